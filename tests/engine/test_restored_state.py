@@ -153,7 +153,7 @@ def test_a_sparse_matrix_that_a_loss_holds(tmp_path):
 
 class Stream(IterableDataset):
     def __init__(self):
-        self.source = iter(range(1000))
+        self.source = (number for number in range(1000))
 
     def __iter__(self):
         for index in self.source:

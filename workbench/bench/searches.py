@@ -193,7 +193,7 @@ class Searches(BenchBase):
     ) -> Job[T]:  # fmt: skip
         """wanted: the weights that it starts from; None: the present ones."""
         chosen = self._chosen(given)
-        start = None if wanted is None else jobs.StartWeights(self._task, self._start, wanted, self.root)
+        start = self._start if wanted is None else jobs.StartWeights(self._task, self._start, wanted, self.root)
         work = jobs.AssignmentWork(FindSettingsAssignment(self._task, chosen, kind, request), start)
         needs = () if wanted is None else wanted.needs
         return self._submit(kind, chosen, {**called, **given}, work, lambda job: read(job.events), needs)

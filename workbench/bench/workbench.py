@@ -165,8 +165,8 @@ class Workbench(Searches):
         tried = trial.dry_run(task, first, samples=dry_run)
         refuse_unfit(task, first)  # the trial has shown which names metrics give to their values
         refuse_unreported(task, first, tried.schedules)
-        if tried.lost:
-            warnings.warn(tried.warning, stacklevel=2)
+        for warning in tried.warnings:
+            warnings.warn(warning, stacklevel=2)
         super().__init__(task, first, Path(root), tried.optimizers, listeners, following)
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
 
@@ -241,7 +241,7 @@ class Workbench(Searches):
             spec.refuse_unused(given, train=False)
         else:
             self._task.refuse_unused(given, "predict")
-        work = jobs.AssignmentWork(PredictAssignment(self._task, chosen, spec))
+        work = jobs.AssignmentWork(PredictAssignment(self._task, chosen, spec), self._start)
         positional = () if data is None else (Name("data"),)
         return self._submit("predict", chosen, given, work, lambda job: work.value or [], positional=positional)
 
@@ -249,7 +249,7 @@ class Workbench(Searches):
         given = settings_named(settings, getattr(self, kind))
         refuse_of_training(kind, given)
         chosen = self._chosen(given, "validate" if stage == "val" else "test")
-        work = jobs.AssignmentWork(EvaluateAssignment(self._task, chosen, stage))
+        work = jobs.AssignmentWork(EvaluateAssignment(self._task, chosen, stage), self._start)
         return self._submit(kind, chosen, given, work, metrics_of)
 
     # -- recorded runs

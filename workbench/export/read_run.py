@@ -49,13 +49,13 @@ from workbench.runs.checkpoints import list_checkpoints, mode_of
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
-from workbench.task.state.contents import is_plain
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair
 from workbench.task.modules import Modes, own_name
 from workbench.task.protocol import Task
 from workbench.task.rng import is_generator
+from workbench.task.state.contents import is_plain
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ class FitWork(BenchWork):
         select_launcher.check(self.settings)
         early: list[Message] = [] if self._origin.note is None else [self._origin.note]
         folder = self._place.folder
-        with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id):
+        with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id, resumed=on is not None):
             training = FitAssignment(
                 self._task, self.settings if on is None else on.begun, None if on is None else on.past(), None if on is None else on.path,
                 keeps_lr=on is not None and on.keeps_lr,
@@ -181,8 +181,8 @@ class StartWeights:
 class AssignmentWork(BenchWork):
     """Runs an assignment that leaves the model as it was: a search, an evaluation, a prediction."""
 
-    def __init__(self, assignment: Assignment, start: StartWeights | None = None) -> None:
-        """start: the weights that a search starts from; None: the present ones."""
+    def __init__(self, assignment: Assignment, start: StartWeights | InitialWeights) -> None:
+        """start: the weights that a search starts from; or, where it starts from the present ones, those from which fits start."""
         super().__init__(assignment.task, assignment.settings)
         self._assignment, self._start = assignment, start
         self.value: Any = None
@@ -190,7 +190,7 @@ class AssignmentWork(BenchWork):
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         early: list[Message] = []
-        with nullcontext() if self._start is None else self._start.placed(early):
+        with self._start.placed(early) if isinstance(self._start, StartWeights) else self._start.evaluated():
             early += self._read_ahead(self._assignment.phase, *self._assignment.data())
             done = self._run_assignment(self._assignment, emit, inbox, early)
         self.value = done.value
@@ -233,11 +233,11 @@ class TuneWork(BenchWork):
 
     def _work(self, name: str, settings: Settings) -> BenchWork:
         if name == "find_num_workers":
-            return AssignmentWork(FindSettingsAssignment(self._task, settings, name, WorkersRequest()))
+            return AssignmentWork(FindSettingsAssignment(self._task, settings, name, WorkersRequest()), self._start)
         if name == "find_batch_size":
             return FindBatchSizeWork(self._task, settings, BatchSizeRequest())
         if name == "find_clip_val":
-            return AssignmentWork(FindSettingsAssignment(self._task, settings, name, ClipRequest()))
+            return AssignmentWork(FindSettingsAssignment(self._task, settings, name, ClipRequest()), self._start)
         start = StartWeights(self._task, self._start, StartSpec.of("fresh"), self._root)
         return AssignmentWork(FindLRAssignment(self._task, settings, LRRequest(race=not self._task.manual)), start)
 

@@ -15,6 +15,8 @@ from workbench.task.modules import named_parts, own_attributes, plain_attributes
 from workbench.task.protocol import Task
 from workbench.task.rng import generator_state, is_generator, set_generator_state
 from workbench.task.state.contents import overwrite
+from workbench.task.state.held import HeldState
+from workbench.task.state.of_task import held_state, load_held
 
 Path = tuple[int, str]
 """A submodule: the index of one of the task's modules, and the name within that module."""
@@ -44,6 +46,8 @@ class ModulesBefore:
     marks: Mapping[Path, Mapping[str, Any]]
     layers: Mapping[Path, frozenset[str]]
     """The names of the direct submodules of each; a module with two names counts once."""
+    held: HeldState
+    """What all objects of the task held."""
 
     @classmethod
     def of(cls, task: Task) -> ModulesBefore:
@@ -53,6 +57,7 @@ class ModulesBefore:
             {path: frozenset(own_attributes(part)) for path, part in parts.items()},
             {path: {name: _mark(value) for name, value in own_attributes(part).items()} for path, part in parts.items()},
             {path: frozenset(part._modules) for path, part in parts.items()},
+            held_state(task, set()),
         )
 
 
@@ -80,6 +85,8 @@ class ModuleDiff:
     parts: Mapping[Path, _Part]
     loss_part_names: frozenset[str] = frozenset()
     """Of the task, which may have returned further parts of the loss."""
+    objects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What objects other than the modules hold that has changed (`HeldState.state`)."""
 
     @classmethod
     def of(cls, task: Task, before: ModulesBefore) -> ModuleDiff:
@@ -88,7 +95,10 @@ class ModuleDiff:
             id(tensor): _Slot(path, kind, name)
             for path, part in named_parts(task.modules) for kind in _KINDS for name, tensor in getattr(part, kind).items()
         }  # fmt: skip
-        return cls({path: _left(part, path, before, slots) for path, part in named_parts(task.modules) if path in before.names}, task.loss_part_names)
+        parts = {path: _left(part, path, before, slots) for path, part in named_parts(task.modules) if path in before.names}
+        modules = {f"{number}:{name}" for (number, name), _ in named_parts(task.modules)}
+        changed, _ = before.held.state()
+        return cls(parts, task.loss_part_names, {path: values for path, values in changed.items() if path not in modules})
 
     def put(self, task: Task) -> None:
         """Apply the changes to the task's modules, in place where shapes and types allow."""
@@ -101,6 +111,7 @@ class ModuleDiff:
         parts = dict(named_parts(task.modules))  # with the new layers
         for path, left in there.items():
             _put_attributes(parts[path], left, parts)
+        load_held(task, self.objects, next((parameter.device for parameter in task.model.parameters()), torch.device("cpu")))
 
 
 def _left(part: nn.Module, path: Path, before: ModulesBefore, slots: Mapping[int, _Slot]) -> _Part:

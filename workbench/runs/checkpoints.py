@@ -30,6 +30,9 @@ NAME = re.compile(r"\d{8,}(-end)?")
 LARGEST_INFO = 1 << 20
 """The most bytes of an `info.json`; the workbench writes some hundred."""
 
+UNSTORED = "cannot be stored in a checkpoint"
+"""What messages say of state for which a file has no form."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:

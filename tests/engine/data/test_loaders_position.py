@@ -548,7 +548,7 @@ def test_what_draws_with_the_training_cannot_be_read_again_and_it_is_said():
     goes_on(make, ((1, 2),), draws=False, num_workers=1)
 
 
-def test_a_sampler_that_counts_has_to_tell():
+def test_a_sampler_that_counts():
     class Counts(Sampler):
         def __init__(self):
             self.epoch = 0
@@ -570,13 +570,8 @@ def test_a_sampler_that_counts_has_to_tell():
 
     goes_on(lambda: DataLoader(labelled(30), batch_sampler=Tells()))
     goes_on(lambda: DataLoader(labelled(30), batch_sampler=Tells()), ((1, 1),), num_workers=1)
-    _, doubts = resumed(lambda: DataLoader(labelled(30), batch_sampler=Counts()), 1, 0)
-    assert doubts == [
-        "batch_sampler.epoch was 1 and is 0, which the workbench does not restore: give batch_sampler state_dict() and load_state_dict()"
-    ]
-    _, doubts = resumed(lambda: DataLoader(labelled(30), batch_sampler=Counts()), 1, 2)
-    assert len(doubts) == 2
-    assert "made of other samples" in doubts[1]
+    goes_on(lambda: DataLoader(labelled(30), batch_sampler=Counts()))
+    goes_on(lambda: DataLoader(labelled(30), batch_sampler=Counts()), ((1, 1),), num_workers=1)
 
 
 def test_what_can_be_read_only_once():

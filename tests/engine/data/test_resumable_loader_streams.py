@@ -221,7 +221,7 @@ class OneIterator(IterableDataset):
         return {"at": self.at}
 
     def load_state_dict(self, state):
-        self.at, self.rows = state["at"], iter(range(state["at"] + 1, 10_000))
+        self.at, self.rows = state["at"], (number for number in range(state["at"] + 1, 10_000))
 
 
 class Normed(Seen):

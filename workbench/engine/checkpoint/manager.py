@@ -223,7 +223,7 @@ class CheckpointManager(Checkpointing):
         """All state but the weights, or why it cannot be stored; of all ranks, on rank 0."""
         held, lost = self._extras.state()
         for what in lost:
-            self._say(what, f"{what} cannot be stored in a checkpoint: a fit that continues from one begins with its value at that time.")
+            self._say(what, f"{what} {checkpoints.UNSTORED}: a fit that continues from one begins with its value at that time.")
         inexact = self._session.data.why_inexact() if self._session.state.mid_epoch and not self._session.state.checking else None
         if inexact is not None:
             self._say("data", f"a fit that continues from the middle of an epoch is not exact: {inexact}.")

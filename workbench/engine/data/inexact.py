@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from workbench.runs.checkpoints import UNSTORED
+
 
 def read_once(name: str) -> str:
     """An iterator, of which a batch that was read cannot be read again."""
     return f"{name} can be read only once, so that its middle cannot be reached again: give a Dataset, a DataLoader, or wb.batches(list)"
 
 
-def drawn_in_workers(name: str, generators: Iterable[str]) -> str:
-    """Generators of the data set, in the middle of a pass that loader workers read."""
+def not_stored(name: str, places: Iterable[str]) -> str:
+    """State of the data for which a file has no form."""
+    return f"{name}: {', '.join(places)} {UNSTORED}, and has its value at the beginning: give the data set state_dict() and load_state_dict()"
+
+
+def drawn_in_workers(name: str, moving: Iterable[str]) -> str:
+    """Generators and counters of the data set, in the middle of a pass that loader workers read."""
     return (
-        f"{name}: {', '.join(generators)} draws in the loader's workers, whose position cannot be read (the random numbers of torch, numpy "
+        f"{name}: {', '.join(moving)} changes in the loader's workers, where its state cannot be read (the random numbers of torch, numpy "
         "and python themselves can be repeated there)"
     )
 
 
-def advanced_in_workers(name: str, generators: Iterable[str]) -> str:
-    """Random numbers of loader workers that live from one pass to the next."""
-    which = ", ".join(generators) or "random numbers that the data set draws"
+def advanced_in_workers(name: str, moving: Iterable[str]) -> str:
+    """Random numbers and counters of loader workers that live from one pass to the next."""
+    which = ", ".join(moving) or "random numbers that the data set draws"
     return (
         f"{name}: with persistent_workers=True, {which} advanced in the loader's workers, where nobody can read how far (exact with "
         "persistent_workers=False)"

@@ -140,10 +140,10 @@ class Loaders:
     def _reading(self, settings: Settings) -> ResumableLoader:
         assert self._task.train is not None
         cut = settings.truncated_bptt_steps is not None
-        return ResumableLoader(_train_loader(self._task.train, settings), "train", settings.batch_size, rereads=cut)
+        return ResumableLoader(_train_loader(self._task.train, settings), "train", settings.batch_size, rereads=cut, changing=self._task.train.changing)
 
     def _reading_val(self, spec: DataSpec) -> ResumableLoader:
-        return ResumableLoader(spec.loader(self.settings), spec.name, self.settings.batch_size)
+        return ResumableLoader(spec.loader(self.settings), spec.name, self.settings.batch_size, changing=spec.changing)
 
     def _batches_of(self, reading: ResumableLoader) -> int | None:
         """The batches of an epoch at a batch size; a limit that is a fraction is at least one batch."""

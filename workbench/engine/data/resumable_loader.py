@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.engine.data import inexact
@@ -40,7 +40,8 @@ class ResumableLoader:
     `rereads`: the last batch may be needed once more (it is used piece by piece).
     """
 
-    def __init__(self, loader: Loader, name: str, batch_size: int, rereads: bool = False) -> None:
+    def __init__(self, loader: Loader, name: str, batch_size: int, rereads: bool = False, changing: Sequence[str] = ()) -> None:
+        """changing: what reading samples changes in the data, as the trial of two samples has shown."""
         self.loader = loader
         self.batch_size = batch_size
         self.taken = 0
@@ -48,7 +49,7 @@ class ResumableLoader:
         """Whether a pass has begun since `begun` was last set to False."""
         self.epoch: int | None = None
         """The epoch that the user's sampler and data set got last (set_epoch)."""
-        self._name = name
+        self._name, self._changing = name, changing
         self._in_process = loader.num_workers == 0
         self._sampler = resumable_sampler_of(loader)
         self._common_rng = common_rng_of(loader)
@@ -289,14 +290,21 @@ class ResumableLoader:
         if self._common_rng is not None and position.get("dealing") is not None:
             self._common_rng.state = position["dealing"]
 
+    @property
+    def _moving(self) -> list[str]:
+        """The generators of the data, and what else reading samples changes in them."""
+        return [*self._data.generators, *self._changing]
+
     def _doubts_between(self) -> list[str]:
         """Why the next pass may not be what it would have been, in words."""
         if self._cut and self._stream.is_known_between(self._data):
             return [inexact.left_early(self._name)]
+        if self._data.lost:
+            return [inexact.not_stored(self._name, self._data.lost)]
         ready = isinstance(users_dataset(self.loader), (list, tuple))  # such batches draw nothing
-        if not self._seeds.persist or ready or (self._by_index and not self._data.generators):
+        if not self._seeds.persist or ready or (self._by_index and not self._moving):
             return []
-        return [inexact.advanced_in_workers(self._name, self._data.generators)]
+        return [inexact.advanced_in_workers(self._name, self._moving)]
 
     # -- in the middle of a pass
 
@@ -325,15 +333,17 @@ class ResumableLoader:
         """Why a position in the middle of a pass cannot be restored; None: it can."""
         if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._stream.is_known(self._data):
             return inexact.read_once(self._name)
-        if self._in_process or not self._by_index or not self._data.generators:
+        if self._in_process or not self._by_index or not self._moving:
             return None
-        return inexact.drawn_in_workers(self._name, self._data.generators)
+        return inexact.drawn_in_workers(self._name, self._moving)
 
     def _doubts_inside(self, taken: int, ahead: int) -> list[str]:
         """Why the rest of the pass after `taken` batches may not be what it would have been, in words."""
         doubts = [why for why in [self.why_inexact()] if why is not None]
         if self._limit is not None and taken >= self._limit and self._stream.is_known_between(self._data):
             doubts.append(inexact.left_early(self._name))
+        if self._data.lost:
+            doubts.append(inexact.not_stored(self._name, self._data.lost))
         if ahead and self._in_process and (self._data.generators or self._stream.is_known(self._data)):
             doubts.append(inexact.read_further(self._name))
         return doubts

@@ -22,13 +22,15 @@ from workbench.engine.snapshot import scratch
 from workbench.engine.step import take_update
 from workbench.engine.validation.validate import PLACE, validate
 from workbench.instruments.finite import NonFiniteError
+from workbench.runs.checkpoints import UNSTORED
 from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, sample_count
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
 from workbench.task.hints import NO_GRADIENT, explain_batch_error, unknown_parameters
 from workbench.task.protocol import Schedule, Task
-from workbench.task.state.of_task import copy_state
+from workbench.task.state.held import HeldState
+from workbench.task.state.of_task import copy_state, held_data, held_state
 from workbench.values import first_names, shown
 
 SAMPLES = 2
@@ -49,12 +51,18 @@ class DryRunResult(NamedTuple):
     schedules: tuple[Schedule, ...]
     lost: tuple[str, ...]
     """Names of the user's objects that it has changed and could not restore."""
+    unstored: tuple[str, ...]
+    """Names of those that it has changed and that no checkpoint can store."""
 
     @property
-    def warning(self) -> str:
-        """The warning about these objects."""
-        lost = first_names(self.lost, 5)
-        return f"the dry run on two samples changed state that it cannot restore: {lost}. wb.Workbench(…, dry_run=False) leaves it out."
+    def warnings(self) -> Iterator[str]:
+        """The warnings about these objects."""
+        if self.lost:
+            lost = first_names(self.lost, 5)
+            yield f"the dry run on two samples changed state that it cannot restore: {lost}. wb.Workbench(…, dry_run=False) leaves it out."
+        if self.unstored:
+            names = first_names(self.unstored, 5)
+            yield f"a step changes state that {UNSTORED}: {names}. A fit that continues from a checkpoint begins with its value at that time."
 
 
 def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunResult:
@@ -65,16 +73,32 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
     _check(task, settings)
     calm = settings.replace(compile=False, num_workers=0, prefetch_factor=None, find_lr_at=(), find_batch_size_at=())
     lost: list[str] = []
+    unstored: list[str] = []
     with restored_devices(task), open_session(task, calm) as session:
         optimizers = session.optimizers
         if samples:
-            state = copy_state(task, trial=True)
+            state, held = copy_state(task, trial=True), (held_state(task, set()), held_data(task))
             try:
                 with scratch(session), task.checking_steps():
                     _Trial(session).run()
+                    unstored = held[0].state()[1] + _note_changes(task, held[1])
             finally:
                 lost = state.put()
-    return DryRunResult(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
+    schedules = tuple(schedule for opt in optimizers for schedule in opt.schedules)
+    return DryRunResult(len(optimizers), schedules, tuple(lost), tuple(unstored))
+
+
+def _note_changes(task: Task, data: HeldState) -> list[str]:
+    """Note in the specs what the trial has changed in the data; returns what of it no checkpoint can store."""
+    changed, unstored = data.state()
+    for whole in (task.train, task.val):
+        for spec in () if whole is None else whole.sets:
+            spec.changing = tuple(f"{path}.{name}" for path, values in changed.items() for name in values if _belongs(path, spec.name))
+    return unstored
+
+
+def _belongs(path: str, name: str) -> bool:
+    return path == name or path.startswith((f"{name}.", f"{name}[", f"{name}:"))
 
 
 def _check(task: Task, settings: Settings) -> None:

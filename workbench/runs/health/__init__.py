@@ -19,7 +19,7 @@ from workbench.runs.health.metrics import Constant
 from workbench.runs.health.norms import Clipping, Explosion
 from workbench.runs.health.numbers import Failed, NonFinite, SkippedUpdates
 from workbench.runs.health.numbers import replaces_message as replaces_message
-from workbench.runs.health.observed import EvaluationMode, SameOrder, SlowCalls
+from workbench.runs.health.observed import EvaluationMode, SameOrder, SlowCalls, Unstored
 from workbench.runs.health.pace import Memory, Overhead, Waiting
 
 ORDER: tuple[Level, ...] = ("error", "warning", "info")
@@ -42,7 +42,7 @@ class Health:
                 Constant(event), Overfitting(event),
             ) if fit else ()  # fmt: skip
             self._rules = (
-                *self._causes, Failed(event), SkippedUpdates(event), EvaluationMode(event), SameOrder(event), SlowCalls(event), Memory(event),
+                *self._causes, Failed(event), SkippedUpdates(event), EvaluationMode(event), SameOrder(event), Unstored(event), SlowCalls(event), Memory(event),
                 Waiting(event), Overhead(event), Clipping(event),
             ) if fit else ()  # fmt: skip
         for rule in self._rules:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from workbench.events import Event, Observed, RunStarted
+from workbench.events import Event, Message, Observed, RunStarted
+from workbench.runs.checkpoints import UNSTORED
 from workbench.runs.health.finding import Finding, Level, OneFinding, Rule
 from workbench.values import first_names
 
@@ -39,6 +40,16 @@ class SameOrder(OneFinding):
             text = f"epoch {event.epoch} had its samples in the same order as epoch {event.epoch - 1}, although they are shuffled"
             advice = "does the sampler seed its generator in __iter__? Seed it once, or by set_epoch(epoch)"
             self._found = Finding("warning", text, advice, event.step)
+
+
+class Unstored(OneFinding):
+    """Reports state of the user's objects that no checkpoint of the run has; the first place is named."""
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Message) and UNSTORED in event.text and self._found is None:
+            place = event.text.partition(UNSTORED)[0].strip()
+            advice = "keep it in numbers, tensors, arrays or containers of them, or in an object of your own that holds these"
+            self._found = Finding("warning", f"{place} {UNSTORED}", advice, event.step)
 
 
 class SlowCalls(Rule):

@@ -34,6 +34,8 @@ class DataRngState:
         self.generators: dict[str, Any] = {}
         self._stateful: dict[str, Any] = {}
         self._samplers: list[str] = []
+        self.lost: list[str] = []
+        """What no file can hold of their state, as far as it has changed."""
         self._objects = list(walk(roots, closed=is_machinery, data=True))
         for reached in self._objects:
             path, value = reached.path, reached.value
@@ -59,7 +61,8 @@ class DataRngState:
 
     def state(self) -> State:
         """Return the present states."""
-        held, self.lost = self._held.state()
+        held, lost = self._held.state()
+        self.lost += lost
         return {
             "generators": {path: generator_state(generator) for path, generator in self.generators.items()},
             "states": {path: copy.deepcopy(part.state_dict()) for path, part in self._stateful.items()},

@@ -85,6 +85,8 @@ class DataSpec:
         self.from_batches = False
         """Whether the user gave `wb.batches(…)`."""
         self._made: Parts | Mapping[str, Parts] | None = None
+        self.changing: tuple[str, ...] = ()
+        """What reading samples changes in these data besides generators, as the trial of two samples has shown."""
         self.share = RankShard()
         """The batches that this rank reads."""
         self.preloaded: Preloaded | None = None

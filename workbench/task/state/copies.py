@@ -52,6 +52,12 @@ from workbench.task.state.walk import (
 
 _OURS = ("workbench.task.metrics", "workbench.task.data")
 """The workbench's own objects that hold the user's functions and objects."""
+_SPECS = "workbench.task.data.spec"
+"""Those that hold data, which are roots of their own."""
+_DATA_BUDGET = 1 << 26
+"""Bytes of arrays in data that are copied; what is beyond them is data."""
+ANY = "*"
+"""Stands for all names, where code sets attributes by names that are known only when it runs."""
 IN_PLACE = tuple(type(iter(source)) for source in ([], (), range(1), "", b"", bytearray()))
 """Iterators that can be set to a place."""
 
@@ -261,7 +267,7 @@ class StateCopy:
         """
         lost = []
         for path, holding in self._holdings.values():
-            limited = searched and isinstance(holding, Attributes) and not isinstance(holding.owner, nn.Module)
+            limited = searched and ANY not in self._counted and isinstance(holding, Attributes) and not isinstance(holding.owner, nn.Module)
             try:
                 left = holding.put(self._counted if limited else None)
             except Exception as error:  # noqa: BLE001  # the user's object may raise anything
@@ -286,19 +292,24 @@ class StateCopy:
                     changed.append(path)
         return StateCopy(merged, self._counted), changed
 
-    def adopting(self, begun: StateCopy, end: StateCopy) -> StateCopy:
+    def adopting(self, begun: StateCopy, end: StateCopy) -> tuple[StateCopy, list[str]]:
         """This state, with the attributes that the user's cells have set while a job ran, from `begun` to `end`: those that the task's own
-        code does not set.
+        code does not set. And the paths of the objects that have them.
         """
-        merged = dict(self._holdings)
+        merged, changed = dict(self._holdings), []
+        if ANY in end._counted:
+            return self, []
         for key, (path, holding) in end._holdings.items():
             before, kept = begun._holdings.get(key), merged.get(key)
             if before is None or kept is None or not isinstance(holding, Attributes) or isinstance(holding.owner, nn.Module):
                 continue
             names = holding.names.keys() - end._counted
             if isinstance(kept[1], Attributes) and isinstance(before[1], Attributes):
-                merged[key] = path, kept[1].adopting(before[1], holding, names)
-        return StateCopy(merged, self._counted)
+                adopted = kept[1].adopting(before[1], holding, names)
+                if not adopted.same(kept[1]):
+                    merged[key] = path, adopted
+                    changed.append(path)
+        return StateCopy(merged, self._counted), changed
 
     def marks(self) -> StateCopy:
         """This state without the contents of arrays, for comparing; it is this object."""
@@ -312,12 +323,13 @@ class Copied:
     """Copies what objects hold."""
 
     def __init__(self, trial: bool, budget: int, sources: Collection[int]) -> None:
-        """trial: copy the containers that functions use, too. budget: bytes of large arrays beside the data. sources: the ids of objects that a
+        """trial: copy the containers that functions use, too. budget: bytes of arrays beside the data. sources: the ids of objects that a
         set-up fills, of which numbers alone are copied.
         """
         self.holdings: dict[int, tuple[str, Holding]] = {}
         self._functions: dict[int, types.FunctionType] = {}
         self._trial, self._budget, self._sources = trial, budget, sources
+        self._data_budget = _DATA_BUDGET
 
     def take(self, objects: Iterable[Reached], *, data: bool) -> None:
         """Copy what these hold. data: they belong to a data set."""
@@ -348,6 +360,8 @@ class Copied:
             return Attributes(value) if is_own_code(value.__code__) else None
         if isinstance(value, nn.Module) or has_state(value):
             return Numbers(value) if data and id(value) in self._sources else Attributes(value)
+        if type(value) is itertools.count and reached.attribute and not reached.path.endswith("]"):
+            return None  # its owner gets another one
         if isinstance(value, (Iterator, io.IOBase)) and not (reached.ours or _is_written(value)):
             with contextlib.suppress(OSError, ValueError):
                 return Place(value)
@@ -355,10 +369,12 @@ class Copied:
 
     def _may_copy(self, value: Any, data: bool) -> bool:
         """Whether an array is small enough; beside the data a large one may be state, such as an average of the weights."""
-        if not is_large(value):
-            return True
-        self._budget -= 0 if data else value.nbytes
-        return not data and self._budget > 0
+        size = 0 if isinstance(value, Tensor) and value.layout is not torch.strided else value.nbytes
+        if data:
+            self._data_budget -= size
+            return not is_large(value) and self._data_budget > 0
+        self._budget -= size
+        return self._budget > 0
 
 
 def counted_names(functions: Iterable[types.FunctionType]) -> frozenset[str]:
@@ -369,7 +385,7 @@ def counted_names(functions: Iterable[types.FunctionType]) -> frozenset[str]:
 def is_machinery(value: Any) -> bool:
     """Whether it is an object of the workbench's own that holds none of the user's."""
     home = type(value).__module__
-    return home.startswith("workbench.") and not isinstance(value, nn.Module) and not home.startswith(_OURS)
+    return home == _SPECS or (home.startswith("workbench.") and not isinstance(value, nn.Module) and not home.startswith(_OURS))
 
 
 def has_state(value: Any) -> bool:
@@ -429,8 +445,8 @@ def set_names(code: types.CodeType) -> dict[str, frozenset[str]]:
     for step in dis.get_instructions(code):
         if step.opname in names and (step.opname, code.co_name) != ("STORE_ATTR", "__init__"):
             names[step.opname].add(str(step.argval))
-    if {"setattr", "__setattr__", "__dict__"} & {*code.co_names} and code.co_name != "__init__":
-        names["STORE_ATTR"].update(constant for constant in code.co_consts if isinstance(constant, str))
+    if {"setattr", "__setattr__", "__dict__", "vars"} & {*code.co_names} and code.co_name != "__init__":
+        names["STORE_ATTR"].add(ANY)
     inner = [set_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return {kind: frozenset(own.union(*(other[kind] for other in inner))) for kind, own in names.items()}
 

@@ -32,7 +32,7 @@ from workbench.task.state.copies import (
     variables_of,
 )
 from workbench.task.state.serialization import NotPlainError, to_plain
-from workbench.task.state.walk import ARRAYS, Reached, functions_of, is_own_code, key_name
+from workbench.task.state.walk import ARRAYS, Reached, functions_of, is_own_code, key_name, methods
 
 _BY_ID = "_metric_attributes"
 """A LightningModule's names by the ids of objects, which differ in another process."""
@@ -75,26 +75,33 @@ class HeldState:
 
     def _now(self) -> Iterator[tuple[str, Any, str, Any, Any]]:
         """Every value that is state: the path of its object, the object, its name there, itself, and a mark that changes with it."""
-        reached = list(self._objects())
+        reached = _with_methods(self._objects())
         holders = {id(one.value) for one in reached if _is_holder(one)}
         parts = parts_of(self._modules or ())
         weights, own = {id(tensor) for _, tensor in slots_of(parts)}, set(map(id, parts))
         data = self._modules is None
         marks = _Marks(weights, holders, data=data)
+        stored: set[int] = set()
         for one in reached:
             if _is_holder(one):
                 for name, value in _values_of(one, ours=id(one.value) in own, data=data):
                     mark = marks.of(value, buffer=isinstance(one.value, nn.Module) and name in one.value._buffers)
+                    stored.update(id(item) for item in (value, *_tensors(value)))
                     if mark is not None:
                         yield one.path, one.value, name, value, mark
+        for one in reached:  # those that functions use as variables
+            if _is_value(one) and id(one.value) not in stored:
+                mark = marks.of(one.value, buffer=False)
+                if mark is not None:
+                    yield one.path, one.value, "", one.value, mark
 
 
 def load(objects: Iterable[Reached], held: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
     """Restore what `HeldState.state` returned of these objects; returns the restored places, and the names of objects that no longer exist."""
     if not held:
         return set(), []
-    reached = list(objects)
-    holders = {one.path: one.value for one in reached if _is_holder(one)}
+    reached = _with_methods(objects)
+    holders = {one.path: one.value for one in reached if _is_holder(one) or _is_value(one)}
     counted = counted_names(function for one in reached for function in functions_of(one.value))
     moved: Moved = set()
     for path, values in held.items():
@@ -108,6 +115,18 @@ def load(objects: Iterable[Reached], held: Mapping[str, Mapping[str, Any]], devi
 # ---- the values of an object ------------------------------------------------------------------------------------
 
 
+def _with_methods(objects: Iterable[Reached]) -> list[Reached]:
+    """These objects, and those of their methods that set variables outside of themselves."""
+    reached = list(objects)
+    functions = {id(one.value) for one in reached if isinstance(one.value, types.FunctionType)}
+    for one in list(reached):
+        for name, function in () if isinstance(one.value, types.FunctionType) else methods(one.value):
+            if id(function) not in functions and variables_of(function):
+                functions.add(id(function))
+                reached.append(Reached(f"{one.path}.{name}", function, ours=False, attribute=True))
+    return reached
+
+
 def _is_holder(reached: Reached) -> bool:
     """Whether the values in an object are state."""
     value = reached.value
@@ -116,6 +135,12 @@ def _is_holder(reached: Reached) -> bool:
     if isinstance(value, types.FunctionType):
         return is_own_code(value.__code__)
     return is_container(value) and reached.attribute and not reached.ours
+
+
+def _is_value(reached: Reached) -> bool:
+    """Whether it is a generator, or an array that is not too large to be state."""
+    value = reached.value
+    return is_generator(value) or (isinstance(value, ARRAYS) and not reached.ours and not is_large(value))
 
 
 def _values_of(reached: Reached, *, ours: bool, data: bool) -> Iterator[tuple[str, Any]]:
@@ -299,7 +324,7 @@ def _put(holder: Any, name: str, kept: Mapping[str, Any], device: torch.device) 
         value = copy_of_count(str(kept["count"]))
     else:
         value = to_device(kept["value"], device) if kept["away"] else kept["value"]
-    if name[0] == "?":
+    if name[:1] == "?":
         if isinstance(present, Tensor):
             present.requires_grad_(value)
     elif isinstance(present, Tensor) and isinstance(value, Tensor) and present.grad_fn is None and _alike(present, value):
@@ -309,7 +334,7 @@ def _put(holder: Any, name: str, kept: Mapping[str, Any], device: torch.device) 
         np.copyto(present, value)
     elif type(present) is type(value) and is_container(present):
         refill(present, value)
-    else:
+    elif name:
         _set(holder, name, value)
 
 
@@ -318,7 +343,9 @@ def _alike(value: Any, other: Any) -> bool:
 
 
 def _present(holder: Any, name: str) -> Any:
-    """The value that an object has under a name now; None: none."""
+    """The value that an object has under a name now; None: none. "": the object itself."""
+    if not name:
+        return holder
     if isinstance(holder, nn.Module):
         if name[0] == "?":
             return holder._parameters.get(name[1:])

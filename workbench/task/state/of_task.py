@@ -16,7 +16,7 @@ from workbench.task.state.held import HeldState, Moved, load
 from workbench.task.state.walk import Reached, walk
 
 _BUDGET = 1 << 28
-"""Bytes of large arrays, beside weights and data, that are copied at least; a model with larger weights may hold as much again, twice."""
+"""Bytes of arrays, beside weights and data, that are copied at least; a model with larger weights may hold as much again, twice."""
 
 
 def copy_state(task: Task, *, trial: bool = False) -> StateCopy:
@@ -44,8 +44,13 @@ def copy_state(task: Task, *, trial: bool = False) -> StateCopy:
 
 
 def held_state(task: Task, moved: Moved) -> HeldState:
-    """The state of a task in its stored form, without that of its data."""
+    """The state of a task in its stored form, without that of its data, which loaders store."""
     return HeldState(lambda: _objects(task), moved, modules=task.modules)
+
+
+def held_data(task: Task) -> HeldState:
+    """The state of a task's data in its stored form."""
+    return HeldState(lambda: _data_objects(task), set())
 
 
 def load_held(task: Task, held: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
@@ -66,12 +71,16 @@ def freed(task: Task, held: Mapping[str, Mapping[str, Any]]) -> set[int]:
 
 def _objects(task: Task) -> Iterator[Reached]:
     """The objects of a task whose state is not that of its data."""
-    modules = {id(part) for part in parts_of(task.modules)}
     weights = {id(tensor) for _, tensor in slots_of(parts_of(task.modules))}
-    beside = modules | weights
-    data = walk(_data_roots(task, made=True), closed=lambda value: id(value) in beside or is_machinery(value), data=True)
-    elsewhere = weights | {id(reached.value) for reached in data}
+    elsewhere = weights | {id(reached.value) for reached in _data_objects(task)}
     return walk(_roots(task), closed=lambda value: id(value) in elsewhere or (is_machinery(value) and value is not task))
+
+
+def _data_objects(task: Task) -> Iterator[Reached]:
+    """The objects of a task's data, without the modules that are trained."""
+    parts = parts_of(task.modules)
+    beside = {id(part) for part in parts} | {id(tensor) for _, tensor in slots_of(parts)}
+    return walk(_data_roots(task, made=True), closed=lambda value: id(value) in beside or is_machinery(value), data=True)
 
 
 def _roots(task: Task) -> dict[str, Any]:

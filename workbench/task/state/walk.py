@@ -39,12 +39,13 @@ _NOT_OWN_CODE = frozenset({
 })  # fmt: skip
 """Libraries whose classes are not the user's own: their methods are not read."""
 _RESOURCES = frozenset({
-    "pandas", "polars", "pyarrow", "datasets", "PIL", "h5py", "zarr", "sqlite3", "matplotlib", "plotly", "ipywidgets", "anywidget",
+    "pandas", "polars", "pyarrow", "PIL", "h5py", "zarr", "sqlite3", "matplotlib", "plotly", "ipywidgets", "anywidget",
     "mlflow", "wandb", "tensorboard", "tokenizers", "lightning", "pytorch_lightning", "lightning_fabric", "accelerate",
 })  # fmt: skip
 """Libraries whose objects are tables, pictures, files, trackers or trainers: nothing in them is entered."""
+_LIBRARY_PLACES = ("site-packages", "dist-packages", "<frozen", "/lib/python")
 _DEPTH = 8
-_WIDE = 64
+_WIDE = 256
 """A container of data with more items holds the data; nothing in it is entered."""
 _WIDE_STATE = 4096
 """The same for a container that no data set holds: a list of averages, say."""
@@ -145,10 +146,19 @@ def _used_by(function: types.FunctionType) -> Parts:
     """
     yield from ((f":{name}", cell.cell_contents) for name, cell in cells(function))
     yield from ((":default", default) for default in function.__defaults__ or ())
-    own = is_own_code(function.__code__)
-    for name in _names(function.__code__):
-        if name in function.__globals__ and (own or is_generator(function.__globals__[name])):
-            yield f":{name}", function.__globals__[name]
+    own, names = is_own_code(function.__code__), _names(function.__code__)
+    for name in names:
+        variable = function.__globals__.get(name)
+        if own and isinstance(variable, types.ModuleType) and _is_own_module(variable):
+            for inner in names & vars(variable).keys():  # helpers.scale(x)
+                yield f":{name}.{inner}", vars(variable)[inner]
+        elif own or is_generator(variable):
+            yield f":{name}", variable
+
+
+def _is_own_module(module: types.ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and not any(place in file for place in _LIBRARY_PLACES)
 
 
 def _items(container: Any, widest: int) -> Parts:
@@ -174,7 +184,7 @@ def _names(code: types.CodeType) -> frozenset[str]:
 
 def is_own_code(code: types.CodeType) -> bool:
     """Whether code is the user's own, and no library's."""
-    return not any(place in code.co_filename for place in ("site-packages", "dist-packages", "<frozen", "/lib/python"))
+    return not any(place in code.co_filename for place in _LIBRARY_PLACES)
 
 
 def is_own_class(kind: type) -> bool:
