@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -152,3 +154,19 @@ def test_an_attribute_that_was_removed_is_gone_here(away: Any) -> None:
 
     away(model, remove)
     assert not hasattr(model, "first")
+
+
+def test_what_the_objects_of_a_module_hold_comes_home(away: Any) -> None:
+    def step(there: Any) -> None:
+        there.meter.count += 3
+        there.meter.averages[0].add_(1)
+        there.meter.by_name["k"][:] = 2
+        there.meter.note = "late"
+
+    model = Net()
+    model.meter = meter = types.SimpleNamespace(count=0, averages=[torch.zeros(2)], by_name={"k": np.zeros(2)})
+    average = meter.averages[0]
+    away(model, step)
+    assert model.meter is meter
+    assert meter.averages[0] is average
+    assert (meter.count, average.tolist(), meter.by_name["k"].tolist()) == (3, [1.0, 1.0], [2.0, 2.0])

@@ -30,9 +30,9 @@ from workbench.engine.checkpoint.files import (
     tensors_of,
     write,
 )
-from workbench.task.state.serialization import NotPlainError, from_plain, to_plain
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.task.rng import RandomState, preserved, set_generator_state
+from workbench.task.state.serialization import NotPlainError, from_plain, to_plain
 
 INFO = {
     "step": 7, "epoch": 1, "end": False, "monitor": None, "value": None, "mode": "min", "best": False, "resumable": True,

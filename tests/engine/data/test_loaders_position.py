@@ -25,13 +25,13 @@ import workbench as wb
 from tests.combinations import every, pairs
 from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
-from workbench.task.state.serialization import from_plain, to_plain
 from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
 from workbench.task import rng
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.rng import seed
+from workbench.task.state.serialization import from_plain, to_plain
 from workbench.techniques.tbptt import Piece
 
 

@@ -19,9 +19,9 @@ from tests.on_ranks import on_ranks
 from workbench.commands import Stop
 from workbench.engine.checkpoint import manager
 from workbench.engine.checkpoint.files import read_state
-from workbench.task.state.serialization import NotPlainError
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.task.errors import TaskError
+from workbench.task.state.serialization import NotPlainError
 
 
 @pytest.fixture(autouse=True)

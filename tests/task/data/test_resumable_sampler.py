@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, Dataset, RandomSampler, Sampler, SequentialSampler
 
-from workbench.task.state.serialization import from_plain, to_plain
 from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.resumable_sampler import ResumableBatchSampler, checksum_of
 from workbench.task.data.rng_state import DataRngState
 from workbench.task.errors import TaskError
 from workbench.task.rng import process_state, restored_process_state
+from workbench.task.state.serialization import from_plain, to_plain
 
 GENERATORS = {
     "torch": (lambda: torch.Generator().manual_seed(1), lambda g: torch.rand(1, generator=g).item()),

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from torch.utils.data import Sampler
 
-from workbench.task.state.contents import MOST_PARTS
 from workbench.task.data.rng_state import DataRngState
+from workbench.task.state.contents import MOST_PARTS
 
 
 class Group(list[int]):

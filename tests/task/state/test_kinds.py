@@ -192,11 +192,16 @@ class Data(Dataset[Any]):
 
 
 class Collate:
+    batches = 0
+    latest: list[float] = []  # noqa: RUF012
+
     def __init__(self) -> None:
         self.slots = Slots()
 
     def __call__(self, samples: list[Any]) -> Any:
-        TRACE["collate"].append(self.slots.add(1.0))
+        Collate.batches += 1
+        self.latest.append(1.0)
+        TRACE["collate"].append(self.slots.add(1.0) + 100 * Collate.batches + 10_000 * len(self.latest))
         return default_collate(samples)
 
 
@@ -237,7 +242,8 @@ DATA: dict[str, Callable[[], Any]] = {
 def made(data: str, root: Path, **settings: Any) -> wb.Workbench:
     global CALLS
     torch.manual_seed(0)
-    CALLS = 0
+    CALLS = Collate.batches = 0
+    Collate.latest.clear()
     return wb.Workbench(
         Net(), train=DATA[data](), loss=Loss(), optimizer=torch.optim.SGD, lr=0.05, root=root, accelerator="cpu", max_epochs=2, **settings
     )
@@ -250,8 +256,11 @@ def traced(bench: wb.Workbench, **settings: Any) -> tuple[wb.Run, dict[str, list
 
 
 def different(trace: dict[str, list[float]], whole: dict[str, list[float]], *, ends: bool = False) -> list[str]:
-    """The names of what differs. ends: it is the rest of a run."""
-    return [name for name, values in whole.items() if trace[name][-3 if ends else None :] != values[-3 if ends else None :]]
+    """The names of what differs. ends: `trace` is of the rest of a run; its last values are compared."""
+    if not ends:
+        return [name for name, values in whole.items() if trace[name] != values]
+    last = {name: values[-3:] for name, values in trace.items()}
+    return [name for name, values in whole.items() if not last[name] or last[name] != values[-len(last[name]) :]]
 
 
 @pytest.mark.parametrize("data", DATA)

@@ -1,5 +1,5 @@
 """The state that the user's own objects hold: where it is, how it is copied and restored, and its form in a file.
 
-`walk.py` finds the objects, `holders.py` says what of each is state. A copy in memory (`copies.py`) serves fresh starts and searches;
+`walk.py` finds the objects. A copy in memory (`copies.py`) serves fresh starts and searches;
 `held.py` writes it in plain form for checkpoints and other processes.
 """

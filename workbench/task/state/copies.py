@@ -47,6 +47,7 @@ from workbench.task.state.walk import (
     functions_of,
     is_own_class,
     is_own_code,
+    is_users,
     slots_of_class,
 )
 
@@ -391,6 +392,8 @@ def is_machinery(value: Any) -> bool:
 def has_state(value: Any) -> bool:
     """Whether the attributes of an object are state: it is of the user's own class, or a namespace."""
     kind = type(value)
+    if isinstance(value, type):
+        return is_users(value)
     if not (is_own_class(kind) or isinstance(value, types.SimpleNamespace)):
         return False
     return hasattr(value, "__dict__") or bool(slots_of_class(kind))
@@ -406,7 +409,9 @@ def state_names(owner: Any) -> dict[str, Any]:
 def set_name(owner: Any, name: str, value: Any) -> None:
     """Set an attribute, in the slot where the class has one."""
     slot = slots_of_class(type(owner)).get(name)
-    if slot is None:
+    if isinstance(owner, type):
+        setattr(owner, name, value)
+    elif slot is None:
         vars(owner)[name] = value
     else:
         slot.__set__(owner, value)
@@ -414,7 +419,9 @@ def set_name(owner: Any, name: str, value: Any) -> None:
 
 def _delete(owner: Any, name: str) -> None:
     slot = slots_of_class(type(owner)).get(name)
-    if slot is None:
+    if isinstance(owner, type):
+        delattr(owner, name)
+    elif slot is None:
         del vars(owner)[name]
     else:
         slot.__delete__(owner)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
+import sys
 import threading
 import types
 from collections import deque
@@ -26,7 +28,7 @@ ARRAYS = (Tensor, np.ndarray)
 _ENDS = (*GENERATORS, *ARRAYS)
 """Types whose objects have no others within them."""
 _CLOSED = (
-    str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, Optimizer, LRScheduler, threading.Thread,
+    str, bytes, int, float, complex, types.ModuleType, types.CodeType, Optimizer, LRScheduler, threading.Thread,
 )  # fmt: skip
 """Optimizers and schedules have states of their own (`state_dict`)."""
 _OF_THREADS = frozenset({
@@ -84,7 +86,7 @@ def walk(
         path, value = reached.path, reached.value
         if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):  # rng.normal
             path, value = f"{path}.__self__", value.__self__
-        if value is None or id(value) in seen or isinstance(value, _CLOSED) or library(type(value)) in _OF_THREADS or closed(value):
+        if value is None or id(value) in seen or _is_closed(value) or closed(value):
             continue
         seen.add(id(value))
         yield Reached(path, value, reached.ours, reached.attribute)
@@ -96,6 +98,12 @@ def walk(
                 variable = isinstance(value, types.FunctionType) or ":" in name
                 attribute = not variable and (reached.attribute or not _is_collection(value))
                 waiting.append((Reached(path + name, item, ours, attribute), level + 1))
+
+
+def _is_closed(value: Any) -> bool:
+    if isinstance(value, type):
+        return not is_users(value)
+    return isinstance(value, _CLOSED) or library(type(value)) in _OF_THREADS
 
 
 def _is_ours(kind: type) -> bool:
@@ -121,9 +129,15 @@ def _within(value: Any, data: bool) -> Parts:
         for name, item in attributes_of(value).items():
             if not (isinstance(value, Sampler) and (isinstance(item, Dataset) or name == "data_source")):  # its data are no part of it
                 yield f".{name}", item
-        for method, function in methods(value):
-            if method != "__init__":
-                yield from ((f".{method}{name}", item) for name, item in _used_by(function))
+        yield from _of_classes(value)
+
+
+def _of_classes(value: Any) -> Parts:
+    """The user's classes of an object, whose attributes all its kind share, and what their methods use."""
+    yield from ((f".{kind.__name__}", kind) for kind in type(value).__mro__ if is_users(kind))
+    for method, function in methods(value):
+        if method != "__init__":
+            yield from ((f".{method}{name}", item) for name, item in _used_by(function))
 
 
 def _of_module(module: nn.Module) -> Parts:
@@ -132,9 +146,7 @@ def _of_module(module: nn.Module) -> Parts:
         yield from ((f".{name}", item) for name, item in list(names.items()))
     for kind in _HOOKS:
         yield from ((f".{kind}[{number}]", hook) for number, hook in enumerate(list(vars(module).get(kind, {}).values())))
-    for method, function in methods(module):
-        if method != "__init__":
-            yield from ((f".{method}{name}", item) for name, item in _used_by(function))
+    yield from _of_classes(module)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -192,8 +204,19 @@ def is_own_class(kind: type) -> bool:
     return library(kind) not in _NOT_OWN_CODE and library(kind) not in _RESOURCES
 
 
+def is_users(kind: type) -> bool:
+    """Whether a class is defined in the user's own code, and may have attributes that change."""
+    module = sys.modules.get(kind.__module__)
+    if library(kind) in _NOT_OWN_CODE or module is None or issubclass(kind, enum.Enum):
+        return False
+    return kind.__module__ == "__main__" or _is_own_module(module)
+
+
 def attributes_of(value: Any) -> dict[str, Any]:
-    """The attributes of an object, those in slots included."""
+    """The attributes of an object, those in slots included; of a class, those that are no functions."""
+    if isinstance(value, type):
+        names = [name for name in vars(value) if not name.startswith(("__", "_abc_"))]
+        return {name: vars(value)[name] for name in names if not (callable(vars(value)[name]) or hasattr(vars(value)[name], "__get__"))}
     attributes = dict(getattr(value, "__dict__", {}))
     for name, slot in slots_of_class(type(value)).items():
         with contextlib.suppress(AttributeError):  # an empty one
