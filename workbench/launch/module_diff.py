@@ -17,6 +17,7 @@ from workbench.task.rng import generator_state, is_generator, set_generator_stat
 from workbench.task.state.contents import overwrite
 from workbench.task.state.held import HeldState
 from workbench.task.state.of_task import held_state, load_held
+from workbench.task.state.serialization import from_plain
 
 Path = tuple[int, str]
 """A submodule: the index of one of the task's modules, and the name within that module."""
@@ -86,7 +87,7 @@ class ModuleDiff:
     loss_part_names: frozenset[str] = frozenset()
     """Of the task, which may have returned further parts of the loss."""
     objects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What objects other than the modules hold that has changed (`HeldState.state`)."""
+    """What objects other than the modules hold that has changed, in plain form (`HeldState.state`)."""
 
     @classmethod
     def of(cls, task: Task, before: ModulesBefore) -> ModuleDiff:
@@ -111,7 +112,7 @@ class ModuleDiff:
         parts = dict(named_parts(task.modules))  # with the new layers
         for path, left in there.items():
             _put_attributes(parts[path], left, parts)
-        load_held(task, self.objects, next((parameter.device for parameter in task.model.parameters()), torch.device("cpu")))
+        load_held(task, from_plain(self.objects), next((parameter.device for parameter in task.model.parameters()), torch.device("cpu")))
 
 
 def _left(part: nn.Module, path: Path, before: ModulesBefore, slots: Mapping[int, _Slot]) -> _Part:

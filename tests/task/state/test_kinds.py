@@ -317,7 +317,7 @@ def test_what_no_checkpoint_can_store_is_named_when_the_bench_is_made_and_in_hea
             self.last = object()
             return self.layer(x) + 0 * self.environment.step()
 
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="cannot be") as warned:
         bench = wb.Workbench(Playing(), train=(X, X[:, :1]), loss=F.mse_loss, batch_size=8, max_steps=2, root=tmp_path, accelerator="cpu")
     texts = [str(one.message) for one in warned]
     assert any("cannot restore: 0:.environment.states (a generator that was read further)" in text for text in texts)

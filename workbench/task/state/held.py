@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import types
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -327,15 +328,29 @@ def _put(holder: Any, name: str, kept: Mapping[str, Any], device: torch.device) 
     if name[:1] == "?":
         if isinstance(present, Tensor):
             present.requires_grad_(value)
-    elif isinstance(present, Tensor) and isinstance(value, Tensor) and present.grad_fn is None and _alike(present, value):
+    else:
+        result = _overwritten(present, value)
+        if result is not present and name:
+            _set(holder, name, result)
+
+
+def _overwritten(present: Any, value: Any) -> Any:
+    """The present tensor, array or container with this value, since others may refer to it; the value itself where it is of another kind."""
+    if isinstance(present, Tensor) and isinstance(value, Tensor) and present.grad_fn is None and _alike(present, value):
         with torch.no_grad():
             present.copy_(value)
     elif isinstance(present, np.ndarray) and isinstance(value, np.ndarray) and present.flags.writeable and _alike(present, value):
         np.copyto(present, value)
-    elif type(present) is type(value) and is_container(present):
+    elif type(present) is not type(value) or not is_container(present):
+        return value
+    elif isinstance(value, dict):
+        refill(present, {key: _overwritten(present.get(key), item) for key, item in value.items()})
+    elif isinstance(value, (list, deque)):
+        earlier = [*present, *[None] * (len(value) - len(present))]
+        refill(present, [_overwritten(old, item) for old, item in zip(earlier, value, strict=False)])
+    else:
         refill(present, value)
-    elif name:
-        _set(holder, name, value)
+    return present
 
 
 def _alike(value: Any, other: Any) -> bool:
