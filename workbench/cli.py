@@ -297,7 +297,7 @@ def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_
         if not yes:
             _confirm(len(old))
         # A run may have been pinned or deleted since they were listed.
-        gone, errors = _delete(run.path for run in old if run.path.is_dir() and not read_annotations(run.path).pinned)
+        gone, errors = _delete((run.path for run in old if run.path.is_dir() and not read_annotations(run.path).pinned), pinned=False)
     if not dry_run:
         remove_leftovers(root)
     if as_json:
@@ -320,14 +320,14 @@ def _confirm(count: int) -> None:
         raise click.ClickException("nothing is deleted. --yes deletes without asking.")
 
 
-def _delete(paths: Iterable[Path], *, force: bool = False) -> tuple[list[str], list[str]]:
+def _delete(paths: Iterable[Path], *, force: bool = False, pinned: bool = True) -> tuple[list[str], list[str]]:
     """Delete these runs; returns the deleted ids, and the error of each run that stays."""
     from workbench.runs.folder.delete import delete as delete_run
 
     gone, errors = [], []
     for path in paths:
         try:
-            delete_run(path, {}, force=force)
+            delete_run(path, {}, force=force, pinned=pinned)
         except (OSError, ValueError, RuntimeError) as error:
             errors.append(printable(str(error), lines=True))
         else:

@@ -57,7 +57,7 @@ class Run(RunRecord):
     record. It raises FileNotFoundError if the run was deleted meanwhile.
 
     Attributes:
-        id: its name among the runs of its folder: "0012-fit".
+        id: the name of its folder: "0012-fit".
         kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay", "tune",
             "validate", "test" or "predict".
         status: "queued", "running", "paused", "finished", "stopped" or "failed".
@@ -84,7 +84,7 @@ class Run(RunRecord):
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Read the run in a run folder; FileNotFoundError: it is not one. A run whose process died before its end has failed."""
-        folder = Path(folder)
+        folder = Path(folder).resolve()  # "." and a link have no id, the folder that they lead to has one
         try:
             return cls.from_summary(read.summary(folder))
         except (OSError, ValueError) as error:
@@ -94,9 +94,10 @@ class Run(RunRecord):
     def from_summary(cls, summary: read.RunSummary, model: Callable[[], Any] | None = None) -> Self:
         """Make the run of a summary (`read.list_runs`). Raises OSError or ValueError if it was deleted meanwhile."""
         events = Recorded(summary.path, summary.over)
-        start = _start(islice(events.stream(()), _BEFORE))
-        id, kind = (start.run, start.kind) if start else (summary.id, summary.kind)
-        return cls(id, kind, summary.status, summary.step, summary.seconds, summary.error, events, summary.path, summary.unseen, model)
+        return cls(
+            summary.id, summary.kind, summary.status, summary.step, summary.seconds, summary.error, events, summary.path, summary.unseen,
+            model,
+        )  # fmt: skip
 
     @classmethod
     def from_events(cls, events: Iterable[Event], folder: Path | None = None, model: Callable[[], Any] | None = None) -> Self:
@@ -106,7 +107,7 @@ class Run(RunRecord):
             with contextlib.suppress(OSError, ValueError):
                 header = read.read_header(folder)
         start = _start(islice(events, _BEFORE))
-        id = start.run if start else folder.name if folder else ""
+        id = folder.name if folder is not None else start.run if start else ""
         kind = start.kind if start else str((header or {}).get("kind", ""))
         state = read.state(events, header, folder)
         return cls(id, kind, state.status, state.step, state.seconds, state.error, events, folder, state.unseen, model)

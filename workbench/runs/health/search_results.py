@@ -91,13 +91,13 @@ class SearchResults:
 
     def _look_for(self, folder: Path, searches: set[str]) -> None:
         """Find the latest result of each of these searches."""
-        found: list[tuple[float, str, Path]] = []
+        found: list[tuple[tuple[int, float, str], str, Path]] = []
         for other in read.run_folders(folder.resolve().parent.parent):
             with contextlib.suppress(OSError, ValueError):
                 header = read.read_header(other)
                 kind = header.get("kind")
                 if (kind in searches or kind == "tune") and _is_alike(self._header, header, kind):
-                    found.append((read.created(header, other), str(kind), other))
+                    found.append((read.age(other.name, read.created(header, other)), str(kind), other))
         for _, kind, other in sorted(found):
             with contextlib.suppress(OSError, ValueError):
                 for search in searches & {kind} if kind != "tune" else searches:

@@ -187,8 +187,8 @@ def fits(root: Path) -> list[Path]:
             read.name_unreadable(folder, error)
             continue
         if header.get("kind") == "fit":
-            found.append((read.created(header, folder), folder.name, folder))
-    return [path for _, _, path in sorted(found, reverse=True)]
+            found.append((read.age(folder.name, read.created(header, folder)), folder))
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annotations]) -> dict[str, Any]:
