@@ -211,9 +211,10 @@ def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
         return
     names = [*both.settings]
     _print_json([
-        {"id": run.id, "status": run.status, "updates": run.step, "seconds": run.seconds,
-         "settings": {name: run.settings.get(name) for name in names}, "last": run.ending, "best": run.best}
-        for run in both.runs
+        {"id": name, "status": run.status, "updates": run.step, "seconds": run.seconds,
+         "settings": {name: run.settings.get(name) for name in names},
+         "changes": {name: {"update": change.step, "value": change.value} for name, change in run.changes.items()}, "last": run.ending, "best": run.best}
+        for name, run in zip(comparing.names(both.runs), both.runs, strict=True)
     ])  # fmt: skip
 
 

@@ -47,6 +47,8 @@ UNREADABLE = (ValueError, TypeError)
 LONGEST = 1 << 26
 """The most bytes of a line; a flush of 256 updates of 10,000 layers has 30 MB."""
 _TAIL = 1 << 16
+_ENDING = 1 << 20
+"""Bytes at the end of a search's record in which its result is; the norms of a clip search are a line of some 10 kB."""
 _HEADER_SIZE = 1 << 22
 """The most bytes of a `run.json`; the workbench writes some kilobytes."""
 _HEADER: dict[str, tuple[type, ...]] = {
@@ -321,6 +323,16 @@ def _tail(path: Path) -> list[Event]:
                 if events or start == 0 or block > LONGEST:
                     return events
                 block *= 8
+    except FileNotFoundError:
+        return []
+
+
+def ending(run: Path) -> list[Event]:
+    """The events in the last `_ENDING` bytes of a record; an empty list where there is none."""
+    try:
+        with open_regular(run / RECORD) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _ENDING))
+            return parse(file.read(_ENDING), run.name)
     except FileNotFoundError:
         return []
 

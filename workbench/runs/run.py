@@ -32,7 +32,7 @@ from workbench.runs import chart_data, read
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.health import Finding, examine
-from workbench.runs.health.search_results import SearchResults
+from workbench.runs.health.search_results import Answer, SearchResults
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import Recorded, RecordGone, now
 from workbench.runs.record.series import Series, joined, write_csv
@@ -293,6 +293,14 @@ class Run(RunRecord):
         """
         return time_spent.total(e.parts for e in self.outline if isinstance(e, TimeSpent))
 
+    @property
+    def answer(self) -> str:
+        """What a search found: "lr=0.069", "batch_size=64 (largest 256)". "": it is no search, or has not ended."""
+        found = Answer()
+        for event in self.outline:
+            found.add(event)
+        return "" if self.kind == "fit" else found.text
+
     @cached_property
     def health(self) -> tuple[Finding, ...]:
         """Problems of the run and what slowed it down, each with advice, the most severe first; empty: nothing was found."""
@@ -391,7 +399,8 @@ class Run(RunRecord):
         return f"<table><caption>Run {html.escape(self.id)}</caption>{rows}</table>"
 
     def _facts(self) -> list[tuple[str, str]]:
-        facts = [("", f"{self.kind} {read.shown_status(self.status, self.unseen)}".strip()), ("updates", str(self.step))]
+        facts = [("", f"{self.kind} {read.shown_status(self.status, self.unseen)}".strip())]
+        facts += [("updates", str(self.step))] if self.step or self.kind == "fit" else []
         facts += [("name", self.name)] if self.name else []
         try:
             return facts + self._recorded_facts()
@@ -399,7 +408,8 @@ class Run(RunRecord):
             return [*facts, ("time", duration(self.seconds)), ("record", "deleted")]
 
     def _recorded_facts(self) -> list[tuple[str, str]]:
-        facts = [("ended early:", self.ended_early)] if self.ended_early else []
+        facts = [("found", self.answer)] if self.answer else []
+        facts += [("ended early:", self.ended_early)] if self.ended_early else []
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
         known = self._metrics  # a value that is also there as `…_epoch` is written once

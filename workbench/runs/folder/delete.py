@@ -13,7 +13,17 @@ from workbench.runs.folder.annotations import annotations_in, read_annotations
 from workbench.runs.folder.files import Folder, open_regular, write_whole
 from workbench.runs.folder.ids import check_id, note_given
 from workbench.runs.printable import printable
-from workbench.runs.read import RUNS, RunSummary, age, list_runs, number_of, read_header, run_folders, summary, where_written
+from workbench.runs.read import (
+    RUNS,
+    RunSummary,
+    age,
+    list_runs,
+    number_of,
+    read_header,
+    run_folders,
+    summary,
+    where_written,
+)
 
 GONE = ".gone-"
 _NEXT = "deleted-next"

@@ -128,7 +128,7 @@ class Folder:
                 return partial(fcntl.flock, self._number, fcntl.LOCK_UN)
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise TimeoutError(f"{self._path} has been locked by another process for {_PATIENCE:g} s: try again.") from None
+                    raise TimeoutError(f"{self._path.name} has been locked by another process for {_PATIENCE:g} s: try again.") from None
             except OSError:  # a file system without locks
                 break
             _wait()

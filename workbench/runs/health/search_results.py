@@ -44,6 +44,8 @@ _GIVEN = {*_FINDS.values(), "accumulate_grad_batches", "persistent_workers", "pr
 """The settings that a search may give."""
 _ALSO = {"find_weight_decay": ("lr",)}
 """Further settings that change the result of one search."""
+_LONGEST = 300
+"""How many characters of what a search found are shown."""
 _NEAR = 0.01
 """The relative difference up to which two values count as equal: a typed value has fewer digits than the result."""
 
@@ -137,6 +139,53 @@ def recommended(event: Event) -> Mapping[str, Any]:
             return event.best
         case _:
             return {}
+
+
+class Answer:
+    """Collects what a search found from its events: `text` has one line about it, also for a `tune` of several searches."""
+
+    def __init__(self) -> None:
+        self._fit = False
+        self._found: dict[str, str] = {}
+
+    def add(self, event: Event) -> None:
+        """Take one more event."""
+        if isinstance(event, RunStarted):
+            self._fit = event.kind == "fit"  # a fit may search within itself
+        text = _found_by(event)
+        if text:
+            self._found[type(event).__name__ + ",".join(recommended(event))] = text
+
+    @property
+    def text(self) -> str:
+        """What was found; "": it is a fit, or no search has ended."""
+        return "" if self._fit else "; ".join(self._found.values())[:_LONGEST]
+
+
+def answer(run: read.RunSummary) -> str:
+    """What a search found, from the end of its record; "": it is no search, or it has not ended."""
+    if run.kind == "fit" or not run.over:
+        return ""
+    found = Answer()
+    with contextlib.suppress(OSError, ValueError):  # it was deleted meanwhile
+        for event in read.ending(run.path):
+            found.add(event)
+    return found.text
+
+
+def _found_by(event: Event) -> str:
+    """What a search has found, if it ends with this event."""
+    values = ", ".join(f"{name}={_short(name, value)}" for name, value in recommended(event).items())
+    match event:
+        case CurveEnded():
+            return values or f"no learning rate can be recommended ({event.ended})"
+        case SearchEnded():
+            noise = "" if event.noise_scale is None else f", noise scale {event.noise_scale:.3g} samples"
+            return f"{values or 'no batch size'} (largest {event.largest}{noise})" if event.largest else f"no batch size fits ({event.ended})"
+        case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
+            return values or f"the settings stay ({event.reason or event.ended})"
+        case _:
+            return ""
 
 
 def _short(name: str, value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.runs.checkpoints import find, list_checkpoints
 from workbench.runs.folder.annotations import read_annotations
+from workbench.runs.health.search_results import answer
 from workbench.runs.read import RunSummary, shown_status, summary
 from workbench.runs.run import Run
 from workbench.runs.tables.brief import RunBrief
@@ -20,7 +21,7 @@ def summary_data(run: RunSummary) -> dict[str, Any]:
     added = read_annotations(run.path)
     return {
         "id": run.id, "kind": run.kind, "status": shown_status(run.status, run.unseen), "created": run.created, "updates": run.step,
-        "seconds": run.seconds, "metrics": run.metrics, "error": run.error, "name": added.name, "tags": [*added.tags], "pinned": added.pinned,
+        "seconds": run.seconds, "metrics": run.metrics, "answer": answer(run), "error": run.error, "name": added.name, "tags": [*added.tags], "pinned": added.pinned,
     }  # fmt: skip
 
 
@@ -67,7 +68,8 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
         ("pinned", "yes" * record["pinned"]),
         ("notes", record["notes"]),
         ("model", f"{model['model']}, {model.get('parameters')} parameters" if model.get("model") else ""),
-        ("updates", f"{record['updates']} in {counted(record['epochs'], 'epoch')}"),
+        ("found", record["answer"]),
+        ("updates", f"{record['updates']} in {counted(record['epochs'], 'epoch')}" if record["updates"] or record["kind"] == "fit" else ""),
         ("time", duration(record["seconds"])),
     ]
     for name, value in record["metrics"].items():
