@@ -83,9 +83,8 @@ class RunFolder:
             record.close()
             _forget(path)
             raise
-        with contextlib.suppress(OSError):  # a disk that is full already
-            with (path / _RESERVE).open("xb") as file:
-                file.write(os.urandom(_RESERVED))  # random bytes, since a file system could compress zeros
+        with contextlib.suppress(OSError), (path / _RESERVE).open("xb") as file:  # a disk may be full already
+            file.write(os.urandom(_RESERVED))  # random bytes, since a file system could compress zeros
         return cls(path, full, record)
 
     @classmethod

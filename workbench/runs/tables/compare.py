@@ -168,7 +168,7 @@ def names(runs: Sequence[RunBrief]) -> list[str]:
     """What to call these runs: their ids, and also their roots for runs of several roots that have the same id."""
     ids = [run.id for run in runs]
     roots = {run.path.resolve().parents[1] for run in runs if run.path is not None and ids.count(run.id) > 1}
-    if not roots:
+    if len(roots) < 2:
         return ids
     common = Path(os.path.commonpath(roots))
     return [
