@@ -63,7 +63,7 @@ def test_a_renamed_folder_has_its_new_name_and_keep_runs_leaves_it(root: Path) -
     b = bench(root, keep_runs=1)
     assert [run.id for run in b.runs] == ["the-best", "0099-theirs"]
     for call in (b.load, b.delete, b.show):
-        with pytest.raises(FileNotFoundError, match="no run '0001-fit'.*there are: 0099-theirs, the-best"):
+        with pytest.raises(FileNotFoundError, match=r"no run '0001-fit'.*there are: 0099-theirs, the-best"):
             call("0001-fit")
     for _ in range(3):
         b.fit().result()

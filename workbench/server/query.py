@@ -80,14 +80,16 @@ class Query:
 def _ages(entries: Iterable[Entry]) -> dict[tuple[str, str], Any]:
     """The keys that sort runs from the oldest to the newest: those of one root by their numbers, those of several roots by the clock.
 
-    A run counts as made no earlier than the runs of its root before it, since the clock may have been set back.
+    A run counts as made no earlier than the runs of its root before it, since the clock may have been set back. One without a number
+    counts as made when its record says.
     """
     ages: dict[tuple[str, str], Any] = {}
     made: dict[str, float] = {}
     for entry in sorted(entries, key=lambda one: read.age(one.summary.id, one.summary.created)):
         root, created = entry.root.key, entry.summary.created
-        made[root] = max(made.get(root, created), created)
-        ages[entry.key] = made[root], root, read.age(entry.summary.id, created)
+        if read.number_of(entry.summary.id) is not None:
+            created = made[root] = max(made.get(root, created), created)
+        ages[entry.key] = created, root, read.age(entry.summary.id)
     return ages
 
 

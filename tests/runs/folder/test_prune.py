@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.runs.records import write_run
-from workbench.runs.folder.delete import mark_next, next_to_go, prune
+from workbench.launch.job_folder import run_folder
+from workbench.runs.folder.delete import mark_next, next_to_go, oldest_beyond_keep, prune
 from workbench.runs.read import list_runs
+from workbench.runs.tables.run_list import RunList
+from workbench.ui.canvas.runs.runs_table import fits
 
 
 def a_dead_process() -> dict[str, object]:
@@ -106,3 +109,20 @@ def test_what_a_killed_prune_left_goes_next_time(tmp_path: Path) -> None:
     assert list_runs(tmp_path) == []
     prune(tmp_path, "fit", 5)
     assert os.listdir(tmp_path / "runs") == []
+
+
+def test_the_newest_is_that_of_the_highest_number(tmp_path: Path) -> None:
+    """The clock was set back before each of these runs was made; there are more than 9999 of them; one was renamed by its user."""
+    ids = ["0002-fit", "0011-fit", "0100-fit", "9999-fit", "10000-fit", "10001-fit"]
+    for at, id in enumerate(ids):
+        write_run(tmp_path, id, created=1000.0 - at)
+    write_run(tmp_path, "my-best", created=2000.0)
+    assert [run.id for run in list_runs(tmp_path)] == ["my-best", *ids]
+    assert RunList.of(tmp_path)[-1].id == "10001-fit"
+    assert [path.name for path in fits(tmp_path)] == [*ids[::-1], "my-best"]
+    with pytest.raises(FileNotFoundError, match="there are: 10001-fit, 10000-fit, 9999-fit"):
+        run_folder(tmp_path, "0001-fit")
+    assert [run.id for run in oldest_beyond_keep(tmp_path, 4)] == ids[:2]
+    assert prune_named(tmp_path, 2) == ids[:4]
+    assert [path.name for path in next_to_go(tmp_path, 2, ids[-1])] == ["10000-fit"]
+    assert [run.id for run in list_runs(tmp_path)] == ["my-best", *ids[4:]]
