@@ -278,7 +278,7 @@ def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> No
 def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_json: bool) -> None:
     """Delete the oldest runs of each kind, with their checkpoints and weights.
 
-    Runs that are pinned or that may still run are neither deleted nor counted.
+    Runs that are pinned, that may still run, or whose folders were renamed so that they have no number are neither deleted nor counted.
     """
     from workbench.runs.folder.annotations import read_annotations
     from workbench.runs.folder.delete import oldest_beyond_keep, remove_leftovers

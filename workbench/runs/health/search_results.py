@@ -44,6 +44,8 @@ _GIVEN = {*_FINDS.values(), "accumulate_grad_batches", "persistent_workers", "pr
 """The settings that a search may give."""
 _ALSO = {"find_weight_decay": ("lr",)}
 """Further settings that change the result of one search."""
+_REASON = 80
+"""How many characters of a reason."""
 _LONGEST = 300
 """How many characters of what a search found are shown."""
 _NEAR = 0.01
@@ -178,14 +180,18 @@ def _found_by(event: Event) -> str:
     values = ", ".join(f"{name}={_short(name, value)}" for name, value in recommended(event).items())
     match event:
         case CurveEnded():
-            return values or f"no learning rate can be recommended ({event.ended})"
+            return values or f"no learning rate can be recommended ({_in_short(event.ended)})"
         case SearchEnded():
             noise = "" if event.noise_scale is None else f", noise scale {event.noise_scale:.3g} samples"
-            return f"{values or 'no batch size'} (largest {event.largest}{noise})" if event.largest else f"no batch size fits ({event.ended})"
+            return f"{values or 'no batch size'} (largest {event.largest}{noise})" if event.largest else f"no batch size fits ({_in_short(event.ended)})"
         case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
-            return values or f"the settings stay ({event.reason or event.ended})"
+            return values or f"the settings stay ({_in_short(event.reason or event.ended)})"
         case _:
             return ""
+
+
+def _in_short(reason: str) -> str:
+    return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
 
 
 def _short(name: str, value: Any) -> str:
