@@ -213,7 +213,8 @@ def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
     _print_json([
         {"id": name, "status": run.status, "updates": run.step, "seconds": run.seconds,
          "settings": {name: run.settings.get(name) for name in names},
-         "changes": {name: {"update": change.step, "value": change.value} for name, change in run.changes.items()}, "last": run.ending, "best": run.best}
+         "changes": {name: {"update": last.step, "value": last.value} for name, last in run.changes.items()},
+         "last": run.ending, "best": run.best}
         for name, run in zip(comparing.names(both.runs), both.runs, strict=True)
     ])  # fmt: skip
 
@@ -278,7 +279,8 @@ def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> No
 def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_json: bool) -> None:
     """Delete the oldest runs of each kind, with their checkpoints and weights.
 
-    Runs that are pinned, that may still run, or whose folders were renamed so that they have no number are neither deleted nor counted.
+    Runs that are pinned, that may still run, or whose folders were renamed so that they have no number are neither deleted
+    nor counted.
     """
     from workbench.runs.folder.annotations import read_annotations
     from workbench.runs.folder.delete import oldest_beyond_keep, remove_leftovers
@@ -298,7 +300,8 @@ def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_
         if not yes:
             _confirm(len(old))
         # A run may have been pinned or deleted since they were listed.
-        gone, errors = _delete((run.path for run in old if run.path.is_dir() and not read_annotations(run.path).pinned), pinned=False)
+        left = [run.path for run in old if run.path.is_dir() and not read_annotations(run.path).pinned]
+        gone, errors = _delete(left, pinned=False)
     if not dry_run:
         remove_leftovers(root)
     if as_json:

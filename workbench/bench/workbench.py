@@ -469,8 +469,9 @@ class Workbench(Searches):
             yield
 
     def _site_of(self, run: Run) -> CallSite:
-        """Where a fit was called; where the bench was made for a run of another root, which may have the same id."""
-        return self._sites.get(run.id, self._site) if run.folder is None or is_own(run.folder, self.root) else self._site
+        """Where a fit was called; for a run of another root, which may have the same id, where the bench was made."""
+        is_of_bench = run.folder is None or is_own(run.folder, self.root)
+        return self._sites.get(run.id, self._site) if is_of_bench else self._site
 
     def _check_idle(self, then: str) -> None:
         if any(not job.done() for job in self.jobs):

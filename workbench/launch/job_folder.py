@@ -141,7 +141,9 @@ def run_folder(root: Path, id: str) -> Path:
         raise FileNotFoundError(f"{id!r} is not the id of a run in {root}, but {other}.")
     link = root / RUNS / check_id(id)
     if link.is_symlink():
-        raise FileNotFoundError(f"{link} is a link to {link.resolve()}: use a bench with the root that holds this run.")
+        raise FileNotFoundError(
+            f"{link} is a link to {link.resolve()}: use a bench with the root that holds this run."
+        )
     ids = [printable(name) for name in sorted(folders, key=age, reverse=True)]
     raise FileNotFoundError(f"there is no run {id!r} in {root}; there are: {first_names(ids, NAMED) or 'none'}.")
 
@@ -191,7 +193,9 @@ def own(run: Run | str, root: Path) -> Path:
 
 def is_own(folder: Path | None, root: Path) -> bool:
     """Whether this is a folder of this root's runs, and not a link to one."""
-    return folder is not None and folder.parent.resolve() == (root / RUNS).resolve() and folder.name in folders_by_id(root)
+    if folder is None or folder.parent.resolve() != (root / RUNS).resolve():
+        return False
+    return folder.name in folders_by_id(root)
 
 
 def brief_of(run: Run | str, root: Path) -> RunBrief:

@@ -48,7 +48,7 @@ LONGEST = 1 << 26
 """The most bytes of a line; a flush of 256 updates of 10,000 layers has 30 MB."""
 _TAIL = 1 << 16
 _ENDING = 1 << 20
-"""Bytes at the end of a search's record in which its result is; the norms of a clip search are a line of some 10 kB."""
+"""Bytes at the end of a search's record that have its result. The norms of a clip search have some 10 kB."""
 _HEADER_SIZE = 1 << 22
 """The most bytes of a `run.json`; the workbench writes some kilobytes."""
 _HEADER: dict[str, tuple[type, ...]] = {
@@ -125,13 +125,15 @@ def _check_types(path: Path, found: Mapping[str, Any], known: Mapping[str, tuple
 
 
 def number_of(id: str) -> int | None:
-    """The number in the id of a run: 12 in "0012-fit". None: the workbench has not given this id, its folder was renamed or copied."""
+    """The number in the id of a run: 12 in "0012-fit". None: the workbench has not given this id; somebody
+    has renamed or copied the folder.
+    """
     digits = _NUMBER.match(id)
     return int(digits[1]) if digits else None
 
 
 def age(id: str, created: float = 0.0) -> tuple[int, float, str]:
-    """The key that sorts the runs of a root, the oldest first: by their numbers, since the clock of a machine may be set back.
+    """The key that sorts the runs of a root, the oldest first: by their numbers, since a clock may be set back.
 
     Runs whose ids have no number come first, by the time at which they were made.
     """
@@ -258,7 +260,9 @@ def _updates(event: Event) -> int:
 
 
 def parse(data: bytes, run: str, only: Container[str] | None = None) -> list[Event]:
-    """The events in the lines of a record, up to the last complete line. run, only: see `event_of`. Lines that cannot be read are left out."""
+    """The events in the lines of a record, up to the last complete line. Lines that cannot be read are left
+    out. run, only: see `event_of`.
+    """
     *lines, _torn_end = data.split(b"\n")
     events: list[Event] = []
     for line in lines:
@@ -270,7 +274,7 @@ def parse(data: bytes, run: str, only: Container[str] | None = None) -> list[Eve
 def event_of(line: bytes, run: str, only: Container[str] | None = None) -> Event:
     """The event in one line of a record, with settings that `Settings` accepts; raises one of `UNREADABLE` if there is none.
 
-    run: the name of the record's folder, which is the id of its run. A record that names another id is a copy, or not ours.
+    run: the name of the record's folder, which is the id of its run; the record may be a copy and name another.
     only: the columns of flushes to decode; None: all.
     """
     if len(line) > LONGEST:

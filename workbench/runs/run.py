@@ -84,7 +84,7 @@ class Run(RunRecord):
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Read the run in a run folder; FileNotFoundError: it is not one. A run whose process died before its end has failed."""
-        folder = Path(folder).resolve()  # "." and a link have no id, the folder that they lead to has one
+        folder = Path(folder).resolve()  # the folder has the id, and not a link or "."
         try:
             return cls.from_summary(read.summary(folder))
         except (OSError, ValueError) as error:
@@ -95,8 +95,8 @@ class Run(RunRecord):
         """Make the run of a summary (`read.list_runs`). Raises OSError or ValueError if it was deleted meanwhile."""
         events = Recorded(summary.path, summary.over)
         return cls(
-            summary.id, summary.kind, summary.status, summary.step, summary.seconds, summary.error, events, summary.path, summary.unseen,
-            model,
+            summary.id, summary.kind, summary.status, summary.step, summary.seconds, summary.error, events,
+            summary.path, summary.unseen, model,
         )  # fmt: skip
 
     @classmethod

@@ -78,10 +78,11 @@ class Query:
 
 
 def _ages(entries: Iterable[Entry]) -> dict[tuple[str, str], Any]:
-    """The keys that sort runs from the oldest to the newest: those of one root by their numbers, those of several roots by the clock.
+    """The keys that sort runs from the oldest to the newest: those of one root by their numbers, those of
+    several roots by the clock.
 
-    A run counts as made no earlier than the runs of its root before it, since the clock may have been set back. One without a number
-    counts as made when its record says.
+    A run counts as made no earlier than the runs of its root before it, since the clock may have been set
+    back. One without a number counts as made when its record says.
     """
     ages: dict[tuple[str, str], Any] = {}
     made: dict[str, float] = {}

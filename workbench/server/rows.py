@@ -106,7 +106,8 @@ def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict
     total = brief.updates if brief is not None and run.kind == "fit" else None
     return {
         "root": entry.root.key, "run": run.id, "kind": cut(printable(run.kind), CELL), "status": entry.status,
-        "loss": drawn["loss"] if run.kind == "fit" else "", "answer": cut(printable(entry.answer), ADDED), "metric": drawn["metric"], "value": drawn["value"],
+        "loss": drawn["loss"] if run.kind == "fit" else "", "answer": cut(printable(entry.answer), ADDED),
+        "metric": drawn["metric"], "value": drawn["value"],
         "step": run.step, "total": total, "progress": min(1.0, run.step / total) if total else None, "left": _left(brief),
         "time": duration(run.seconds), "created": finite(run.created) or 0, "from": cut(brief.origin, CELL) if brief is not None else "",
         "name": cut(added.name, ADDED), "tags": [cut(tag, ADDED) for tag in added.tags], "pinned": added.pinned, "notes": cut(added.notes, NOTES),
@@ -120,7 +121,8 @@ def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict
 def cells(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
     """The settings that differ among these fits, at most six, and the values of each run; "" for a job of another kind."""
     fits = [entry for entry in entries if entry.summary.kind == "fit"]
-    differ = dict(list(differences([entry.settings for entry in fits], [entry.changes for entry in fits]).items())[:COLUMNS])
+    every = differences([entry.settings for entry in fits], [entry.changes for entry in fits])
+    differ = dict(list(every.items())[:COLUMNS])
     values = iter(zip(*differ.values(), strict=True)) if differ else iter([()] * len(fits))
     return [*differ], [[*next(values)] if entry.summary.kind == "fit" else [""] * len(differ) for entry in entries]
 

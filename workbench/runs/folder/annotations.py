@@ -40,7 +40,7 @@ class Annotations:
 
 
 class StaleAnnotationsError(Exception):
-    """Raised instead of a change to annotations that somebody else has changed since they were read."""
+    """Raised instead of a change to annotations that were changed since they were read."""
 
 
 def read_annotations(run: Path) -> Annotations:
@@ -53,9 +53,9 @@ def read_annotations(run: Path) -> Annotations:
 
 
 def annotations_in(folder: Folder) -> Annotations:
-    """The annotations in an open run folder; empty where there are none, or something else has their name.
+    """The annotations in an open run folder; empty where there are none, or no regular file has their name.
 
-    Raises OSError if the system refuses to read them: they must not be taken for empty ones, and be replaced.
+    Raises OSError if the system refuses to read them: they must not be taken for empty ones.
     """
     try:
         found = folder.read_json(FILE, _LARGEST)
@@ -73,20 +73,23 @@ def annotations_in(folder: Folder) -> Annotations:
 
 
 def annotate(
-    run: Path, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None, pinned: bool | None = None,
-    *, version: str | None = None,
+    run: Path, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None,
+    pinned: bool | None = None, *, version: str | None = None,
 ) -> Annotations:  # fmt: skip
-    """Replace annotations of the run in this folder; None leaves one unchanged. Several threads and processes may do so at once.
+    """Replace annotations of the run in this folder; None leaves one unchanged. Several threads and
+    processes may do so at once.
 
-    version: that of the annotations on which the change is based; StaleAnnotationsError if there are others now. Raises OSError if they
-    cannot be written, TypeError or ValueError naming a wrong argument.
+    version: that of the annotations on which the change is based; StaleAnnotationsError if there are
+    others now. Raises OSError if they cannot be written, TypeError or ValueError naming a wrong argument.
     """
     given = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
     changes = {key: _CHECKS[key](value) for key, value in given.items() if value is not None}
     with Folder.opened(run) as folder, folder.locked():
         before = annotations_in(folder)
         if version is not None and version != before.version:
-            raise StaleAnnotationsError(f"The annotations of {run.name} were changed meanwhile: look at what is there now, and change that.")
+            raise StaleAnnotationsError(
+                f"The annotations of {run.name} were changed meanwhile: look at what is there now, and change that."
+            )
         now = replace(before, **changes)
         folder.write(FILE, (json.dumps(asdict(now), indent=1) + "\n").encode())
     return now

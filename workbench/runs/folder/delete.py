@@ -94,8 +94,8 @@ def marked_by(run: Path) -> str | None:
 def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
     """The runs of a kind, oldest first, and how many there are beyond `keep`; no runs if there are not more than that.
 
-    Left out are pinned runs, runs whose ids the workbench has not given (somebody has renamed or copied their folders), and
-    runs that only count as running, because their process cannot be seen from here.
+    Left out are pinned runs, runs whose ids the workbench has not given (somebody has renamed or copied
+    their folders), and runs that only count as running, because their process cannot be seen from here.
     """
     folders = [path for path in run_folders(root) if number_of(path.name) is not None]
     if len(folders) > keep:  # else no header is needed
@@ -138,13 +138,15 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)  # removes links in it, but never their targets
 
 
-def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False, pinned: bool = True) -> None:
+def delete(
+    folder: Path, needed: Mapping[str, str], *, force: bool = False, pinned: bool = True
+) -> None:
     """Delete the run in this folder. `needed`: for the id of each run that must stay, the id of the job that starts from it.
 
     A fit that has begun has copied what it starts from, so only a fit that has not begun needs another run's folder.
     force: also delete one that only counts as running because its process cannot be seen from here; the user knows that it has
-    ended. pinned: also delete a run that is pinned. Raises RuntimeError if it runs, is needed or must stay pinned, OSError if it could
-    not be removed.
+    ended. pinned: also delete a run that is pinned. Raises RuntimeError if it runs, is needed or must stay,
+    OSError if it could not be removed.
     """
     run_summary = summary(folder)
     where = printable(where_written(run_summary.header))
@@ -170,13 +172,14 @@ def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False, pinn
 def oldest_beyond_keep(root: Path, keep: int, kind: str | None = None) -> list[RunSummary]:
     """The runs that are older than the newest `keep` of their kind, oldest first. kind: only runs of this kind.
 
-    Only runs that have ended, are not pinned and have an id with a number are counted and listed. `keep_runs` (`prune`) also
-    counts a running one.
+    Only runs that have ended, are not pinned and have an id with a number are counted and listed.
+    `keep_runs` (`prune`) also counts a running one.
     """
     if keep < 0:
         raise ValueError(f"keep={keep}: give 0 or more.")
-    counted = [run for run in list_runs(root) if run.over and kind in (None, run.kind) and number_of(run.id) is not None]
-    counted = [run for run in counted if not read_annotations(run.path).pinned]
+    ended = [run for run in list_runs(root) if run.over and kind in (None, run.kind)]
+    numbered = [run for run in ended if number_of(run.id) is not None]
+    counted = [run for run in numbered if not read_annotations(run.path).pinned]
     of_kind = {one: [run for run in counted if run.kind == one] for one in {run.kind for run in counted}}
     old = {run.path for runs in of_kind.values() for run in runs[: max(0, len(runs) - keep)]}
     return [run for run in counted if run.path in old]

@@ -108,16 +108,22 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Context manager in which no other thread or process of this machine has this folder locked: what is read in it may be
-        written back. Raises FileNotFoundError if the folder has lost its path meanwhile, TimeoutError if another writer stays.
+        """Context manager in which no other thread or process of this machine has this folder locked: what
+        is read in it may be written back. Raises FileNotFoundError if the folder has lost its path
+        meanwhile, TimeoutError if another writer stays.
         """
         unlock = self._lock()
         try:
-            if self._number is not None and not os.path.samestat(os.fstat(self._number), os.stat(self._path)):
+            if not self._has_its_path():
                 raise FileNotFoundError(f"{self._path} was deleted, and another folder has its place")
             yield
         finally:
             unlock()
+
+    def _has_its_path(self) -> bool:
+        if self._number is None:
+            return True
+        return os.path.samestat(os.fstat(self._number), os.stat(self._path))
 
     def _lock(self) -> Callable[[], None]:
         """Wait for the lock, and return the function that gives it back."""
@@ -128,18 +134,21 @@ class Folder:
                 return partial(fcntl.flock, self._number, fcntl.LOCK_UN)
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise TimeoutError(f"{self._path.name} has been locked by another process for {_PATIENCE:g} s: try again.") from None
+                    raise TimeoutError(
+                        f"{self._path.name} has been locked by another process for {_PATIENCE:g} s: try again."
+                    ) from None
             except OSError:  # a file system without locks
                 break
             _wait()
         return self._lock_by_file()
 
     def _lock_by_file(self) -> Callable[[], None]:
-        """The same with a file, which a killed writer may leave: one that stays the same for some time is removed."""
+        """The same with a file. A killed writer may leave it: one that stays the same for some time is removed."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN
         seen, until = (0, 0), 0.0
         while True:
             try:
-                os.close(os.open(self._where(_LOCK), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN, 0o666, dir_fd=self._number))
+                os.close(os.open(self._where(_LOCK), flags, 0o666, dir_fd=self._number))
                 return partial(self.remove, _LOCK)
             except FileExistsError:
                 with contextlib.suppress(FileNotFoundError):

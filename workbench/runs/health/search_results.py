@@ -144,7 +144,7 @@ def recommended(event: Event) -> Mapping[str, Any]:
 
 
 class Answer:
-    """Collects what a search found from its events: `text` has one line about it, also for a `tune` of several searches."""
+    """Collects what a search found from its events: `text` has one line about it, also for a `tune`."""
 
     def __init__(self) -> None:
         self._fit = False
@@ -177,13 +177,17 @@ def answer(run: read.RunSummary) -> str:
 
 def _found_by(event: Event) -> str:
     """What a search has found, if it ends with this event."""
-    values = ", ".join(f"{name}={_short(name, value)}" for name, value in recommended(event).items())
+    settings = recommended(event).items()
+    values = ", ".join(f"{name}={_short(name, value)}" for name, value in settings)
     match event:
         case CurveEnded():
             return values or f"no learning rate can be recommended ({_in_short(event.ended)})"
+        case SearchEnded() if event.best is None or event.largest is None:
+            return f"no batch size fits ({_in_short(event.ended)})"
         case SearchEnded():
-            noise = "" if event.noise_scale is None else f", noise scale {event.noise_scale:.3g} samples"
-            return f"{values or 'no batch size'} (largest {event.largest}{noise})" if event.largest else f"no batch size fits ({_in_short(event.ended)})"
+            scale = event.noise_scale
+            noise = "" if scale is None else f", noise scale {scale:.3g} samples"
+            return f"{values} (largest {event.largest}{noise})"
         case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
             return values or f"the settings stay ({_in_short(event.reason or event.ended)})"
         case _:

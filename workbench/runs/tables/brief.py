@@ -47,7 +47,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LiveChange:
-    """The last change of a setting while a run trained: its value, the update from which it holds, and how many changes there were."""
+    """The last change of a setting while a run trained: its value, the update from which it holds, and how
+    many changes there were.
+    """
 
     value: Any
     step: int
@@ -129,8 +131,8 @@ class RunBrief:
 
     @property
     def value(self) -> float | None:
-        """The best value of the monitored metric, by which runs are ranked; the last one where neither its name nor `monitor_mode` says
-        what is better. None: there was no validation.
+        """The best value of the monitored metric, by which runs are ranked; the last one where neither its name
+        nor `monitor_mode` says what is better. None: there was no validation.
         """
         return self.best.get(self.monitor, self.last_value)
 
@@ -229,7 +231,8 @@ class Fold:
             for name, value in event.values.items():
                 if name in Settings.model_fields and name not in UNMARKED:
                     before = self._changes.get(name)
-                    self._changes[name] = LiveChange(value, event.step, 1 if before is None else before.count + 1)
+                    count = 1 if before is None else before.count + 1
+                    self._changes[name] = LiveChange(value, event.step, count)
             if "batch_size" in event.values:  # with another batch size the total of updates is unknown
                 self._updates = None
         if isinstance(event, Validated | Logged | RunEnded):

@@ -88,9 +88,11 @@ class Comparison:
         default = {name: field.default for name, field in Settings.model_fields.items()}
         columns: dict[str, Iterable[Any]] = {"run": names(self.runs), "status": [run.status for run in self.runs]}
         for name in self.settings:
-            columns[name] = [run.settings.get(name, default[name]) for run in self.runs]
-            if any(name in run.changes for run in self.runs):
-                ends = [run.changes[name].value if name in run.changes else run.settings.get(name, default[name]) for run in self.runs]
+            starts = [run.settings.get(name, default[name]) for run in self.runs]
+            changes = [run.changes.get(name) for run in self.runs]
+            columns[name] = starts
+            if any(changes):
+                ends = [change.value if change else start for change, start in zip(changes, starts, strict=True)]
                 columns[f"{name} at the end"] = ends
         columns |= {"updates": [run.step for run in self.runs], "seconds": [run.seconds for run in self.runs]}
         for name, values in self._endings():
@@ -149,7 +151,9 @@ def compare(*runs: Run | RunBrief) -> Comparison:
 def _same(one: Run | RunBrief, other: Run | RunBrief) -> bool:
     """Whether both are the same run; runs in different roots may have the same id."""
     first, second = (run.folder if isinstance(run, Run) else run.path for run in (one, other))
-    return one is other or (first is not None and second is not None and first.resolve() == second.resolve())
+    if one is other:
+        return True
+    return first is not None and second is not None and first.resolve() == second.resolve()
 
 
 def check_count(count: int) -> None:
@@ -165,20 +169,24 @@ def check_no_list(run: object, of: str) -> None:
 
 
 def names(runs: Sequence[RunBrief]) -> list[str]:
-    """What to call these runs: their ids, and also their roots for runs of several roots that have the same id."""
+    """What to call these runs: their ids; those of several roots with the same id also by their roots."""
     ids = [run.id for run in runs]
-    roots = {run.path.resolve().parents[1] for run in runs if run.path is not None and ids.count(run.id) > 1}
-    if len(roots) < 2:
+    roots = [run.path.resolve().parents[1] if run.path is not None else None for run in runs]
+    known = {root for id, root in zip(ids, roots, strict=True) if root is not None and ids.count(id) > 1}
+    if len(known) < 2:
         return ids
-    common = Path(os.path.commonpath(roots))
+    common = Path(os.path.commonpath(known))
     return [
-        run.id if run.path is None or ids.count(run.id) == 1 else f"{run.id} ({run.path.resolve().parents[1].relative_to(common)})" for run in runs
+        f"{id} ({root.relative_to(common)})" if root is not None and root in known and ids.count(id) > 1 else id
+        for id, root in zip(ids, roots, strict=True)
     ]
 
 
-def differences(settings: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, LiveChange]]) -> dict[str, tuple[str, ...]]:
-    """The settings that differ between runs, or were changed while one of them trained. A setting that an older record lacks
-    counts as its default.
+def differences(
+    settings: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, LiveChange]]
+) -> dict[str, tuple[str, ...]]:
+    """The settings that differ between runs, or were changed while one of them trained. A setting that an
+    older record lacks counts as its default.
 
     settings, changes: for each run those at its start, and what was changed while it trained.
     """
@@ -186,7 +194,9 @@ def differences(settings: Sequence[Mapping[str, Any]], changes: Sequence[Mapping
     out = {}
     for name in known:
         default = Settings.model_fields[name].default
-        values = [(one.get(name, default), changed.get(name)) for one, changed in zip(settings, changes, strict=True)]
+        values = [
+            (start.get(name, default), changed.get(name)) for start, changed in zip(settings, changes, strict=True)
+        ]
         # Compared as texts, since 1 batch and 1.0 of all batches are equal numbers.
         texts = tuple(_value_text(name, start, change, setting_text.recorded) for start, change in values)
         if len({*texts}) > 1:

@@ -107,7 +107,10 @@ def _row(run: RunSummary) -> list[str]:
     added = read_annotations(run.path)
     words = ["pinned" * added.pinned, added.name, *(f"#{tag}" for tag in added.tags)]
     status = read.shown_status(run.status, run.unseen) if run.path.is_dir() else "deleted"
-    return [run.id, status, str(run.step), duration(run.seconds), _losses(run.path), "  ".join([found] if found else values), "  ".join(filter(None, words))]
+    return [
+        run.id, status, str(run.step), duration(run.seconds), _losses(run.path), found or "  ".join(values),
+        "  ".join(filter(None, words)),
+    ]  # fmt: skip
 
 
 def _losses(run: Path) -> str:

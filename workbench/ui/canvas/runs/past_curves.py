@@ -89,7 +89,8 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
     """
     endings = [one.ending for one in briefs]
     rows = [[texts.STATUS, *(shown_status(one.status, one.unseen) for one in briefs)]]
-    rows += [[name, *values] for name, values in differences([one.settings for one in briefs], [one.changes for one in briefs]).items()]
+    differ = differences([one.settings for one in briefs], [one.changes for one in briefs])
+    rows += [[name, *values] for name, values in differ.items()]
     rows += [[name, *(format.number(one.get(name)) for one in endings)] for name in dict.fromkeys(chain(*endings))]
     rows.append([texts.UPDATES, *(str(one.step) for one in briefs)])
     rows.append([texts.TIME, *(duration(one.seconds) for one in briefs)])

@@ -197,7 +197,8 @@ def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annot
     annotated: by run, the user's annotations.
     """
     several = len({one.model for one in briefs}) > 1
-    differ = dict(list(differences([one.settings for one in briefs], [one.changes for one in briefs]).items())[:COLUMNS])
+    every = differences([one.settings for one in briefs], [one.changes for one in briefs])
+    differ = dict(list(every.items())[:COLUMNS])
     metrics = list(dict.fromkeys(name for one in briefs for name in one.metrics if not is_loss(name)))[:METRICS]
     values = {**differ, **_of_metrics(briefs, metrics)}
     columns = [*([texts.MODEL] if several else []), *values]
