@@ -211,9 +211,11 @@ def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
         return
     names = [*both.settings]
     _print_json([
-        {"id": run.id, "status": run.status, "updates": run.step, "seconds": run.seconds,
-         "settings": {name: run.settings.get(name) for name in names}, "last": run.ending, "best": run.best}
-        for run in both.runs
+        {"id": name, "status": run.status, "updates": run.step, "seconds": run.seconds,
+         "settings": {name: run.settings.get(name) for name in names},
+         "changes": {name: {"update": last.step, "value": last.value} for name, last in run.changes.items()},
+         "last": run.ending, "best": run.best}
+        for name, run in zip(comparing.names(both.runs), both.runs, strict=True)
     ])  # fmt: skip
 
 
@@ -277,7 +279,8 @@ def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> No
 def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_json: bool) -> None:
     """Delete the oldest runs of each kind, with their checkpoints and weights.
 
-    Runs that are pinned or that may still run are neither deleted nor counted.
+    Runs that are pinned, that may still run, or whose folders were renamed so that they have no number are neither deleted
+    nor counted.
     """
     from workbench.runs.folder.annotations import read_annotations
     from workbench.runs.folder.delete import oldest_beyond_keep, remove_leftovers
@@ -297,7 +300,8 @@ def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_
         if not yes:
             _confirm(len(old))
         # A run may have been pinned or deleted since they were listed.
-        gone, errors = _delete(run.path for run in old if run.path.is_dir() and not read_annotations(run.path).pinned)
+        left = [run.path for run in old if run.path.is_dir() and not read_annotations(run.path).pinned]
+        gone, errors = _delete(left, pinned=False)
     if not dry_run:
         remove_leftovers(root)
     if as_json:
@@ -320,14 +324,14 @@ def _confirm(count: int) -> None:
         raise click.ClickException("nothing is deleted. --yes deletes without asking.")
 
 
-def _delete(paths: Iterable[Path], *, force: bool = False) -> tuple[list[str], list[str]]:
+def _delete(paths: Iterable[Path], *, force: bool = False, pinned: bool = True) -> tuple[list[str], list[str]]:
     """Delete these runs; returns the deleted ids, and the error of each run that stays."""
     from workbench.runs.folder.delete import delete as delete_run
 
     gone, errors = [], []
     for path in paths:
         try:
-            delete_run(path, {}, force=force)
+            delete_run(path, {}, force=force, pinned=pinned)
         except (OSError, ValueError, RuntimeError) as error:
             errors.append(printable(str(error), lines=True))
         else:

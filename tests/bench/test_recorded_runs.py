@@ -92,10 +92,12 @@ def test_runs_of_another_folder_are_compared_and_no_more(tmp_path: Path) -> None
     here.subscribe(heard.append)
     assert here.compare(one, other).settings == {"lr": ("1e-3", "0.5")}
     assert here.compare(one, dry).runs[1].id == dry.id
-    for run in (other, "0009-fit"):
-        for call in (here.show, here.delete):
-            with pytest.raises(ValueError, match=r"lies in .*there.runs, not among the runs of .*here: use a bench"):
-                call(run)
+    for call in (here.show, here.delete):
+        with pytest.raises(ValueError, match=r"lies in .*there.runs, not among the runs of .*here: use a bench"):
+            call(other)
+    for call in (here.show, here.delete, here.load, lambda id: here.fit(start=id)):
+        with pytest.raises(FileNotFoundError, match=r"0009-fit is a link to .*there.runs.0001-fit: use a bench"):
+            call("0009-fit")
     assert heard == []
     assert [run.id for run in there.runs] == ["0001-fit"]
 

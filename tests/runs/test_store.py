@@ -30,7 +30,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
             assert read_events(folder.path)[-1] == event  # at once, not at close
     assert read_events(tmp_path / "runs" / "a") == events
     header = json.loads((tmp_path / "runs" / "a" / "run.json").read_text())
-    assert header["id"] == "a"
+    assert "id" not in header  # the folder's name is the id
     assert header["task"] == "Net"
     assert header["seed"] == 3
     assert header["pid"] == os.getpid()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.server.conftest import PATIENCE, Api
 from workbench.commands import Change, Checkpoint, Pause, Resume, Stop, Validate
-from workbench.events import Changed
+from workbench.events import Changed, ClipSearchEnded, CurveEnded
 from workbench.runs.folder import control
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.record import follow
@@ -314,6 +314,69 @@ async def test_annotations_are_a_persons(api, record):
     annotate(run.path, name="by the kernel")
     (row,) = await api.rows()
     assert row["name"] == "by the kernel"
+
+
+async def test_simultaneous_annotations_are_all_kept(api, record):
+    run = record("0001-fit").steps().ended()
+    address = await api.address("0001-fit")
+    for at in range(10):
+        changes = {"name": f"n{at}"}, {"notes": f"text {at}"}, {"tags": [f"t{at}"]}
+        answers = await asyncio.gather(*(api.ask(address, "PATCH", change) for change in changes))
+        assert [status for status, _ in answers] == [200] * 3
+        assert read_annotations(run.path) == Annotations(f"n{at}", f"text {at}", (f"t{at}",))
+
+
+async def test_a_change_to_what_was_changed_meanwhile_is_refused(api, record):
+    """Two pages show the same row, and both save. One of them is told, and finds what is there now."""
+    run = record("0001-fit").steps().ended()
+    address = await api.address("0001-fit")
+    for at in range(5):
+        (row,) = await api.rows()
+        match = api.headers | {"If-Match": f'"{row["version"]}"'}
+        answers = await asyncio.gather(*(api.ask(address, "PATCH", {"notes": f"{who} {at}"}, match) for who in ("one", "other")))
+        (kept,) = (body for status, body in answers if status == 200)
+        (refusal,) = (body for status, body in answers if status == 412)
+        assert "changed meanwhile" in refusal["message"]
+        now = (await api.get(address))["row"]
+        assert (now["notes"], now["version"]) == (kept["notes"], kept["version"])
+        assert read_annotations(run.path).notes == kept["notes"]
+
+
+async def test_runs_are_sorted_by_their_numbers(api, record, root):
+    """The clock was set back between two runs; runs of two roots are sorted by it as far as that is possible."""
+    for number, created in ((1, 500.0), (2, 100.0), (10, 50.0), (10_000, 40.0)):
+        record(f"{number:04d}-fit", created=created).steps().ended()
+    record("my-copy", created=900.0).steps().ended()
+    other = root.parent / "other" / ".workbench"
+    record("0001-fit", other, created=300.0).steps().ended()
+    record("0002-fit", other, created=600.0).steps().ended()
+    newest = ["my-copy", "0002-fit", "10000-fit", "0010-fit", "0002-fit", "0001-fit", "0001-fit"]
+    assert [row["run"] for row in await api.rows()] == newest
+    assert [row["run"] for row in await api.rows(order="asc")] == newest[::-1]
+
+
+async def test_what_was_changed_live_is_a_difference(api, record):
+    record("0001-fit", settings={"lr": 0.01}).steps().ended()
+    record("0002-fit", settings={"lr": 0.01}).steps().add(Changed(10, {"lr": 0.002})).steps().ended()
+    page = await api.get("api/runs")
+    assert page["columns"] == ["lr"]
+    assert [row["cells"] for row in page["rows"]] == [["0.01 → 2e-3 at update 10"], ["0.01"]]
+
+
+async def test_rows_have_one_loss_and_the_best_validation(api, record):
+    record("0001-fit").steps().checked(0.3).steps().checked(0.6).ended(loss=7.0, val_loss=0.6)
+    record("0002-fit").steps().checked(0.5).ended(loss=8.0, val_loss=0.5)
+    rows = {row["run"]: row for row in await api.rows(sort="value", order="asc")}
+    assert [(run, row["metric"], row["value"]) for run, row in rows.items()] == [("0001-fit", "val_loss", "0.3"), ("0002-fit", "val_loss", "0.5")]
+    assert all(float(row["loss"]) < 2 for row in rows.values())  # the smoothed one, and not that of the last update
+
+
+async def test_a_search_shows_what_it_found(api, record):
+    record("0001-find_lr", kind="find_lr").add(CurveEnded("the loss diverged", (), 0.069)).ended()
+    running = record("0002-find_clip_val", kind="find_clip_val")
+    assert {row["run"]: row["answer"] for row in await api.rows()} == {"0001-find_lr": "lr=0.069", "0002-find_clip_val": ""}
+    running.add(ClipSearchEnded({"gradient_clip_val": 1.5}, 1.5, ((1.0,),), "a tenth is above it", "done")).ended()
+    assert {row["run"]: row["answer"] for row in await api.rows()} == {"0001-find_lr": "lr=0.069", "0002-find_clip_val": "gradient_clip_val=1.5"}
 
 
 @pytest.mark.parametrize(("given", "said"), [

@@ -317,7 +317,7 @@ class Workbench(Searches):
         self._listeners.notify(Called(line("export", said, str(path))))
         with self._idle():
             options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
-            notes = export(Path(path), chosen, self._sites.get(chosen.id, self._site), self._task, options)
+            notes = export(Path(path), chosen, self._site_of(chosen), self._task, options)
         for note in notes:
             warnings.warn(f"{path}: {note}", stacklevel=2)
         return Path(path)
@@ -343,7 +343,7 @@ class Workbench(Searches):
         file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}")
         with self._idle():
             options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
-            return script(file, chosen, self._sites.get(chosen.id, self._site), self._task, options)
+            return script(file, chosen, self._site_of(chosen), self._task, options)
 
     @overload
     def compare(self) -> None: ...
@@ -467,6 +467,11 @@ class Workbench(Searches):
         with alone():
             self._check_idle("export")
             yield
+
+    def _site_of(self, run: Run) -> CallSite:
+        """Where a fit was called; for a run of another root, which may have the same id, where the bench was made."""
+        is_of_bench = run.folder is None or is_own(run.folder, self.root)
+        return self._sites.get(run.id, self._site) if is_of_bench else self._site
 
     def _check_idle(self, then: str) -> None:
         if any(not job.done() for job in self.jobs):

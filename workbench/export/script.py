@@ -33,6 +33,7 @@ from workbench.export.program.text import text_of
 from workbench.export.read_run import script_spec_of, start_of
 from workbench.export.source.capture import CallSite
 from workbench.export.unsupported import refuse
+from workbench.runs.folder.files import aside_of
 from workbench.runs.run import Run
 from workbench.task.protocol import Task
 
@@ -146,7 +147,7 @@ def _cells(path: Path, text: str) -> list[str]:
 
 def _replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
     """Write files under temporary names and, when all are complete, rename them."""
-    asides = {target: target.with_name(f".{target.name}.{os.getpid()}") for target in files}
+    asides = {target: target.with_name(aside_of(target.name)) for target in files}
     try:
         for target, write in files.items():
             write(asides[target])

@@ -18,9 +18,10 @@ from workbench.launch.job import AnyJob
 from workbench.runs.checkpoints import find
 from workbench.runs.folder.control import TAKES
 from workbench.runs.folder.delete import FIT, mark_next, marked_by, next_to_go, prune
-from workbench.runs.folder.ids import check_id, is_id, new_id, runs_folder
+from workbench.runs.folder.ids import check_id, is_id, new_id
+from workbench.runs.folder.lookup import folders_by_id
 from workbench.runs.printable import printable
-from workbench.runs.read import RUNS, read_header
+from workbench.runs.read import RUNS, age, read_header
 from workbench.runs.record.stream import stream
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
@@ -132,14 +133,18 @@ def _version(package: str) -> str:
 
 def run_folder(root: Path, id: str) -> Path:
     """The folder of a run; FileNotFoundError names the newest runs, or what to do with a file or folder of this path."""
-    path = runs_folder(root) / (id if is_id(id) else "")
-    if is_id(id) and path.is_dir():
-        return path
+    folders = folders_by_id(root)
+    if is_id(id) and id in folders:
+        return folders[id]
     other = instead_of_run(id)
     if other:
         raise FileNotFoundError(f"{id!r} is not the id of a run in {root}, but {other}.")
-    check_id(id)
-    ids = sorted((printable(p.name) for p in path.parent.iterdir() if p.is_dir()), reverse=True)
+    link = root / RUNS / check_id(id)
+    if link.is_symlink():
+        raise FileNotFoundError(
+            f"{link} is a link to {link.resolve()}: use a bench with the root that holds this run."
+        )
+    ids = [printable(name) for name in sorted(folders, key=age, reverse=True)]
     raise FileNotFoundError(f"there is no run {id!r} in {root}; there are: {first_names(ids, NAMED) or 'none'}.")
 
 
@@ -188,7 +193,9 @@ def own(run: Run | str, root: Path) -> Path:
 
 def is_own(folder: Path | None, root: Path) -> bool:
     """Whether this is a folder of this root's runs, and not a link to one."""
-    return folder is not None and not folder.is_symlink() and folder.resolve().parent == runs_folder(root).resolve()
+    if folder is None or folder.parent.resolve() != (root / RUNS).resolve():
+        return False
+    return folder.name in folders_by_id(root)
 
 
 def brief_of(run: Run | str, root: Path) -> RunBrief:

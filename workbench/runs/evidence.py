@@ -29,7 +29,7 @@ def evidence(run: Run, root: Path) -> list[str]:
     """A sentence for each setting of the run whose value an earlier search under `root` recommended; of several searches, the latest."""
     settings, found = run.settings.model_dump(), dict[str, str]()
     for summary in read.list_runs(root):
-        if summary.id == run.id:
+        if run.folder is not None and summary.path.resolve() == run.folder.resolve():
             break
         if summary.kind.startswith("find_") or summary.kind == "tune":
             with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile

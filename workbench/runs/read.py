@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -46,15 +47,18 @@ UNREADABLE = (ValueError, TypeError)
 LONGEST = 1 << 26
 """The most bytes of a line; a flush of 256 updates of 10,000 layers has 30 MB."""
 _TAIL = 1 << 16
+_ENDING = 1 << 20
+"""Bytes at the end of a search's record that have its result. The norms of a clip search have some 10 kB."""
 _HEADER_SIZE = 1 << 22
 """The most bytes of a `run.json`; the workbench writes some kilobytes."""
 _HEADER: dict[str, tuple[type, ...]] = {
-    "id": (str,), "kind": (str,), "created": (int, float, str), "host": (str,), "boot": (str,), "pid_namespace": (str,),
+    "kind": (str,), "created": (int, float, str), "host": (str,), "boot": (str,), "pid_namespace": (str,),
     "pid": (int,), "pid_started": (int, float), "settings": (dict,), "seed": (int,), "threads": (int,), "versions": (dict,),
     "takes_commands": (bool,), "launched": (bool,),
 }  # fmt: skip
 """The types of the values in a `run.json`; null is allowed too."""
 _TASK: dict[str, tuple[type, ...]] = {"model": (str,), "parameters": (int,), "trainable": (int,), "device": (str,), "data": (str,)}
+_NUMBER = re.compile(r"(\d{4,18})-[^\W\d]")  # does not match a date that a user chose as a name
 _log = logging.getLogger("workbench.runs")
 _named: set[tuple[str, str]] = set()
 """The folders that were reported as unreadable, each with the reason."""
@@ -120,8 +124,24 @@ def _check_types(path: Path, found: Mapping[str, Any], known: Mapping[str, tuple
             raise ValueError(f"{path}: {name} is a number out of range")
 
 
+def number_of(id: str) -> int | None:
+    """The number in the id of a run: 12 in "0012-fit". None: the workbench has not given this id; somebody
+    has renamed or copied the folder.
+    """
+    digits = _NUMBER.match(id)
+    return int(digits[1]) if digits else None
+
+
+def age(id: str, created: float = 0.0) -> tuple[int, float, str]:
+    """The key that sorts the runs of a root, the oldest first: by their numbers, since a clock may be set back.
+
+    Runs whose ids have no number come first, by the time at which they were made.
+    """
+    return number_of(id) or 0, created, id
+
+
 def list_runs(root: Path) -> list[RunSummary]:
-    """All runs in `root`, oldest first. Folders without a readable header, and links, are not runs."""
+    """All runs in `root`, oldest first (`age`). Folders without a readable header, and links, are not runs."""
     runs = []
     for folder in run_folders(root):
         try:
@@ -130,7 +150,7 @@ def list_runs(root: Path) -> list[RunSummary]:
             continue
         except (OSError, ValueError) as error:
             name_unreadable(folder, error)
-    return sorted(runs, key=lambda run: (run.created, run.id))
+    return sorted(runs, key=lambda run: age(run.id, run.created))
 
 
 def run_folders(root: Path) -> Iterator[Path]:
@@ -239,26 +259,29 @@ def _updates(event: Event) -> int:
     return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
 
 
-def parse(data: bytes, only: Container[str] | None = None) -> list[Event]:
-    """The events in the lines of a record, up to the last complete line. only: see `event_of`. Lines that cannot be read are left out."""
+def parse(data: bytes, run: str, only: Container[str] | None = None) -> list[Event]:
+    """The events in the lines of a record, up to the last complete line. Lines that cannot be read are left
+    out. run, only: see `event_of`.
+    """
     *lines, _torn_end = data.split(b"\n")
     events: list[Event] = []
     for line in lines:
         with contextlib.suppress(*UNREADABLE):
-            events.append(event_of(line, only))
+            events.append(event_of(line, run, only))
     return events
 
 
-def event_of(line: bytes, only: Container[str] | None = None) -> Event:
+def event_of(line: bytes, run: str, only: Container[str] | None = None) -> Event:
     """The event in one line of a record, with settings that `Settings` accepts; raises one of `UNREADABLE` if there is none.
 
+    run: the name of the record's folder, which is the id of its run; the record may be a copy and name another.
     only: the columns of flushes to decode; None: all.
     """
     if len(line) > LONGEST:
         raise ValueError(f"a line of more than {LONGEST} bytes")
     event = from_line(line, only)
     if isinstance(event, RunStarted):
-        return replace(event, settings=accepted(event.settings))
+        return replace(event, run=run, settings=accepted(event.settings))
     if isinstance(event, Changed | Resumed):
         return replace(event, values=accepted(event.values))
     return event
@@ -289,6 +312,7 @@ def _other_type(given: Any, settled: Any) -> bool:
 
 def _tail(path: Path) -> list[Event]:
     """The last events of a record; at least one if there is a readable one in its last `LONGEST` bytes."""
+    run = path.parent.name
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -299,7 +323,7 @@ def _tail(path: Path) -> list[Event]:
                 data = file.read(size - start)
                 # The first line of a block is cut, unless the block begins at the start of the file.
                 whole = data if start == 0 else data.partition(b"\n")[2]
-                events = _ending(whole) or parse(whole)
+                events = _ending(whole, run) or parse(whole, run)
                 if events or start == 0 or block > LONGEST:
                     return events
                 block *= 8
@@ -307,11 +331,21 @@ def _tail(path: Path) -> list[Event]:
         return []
 
 
-def _ending(lines: bytes) -> list[Event]:
+def ending(run: Path) -> list[Event]:
+    """The events in the last `_ENDING` bytes of a record; an empty list where there is none."""
+    try:
+        with open_regular(run / RECORD) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _ENDING))
+            return parse(file.read(_ENDING), run.name)
+    except FileNotFoundError:
+        return []
+
+
+def _ending(lines: bytes, run: str) -> list[Event]:
     """A list with the last event if it is RunEnded, since no earlier event is needed then; else an empty list."""
     last = lines[: lines.rfind(b"\n") + 1].rstrip(b"\n").rpartition(b"\n")[2]
     with contextlib.suppress(*UNREADABLE):
-        event = event_of(last)
+        event = event_of(last, run)
         if isinstance(event, RunEnded):
             return [event]
     return []

@@ -32,7 +32,7 @@ from workbench.runs import chart_data, read
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
 from workbench.runs.health import Finding, examine
-from workbench.runs.health.search_results import SearchResults
+from workbench.runs.health.search_results import Answer, SearchResults
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import Recorded, RecordGone, now
 from workbench.runs.record.series import Series, joined, write_csv
@@ -57,7 +57,7 @@ class Run(RunRecord):
     record. It raises FileNotFoundError if the run was deleted meanwhile.
 
     Attributes:
-        id: its name among the runs of its folder: "0012-fit".
+        id: the name of its folder: "0012-fit".
         kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay", "tune",
             "validate", "test" or "predict".
         status: "queued", "running", "paused", "finished", "stopped" or "failed".
@@ -84,7 +84,7 @@ class Run(RunRecord):
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Read the run in a run folder; FileNotFoundError: it is not one. A run whose process died before its end has failed."""
-        folder = Path(folder)
+        folder = Path(folder).resolve()  # the folder has the id, and not a link or "."
         try:
             return cls.from_summary(read.summary(folder))
         except (OSError, ValueError) as error:
@@ -94,9 +94,10 @@ class Run(RunRecord):
     def from_summary(cls, summary: read.RunSummary, model: Callable[[], Any] | None = None) -> Self:
         """Make the run of a summary (`read.list_runs`). Raises OSError or ValueError if it was deleted meanwhile."""
         events = Recorded(summary.path, summary.over)
-        start = _start(islice(events.stream(()), _BEFORE))
-        id, kind = (start.run, start.kind) if start else (summary.id, summary.kind)
-        return cls(id, kind, summary.status, summary.step, summary.seconds, summary.error, events, summary.path, summary.unseen, model)
+        return cls(
+            summary.id, summary.kind, summary.status, summary.step, summary.seconds, summary.error, events,
+            summary.path, summary.unseen, model,
+        )  # fmt: skip
 
     @classmethod
     def from_events(cls, events: Iterable[Event], folder: Path | None = None, model: Callable[[], Any] | None = None) -> Self:
@@ -106,7 +107,7 @@ class Run(RunRecord):
             with contextlib.suppress(OSError, ValueError):
                 header = read.read_header(folder)
         start = _start(islice(events, _BEFORE))
-        id = start.run if start else folder.name if folder else ""
+        id = folder.name if folder is not None else start.run if start else ""
         kind = start.kind if start else str((header or {}).get("kind", ""))
         state = read.state(events, header, folder)
         return cls(id, kind, state.status, state.step, state.seconds, state.error, events, folder, state.unseen, model)
@@ -292,6 +293,14 @@ class Run(RunRecord):
         """
         return time_spent.total(e.parts for e in self.outline if isinstance(e, TimeSpent))
 
+    @property
+    def answer(self) -> str:
+        """What a search found: "lr=0.069", "batch_size=64 (largest 256)". "": it is no search, or has not ended."""
+        found = Answer()
+        for event in self.outline:
+            found.add(event)
+        return "" if self.kind == "fit" else found.text
+
     @cached_property
     def health(self) -> tuple[Finding, ...]:
         """Problems of the run and what slowed it down, each with advice, the most severe first; empty: nothing was found."""
@@ -390,7 +399,8 @@ class Run(RunRecord):
         return f"<table><caption>Run {html.escape(self.id)}</caption>{rows}</table>"
 
     def _facts(self) -> list[tuple[str, str]]:
-        facts = [("", f"{self.kind} {read.shown_status(self.status, self.unseen)}".strip()), ("updates", str(self.step))]
+        facts = [("", f"{self.kind} {read.shown_status(self.status, self.unseen)}".strip())]
+        facts += [("updates", str(self.step))] if self.step or self.kind == "fit" else []
         facts += [("name", self.name)] if self.name else []
         try:
             return facts + self._recorded_facts()
@@ -398,7 +408,8 @@ class Run(RunRecord):
             return [*facts, ("time", duration(self.seconds)), ("record", "deleted")]
 
     def _recorded_facts(self) -> list[tuple[str, str]]:
-        facts = [("ended early:", self.ended_early)] if self.ended_early else []
+        facts = [("found", self.answer)] if self.answer else []
+        facts += [("ended early:", self.ended_early)] if self.ended_early else []
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
         known = self._metrics  # a value that is also there as `…_epoch` is written once

@@ -67,8 +67,8 @@ class RunFolder:
     def create(cls, root: Path, id: str, header: Mapping[str, Any]) -> Self:
         """Make `<root>/runs/<id>` and write its header; FileExistsError if a run of that id is there.
 
-        To `header` are added "id", "created" (seconds since 1970) and the keys of `alive.identity()`, where
-        it does not have them. It must be plain JSON data.
+        To `header` are added "created" (seconds since 1970) and the keys of `alive.identity()`, where it does not have
+        them. It must be plain JSON data.
         """
         path = runs_folder(root) / check_id(id)
         path.mkdir(exist_ok=True)
@@ -76,15 +76,15 @@ class RunFolder:
             record = _claim(path / RECORD)
         except FileExistsError:
             raise FileExistsError(f"there is a run {id!r} in {root} already; take another id") from None
-        full = {"id": id, "created": time.time(), **identity(), **header}
+        full = {"created": time.time(), **identity(), **header}
         try:
             _write_header(path, full)
         except BaseException:
             record.close()
             _forget(path)
             raise
-        with contextlib.suppress(OSError):  # a disk that is full already
-            (path / _RESERVE).write_bytes(os.urandom(_RESERVED))  # random bytes, since a file system could compress zeros
+        with contextlib.suppress(OSError), (path / _RESERVE).open("xb") as file:  # a disk may be full already
+            file.write(os.urandom(_RESERVED))  # random bytes, since a file system could compress zeros
         return cls(path, full, record)
 
     @classmethod
@@ -208,7 +208,8 @@ class RunFolder:
         older, sizes = self._sizes.total() - int(self._allowed * NEWEST), Counter[int]()
         try:
             lines = thinned_lines(self.path / RECORD, next_stride(self._sizes, self._allowed), older, sizes)
-            with aside.open("wb") as file:
+            aside.unlink(missing_ok=True)  # of a killed writer, or a link that somebody has put there
+            with aside.open("xb") as file:
                 written = sum(1 for line in lines if file.write(line))
                 file.flush()
                 os.fsync(file.fileno())

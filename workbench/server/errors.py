@@ -7,5 +7,9 @@ class NotFoundError(Exception):
     """No object of this name exists."""
 
 
+class StaleError(Exception):
+    """The change is based on a state that somebody else has changed meanwhile."""
+
+
 class ConflictError(Exception):
     """The request cannot be carried out with the run in its present state."""

@@ -17,12 +17,12 @@ from jupyter_server.base.handlers import APIHandler, AuthenticatedFileHandler
 from tornado import web
 
 import workbench.ui
-from workbench.runs.folder.annotations import annotate
+from workbench.runs.folder.annotations import StaleAnnotationsError, annotate
 from workbench.runs.folder.delete import delete
 from workbench.server import templates
 from workbench.server.commands import send
 from workbench.server.details import Details, output
-from workbench.server.errors import ConflictError, NotFoundError
+from workbench.server.errors import ConflictError, NotFoundError, StaleError
 from workbench.server.query import Query, whole
 from workbench.server.watcher import Watcher
 from workbench.settings import SettingsError
@@ -58,6 +58,8 @@ class Handler(APIHandler):
             self._refuse(404, "The run's folder, or a file in it, is no longer there. The run may have been deleted: list the runs again.")
         except ConflictError as error:
             self._refuse(409, error)
+        except StaleError as error:
+            self._refuse(412, error)
         except (ValueError, TypeError, SettingsError) as error:
             self._refuse(400, error)
         except Exception as error:
@@ -120,7 +122,10 @@ class OneRun(Handler):
     @web.authenticated
     @authorized
     async def patch(self, key: str, id: str) -> None:
-        """Change the name, notes, tags or pin of a run, and answer with its row."""
+        """Change the name, notes, tags or pin of a run, and answer with its row.
+
+        If-Match: the "version" of the row on which the change is based; 412 if somebody has changed it since.
+        """
         await self.answer(partial(self._annotate, key, id))
 
     @web.authenticated
@@ -140,7 +145,14 @@ class OneRun(Handler):
         if empty:
             raise ValueError(f"{empty[0]}=null: give a value, or leave it out and it stays.")
         entry = self.watcher.find(key, id)
-        annotate(entry.summary.path, **given)
+        match = self.request.headers.get("If-Match")
+        try:
+            annotate(entry.summary.path, **given, version=None if match is None else match.strip('"'))
+        except StaleAnnotationsError as error:
+            self.watcher.look()
+            raise StaleError(str(error)) from None
+        except TimeoutError as error:
+            raise ConflictError(str(error)) from None
         row = self.watcher.row(entry)
         self.watcher.look()
         return row

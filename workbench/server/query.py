@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.runs import read
 from workbench.server.rows import Entry, words
 from workbench.values import shown
 
@@ -17,13 +18,13 @@ _STATUSES = ("running", "paused", "queued", "running?", "failed", "stopped", "fi
 """The statuses, in the order in which a sort by status lists them; others come last."""
 _ORDERS = ("desc", "asc")
 _KEYS: dict[str, Callable[[Entry], Any]] = {
-    "created": lambda one: one.summary.created,
     "loss": lambda one: one.loss,
     "value": lambda one: one.value,
     "time": lambda one: one.summary.seconds,
     "name": lambda one: (one.annotations.name or one.summary.id).lower(),
     "status": lambda one: _STATUSES.index(one.status) if one.status in _STATUSES else len(_STATUSES),
 }
+_SORTS = ("created", *_KEYS)
 EXACT = ("loss", "value")
 """The sort keys that need the whole record of each run."""
 
@@ -50,7 +51,7 @@ class Query:
         for name, value in given.items():
             if len(value) > _LONGEST:
                 raise ValueError(f"{name} has {len(value)} characters: give at most {_LONGEST}.")
-        one_of(given, "sort", _KEYS)
+        one_of(given, "sort", _SORTS)
         one_of(given, "order", _ORDERS)
         offset, limit = (whole(given, name, default) for name, default in (("offset", 0), ("limit", 50)))
         if not 1 <= limit <= MOST:
@@ -66,11 +67,31 @@ class Query:
             if (not self.root or one.root.key == self.root) and (not self.tag or self.tag in one.annotations.tags)
             and (not wanted or all(word in text for text in (words(one),) for word in wanted))
         ]  # fmt: skip
+        ages = _ages(found)
+        found.sort(key=lambda one: ages[one.key], reverse=True)  # among equal ones the newest comes first
+        if self.sort == "created":
+            return found if self.order == "desc" else found[::-1]
         key = _KEYS[self.sort]
-        found.sort(key=lambda one: (one.summary.created, *one.key), reverse=True)  # among equal ones the newest comes first
         sortable = [one for one in found if key(one) is not None and key(one) == key(one)]  # not NaN
         sortable.sort(key=key, reverse=self.order == "desc")
         return sortable + [one for one in found if key(one) is None or key(one) != key(one)]
+
+
+def _ages(entries: Iterable[Entry]) -> dict[tuple[str, str], Any]:
+    """The keys that sort runs from the oldest to the newest: those of one root by their numbers, those of
+    several roots by the clock.
+
+    A run counts as made no earlier than the runs of its root before it, since the clock may have been set
+    back. One without a number counts as made when its record says.
+    """
+    ages: dict[tuple[str, str], Any] = {}
+    made: dict[str, float] = {}
+    for entry in sorted(entries, key=lambda one: read.age(one.summary.id, one.summary.created)):
+        root, created = entry.root.key, entry.summary.created
+        if read.number_of(entry.summary.id) is not None:
+            created = made[root] = max(made.get(root, created), created)
+        ages[entry.key] = created, root, read.age(entry.summary.id)
+    return ages
 
 
 def one_of(given: Mapping[str, str], name: str, known: Iterable[str]) -> None:

@@ -11,9 +11,10 @@ from workbench.runs import read
 from workbench.runs.folder.annotations import Annotations, read_annotations
 from workbench.runs.folder.control import TAKES, why_not_taken
 from workbench.runs.health.finding import in_a_line
+from workbench.runs.health.search_results import answer
 from workbench.runs.printable import printable
 from workbench.runs.read import RunSummary
-from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.brief import LiveChange, RunBrief
 from workbench.runs.tables.compare import differences
 from workbench.server.roots import Root
 from workbench.settings import Settings, setting_text
@@ -49,8 +50,12 @@ class Entry:
     loss: float | None = None
     value: float | None = None
     metric: str = ""
+    changes: dict[str, LiveChange] = field(default_factory=dict)
+    """The settings that were changed while it trained, as far as its record was read."""
+    answer: str = ""
+    """What a search found."""
     exact: bool = False
-    """Whether loss and value are those of a brief, and not the last ones of the record."""
+    """Whether the record was read for loss and value."""
     unreadable_until: float = 0.0
     """The `time.monotonic` before which its record is not tried again."""
 
@@ -58,14 +63,13 @@ class Entry:
     def read(cls, root: Root, summary: RunSummary, stamp: tuple[int, int]) -> Entry:
         """Make the entry of a run from its header, the end of its record, and its annotations."""
         header, given = summary.header, summary.header.get("settings") or {}
-        task, monitor = header.get("task"), given.get("monitor")
-        metric = monitor if isinstance(monitor, str) else "val_loss"
+        task = header.get("task")
         added = read_annotations(summary.path)
         return cls(
             root, replace(summary, header={name: header[name] for name in _OF_COMMANDS if name in header}, metrics={}), stamp, _NONE if added == _NONE else added,
             read.accepted({name: value for name, value in given.items() if not setting_text.same(value, _DEFAULTS.get(name, value))}),
             str(task.get("model") or "") if isinstance(task, dict) else "", header.get("launched") is True or given.get("strategy") == "launch",
-            finite(summary.metrics.get("loss")), finite(summary.metrics.get(metric)), metric if metric in summary.metrics else "",
+            answer=answer(summary),
         )  # fmt: skip
 
     @property
@@ -88,12 +92,13 @@ class Entry:
         self.summary = replace(self.summary, status=now.status, step=now.step, seconds=now.seconds, error=now.error, unseen=now.unseen, created=now.created)
 
     def take(self, brief: RunBrief) -> None:
-        """Take over the loss and the value of a run from its brief."""
+        """Take over the loss, the value, the changes and the answer of a run from its brief."""
         self.loss, self.value, self.metric, self.exact = finite(brief.loss), finite(brief.value), brief.monitor, True
+        self.changes, self.answer = brief.changes, brief.answer
 
 
 def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict[str, Any]:
-    """One row. brief: of a fit, once it is read; until then the row has the last values of its record, and no sparkline."""
+    """One row. brief: of a fit, once it is read; until then the row has no values and no sparkline."""
     run, added = entry.summary, entry.annotations
     drawn = moving(brief) if brief is not None else {
         "loss": _number(entry.loss), "metric": cut(entry.metric, CELL), "value": _number(entry.value), "spark": [], "dots": [], "trouble": None,
@@ -101,10 +106,12 @@ def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict
     total = brief.updates if brief is not None and run.kind == "fit" else None
     return {
         "root": entry.root.key, "run": run.id, "kind": cut(printable(run.kind), CELL), "status": entry.status,
-        "loss": drawn["loss"] if run.kind == "fit" else "", "metric": drawn["metric"], "value": drawn["value"],
+        "loss": drawn["loss"] if run.kind == "fit" else "", "answer": cut(printable(entry.answer), ADDED),
+        "metric": drawn["metric"], "value": drawn["value"],
         "step": run.step, "total": total, "progress": min(1.0, run.step / total) if total else None, "left": _left(brief),
         "time": duration(run.seconds), "created": finite(run.created) or 0, "from": cut(brief.origin, CELL) if brief is not None else "",
         "name": cut(added.name, ADDED), "tags": [cut(tag, ADDED) for tag in added.tags], "pinned": added.pinned, "notes": cut(added.notes, NOTES),
+        "version": added.version,
         "cells": [cut(cell, CELL) for cell in cells], "spark": drawn["spark"], "dots": drawn["dots"], "trouble": drawn["trouble"],
         "commands": not why_not_taken(run), "launched": entry.launched,
         "error": "" if run.error is None else cut(printable(in_a_line(run.error)), ERROR),
@@ -114,7 +121,8 @@ def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict
 def cells(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
     """The settings that differ among these fits, at most six, and the values of each run; "" for a job of another kind."""
     fits = [entry for entry in entries if entry.summary.kind == "fit"]
-    differ = dict(list(differences([entry.settings for entry in fits]).items())[:COLUMNS])
+    every = differences([entry.settings for entry in fits], [entry.changes for entry in fits])
+    differ = dict(list(every.items())[:COLUMNS])
     values = iter(zip(*differ.values(), strict=True)) if differ else iter([()] * len(fits))
     return [*differ], [[*next(values)] if entry.summary.kind == "fit" else [""] * len(differ) for entry in entries]
 

@@ -17,6 +17,9 @@ export class ApiError extends Error {
 /** The question did not reach our part of the server. */
 export class NoServerError extends ApiError {}
 
+/** The status of an answer that refuses a change to what somebody else has changed meanwhile. */
+export const STALE = 412;
+
 /** Proxies answer so where the server behind them does not. */
 const FROM_PROXIES = [502, 503, 504];
 
@@ -48,8 +51,9 @@ export class Api {
     await this.ask("POST", `${pathOf(ref)}/commands`, values === undefined ? { type } : { type, values });
   }
 
-  annotate(ref: Ref, changes: Annotations): Promise<Row> {
-    return this.ask("PATCH", pathOf(ref), changes);
+  /** version: of the row on which the change is based; the server refuses it with STALE if somebody has changed that row since. */
+  annotate(ref: Ref, changes: Annotations, version?: string): Promise<Row> {
+    return this.ask("PATCH", pathOf(ref), changes, version === undefined ? {} : { "If-Match": `"${version}"` });
   }
 
   /** force: also one that another run continues. */
@@ -71,14 +75,14 @@ export class Api {
     return this.ask("GET", `api/templates/${encodeURIComponent(name)}`);
   }
 
-  private async ask<T>(method: string, path: string, body?: unknown): Promise<T> {
-    const text = await this.request(method, path, body);
+  private async ask<T>(method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<T> {
+    const text = await this.request(method, path, body, headers);
     return (text ? JSON.parse(text) : undefined) as T;
   }
 
-  private async request(method: string, path: string, body?: unknown): Promise<string> {
+  private async request(method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<string> {
     // Not "no-store", JupyterLab's default: that adds an argument without a name to each address.
-    const request: RequestInit = { method, cache: "no-cache", ...(body === undefined ? {} : { body: JSON.stringify(body) }) };
+    const request: RequestInit = { method, cache: "no-cache", headers, ...(body === undefined ? {} : { body: JSON.stringify(body) }) };
     const response = await ServerConnection.makeRequest(URLExt.join(this.settings.baseUrl, ROOT, path), request, this.settings).catch((error: unknown) => {
       throw error instanceof ServerConnection.NetworkError ? new NoServerError(this.texts.unreachable, 0) : error;
     });

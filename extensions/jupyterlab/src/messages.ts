@@ -14,8 +14,10 @@ export interface Row extends Ref {
   status: string;
   loss: string;
   metric: string;
-  /** Of `metric`. */
+  /** The best of `metric`. */
   value: string;
+  /** What a search found, or "". */
+  answer: string;
   step: number;
   /** Updates of the whole run; null where nobody knows. */
   total: number | null;
@@ -34,6 +36,8 @@ export interface Row extends Ref {
   tags: string[];
   pinned: boolean;
   notes: string;
+  /** Of the four above: a change that is based on them names it. */
+  version: string;
   /** Its settings that differ from those of other runs, one for each column of the page. */
   cells: string[];
   spark: number[];

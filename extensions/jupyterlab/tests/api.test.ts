@@ -8,6 +8,7 @@ interface Asked {
   method: string;
   url: string;
   body: unknown;
+  match?: string;
   token?: string | null;
 }
 
@@ -15,7 +16,8 @@ interface Asked {
 function apiOf(status: number, answer: string, more: Partial<ServerConnection.ISettings> = {}): { api: Api; asked: Asked[] } {
   const asked: Asked[] = [];
   const fetch = async (request: Request): Promise<Response> => {
-    asked.push({ method: request.method, url: request.url, ...(more.token ? { token: request.headers.get("Authorization") } : {}), body: request.method === "GET" || request.method === "DELETE" ? null : await request.json() });
+    const match = request.headers.get("If-Match");
+    asked.push({ method: request.method, url: request.url, ...(match === null ? {} : { match }), ...(more.token ? { token: request.headers.get("Authorization") } : {}), body: request.method === "GET" || request.method === "DELETE" ? null : await request.json() });
     return new Response(status === 204 ? null : answer, { status });
   };
   const settings = ServerConnection.makeSettings({ baseUrl: "http://hub/user/me/", wsUrl: "ws://hub/user/me/", ...more, fetch: fetch as typeof globalThis.fetch, Request, Headers });
@@ -46,6 +48,7 @@ test("commands, annotations and deletions are requests of their own", async () =
   await api.command(ref, "Stop");
   await api.command(ref, "Change", { lr: 0.1 });
   await api.annotate(ref, { pinned: true });
+  await api.annotate(ref, { notes: "wide" }, "a1");
   await api.remove(ref);
   await api.remove(ref, true);
   const place = "http://hub/user/me/workbench/api/runs/a1b2/0001-fit";
@@ -53,6 +56,7 @@ test("commands, annotations and deletions are requests of their own", async () =
     { method: "POST", url: `${place}/commands`, body: { type: "Stop" } },
     { method: "POST", url: `${place}/commands`, body: { type: "Change", values: { lr: 0.1 } } },
     { method: "PATCH", url: place, body: { pinned: true } },
+    { method: "PATCH", url: place, body: { notes: "wide" }, match: '"a1"' },
     { method: "DELETE", url: `${place}?force=0`, body: null },
     { method: "DELETE", url: `${place}?force=1`, body: null },
   ]);

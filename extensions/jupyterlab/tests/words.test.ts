@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { nullTranslator } from "@jupyterlab/translation";
 import { readEvent } from "../src/messages";
 import { freeName } from "../src/launcher/names";
-import { changesOf, tagsIn } from "../src/runs/edited";
+import { changesOf, tagsIn } from "../../live/src/shared/edited";
 import { lineOf, nameOf, progressOf, shapeOf, statusOf, trainingNow, whenOf } from "../src/runs/words";
 import { DOMAIN, textsOf } from "../src/texts";
 import { row } from "./rows";

@@ -322,7 +322,7 @@ export const texts = {
     selection: "Selected runs",
     selectAll: "Select all",
     selectAllLabel: "Select all shown runs",
-    columns: { run: "run", status: "status", loss: "smoothed loss", validation: "validation", time: "time", when: "started" },
+    columns: { run: "run", status: "status", loss: "smoothed loss", validation: "best validation", time: "time", when: "started" },
     actions: "Actions",
     sparkline: "Loss over the run",
     sortBy: (column: string) => `Sort by ${column}`,

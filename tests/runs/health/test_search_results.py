@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from workbench.events import (
+    ClipSearchEnded,
     CurveEnded,
     DecaySearchEnded,
     Event,
@@ -21,8 +22,12 @@ from workbench.events import (
 )
 from workbench.runs.health import Finding
 from workbench.runs.health.search_results import SearchResults
+from workbench.runs.read import summary
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
+from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.report import record_data, text_lines
+from workbench.runs.tables.run_list import table
 from workbench.settings import Settings
 from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.transport.messages import Outbox
@@ -149,3 +154,34 @@ def test_what_is_no_setting_is_no_remedy(best: dict[str, Any], tmp_path: Path) -
     findings.root = tmp_path
     findings.on_event(RunStarted("../..", "fit", {}, "cpu"))
     assert outbox._values["health"] == []
+
+
+ENDS: list[tuple[str, list[Event], str]] = [
+    ("find_lr", [CurveEnded("the loss diverged", (), 0.0693)], "lr=0.0693"),
+    ("find_lr", [CurveEnded("every rate diverged", (), None)], "no learning rate can be recommended (every rate diverged)"),
+    ("find_batch_size", [SearchEnded(64, 256, "memory")], "batch_size=64 (largest 256)"),
+    ("find_batch_size", [SearchEnded(64, 256, "memory", 2, noise_scale=312.4)],
+     "batch_size=64, accumulate_grad_batches=2 (largest 256, noise scale 312 samples)"),
+    ("find_batch_size", [SearchEnded(None, None, "no size fits")], "no batch size fits (no size fits)"),
+    ("find_num_workers", [SpeedSearchEnded({"num_workers": 2, "persistent_workers": True}, "faster", "all tried")], "num_workers=2, persistent_workers=True"),
+    ("find_precision", [SpeedSearchEnded({}, "32-true is as fast", "all tried")], "the settings stay (32-true is as fast)"),
+    ("find_clip_val", [ClipSearchEnded({"gradient_clip_val": 19.31}, 19.31, ((1.0,) * 300,), "a tenth is above it", "done")], "gradient_clip_val=19.3"),
+    ("find_weight_decay", [DecaySearchEnded({"weight_decay": 0.1}, 0.1, "lower", "all values tried")], "weight_decay=0.1"),
+    ("tune", [SpeedSearchEnded({"num_workers": 2}, "faster", "all tried"), SearchEnded(64, 256, "memory"), CurveEnded("", (), 0.01)],
+     "num_workers=2; batch_size=64 (largest 256); lr=0.01"),
+    ("fit", [CurveEnded("the loss diverged", (), 0.0693)], ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "ends", "found"), ENDS, ids=[f"{kind} {found[:24]}" for kind, _, found in ENDS])
+def test_a_search_says_what_it_found(tmp_path: Path, kind: str, ends: list[Event], found: str) -> None:
+    id = f"0001-{kind}"
+    with RunFolder.create(tmp_path, id, {"kind": kind}) as folder:
+        for event in (RunStarted(id, kind, {"lr": 1e-3}, "cpu"), *ends, RunEnded("finished", 0, 1.0)):
+            folder.append(event)
+    run = Run.open(folder.path)
+    assert run.answer == found
+    assert RunBrief.read(folder.path).answer == found
+    shown = [*text_lines(record_data(folder.path))], repr(table([summary(folder.path)])), repr(run)
+    assert all(found in text for text in ("\n".join(shown[0]), *shown[1:]))
+    assert ("0 updates" in repr(run)) == (kind == "fit")

@@ -28,7 +28,7 @@ from workbench.runs.read import summary
 from workbench.runs.record.stream import ROWS, joined, stream
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
-from workbench.runs.tables.brief import CHECKS, POINTS, RunBrief
+from workbench.runs.tables.brief import CHECKS, POINTS, LiveChange, RunBrief
 from workbench.settings import Settings
 
 
@@ -83,7 +83,7 @@ def test_a_stream_stops_at_a_torn_line_and_passes_over_what_it_cannot_read(tmp_p
 def test_a_brief_holds_the_curve_and_the_checks(tmp_path: Path) -> None:
     path = recorded(tmp_path, [*events(400, lr=0.1)[:-1], Changed(300, {"lr": 0.01}), events(400)[-1]])
     brief = RunBrief.read(path)
-    assert (brief.id, brief.status, brief.step, brief.model, brief.changes) == ("0001-fit", "finished", 400, ("Net", 12), 1)
+    assert (brief.id, brief.status, brief.step, brief.model, brief.changes) == ("0001-fit", "finished", 400, ("Net", 12), {"lr": LiveChange(0.01, 300)})
     assert brief.settings["lr"] == 0.1
     assert brief.monitor == "val_loss"
     np.testing.assert_allclose(brief.checks[:, 3], [3 / (1 + at) for at in (90, 190, 290, 390)])

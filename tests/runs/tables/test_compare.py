@@ -9,7 +9,7 @@ import pytest
 
 import workbench as wb
 from tests.runs.tables.test_brief import events, recorded
-from workbench.events import RunEnded, RunStarted
+from workbench.events import Changed, Resumed, RunEnded, RunStarted, Validated
 from workbench.runs.run import Run
 from workbench.runs.tables.brief import RunBrief
 
@@ -98,3 +98,26 @@ def test_who_may_be_compared(tmp_path: Path) -> None:
             wb.compare(*given)  # type: ignore[arg-type]
     path = recorded(tmp_path, events(200, id="0002-fit"), "0002-fit")
     assert repr(wb.compare(one, Run.open(path))) == repr(wb.compare(one, two)) == repr(wb.compare(one, RunBrief.read(path)))
+
+
+def test_what_was_changed_live_differs() -> None:
+    """Both begin alike. A run that continues another one has its own changes alone: its settings hold since then."""
+    start, *rest, end = events(1200, lr=6.9278e-3)
+    steps = [event for event in rest if not isinstance(event, Validated)]
+    changed = Run.from_events([start, *rest, Changed(908, {"lr": 2e-3, "gradient_clip_val": 19.3, "track_update_ratio": True}), end])
+    twice = Run.from_events([start, *rest, Changed(5, {"lr": 0.1}), Changed(908, {"lr": 2e-3}), end])
+    resumed = Run.from_events([start, *steps, Changed(5, {"lr": 0.1}), Resumed(1200, "0001-fit", "00001200-end"), end])
+    both = wb.compare(Run.from_events([start, *rest, end]), changed)
+    assert both.settings == {"lr": ("6.93e-3", "6.93e-3 → 2e-3 at update 908"), "gradient_clip_val": ("none", "none → 19.3 at update 908")}
+    assert "6.93e-3 → 2e-3 at update 908" in repr(both)
+    assert both.to_pandas()["lr at the end"].tolist() == [6.9278e-3, 2e-3]
+    assert wb.compare(resumed, twice).settings == {"lr": ("6.93e-3", "6.93e-3 → 2e-3 at update 908 (2 changes)")}
+
+
+def test_runs_are_ranked_by_their_best_validation() -> None:
+    start, *rest, end = events(400, monitor="churn", monitor_mode="max")
+    values = [Validated(100 * at, 0, {"churn": value}) for at, value in enumerate((0.2, 0.9, 0.5), 1)]
+    steps = [event for event in rest if not isinstance(event, Validated)]
+    run = RunBrief.of(Run.from_events([start, *steps, *values, end]))
+    assert (run.monitor, run.value, run.last_value) == ("churn", 0.9, 0.5)
+    assert RunBrief.of(Run.from_events(events(400))).value == 3 / 391

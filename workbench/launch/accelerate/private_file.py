@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.instruments.memory import available_memory
-from workbench.runs.folder.files import check_no_link
+from workbench.runs.folder.files import aside_of, check_no_link
 from workbench.share.capacity import Capacity
 from workbench.share.package import Package, pack, unpack
 from workbench.share.segment import Segment
@@ -93,7 +93,7 @@ def _pieces(segment: Segment) -> Iterator[bytes]:
 
 def _write(path: Path, data: bytes) -> None:
     """Write to a temporary file, then rename it, so that a reader always finds the whole file."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(aside_of(path.name))
     try:
         with os.fdopen(_made(aside), "wb") as file:
             file.write(data)

@@ -17,8 +17,9 @@ from workbench.launch.job import WORKERS, Job, JobSink, metrics_of
 from workbench.launch.thread import JobRunner
 from workbench.runs.folder import control
 from workbench.runs.folder.ids import check_id
+from workbench.runs.folder.lookup import folders_by_id
 from workbench.runs.printable import printable
-from workbench.runs.read import RUNS, list_runs, read_header, summary
+from workbench.runs.read import list_runs, read_header, summary
 from workbench.runs.record.event_log import EventLog
 from workbench.runs.run import Run
 from workbench.settings import recorded_settings
@@ -148,8 +149,8 @@ class _CheckingMailbox(Mailbox):
 
 
 def _folder(run_id: str, root: Path) -> Path:
-    path = root / RUNS / check_id(run_id)
-    if not path.is_dir():
+    path = folders_by_id(root).get(check_id(run_id))
+    if path is None:
         there = ", ".join(printable(found.id) for found in list_runs(root)) or "none"
         raise FileNotFoundError(f"there is no run {run_id!r} in {root.absolute()}; there are: {there}. Another root: wb.attach({run_id!r}, root=…).")
     return path

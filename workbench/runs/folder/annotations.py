@@ -6,13 +6,15 @@ A run folder may come from an untrusted source, so the size of the file is limit
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.runs.folder.files import read_json, write_whole
+from workbench.runs.folder.files import Folder
 from workbench.values import shown
 
 FILE = "annotations.json"
@@ -31,13 +33,38 @@ class Annotations:
     tags: tuple[str, ...] = ()
     pinned: bool = False
 
+    @property
+    def version(self) -> str:
+        """A text that is the same for the same annotations alone."""
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
+
+
+class StaleAnnotationsError(Exception):
+    """Raised instead of a change to annotations that were changed since they were read."""
+
 
 def read_annotations(run: Path) -> Annotations:
     """The annotations in a run folder; empty where no file of annotations can be read."""
     try:
-        found = read_json(run / FILE, _LARGEST)
-    except (OSError, ValueError):
+        with Folder.opened(run) as folder:
+            return annotations_in(folder)
+    except OSError:
         return Annotations()
+
+
+def annotations_in(folder: Folder) -> Annotations:
+    """The annotations in an open run folder; empty where there are none, or no regular file has their name.
+
+    Raises OSError if the system refuses to read them: they must not be taken for empty ones.
+    """
+    try:
+        found = folder.read_json(FILE, _LARGEST)
+    except (FileNotFoundError, ValueError):
+        return Annotations()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link
+            return Annotations()
+        raise
     kept: dict[str, Any] = {}
     for name, check in _CHECKS.items():
         with contextlib.suppress(TypeError, ValueError):
@@ -46,16 +73,25 @@ def read_annotations(run: Path) -> Annotations:
 
 
 def annotate(
-    run: Path, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None, pinned: bool | None = None
-) -> Annotations:
-    """Replace annotations of the run in this folder; None leaves one unchanged.
+    run: Path, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None,
+    pinned: bool | None = None, *, version: str | None = None,
+) -> Annotations:  # fmt: skip
+    """Replace annotations of the run in this folder; None leaves one unchanged. Several threads and
+    processes may do so at once.
 
-    Raises OSError if they cannot be written, TypeError or ValueError naming a wrong argument.
+    version: that of the annotations on which the change is based; StaleAnnotationsError if there are
+    others now. Raises OSError if they cannot be written, TypeError or ValueError naming a wrong argument.
     """
     given = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
     changes = {key: _CHECKS[key](value) for key, value in given.items() if value is not None}
-    now = replace(read_annotations(run), **changes)
-    write_whole(run / FILE, (json.dumps(asdict(now), indent=1) + "\n").encode())
+    with Folder.opened(run) as folder, folder.locked():
+        before = annotations_in(folder)
+        if version is not None and version != before.version:
+            raise StaleAnnotationsError(
+                f"The annotations of {run.name} were changed meanwhile: look at what is there now, and change that."
+            )
+        now = replace(before, **changes)
+        folder.write(FILE, (json.dumps(asdict(now), indent=1) + "\n").encode())
     return now
 
 

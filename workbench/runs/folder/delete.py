@@ -9,11 +9,21 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.runs.folder.annotations import read_annotations
-from workbench.runs.folder.files import open_regular, write_whole
+from workbench.runs.folder.annotations import annotations_in, read_annotations
+from workbench.runs.folder.files import Folder, open_regular, write_whole
 from workbench.runs.folder.ids import check_id, note_given
 from workbench.runs.printable import printable
-from workbench.runs.read import RUNS, RunSummary, list_runs, read_header, run_folders, summary, where_written
+from workbench.runs.read import (
+    RUNS,
+    RunSummary,
+    age,
+    list_runs,
+    number_of,
+    read_header,
+    run_folders,
+    summary,
+    where_written,
+)
 
 GONE = ".gone-"
 _NEXT = "deleted-next"
@@ -45,7 +55,7 @@ def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list
         if len(gone) >= excess:
             break
         named = kind != FIT or (run.path / _NEXT).is_file()
-        if run.over and named and run.id not in spare and remove_folder(run.path):
+        if run.over and named and run.id not in spare and remove_folder(run.path, pinned=False):
             gone.append(run.id)
     return gone
 
@@ -84,9 +94,10 @@ def marked_by(run: Path) -> str | None:
 def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
     """The runs of a kind, oldest first, and how many there are beyond `keep`; no runs if there are not more than that.
 
-    Pinned runs are left out, and runs that only count as running, because their process cannot be seen from here.
+    Left out are pinned runs, runs whose ids the workbench has not given (somebody has renamed or copied
+    their folders), and runs that only count as running, because their process cannot be seen from here.
     """
-    folders = list(run_folders(root))
+    folders = [path for path in run_folders(root) if number_of(path.name) is not None]
     if len(folders) > keep:  # else no header is needed
         folders = [path for path in folders if _kind_of(path) == kind]
     if len(folders) <= keep:
@@ -96,7 +107,7 @@ def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
         with contextlib.suppress(OSError, ValueError):  # being made, being deleted, or not ours
             runs.append(summary(path))
     counted = [run for run in runs if not run.unseen and not read_annotations(run.path).pinned]
-    return sorted(counted, key=lambda run: (run.created, run.id)), len(counted) - keep
+    return sorted(counted, key=lambda run: age(run.id, run.created)), len(counted) - keep
 
 
 def _kind_of(run: Path) -> Any:
@@ -106,13 +117,16 @@ def _kind_of(run: Path) -> Any:
         return None
 
 
-def remove_folder(path: Path) -> bool:
-    """Delete a run folder; False where it could not be moved."""
+def remove_folder(path: Path, *, pinned: bool = True) -> bool:
+    """Delete a run folder; False where it could not be moved. pinned: also a run that is pinned."""
     note_given(path)  # in case an earlier version made it
     # Renamed first, so that an interrupted deletion leaves no incomplete run in the list.
     moved = path.with_name(GONE + path.name)
     try:
-        path.rename(moved)
+        with Folder.opened(path) as folder, folder.locked():  # nobody pins it meanwhile
+            if not pinned and annotations_in(folder).pinned:
+                return False
+            path.rename(moved)
     except OSError:  # another process pruned it, or it is not ours to move
         return False
     _delete(moved)
@@ -124,12 +138,15 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)  # removes links in it, but never their targets
 
 
-def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False) -> None:
+def delete(
+    folder: Path, needed: Mapping[str, str], *, force: bool = False, pinned: bool = True
+) -> None:
     """Delete the run in this folder. `needed`: for the id of each run that must stay, the id of the job that starts from it.
 
     A fit that has begun has copied what it starts from, so only a fit that has not begun needs another run's folder.
     force: also delete one that only counts as running because its process cannot be seen from here; the user knows that it has
-    ended. Raises RuntimeError if it runs or is needed, OSError if it could not be removed.
+    ended. pinned: also delete a run that is pinned. Raises RuntimeError if it runs, is needed or must stay,
+    OSError if it could not be removed.
     """
     run_summary = summary(folder)
     where = printable(where_written(run_summary.header))
@@ -143,7 +160,9 @@ def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False) -> N
         raise RuntimeError(f"run {run_summary.id} is not over ({run_summary.status}, {where}): stop it first, then delete it.")
     if run_summary.id in needed:
         raise RuntimeError(f"run {run_summary.id} is needed: {needed[run_summary.id]} starts from it. Delete it when that is over.")
-    if not remove_folder(folder):
+    if not remove_folder(folder, pinned=pinned):
+        if not pinned and read_annotations(folder).pinned:
+            raise RuntimeError(f"run {run_summary.id} stays: it was pinned meanwhile.")
         raise OSError(f"run {run_summary.id} could not be removed: {folder} cannot be moved (permission), or is gone already.")
     left = folder.with_name(f"{GONE}{folder.name}")
     if left.exists():
@@ -153,11 +172,14 @@ def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False) -> N
 def oldest_beyond_keep(root: Path, keep: int, kind: str | None = None) -> list[RunSummary]:
     """The runs that are older than the newest `keep` of their kind, oldest first. kind: only runs of this kind.
 
-    Only runs that have ended and are not pinned are counted and listed. `keep_runs` (`prune`) also counts a running one.
+    Only runs that have ended, are not pinned and have an id with a number are counted and listed.
+    `keep_runs` (`prune`) also counts a running one.
     """
     if keep < 0:
         raise ValueError(f"keep={keep}: give 0 or more.")
-    found = [run for run in list_runs(root) if run.over and not read_annotations(run.path).pinned and kind in (None, run.kind)]
-    of_kind = {one: [run for run in found if run.kind == one] for one in {run.kind for run in found}}
+    ended = [run for run in list_runs(root) if run.over and kind in (None, run.kind)]
+    numbered = [run for run in ended if number_of(run.id) is not None]
+    counted = [run for run in numbered if not read_annotations(run.path).pinned]
+    of_kind = {one: [run for run in counted if run.kind == one] for one in {run.kind for run in counted}}
     old = {run.path for runs in of_kind.values() for run in runs[: max(0, len(runs) - keep)]}
-    return [run for run in found if run.path in old]
+    return [run for run in counted if run.path in old]

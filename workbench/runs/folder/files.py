@@ -8,15 +8,27 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
+import secrets
 import stat
+import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
+
+if sys.platform != "win32":
+    import fcntl
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _PLAIN = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _BY_NUMBER = {os.open, os.unlink, os.rename, os.stat} <= os.supports_dir_fd and os.listdir in os.supports_fd
 """Whether this system supports paths relative to an open folder; Windows does not."""
+_LOCK = ".lock"
+"""The file that locks a folder where the file system has no locks."""
+_PATIENCE = 10.0
+"""The most seconds that `locked` waits for one other writer, which needs some milliseconds."""
 
 
 class Folder:
@@ -79,8 +91,7 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file so that it has all of `data`, or does not exist; it replaces a file of the same name."""
-        aside = f".{name}.{os.getpid()}"
-        self.remove(aside)
+        aside = aside_of(name)
         try:
             number = os.open(self._where(aside), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN, 0o666, dir_fd=self._number)
             with os.fdopen(number, "wb") as file:
@@ -95,8 +106,70 @@ class Folder:
         finally:
             self.remove(aside)
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Context manager in which no other thread or process of this machine has this folder locked: what
+        is read in it may be written back. Raises FileNotFoundError if the folder has lost its path
+        meanwhile, TimeoutError if another writer stays.
+        """
+        unlock = self._lock()
+        try:
+            if not self._has_its_path():
+                raise FileNotFoundError(f"{self._path} was deleted, and another folder has its place")
+            yield
+        finally:
+            unlock()
+
+    def _has_its_path(self) -> bool:
+        if self._number is None:
+            return True
+        return os.path.samestat(os.fstat(self._number), os.stat(self._path))
+
+    def _lock(self) -> Callable[[], None]:
+        """Wait for the lock, and return the function that gives it back."""
+        until = time.monotonic() + _PATIENCE
+        while self._number is not None and sys.platform != "win32":
+            try:
+                fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return partial(fcntl.flock, self._number, fcntl.LOCK_UN)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TimeoutError(
+                        f"{self._path.name} has been locked by another process for {_PATIENCE:g} s: try again."
+                    ) from None
+            except OSError:  # a file system without locks
+                break
+            _wait()
+        return self._lock_by_file()
+
+    def _lock_by_file(self) -> Callable[[], None]:
+        """The same with a file. A killed writer may leave it: one that stays the same for some time is removed."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN
+        seen, until = (0, 0), 0.0
+        while True:
+            try:
+                os.close(os.open(self._where(_LOCK), flags, 0o666, dir_fd=self._number))
+                return partial(self.remove, _LOCK)
+            except FileExistsError:
+                with contextlib.suppress(FileNotFoundError):
+                    held = os.stat(self._where(_LOCK), dir_fd=self._number, follow_symlinks=False)
+                    if (held.st_ino, held.st_mtime_ns) != seen:
+                        seen, until = (held.st_ino, held.st_mtime_ns), time.monotonic() + _PATIENCE
+                    elif time.monotonic() > until:
+                        self.remove(_LOCK)
+            _wait()
+
     def _where(self, name: str) -> str | Path:
         return self._path / name if self._number is None else name
+
+
+def aside_of(name: str) -> str:
+    """A name for a file that is not complete yet and will be called `name`. No other writer has it."""
+    return f".{name}.{secrets.token_hex(8)}"
+
+
+def _wait() -> None:
+    time.sleep(random.SystemRandom().uniform(0, 0.005))  # the user's own random state does not change
 
 
 def open_regular(path: Path | str, folder: int | None = None) -> BinaryIO:
@@ -167,8 +240,7 @@ def append_to(path: Path, *, create: bool = True) -> int:
 def replace_by(path: Path, write: Callable[[Path], None]) -> None:
     """Replace a file, as `write_whole` does. write: called with a temporary path, at which it makes the new file."""
     check_no_link(path.parent)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.unlink(missing_ok=True)
+    aside = path.with_name(aside_of(path.name))
     try:
         write(aside)
         to_disk(aside)
@@ -194,8 +266,7 @@ def give_usual_mode(path: Path) -> None:
 
     A process can read its umask only by changing it, which other threads would notice; so the mode of a new file is read.
     """
-    probe = path.with_name(f".{path.name}.mode")
-    probe.unlink(missing_ok=True)
+    probe = path.with_name(aside_of(path.name))
     number = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN, 0o666)
     try:
         mode = stat.S_IMODE(os.fstat(number).st_mode)

@@ -10,10 +10,9 @@ import time
 from pathlib import Path
 
 from workbench.runs.folder.files import append_to, open_regular
-from workbench.runs.read import RUNS
+from workbench.runs.read import RUNS, number_of
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
-_NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # does not match a date that a user chose as an id
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _GIVEN = ".given"
 """A file in `<root>/runs` with one line for each number that was given. Only its end is read: no number at or below one
@@ -78,7 +77,7 @@ def check_id(id: str) -> str:
 
 
 def _numbers(folder: Path) -> list[int]:
-    return [int(found[1]) for name in os.listdir(folder) if (found := _NUMBER.match(name))]
+    return [number for name in os.listdir(folder) if (number := number_of(name)) is not None]
 
 
 def _given(folder: Path) -> list[int]:
@@ -94,12 +93,12 @@ def _given(folder: Path) -> list[int]:
 
 def note_given(run: Path) -> None:
     """Add a run's number to the file of given numbers, if it is larger; does nothing where the file cannot be written."""
-    found = _NUMBER.match(run.name)
-    if found is None or not max(_given(run.parent), default=0) < int(found[1]) < _LARGEST_NUMBER:
+    number = number_of(run.name)
+    if number is None or not max(_given(run.parent), default=0) < number < _LARGEST_NUMBER:
         return
     with contextlib.suppress(OSError):
-        number = append_to(run.with_name(_GIVEN))
+        file = append_to(run.with_name(_GIVEN))
         try:
-            os.write(number, f"\n{found[1]}".encode())  # begins a new line, in case another writer's line has no end
+            os.write(file, f"\n{number:04d}".encode())  # begins a new line, in case another writer's line has no end
         finally:
-            os.close(number)
+            os.close(file)

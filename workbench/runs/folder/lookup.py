@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from workbench.runs.printable import printable
-from workbench.runs.read import HEADER, RUNS, run_folders
+from workbench.runs.read import HEADER, RUNS, age, run_folders
 
 _NUMBER = re.compile(r"(\d+)-")
 _NEAR = 5
@@ -36,13 +36,18 @@ def check_not_linked(root: Path) -> None:
         raise OSError(f"{root / RUNS} is a link to {(root / RUNS).resolve()}. Give the root that holds these runs: --root FOLDER.")
 
 
+def folders_by_id(root: Path) -> dict[str, Path]:
+    """The folders that may be runs of a root, by their names as they are on the disk. It holds no links."""
+    return {folder.name: folder for folder in run_folders(root)}
+
+
 def find_run(root: Path, text: str) -> Path:
     """The folder of the run of this id ("0012-fit") or number ("12").
 
     Raises FileNotFoundError if there is none, ValueError if there are several. Both name similar ids.
     """
     check_root(root)
-    folders = {folder.name: folder for folder in run_folders(root)}
+    folders = folders_by_id(root)
     found = matching_ids(text, folders)
     if len(found) == 1:
         return folders[found[0]]
@@ -62,7 +67,7 @@ def matching_ids(text: str, ids: Collection[str]) -> list[str]:
 
 def near(text: str, ids: Iterable[str]) -> str:
     """A phrase with the ids most similar to `text`: by number if it begins with one, else by letters, else the newest."""
-    names = sorted(ids)
+    names = sorted(ids, key=age)
     found = re.match(r"\d{1,18}", text)
     if found:
         by_distance = sorted(names, key=lambda name: (abs((_number(name) or 0) - int(found[0])), name))

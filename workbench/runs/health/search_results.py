@@ -44,6 +44,10 @@ _GIVEN = {*_FINDS.values(), "accumulate_grad_batches", "persistent_workers", "pr
 """The settings that a search may give."""
 _ALSO = {"find_weight_decay": ("lr",)}
 """Further settings that change the result of one search."""
+_REASON = 80
+"""How many characters of a reason."""
+_LONGEST = 300
+"""How many characters of what a search found are shown."""
 _NEAR = 0.01
 """The relative difference up to which two values count as equal: a typed value has fewer digits than the result."""
 
@@ -91,13 +95,13 @@ class SearchResults:
 
     def _look_for(self, folder: Path, searches: set[str]) -> None:
         """Find the latest result of each of these searches."""
-        found: list[tuple[float, str, Path]] = []
+        found: list[tuple[tuple[int, float, str], str, Path]] = []
         for other in read.run_folders(folder.resolve().parent.parent):
             with contextlib.suppress(OSError, ValueError):
                 header = read.read_header(other)
                 kind = header.get("kind")
                 if (kind in searches or kind == "tune") and _is_alike(self._header, header, kind):
-                    found.append((read.created(header, other), str(kind), other))
+                    found.append((read.age(other.name, read.created(header, other)), str(kind), other))
         for _, kind, other in sorted(found):
             with contextlib.suppress(OSError, ValueError):
                 for search in searches & {kind} if kind != "tune" else searches:
@@ -137,6 +141,61 @@ def recommended(event: Event) -> Mapping[str, Any]:
             return event.best
         case _:
             return {}
+
+
+class Answer:
+    """Collects what a search found from its events: `text` has one line about it, also for a `tune`."""
+
+    def __init__(self) -> None:
+        self._fit = False
+        self._found: dict[str, str] = {}
+
+    def add(self, event: Event) -> None:
+        """Take one more event."""
+        if isinstance(event, RunStarted):
+            self._fit = event.kind == "fit"  # a fit may search within itself
+        text = _found_by(event)
+        if text:
+            self._found[type(event).__name__ + ",".join(recommended(event))] = text
+
+    @property
+    def text(self) -> str:
+        """What was found; "": it is a fit, or no search has ended."""
+        return "" if self._fit else "; ".join(self._found.values())[:_LONGEST]
+
+
+def answer(run: read.RunSummary) -> str:
+    """What a search found, from the end of its record; "": it is no search, or it has not ended."""
+    if run.kind == "fit" or not run.over:
+        return ""
+    found = Answer()
+    with contextlib.suppress(OSError, ValueError):  # it was deleted meanwhile
+        for event in read.ending(run.path):
+            found.add(event)
+    return found.text
+
+
+def _found_by(event: Event) -> str:
+    """What a search has found, if it ends with this event."""
+    settings = recommended(event).items()
+    values = ", ".join(f"{name}={_short(name, value)}" for name, value in settings)
+    match event:
+        case CurveEnded():
+            return values or f"no learning rate can be recommended ({_in_short(event.ended)})"
+        case SearchEnded() if event.best is None or event.largest is None:
+            return f"no batch size fits ({_in_short(event.ended)})"
+        case SearchEnded():
+            scale = event.noise_scale
+            noise = "" if scale is None else f", noise scale {scale:.3g} samples"
+            return f"{values} (largest {event.largest}{noise})"
+        case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
+            return values or f"the settings stay ({_in_short(event.reason or event.ended)})"
+        case _:
+            return ""
+
+
+def _in_short(reason: str) -> str:
+    return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
 
 
 def _short(name: str, value: Any) -> str:

@@ -50,7 +50,7 @@ class Tail:
                 if not line.strip():
                     continue
                 try:
-                    found.append((number, event_of(line, self._only)))
+                    found.append((number, event_of(line, self._path.parent.name, self._only)))
                 except UNREADABLE:
                     self.skipped += 1
         return found

@@ -60,7 +60,7 @@ def recorded(path: Path, only: Container[str] | None = None, first: int = 0, cou
     with open_regular(path) as file:
         for line in islice(whole_lines(file), first, None if count is None else first + count):
             try:
-                yield event_of(line, only)
+                yield event_of(line, path.parent.name, only)
             except UNREADABLE:
                 continue
 
@@ -74,7 +74,7 @@ def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Ite
         size = file.seek(0, os.SEEK_END)
         if size <= _SHORT:
             file.seek(0)
-            yield from parse(file.read(_SHORT), only)
+            yield from parse(file.read(_SHORT), folder.name, only)
             return
         for at in range(count):
             file.seek(size * at // count)
@@ -82,7 +82,7 @@ def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Ite
                 file.readline(_WIDEST)  # the rest of a line
             line = file.readline(_WIDEST)
             with contextlib.suppress(*UNREADABLE):
-                yield event_of(line, only)
+                yield event_of(line, folder.name, only)
 
 
 def count_lines(path: Path) -> int:

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from workbench.events import BY_LAYER, Event, StepsDone, thinned, to_line
+from workbench.events import BY_LAYER, Event, StepsDone, from_line, thinned, to_line
 from workbench.runs.folder.files import open_regular
-from workbench.runs.read import UNREADABLE, event_of
+from workbench.runs.read import UNREADABLE
 from workbench.runs.record.stream import whole_lines
 
 NEWEST, LEFT = 1 / 4, 5 / 8
@@ -66,7 +66,7 @@ def thinned_lines(record: Path, stride: int, older: int, sizes: Counter[int]) ->
 
 def _thinned(line: bytes, stride: int) -> bytes:
     try:
-        event = event_of(line)
+        event = from_line(line)
     except UNREADABLE:
         return line
     return to_line(thinned(event, stride)).encode() + b"\n" if isinstance(event, StepsDone) else line

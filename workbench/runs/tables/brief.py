@@ -25,10 +25,13 @@ from workbench.events import (
 from workbench.metric_mode import Mode, known_mode
 from workbench.plots.smooth import Smoother
 from workbench.runs import read
+from workbench.runs.chart_data import UNMARKED
 from workbench.runs.health import Finding, Health
+from workbench.runs.health.search_results import Answer
 from workbench.runs.record.series import column
 from workbench.runs.record.stream import joined, stream
 from workbench.runs.run import Run
+from workbench.settings import Settings
 
 POINTS = 400
 """How many points the smoothed loss has at most; more than a quarter of a screen can show."""
@@ -40,6 +43,17 @@ COLUMNS = ("loss", "lr", "skipped", "loss.1", "lr.1")
 take several times as long."""
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveChange:
+    """The last change of a setting while a run trained: its value, the update from which it holds, and how
+    many changes there were.
+    """
+
+    value: Any
+    step: int
+    count: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +76,8 @@ class RunBrief:
     checks: Array
     origin: str = ""
     """The run that it continues."""
-    changes: int = 0
+    changes: dict[str, LiveChange] = field(default_factory=dict)
+    """The settings that were changed while it trained; of a run that continues another one, since it does."""
     model: tuple[str, int | None] = ("", None)
     path: Path | None = field(default=None, repr=False)
     best: dict[str, float] = field(default_factory=dict)
@@ -74,6 +89,8 @@ class RunBrief:
     updates: int | None = None
     """The number of updates according to its settings; None: unknown."""
     error: str | None = None
+    answer: str = ""
+    """What a search found."""
 
     @classmethod
     def read(cls, folder: Path) -> RunBrief:
@@ -114,6 +131,13 @@ class RunBrief:
 
     @property
     def value(self) -> float | None:
+        """The best value of the monitored metric, by which runs are ranked; the last one where neither its name
+        nor `monitor_mode` says what is better. None: there was no validation.
+        """
+        return self.best.get(self.monitor, self.last_value)
+
+    @property
+    def last_value(self) -> float | None:
         """The monitored metric at its last validation; None: there was no validation."""
         return float(self.checks[-1, 3]) if len(self.checks) else None
 
@@ -181,7 +205,9 @@ class Fold:
         self._start: RunStarted | None = None
         self._metrics: dict[str, float] = {}
         self._best: dict[str, BestAndLast] = {}
-        self._monitor, self._origin, self._changes, self._seconds = "", "", 0, 0.0
+        self._monitor, self._origin, self._seconds = "", "", 0.0
+        self._changes: dict[str, LiveChange] = {}
+        self._answer = Answer()
         self._updates: int | None = None
         self._health = Health()
         self.state = read.StateFold()
@@ -190,6 +216,7 @@ class Fold:
         """Add one event; joined flushes are faster."""
         self._health.on_event(event)
         self.state.add(event)
+        self._answer.add(event)
         if isinstance(event, RunStarted):
             self._start, self._updates = event, event.updates
         elif isinstance(event, StepsDone) and event.rows:
@@ -198,9 +225,14 @@ class Fold:
             self._validated(event)
         elif isinstance(event, Resumed):
             self._origin = event.run
+            self._changes.clear()  # those of the other run; the settings of this one hold since here
             self._seconds = self._seconds or math.nan  # the clock continues; where earlier events are not recorded, from an unknown time
         elif isinstance(event, Changed):
-            self._changes += 1
+            for name, value in event.values.items():
+                if name in Settings.model_fields and name not in UNMARKED:
+                    before = self._changes.get(name)
+                    count = 1 if before is None else before.count + 1
+                    self._changes[name] = LiveChange(value, event.step, count)
             if "batch_size" in event.values:  # with another batch size the total of updates is unknown
                 self._updates = None
         if isinstance(event, Validated | Logged | RunEnded):
@@ -208,16 +240,21 @@ class Fold:
         if isinstance(event, Validated | Logged):
             for name, value in event.metrics.items():
                 if name in self._best or len(self._best) < METRICS:
-                    self._best.setdefault(name, BestAndLast(known_mode(name))).add(np.array([event.step]), np.array([value]))
+                    self._best.setdefault(name, BestAndLast(self._mode(name))).add(np.array([event.step]), np.array([value]))
+
+    def _mode(self, name: str) -> Mode | None:
+        settings = {} if self._start is None else self._start.settings
+        chosen: Mode | None = settings.get("monitor_mode") if name == settings.get("monitor") else None
+        return chosen or known_mode(name)
 
     def brief(self, id: str, state: read.State, created: float, model: tuple[str, int | None], path: Path | None) -> RunBrief:
         """The brief of the events so far."""
         settings = {} if self._start is None else self._start.settings
         return RunBrief(
             id, state.status, state.step, state.seconds, created, settings, dict(self._metrics), self._monitor,
-            self._curve.rows(4), self._checks.rows(4), self._origin, self._changes, model, path,
+            self._curve.rows(4), self._checks.rows(4), self._origin, dict(self._changes), model, path,
             {name: best.value for name, best in self._best.items() if best.value is not None}, state.unseen, self._health.trouble,
-            self._updates, state.error,
+            self._updates, state.error, self._answer.text,
         )  # fmt: skip
 
     def _steps(self, event: StepsDone) -> None:

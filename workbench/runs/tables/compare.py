@@ -8,16 +8,18 @@ How to read it: a run with a lower loss at the same update learned more in each 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.plots.chart import Chart
 from workbench.plots.training.compare import AXES, Compared, X, compare_losses
 from workbench.runs.read import shown_status
 from workbench.runs.run import Run
-from workbench.runs.tables.brief import RunBrief
+from workbench.runs.tables.brief import LiveChange, RunBrief
 from workbench.runs.tables.render import data_frame, html_table, text_table
 from workbench.settings import Settings, setting_text
 from workbench.units import counted, duration, number
@@ -42,8 +44,11 @@ class Comparison:
 
     @property
     def settings(self) -> dict[str, tuple[str, ...]]:
-        """The settings in which the runs differ, with the value in each run, as text; rates have three digits if these differ."""
-        return differences([run.settings for run in self.runs])
+        """The settings in which the runs differ, with the value in each run, as text; rates have three digits if these differ.
+
+        A setting that was changed while a run trained: "6.93e-3 → 2e-3 at update 908".
+        """
+        return differences([run.settings for run in self.runs], [run.changes for run in self.runs])
 
     @property
     def metrics(self) -> dict[str, tuple[float | None, ...]]:
@@ -61,7 +66,8 @@ class Comparison:
             raise ValueError(f"a plot of {len(self.runs)} runs cannot be read: compare at most {MOST}. The table shows any number.")
         at = AXES.index(x)
         lines = [
-            Compared(run.id, run.curve[:, at], run.curve[:, 3], run.checks[:, at], run.checks[:, 3]) for run in self.runs
+            Compared(name, run.curve[:, at], run.curve[:, 3], run.checks[:, at], run.checks[:, 3])
+            for name, run in zip(names(self.runs), self.runs, strict=True)
         ]
         return compare_losses(lines, x, {run.monitor for run in self.runs if run.monitor})
 
@@ -80,8 +86,14 @@ class Comparison:
     def to_pandas(self) -> DataFrame:
         """Return the table as a pandas data frame with a row for each run, indexed by its id; metrics are numbers, NaN: none."""
         default = {name: field.default for name, field in Settings.model_fields.items()}
-        columns: dict[str, Iterable[Any]] = {"run": [run.id for run in self.runs], "status": [run.status for run in self.runs]}
-        columns |= {name: [run.settings.get(name, default[name]) for run in self.runs] for name in self.settings}
+        columns: dict[str, Iterable[Any]] = {"run": names(self.runs), "status": [run.status for run in self.runs]}
+        for name in self.settings:
+            starts = [run.settings.get(name, default[name]) for run in self.runs]
+            changes = [run.changes.get(name) for run in self.runs]
+            columns[name] = starts
+            if any(changes):
+                ends = [change.value if change else start for change, start in zip(changes, starts, strict=True)]
+                columns[f"{name} at the end"] = ends
         columns |= {"updates": [run.step for run in self.runs], "seconds": [run.seconds for run in self.runs]}
         for name, values in self._endings():
             own = f"{name} (metric)" if name in columns else name
@@ -96,7 +108,7 @@ class Comparison:
 
     def _table(self) -> list[list[str]]:
         """The table with a column for each run, and rows for its facts, the settings that differ, the last metrics."""
-        rows = [["", *(run.id for run in self.runs)]]
+        rows = [["", *names(self.runs)]]
         rows.append(["status", *(shown_status(run.status, run.unseen) for run in self.runs)])
         rows += [[name, *values] for name, values in self.settings.items()]
         rows += [[name, *_cells(values)] for name, values in self._endings()]
@@ -139,7 +151,9 @@ def compare(*runs: Run | RunBrief) -> Comparison:
 def _same(one: Run | RunBrief, other: Run | RunBrief) -> bool:
     """Whether both are the same run; runs in different roots may have the same id."""
     first, second = (run.folder if isinstance(run, Run) else run.path for run in (one, other))
-    return one is other or (first is not None and first == second)
+    if one is other:
+        return True
+    return first is not None and second is not None and first.resolve() == second.resolve()
 
 
 def check_count(count: int) -> None:
@@ -154,15 +168,45 @@ def check_no_list(run: object, of: str) -> None:
         raise TypeError(f"compare() got a {type(run).__name__}: give each run as an argument of its own, {of}.compare(*runs).")
 
 
-def differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """The settings that differ between these records. A setting that an older record lacks counts as its default."""
-    known = [name for name in Settings.model_fields if any(name in one for one in settings)]
+def names(runs: Sequence[RunBrief]) -> list[str]:
+    """What to call these runs: their ids; those of several roots with the same id also by their roots."""
+    ids = [run.id for run in runs]
+    roots = [run.path.resolve().parents[1] if run.path is not None else None for run in runs]
+    known = {root for id, root in zip(ids, roots, strict=True) if root is not None and ids.count(id) > 1}
+    if len(known) < 2:
+        return ids
+    common = Path(os.path.commonpath(known))
+    return [
+        f"{id} ({root.relative_to(common)})" if root is not None and root in known and ids.count(id) > 1 else id
+        for id, root in zip(ids, roots, strict=True)
+    ]
+
+
+def differences(
+    settings: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, LiveChange]]
+) -> dict[str, tuple[str, ...]]:
+    """The settings that differ between runs, or were changed while one of them trained. A setting that an
+    older record lacks counts as its default.
+
+    settings, changes: for each run those at its start, and what was changed while it trained.
+    """
+    known = [name for name in Settings.model_fields if any(name in one for one in (*settings, *changes))]
     out = {}
     for name in known:
         default = Settings.model_fields[name].default
-        values = [one.get(name, default) for one in settings]
-        texts = tuple(setting_text.recorded(name, value) for value in values)  # 1 batch and 1.0 of all batches are equal numbers
+        values = [
+            (start.get(name, default), changed.get(name)) for start, changed in zip(settings, changes, strict=True)
+        ]
+        # Compared as texts, since 1 batch and 1.0 of all batches are equal numbers.
+        texts = tuple(_value_text(name, start, change, setting_text.recorded) for start, change in values)
         if len({*texts}) > 1:
-            short = tuple(setting_text.short(name, value) for value in values)
+            short = tuple(_value_text(name, start, change, setting_text.short) for start, change in values)
             out[name] = short if len({*short}) == len({*texts}) else texts
     return out
+
+
+def _value_text(name: str, start: Any, change: LiveChange | None, text: Callable[[str, Any], str]) -> str:
+    if change is None:
+        return text(name, start)
+    more = f" ({change.count} changes)" if change.count > 1 else ""
+    return f"{text(name, start)} → {text(name, change.value)} at update {change.step}{more}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.runs.checkpoints import find, list_checkpoints
 from workbench.runs.folder.annotations import read_annotations
+from workbench.runs.health.search_results import answer
 from workbench.runs.read import RunSummary, shown_status, summary
 from workbench.runs.run import Run
 from workbench.runs.tables.brief import RunBrief
@@ -20,7 +21,8 @@ def summary_data(run: RunSummary) -> dict[str, Any]:
     added = read_annotations(run.path)
     return {
         "id": run.id, "kind": run.kind, "status": shown_status(run.status, run.unseen), "created": run.created, "updates": run.step,
-        "seconds": run.seconds, "metrics": run.metrics, "error": run.error, "name": added.name, "tags": [*added.tags], "pinned": added.pinned,
+        "seconds": run.seconds, "metrics": run.metrics, "answer": answer(run),
+        "error": run.error, "name": added.name, "tags": [*added.tags], "pinned": added.pinned,
     }  # fmt: skip
 
 
@@ -60,6 +62,7 @@ def _checkpoints(run: Path) -> Iterator[dict[str, Any]]:
 def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """A record as lines of text."""
     model, best = record["model"], record["best"]
+    trained = record["updates"] or record["kind"] == "fit"
     yield f"{record['id']}: {record['kind']} {record['status']}"
     facts = [  # pairs, since a metric may have one of these names
         ("name", record["name"]),
@@ -67,7 +70,8 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
         ("pinned", "yes" * record["pinned"]),
         ("notes", record["notes"]),
         ("model", f"{model['model']}, {model.get('parameters')} parameters" if model.get("model") else ""),
-        ("updates", f"{record['updates']} in {counted(record['epochs'], 'epoch')}"),
+        ("found", record["answer"]),
+        ("updates", f"{record['updates']} in {counted(record['epochs'], 'epoch')}" if trained else ""),
         ("time", duration(record["seconds"])),
     ]
     for name, value in record["metrics"].items():

@@ -13,6 +13,7 @@ from workbench.events import StepsDone
 from workbench.runs import read
 from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.folder.lookup import matching_ids, near
+from workbench.runs.health.search_results import answer
 from workbench.runs.printable import printable
 from workbench.runs.read import RunSummary
 from workbench.runs.record.series import column
@@ -102,10 +103,14 @@ def _now(run: Run) -> RunSummary:
 
 def _row(run: RunSummary) -> list[str]:
     values = [f"{name} {number(value)}" for name, value in run.metrics.items() if f"{name}_epoch" not in run.metrics]
+    found = answer(run)
     added = read_annotations(run.path)
     words = ["pinned" * added.pinned, added.name, *(f"#{tag}" for tag in added.tags)]
     status = read.shown_status(run.status, run.unseen) if run.path.is_dir() else "deleted"
-    return [run.id, status, str(run.step), duration(run.seconds), _losses(run.path), "  ".join(values), "  ".join(filter(None, words))]
+    return [
+        run.id, status, str(run.step), duration(run.seconds), _losses(run.path), found or "  ".join(values),
+        "  ".join(filter(None, words)),
+    ]  # fmt: skip
 
 
 def _losses(run: Path) -> str:

@@ -2,10 +2,11 @@
 
 import { Clipboard, Dialog, showDialog } from "@jupyterlab/apputils";
 import type { CommandRegistry } from "@lumino/commands";
-import { ApiError } from "../api";
+import { changesOf } from "../../../live/src/shared/edited";
+import { ApiError, STALE } from "../api";
 import type { Client } from "../client";
 import { isLive, keyOf, stateOf } from "../messages";
-import type { CommandType, Ref, Row } from "../messages";
+import type { Annotations, CommandType, Ref, Row } from "../messages";
 import type { Texts } from "../texts";
 import { EditForm } from "./edit-form";
 import type { RunsInUse } from "./in-use";
@@ -92,13 +93,34 @@ class RunCommands {
   }
 
   private async annotate(ref: Ref): Promise<void> {
-    const { row } = await this.client.api.run(ref); // what the list knows may be older than another tab's changes
+    let { row } = await this.client.api.run(ref); // what the list knows may be older than another tab's changes
     const { texts } = this;
     const buttons = [Dialog.cancelButton({ label: texts.cancel }), Dialog.okButton({ label: texts.save })];
-    const { button, value } = await showDialog({ title: texts.editTitle(ref.run), body: new EditForm(row, texts), buttons, focusNodeSelector: "input" });
-    if (!button.accept || value === null || Object.keys(value).length === 0) return;
-    await this.client.api.annotate(ref, value);
+    let typed: Annotations = {};
+    for (;;) {
+      const body = new EditForm(row, texts, typed);
+      const { button, value } = await showDialog({ title: texts.editTitle(ref.run), body, buttons, focusNodeSelector: "input" });
+      if (!button.accept || value === null || Object.keys(value).length === 0) return;
+      const now = await this.save(ref, value, row);
+      if (now === null) break;
+      [row, typed] = [now, value];
+    }
     this.client.changed();
+  }
+
+  /** Save changes of a row. Returns the row as it is now, if somebody else has changed the same fields meanwhile; null: they are saved. */
+  private async save(ref: Ref, changes: Annotations, before: Row): Promise<Row | null> {
+    for (let row = before; ; ) {
+      try {
+        await this.client.api.annotate(ref, changes, row.version);
+        return null;
+      } catch (error) {
+        if (!(error instanceof ApiError) || error.status !== STALE) throw error;
+        ({ row } = await this.client.api.run(ref));
+        const theirs = changesOf(before, { name: row.name, tags: row.tags, notes: row.notes });
+        if (Object.keys(changes).some((name) => name in theirs)) return row;
+      }
+    }
   }
 
   private async pin(refs: Ref[], pinned: boolean): Promise<void> {

@@ -3,9 +3,9 @@
 import type { Dialog } from "@jupyterlab/apputils";
 import { Widget } from "@lumino/widgets";
 import { el } from "../../../live/src/shared/dom";
+import { changesOf, tagsIn, type Edited } from "../../../live/src/shared/edited";
 import type { Annotations, Row } from "../messages";
 import type { Texts } from "../texts";
-import { changesOf, tagsIn, type Edited } from "./edited";
 
 // The same limits as in workbench/runs/folder/annotations.py.
 const NAME = 80, NOTES = 3000, TAG = 40, TAGS = 20;
@@ -16,11 +16,16 @@ export class EditForm extends Widget implements Dialog.IBodyWidget<Annotations> 
   private readonly notes = el("textarea", "jp-mod-styled", "", { maxlength: String(NOTES), rows: "5" });
   private readonly before: Edited;
 
-  constructor(row: Row, texts: Texts) {
+  /** typed: what the person typed into an earlier form, before somebody else changed the same fields of the row. */
+  constructor(row: Row, texts: Texts, typed: Annotations = {}) {
     super();
     this.addClass("wb-side-form");
-    [this.name.value, this.tags.value, this.notes.value] = [row.name, row.tags.join(", "), row.notes];
+    this.fill(row);
     this.before = this.now();
+    this.fill({ ...row, ...typed });
+    const now = { name: row.name, tags: row.tags.join(", "), notes: row.notes };
+    const theirs = (["name", "tags", "notes"] as const).filter((name) => name in typed).map((name) => now[name]);
+    if (theirs.length > 0) this.node.append(el("p", "wb-side-stale", texts.changedMeanwhile(theirs.join(" · ")), { role: "alert" }));
     for (const [text, control] of [[texts.name, this.name], [texts.tags, this.tags], [texts.notes, this.notes]] as const) {
       const label = el("label", "", text);
       label.append(control);
@@ -31,6 +36,10 @@ export class EditForm extends Widget implements Dialog.IBodyWidget<Annotations> 
   /** What the person changed: the rest may have been changed elsewhere meanwhile. */
   getValue(): Annotations {
     return changesOf(this.before, this.now());
+  }
+
+  private fill({ name, tags, notes }: Edited): void {
+    [this.name.value, this.tags.value, this.notes.value] = [name, tags.join(", "), notes];
   }
 
   private now(): Edited {

@@ -13,8 +13,8 @@ export const COMPARED = 5;
 export type Filter = Omit<Query, "offset" | "limit">;
 export const NEWEST: Filter = { search: "", status: "", tag: "", root: "", sort: "created", order: "desc" };
 
-/** A row, and the names of the settings in its cells: each page has its own. */
-export type ListedRow = Row & { columns: string[] };
+/** A row, the names of the settings in its cells (each page has its own), and the name of its root where there are several. */
+export type ListedRow = Row & { columns: string[]; folder: string };
 
 export class RunList {
   readonly changed = new Signal<this, void>(this);
@@ -134,7 +134,8 @@ export class RunList {
         const { rows: more, ...page } = await this.fetch({ ...this.filter, offset, limit: Math.min(MOST, this.wanted - offset) });
         if (asked !== this.asked) return;
         offset += more.length;
-        for (const row of more) rows.set(keyOf(row), { ...row, columns: page.columns });
+        const names = new Map(page.roots.length > 1 ? page.roots.map(({ key, name }) => [key, name]) : []);
+        for (const row of more) rows.set(keyOf(row), { ...row, columns: page.columns, folder: names.get(row.root) ?? "" });
         if (more.length > 0 && offset < Math.min(this.wanted, page.matching)) continue;
         return this.take([...rows.values()], page);
       }

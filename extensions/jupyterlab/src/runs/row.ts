@@ -67,7 +67,8 @@ export class RowView {
     if (row.spark.length > 0) line.append(spark(row.spark, row.dots));
     const values = el("span", "wb-side-values");
     if (row.loss) values.append(el("span", "", this.texts.loss(row.loss)));
-    if (row.value) values.append(el("span", "", this.texts.setting(row.metric, row.value)));
+    if (row.value) values.append(el("span", "", this.texts.best(row.metric, row.value)));
+    if (row.answer) values.append(el("span", "", row.answer));
     line.append(values);
     return line;
   }
@@ -77,7 +78,7 @@ export class RowView {
     if (row.error) lines.push(el("div", "wb-side-error", row.error));
     const given = row.columns.map((name, i) => [name, row.cells[i] ?? ""] as const).filter(([, value]) => value !== "");
     const facts = given.map(([name, value]) => this.texts.setting(name, value));
-    const origin = [...(row.name ? [row.run] : []), ...(row.from ? [this.texts.from(row.from)] : [])];
+    const origin = [...(row.name ? [row.run] : []), ...(row.folder ? [row.folder] : []), ...(row.from ? [this.texts.from(row.from)] : [])];
     for (const words of [origin, facts]) if (words.length > 0) lines.push(el("div", "wb-side-muted wb-side-line", words.join(" · ")));
     if (row.tags.length > 0) {
       const tags = el("div", "wb-side-tags", "", { role: "img", "aria-label": this.texts.tagsOf(row.tags) });

@@ -36,7 +36,7 @@ export function canAsk(): boolean {
 export function wordsFor(rows: Row[], texts: Texts): [title: string, body: string] {
   const [row] = rows;
   if (rows.length === 1 && row !== undefined) {
-    const facts = row.status === "failed" ? [row.error] : [row.loss && texts.loss(row.loss), row.value && texts.setting(row.metric, row.value), row.time];
+    const facts = row.status === "failed" ? [row.error] : [row.loss && texts.loss(row.loss), row.value && texts.best(row.metric, row.value), row.answer, row.time];
     return [texts.ended(nameOf(row), statusOf(row, texts)), facts.filter(Boolean).join(" · ")];
   }
   const names = rows.map(nameOf).reverse();

@@ -1,6 +1,7 @@
 // The row of the table in which a person gives a run a name, tags and notes.
 
 import { el } from "../shared/dom";
+import { changesOf, tagsIn, type Edited } from "../shared/edited";
 import type { Store } from "../data/store";
 import type { RunRow } from "../data/messages";
 import { texts } from "../texts";
@@ -17,14 +18,16 @@ export class Editor {
     const tags = el("input", "", "", { type: "text", maxlength: String((TAG + 2) * TAGS), placeholder: words.tagsPlaceholder });
     const text = el("textarea", "", "", { maxlength: String(NOTES), rows: "3" });
     [name.value, tags.value, text.value] = [row.name, row.tags.join(", "), notes];
+    const now = (): Edited => ({ name: name.value, notes: text.value, tags: tagsIn(tags.value) });
+    const before = now();
     const save = el("button", "wb-tool", words.save, { type: "submit" });
     const cancel = el("button", "wb-tool", words.cancel, { type: "button" });
     const form = el("form", "", "", { "aria-label": words.editForm(row.run) });
     form.append(labelled(words.name, name), labelled(words.tags, tags), labelled(words.notes, text), save, cancel);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      const list = tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
-      store.request("annotate", { run: row.run, name: name.value, notes: text.value, tags: list });
+      const changes = changesOf(before, now()); // the rest may have been changed elsewhere meanwhile
+      if (Object.keys(changes).length > 0) store.request("annotate", { run: row.run, ...changes });
       done();
     });
     cancel.addEventListener("click", done);

@@ -18,7 +18,6 @@ function value(row: RunRow, by: string, columns: string[]): number | string | nu
     case "loss": return loss;
     case "validation": return validation;
     case "time": return seconds;
-    case "when": return row.created;
   }
   const text = row.cells[columns.indexOf(by)] ?? "";
   return text === "" ? null : Number.isNaN(Number(text)) ? text : Number(text);
@@ -26,7 +25,8 @@ function value(row: RunRow, by: string, columns: string[]): number | string | nu
 
 /** Pinned runs first, then as `sort` says; equal ones stay newest first. */
 export function ordered(rows: RunRow[], sort: Sort, columns: string[]): RunRow[] {
-  const keyed = rows.map((row) => ({ row, key: value(row, sort.by, columns) }));
+  // They come newest first: by their numbers, since a clock may have been set back.
+  const keyed = rows.map((row, at) => ({ row, key: sort.by === NEWEST.by ? -at : value(row, sort.by, columns) }));
   keyed.sort((a, b) => Number(b.row.pinned) - Number(a.row.pinned) || compare(a.key, b.key, sort.down));
   return keyed.map(({ row }) => row);
 }

@@ -11,7 +11,7 @@ import numpy as np
 from workbench.plots.training.compare import are_losses
 from workbench.runs.read import shown_status
 from workbench.runs.tables.brief import RunBrief
-from workbench.runs.tables.compare import differences
+from workbench.runs.tables.compare import differences, names
 from workbench.ui import format, texts
 from workbench.ui.canvas.transport.channels import SentTable, Table
 from workbench.ui.canvas.transport.messages import Outbox, cut
@@ -89,12 +89,13 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
     """
     endings = [one.ending for one in briefs]
     rows = [[texts.STATUS, *(shown_status(one.status, one.unseen) for one in briefs)]]
-    rows += [[name, *values] for name, values in differences([one.settings for one in briefs]).items()]
+    differ = differences([one.settings for one in briefs], [one.changes for one in briefs])
+    rows += [[name, *values] for name, values in differ.items()]
     rows += [[name, *(format.number(one.get(name)) for one in endings)] for name in dict.fromkeys(chain(*endings))]
     rows.append([texts.UPDATES, *(str(one.step) for one in briefs)])
     rows.append([texts.TIME, *(duration(one.seconds) for one in briefs)])
     return {
-        "runs": [cut(one.id, NAME) for one in briefs],
+        "runs": [cut(name, NAME) for name in names(briefs)],
         "rows": [[cut(cell, VALUE) for cell in row] for row in rows[:ROWS]],
         "metric": cut(metric, NAME),
     }
@@ -102,7 +103,7 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
 
 def _ending(one: RunBrief) -> str:
     """The run's last value of its monitor, besides the loss of its curve: 'last val_loss 0.45'."""
-    return "" if one.value is None else texts.last_value(cut(one.monitor, NAME), format.number(one.value))
+    return "" if one.last_value is None else texts.last_value(cut(one.monitor, NAME), format.number(one.last_value))
 
 
 def _stack(parts: Sequence[Table], columns: int) -> Table:

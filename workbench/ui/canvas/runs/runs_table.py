@@ -187,8 +187,8 @@ def fits(root: Path) -> list[Path]:
             read.name_unreadable(folder, error)
             continue
         if header.get("kind") == "fit":
-            found.append((read.created(header, folder), folder.name, folder))
-    return [path for _, _, path in sorted(found, reverse=True)]
+            found.append((read.age(folder.name, read.created(header, folder)), folder))
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annotations]) -> dict[str, Any]:
@@ -197,7 +197,8 @@ def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annot
     annotated: by run, the user's annotations.
     """
     several = len({one.model for one in briefs}) > 1
-    differ = dict(list(differences([one.settings for one in briefs]).items())[:COLUMNS])
+    every = differences([one.settings for one in briefs], [one.changes for one in briefs])
+    differ = dict(list(every.items())[:COLUMNS])
     metrics = list(dict.fromkeys(name for one in briefs for name in one.metrics if not is_loss(name)))[:METRICS]
     values = {**differ, **_of_metrics(briefs, metrics)}
     columns = [*([texts.MODEL] if several else []), *values]

@@ -1,8 +1,10 @@
 // Reads what a person wrote about a run.
 
-import type { Annotations } from "../messages";
-
-export type Edited = Required<Pick<Annotations, "name" | "tags" | "notes">>;
+export interface Edited {
+  name: string;
+  tags: string[];
+  notes: string;
+}
 
 /** The tags in a text, separated by commas. */
 export function tagsIn(text: string): string[] {
@@ -10,7 +12,7 @@ export function tagsIn(text: string): string[] {
 }
 
 /** What differs between two states of the form. */
-export function changesOf(before: Edited, after: Edited): Annotations {
+export function changesOf(before: Edited, after: Edited): Partial<Edited> {
   const changed = (Object.keys(after) as (keyof Edited)[]).filter((name) => JSON.stringify(after[name]) !== JSON.stringify(before[name]));
   return Object.fromEntries(changed.map((name) => [name, after[name]]));
 }
