@@ -15,8 +15,9 @@ import torch
 from torch.utils.data import BatchSampler, Dataset, RandomSampler, Sampler, SequentialSampler
 
 from workbench.engine.checkpoint.serialization import from_plain, to_plain
+from workbench.task.batch import checksum_of
 from workbench.task.data.datasets import KeyedBatches
-from workbench.task.data.resumable_sampler import ResumableBatchSampler, checksum_of
+from workbench.task.data.resumable_sampler import ResumableBatchSampler
 from workbench.task.data.rng_state import DataRngState
 from workbench.task.errors import TaskError
 from workbench.task.rng import process_state, restored_process_state

@@ -10,9 +10,9 @@ from typing import Any
 from workbench.engine.data import inexact
 from workbench.engine.data.first_batches import close_workers, end_workers, first_batches
 from workbench.engine.data.loader_rng import ReadingRng, WorkerSeeds
+from workbench.task.batch import checksum_of
 from workbench.task.data.datasets import Batches
 from workbench.task.data.loader_parts import length_of
-from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import NO_STATE, DataRngState
 from workbench.task.data.sharding import has_ended, has_known_length
 from workbench.task.data.spec import (
