@@ -70,6 +70,8 @@ class Loaders:
         self.val_batches: tuple[int | None, ...] = ()
         """The batches of each set in one validation; None where they cannot be known."""
         self._read_val()
+        self._put_back = contextlib.ExitStack()
+        """What puts back the user's data, into which a position was loaded."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Read the batches of this epoch, from 0, from now on."""
@@ -394,6 +396,8 @@ class Loaders:
 
         The next `train()` yields the rest of the epoch, at the batch size that it had.
         """
+        for reading in (self._train, *(reading for _, reading in self._val)):
+            self._put_back.enter_context(reading.as_before())
         self._given, self._whole = position["given"], position["whole"]
         doubts = []
         doubts += self._restore_val(position["val"])
@@ -443,10 +447,11 @@ class Loaders:
         return min(known, default=None)
 
     def close(self) -> None:
-        """End the loader processes."""
+        """End the loader processes, and put the user's data back if they were placed."""
         for reading in (self._train, self._current, *(reading for _, reading in self._val)):
             if reading is not None:
                 reading.close()
+        self._put_back.close()
 
 
 class NoLoaders(Loaders):

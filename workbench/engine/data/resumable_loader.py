@@ -202,6 +202,18 @@ class ResumableLoader:
         return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader))
 
     @contextlib.contextmanager
+    def as_before(self) -> Iterator[None]:
+        """Context manager in which positions may be loaded into the user's data, which afterwards begin where they began before."""
+        data = self._data_rng_state()
+        parts = [data] if self._sampler is None else [data, self._sampler.rng_state()]
+        before = [one.state() for one in parts]
+        with contextlib.ExitStack() as kept:
+            for one, state in zip(parts, before, strict=True):
+                kept.callback(one.put, state, states=False)
+                kept.enter_context(one.attributes_kept())
+            yield
+
+    @contextlib.contextmanager
     def untouched(self) -> Iterator[list[str]]:
         """Context manager in which another loader may read the same data: the rest of a pass here, and the next one, are as they would
         have been. The list gets a message for each part that could not be moved back.
