@@ -7,6 +7,7 @@ import io
 import mmap
 import os
 import pickle
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -122,15 +123,15 @@ def _same(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 
 def hooks_of(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """The hooks of a leaf tensor by their ids: those of register_hook, and of register_post_accumulate_grad_hook."""
+    """The hooks of a leaf tensor by their ids: before and after its gradient is accumulated."""
     return tensor._backward_hooks, tensor._post_accumulate_grad_hooks
 
 
 def _reduce_hooked(tensor: torch.Tensor, hooks: tuple[Any, Any]) -> Any:
-    """Pickle a tensor with its hooks, which torch leaves out. They are set last: a hook may use the tensor itself."""
+    """Pickle a tensor with its hooks, which torch leaves out; set last, since they may use it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's warning that hooks are left out
-        rebuild, arguments = tensor.__reduce_ex__(5)[:2]
+        rebuild, arguments = tensor.__reduce_ex__(5)[:2]  # type: ignore[no-untyped-call]
     return rebuild, arguments, hooks, None, None, _set_hooks
 
 
@@ -139,19 +140,21 @@ def _set_hooks(tensor: Any, hooks: tuple[Any, Any]) -> None:
 
 
 def _optimizer_hooks(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The hooks around an optimizer's step, state_dict and load_state_dict, by the attributes that hold them."""
-    return {name: value for name, value in vars(optimizer).items() if name.startswith("_optimizer_") and name.endswith("_hooks")}
+    """The hooks of an optimizer's step, state_dict and load_state_dict, by their attributes."""
+    names = [name for name in vars(optimizer) if re.fullmatch(r"_optimizer_\w+_hooks", name)]
+    return {name: vars(optimizer)[name] for name in names}
 
 
 def _reduce_optimizer(optimizer: torch.optim.Optimizer) -> Any:
     """Pickle an optimizer with its hooks, which torch leaves out."""
-    rebuild, arguments, state, *_ = optimizer.__reduce_ex__(5)
+    reduced: Any = optimizer.__reduce_ex__(5)
+    rebuild, arguments, state, *_ = reduced
     return rebuild, arguments, (state, _optimizer_hooks(optimizer)), None, None, _set_optimizer
 
 
 def _set_optimizer(optimizer: Any, state: tuple[Any, dict[str, Any]]) -> None:
-    own, hooks = state
-    optimizer.__setstate__(own)
+    attributes, hooks = state
+    optimizer.__setstate__(attributes)
     vars(optimizer).update(hooks)
 
 

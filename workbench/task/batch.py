@@ -103,19 +103,24 @@ def to_device(batch: Any, device: torch.device) -> Any:
 def copied(batch: Any) -> Any:
     """A copy of the batch, in the same containers, with memory of its own."""
     if isinstance(batch, PackedSequence):
-        return type(batch)(*(None if part is None else copied(part) for part in batch))
+        return PackedSequence(*map(copied, batch))  # type: ignore[arg-type]
     if isinstance(batch, Tensor):
         if batch.requires_grad:
             return batch
         pinned = torch.cuda.is_initialized() and batch.is_pinned()  # type: ignore[no-untyped-call]
-        return batch.clone().pin_memory() if pinned else batch.clone()
+        return torch.empty_like(batch, pin_memory=True).copy_(batch) if pinned else batch.clone()
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*map(copied, batch))
     if type(batch) in (tuple, list):
         return type(batch)(map(copied, batch))
     if type(batch) is dict:
         return {key: copied(value) for key, value in batch.items()}
-    return batch.clone() if callable(getattr(batch, "clone", None)) else copy.deepcopy(batch)
+    if callable(getattr(batch, "clone", None)):
+        return batch.clone()
+    try:
+        return copy.deepcopy(batch)
+    except Exception:  # noqa: BLE001 - the object of another library is kept as it is
+        return batch
 
 
 def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:

@@ -45,12 +45,14 @@ def _same(batch: Batch) -> Batch:
 
 
 def windows(
-    batches: Iterable[Batch], size: int, samples: Callable[[], int | None] = _unknown, keep: Callable[[Batch], Batch] = _same,
+    batches: Iterable[Batch], size: int, samples: Callable[[], int | None] = _unknown,
+    keep: Callable[[Batch], Batch] = _same,
 ) -> Iterator[Window[Batch]]:  # fmt: skip
     """Yield the batches in windows of `size`; the last window may be shorter.
 
-    samples: returns the number of samples of the latest batch, or None where it is not known. keep: returns what is kept of a batch
-    while the others of its window are read; a window is read before its first batch is used, whose share depends on all.
+    samples: returns the number of samples of the latest batch, or None where it is not known.
+    keep: returns what is kept of a batch while the others of its window are read. The whole window
+    is read before its first batch is used, whose share depends on all.
     """
     iterator = iter(batches)
     if size == 1:

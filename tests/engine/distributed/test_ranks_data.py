@@ -211,7 +211,8 @@ class ByWorker(IterableDataset):
 
     def __iter__(self):
         worker = torch.utils.data.get_worker_info()
-        yield from itertools.islice(labelled(37), 0 if worker is None else worker.id, None, 1 if worker is None else worker.num_workers)
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        yield from itertools.islice(labelled(37), first, None, step)
 
 
 DIFFERENT = {
@@ -267,10 +268,10 @@ class OfDict(nn.Module):
 
 @pytest.mark.parametrize("windows", [1, 2])
 def test_a_batch_is_kept_while_those_of_other_ranks_are_read(windows):
-    given = {"train": DataLoader(OneBuffer(), batch_size=None)}
-    ranks = on_ranks(2, lambda: fit(OfDict(), given, {**PLAIN, "batch_size": 1, "accumulate_grad_batches": windows}))
-    batches = [{"x": x, "y": [y]} for x, y in DataLoader(labelled(40), 4)]
-    alone = fit(OfDict(), {"train": wb.batches(batches)}, {**PLAIN, "batch_size": 1, "accumulate_grad_batches": 2 * windows})
+    given, settings = {"train": DataLoader(OneBuffer(), batch_size=None)}, {**PLAIN, "batch_size": 1}
+    ranks = on_ranks(2, lambda: fit(OfDict(), given, {**settings, "accumulate_grad_batches": windows}))
+    batches = wb.batches([{"x": x, "y": [y]} for x, y in DataLoader(labelled(40), 4)])
+    alone = fit(OfDict(), {"train": batches}, {**settings, "accumulate_grad_batches": 2 * windows})
     same(ranks[0], alone)
 
 

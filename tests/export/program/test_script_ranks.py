@@ -91,13 +91,14 @@ def test_on_another_number_of_processes(runner: Runner, tmp_path: Path) -> None:
     assert one.lrs[-1] == pytest.approx(one.lrs[0] / 18)  # the schedule has the length of this run
 
 
-PLAIN = "nn.Linear(8, 3), train=(x[:96], y[:96]), val=(x[:40], y[:40]), loss=F.cross_entropy, batch_size=8, max_epochs=2, accelerator='cpu'"
+DATA = "nn.Linear(8, 3), train=(x[:96], y[:96]), val=(x[:40], y[:40]), loss=F.cross_entropy"
+PLAIN = f"{DATA}, batch_size=8, max_epochs=2, accelerator='cpu'"
 RIGHT = "metrics={'right': lambda o, t: (o.argmax(1) == t).float()}"
 
 
 @pytest.mark.parametrize("windows", [1, 2])
 def test_the_script_of_one_process_records_the_losses_of_all(windows: int, runner: Runner, tmp_path: Path) -> None:
-    """On two processes each update has twice as many batches: the record is that of one process that takes such updates."""
+    """On two processes an update has twice as many batches: as in a run that accumulates these."""
     stops = ", early_stopping=[wb.EarlyStopping(monitor='train_loss', patience=9)]" if windows == 1 else ""
     alone = make_bench(tmp_path, f"{PLAIN}, {RIGHT}, accumulate_grad_batches={2 * windows}")
     expected = alone.fit().result()

@@ -46,7 +46,8 @@ def of_setup(modules: Iterable[nn.Module], with_trainer: bool = False) -> str:
             own = sorted((name, vars(part)[name]) for name in names if _is_plain(vars(part)[name]))
             hooks = [len(getattr(part, kind)) for kind in _HOOKS]
             for p in part.parameters(recurse=False):
-                hooks += [len(kept) for kept in (p._backward_hooks, p._post_accumulate_grad_hooks) if kept]
+                registered = p._backward_hooks, p._post_accumulate_grad_hooks
+                hooks += [len(by_id) for by_id in registered if by_id]
             trained = [p.requires_grad for p in part.parameters(recurse=False)]
             setup.append((type(part).__name__, part.training, trained, hooks, own))
         return f"{zlib.crc32(repr(setup).encode()):08x}"

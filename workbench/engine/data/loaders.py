@@ -191,7 +191,8 @@ class Loaders:
 
     def kept(self, batch: Any) -> Any:
         """The batch that was read last, as it is kept while others are read."""
-        return copied(batch) if self._current is not None and self._current.loader.reuses_memory else batch
+        reused = self._current is not None and self._current.loader.reuses_memory
+        return copied(batch) if reused else batch
 
     def whole_windows(self, size: int) -> int:
         """How many windows of this size the next pass is sure to have, on every rank.
@@ -470,24 +471,34 @@ class NoLoaders(Loaders):
 
 
 def refuse_other_samples(ranks: ProcessGroup, spec: DataSpec) -> None:
-    """Raise TaskError, on all ranks, if they read different samples of a stream; called when each has begun to read it."""
+    """Raise TaskError, on all ranks, if they read different samples of a stream.
+
+    All ranks call it when each has begun to read.
+    """
     if spec.first_read is not None and len(set(ranks.all_gather_object(spec.first_read))) > 1:
         raise TaskError(
-            f"the ranks read different samples of {spec.name} ({type(users_data(spec.parts.dataset)).__name__}), of which some would be left "
-            "out and others come twice: each rank must read the whole stream, in the same order, and the workbench gives each its share of the "
-            "batches. A stream that divides itself by rank should yield all samples (dividing them by get_worker_info() is right), and one that "
-            "draws random numbers needs a seed that is the same on all ranks."
+            f"the ranks read different samples of {spec.name} "
+            f"({type(users_data(spec.parts.dataset)).__name__}), of which some would be left out and "
+            "others come twice: each rank must read the whole stream, in the same order, and the "
+            "workbench gives each its share of the batches. A stream that divides itself by rank should "
+            "yield all samples (dividing them by get_worker_info() is right), and one that draws random "
+            "numbers needs a seed that is the same on all ranks."
         )
 
 
-def in_step(ranks: ProcessGroup, spec: DataSpec, batches: Iterable[Any], until: Callable[[], bool]) -> Iterator[Any]:
-    """The batches of a set that is evaluated, in step with the other ranks (`ProcessGroup.rounds`), which must read the same samples."""
+def in_step(
+    ranks: ProcessGroup, spec: DataSpec, batches: Iterable[Any], until: Callable[[], bool]
+) -> Iterator[Any]:
+    """The batches of a set that is evaluated, in step with the other ranks (`ProcessGroup.rounds`).
+
+    Raises TaskError, on all ranks, if they read different samples.
+    """
 
     def checked() -> Iterator[Any]:
-        read = iter(batches)
-        first = list(itertools.islice(read, 1))
+        iterator = iter(batches)
+        first = list(itertools.islice(iterator, 1))
         refuse_other_samples(ranks, spec)
-        yield from itertools.chain(first, read)
+        yield from itertools.chain(first, iterator)
 
     return ranks.rounds(checked() if ranks.several else batches, until)
 

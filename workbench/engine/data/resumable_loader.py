@@ -203,14 +203,17 @@ class ResumableLoader:
 
     @contextlib.contextmanager
     def as_before(self) -> Iterator[None]:
-        """Context manager in which positions may be loaded into the user's data, which afterwards begin where they began before."""
+        """Context manager in which positions may be loaded into the user's data.
+
+        Afterwards the data begin where they began before.
+        """
         data = self._data_rng_state()
         parts = [data] if self._sampler is None else [data, self._sampler.rng_state()]
         before = [one.state() for one in parts]
         with contextlib.ExitStack() as kept:
-            for one, state in zip(parts, before, strict=True):
-                kept.callback(one.put, state, states=False)
-                kept.enter_context(one.attributes_kept())
+            for rng_state, state in zip(parts, before, strict=True):
+                kept.callback(rng_state.put, state, states=False)
+                kept.enter_context(rng_state.attributes_kept())
             yield
 
     @contextlib.contextmanager

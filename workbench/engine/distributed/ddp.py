@@ -140,7 +140,7 @@ class DDP(Single):
         return sync
 
     def _refuse_other_samples(self) -> None:
-        """Raise TaskError, when all ranks have begun a pass, if they read different samples of a stream."""
+        """Raise TaskError, when all ranks have begun a pass, if they read different samples."""
         if self._task.train is not None:
             refuse_other_samples(self._ranks, self._task.train)
 

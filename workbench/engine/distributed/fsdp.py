@@ -128,15 +128,19 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> Sha
 
 
 def _refuse_hooks(task: Task, ignored: Collection[nn.Parameter]) -> None:
-    """Raise TaskError for hooks on weights to be sharded: FSDP puts others in their place, on which no hook would run."""
+    """Raise TaskError for hooks on weights to be sharded.
+
+    FSDP puts other parameters in their place, on which no hook would run.
+    """
     for module in task.modules:
         for name, parameter in module.named_parameters():
             hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
             if hooks and parameter not in ignored:
                 raise TaskError(
-                    f"the parameter {name} has {counted(len(hooks), 'hook')} (register_hook, register_post_accumulate_grad_hook), and {NAME} puts "
-                    "another parameter in its place, on which hooks would not run: leave its layer out of the sharding (fsdp_ignored_modules), "
-                    "change the gradient in the loss or in on_before_optimizer_step, or take a config of type MULTI_GPU."
+                    f"the parameter {name} has {counted(len(hooks), 'hook')} (register_hook, "
+                    f"register_post_accumulate_grad_hook), and {NAME} puts another parameter in its place, "
+                    "on which hooks would not run: leave its layer out of the sharding "
+                    "(fsdp_ignored_modules), or take a config of type MULTI_GPU."
                 )
 
 

@@ -47,7 +47,7 @@ class FSDPWeights(WholeWeights):
         for parameter in self._renewed:
             parameter.data = torch.empty(0, dtype=parameter.dtype)
         self._used: set[int] = set()
-        """The ids of the parameters that have got a gradient on this rank since the last update, also one of zeros."""
+        """The ids of the parameters with a gradient on this rank since the last update, zeros too."""
         self._watch()
         self._ran = False
         """Whether a step was taken; before the first, torch has no weights to reshard."""
@@ -145,21 +145,25 @@ class FSDPWeights(WholeWeights):
         return powers.pow(1.0 / p).to(gradients[0].dtype)
 
     def average_unsharded(self, trained: Sequence[Tensor]) -> None:
-        """Average the gradients of parameters that are whole on each rank, and drop those of parameters that no rank has used: FSDP
-        gives them zeros, and in one process they would have none.
+        """Average the gradients of parameters that are whole on each rank, and drop those of
+        parameters that no rank has used: FSDP gives them zeros, and in one process they have none.
         """
-        given = [p for p in trained if not in_shards(p) or p.grad is not None]
-        counts = self._ranks.sums([float(id(p) in self._used if in_shards(p) else p.grad is not None) for p in given])
+        parameters = [p for p in trained if not in_shards(p) or p.grad is not None]
+        uses = [id(p) in self._used if in_shards(p) else p.grad is not None for p in parameters]
+        counts = self._ranks.sums(list(map(float, uses)))
         self._used.clear()
-        for parameter, count in zip(given, counts, strict=True):
+        for parameter, count in zip(parameters, counts, strict=True):
             if not count:
                 parameter.grad = None
             elif parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        self._ranks.mean([p.grad for p in given if not in_shards(p) and p.grad is not None])
+        self._ranks.mean([p.grad for p in parameters if not in_shards(p) and p.grad is not None])
 
     def _watch(self) -> None:
-        """Note from now on which parameters get a gradient: autograd knows it of the whole ones, which each unit has from its forward on."""
+        """Note from now on which parameters get a gradient.
+
+        Autograd knows it of the whole parameters, which each unit has from its first forward on.
+        """
         claimed: set[nn.Parameter] = set()
         for unit in self._units:
             owners = [part._parameters for part in unit.modules()]
@@ -173,11 +177,15 @@ class FSDPWeights(WholeWeights):
             unit.register_forward_pre_hook(torch.compiler.disable(lambda *_, watch=watch: watch()))
 
     def _watch_unit(self, waiting: list[tuple[dict[str, Any], str, nn.Parameter]]) -> None:
-        """Watch the whole parameters of a unit. waiting: those that have not been watched yet; a frozen one stays there."""
+        """Watch the whole parameters of a unit.
+
+        waiting: those that are not watched yet; a frozen one stays there.
+        """
         for place in list(waiting):
             slots, name, parameter = place
             if slots[name].requires_grad:
-                slots[name].register_post_accumulate_grad_hook(functools.partial(self._note_use, id(parameter)))
+                note = functools.partial(self._note_use, id(parameter))
+                slots[name].register_post_accumulate_grad_hook(note)
                 waiting.remove(place)
 
     def _note_use(self, parameter: int, _: Tensor) -> None:
@@ -185,7 +193,7 @@ class FSDPWeights(WholeWeights):
 
     @contextlib.contextmanager
     def padding(self) -> Iterator[None]:
-        """Context manager for a step on a padding batch, which counts as the use of no parameter."""
+        """Context manager for a step on a padding batch, which uses no parameter."""
         used = self._used.copy()
         try:
             yield

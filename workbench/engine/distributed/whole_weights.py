@@ -53,7 +53,7 @@ class WholeWeights:
         """Free, after a forward without a backward, the memory that only a step needs."""
 
     def padding(self) -> contextlib.AbstractContextManager[None]:
-        """Context manager for a step on a padding batch, which counts as the use of no parameter."""
+        """Context manager for a step on a padding batch, which uses no parameter."""
         return contextlib.nullcontext()
 
     def reset(self) -> None:

@@ -160,9 +160,10 @@ class SharedLoader(CountedLoader):
     """A loader of data without indices: each rank reads all batches and keeps its own."""
 
     def __init__(
-        self, dataset: Any, share: RankShard, seed: int, note_first: Callable[[int], None], **options: Any
-    ) -> None:
-        """note_first: called in each pass with a checksum of its first batches, whichever rank they are for."""
+        self, dataset: Any, share: RankShard, seed: int, note_first: Callable[[int], None],
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """note_first: called in each pass with a checksum of its first batches, of any rank."""
         super().__init__(dataset, **options)
         self.share, self.note_first = share, note_first
         self.common_rng = CommonRng(seed) if self.num_workers == 0 else None
@@ -201,7 +202,7 @@ class ShardBatches:
         return own
 
     def _read(self, item: Any) -> Any:
-        """Take note of the next batch of any rank; returns it, or a copy of one that is kept while others are read."""
+        """Take note of the next batch of any rank; returns it, or a copy where it is kept."""
         number, self._number = self._number, self._number + 1
         if number < _COMPARED:
             batch = item.batch if type(item) is Collated else item

@@ -88,7 +88,7 @@ class DataSpec:
         self.share = RankShard()
         """The batches that this rank reads."""
         self.first_read: int | None = None
-        """Of a stream that this rank reads for all ranks: a checksum of the first batches of the latest pass."""
+        """Of a stream that this rank reads for all: a checksum of the first batches of a pass."""
         self.preloaded: Preloaded | None = None
         """Its samples in memory, if `preload` has read them; they replace one data set of the user's."""
 
@@ -292,10 +292,14 @@ class DataSpec:
         self.first_read = crc
 
     def _may_reuse_memory(self) -> bool:
-        """Whether the user's code makes the batches, whose memory it may fill again for the next one."""
-        return self.parts.collate_fn is not None or (self.parts.ready and not isinstance(users_data(self.parts.dataset), (list, tuple)))
+        """Whether the user's code makes the batches, and may fill their memory again."""
+        parts = self.parts
+        is_listed = isinstance(users_data(parts.dataset), (list, tuple))
+        return parts.collate_fn is not None or (parts.ready and not is_listed)
 
-    def _made_loader(self, settings: Settings, share: RankShard, batch_size: int | None, train: bool) -> Loader:
+    def _made_loader(
+        self, settings: Settings, share: RankShard, batch_size: int | None, train: bool
+    ) -> Loader:
         parts = self.parts
         if settings.preload and self.preloaded is not None and self.preloaded.users is parts.dataset:
             parts = replace(parts, dataset=self.preloaded)
@@ -326,7 +330,8 @@ class DataSpec:
                 common["collate_fn"] = CountingCollate(common["collate_fn"])
             batch_size = None if parts.ready else size
             if share.several:
-                return SharedLoader(parts.dataset, share, settings.seed, self._note_first, batch_size=batch_size, **common)
+                common["batch_size"] = batch_size
+                return SharedLoader(parts.dataset, share, settings.seed, self._note_first, **common)
             return CountedLoader(parts.dataset, batch_size=batch_size, **common)
         if parts.ready:
             common["sampler"] = ResumableBatchSampler(self._sampler(parts, settings, train, generator), generator, share)
