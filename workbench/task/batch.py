@@ -103,7 +103,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 def copied(batch: Any) -> Any:
     """A copy of the batch, in the same containers, with memory of its own."""
     if isinstance(batch, PackedSequence):
-        return PackedSequence(*map(copied, batch))  # type: ignore[arg-type]
+        return PackedSequence(*map(copied, batch))
     if isinstance(batch, Tensor):
         if batch.requires_grad:
             return batch

@@ -165,6 +165,7 @@ class FSDPWeights(WholeWeights):
         Autograd knows it of the whole parameters, which each unit has from its first forward on.
         """
         claimed: set[nn.Parameter] = set()
+        compiler: Any = torch.compiler
         for unit in self._units:
             owners = [part._parameters for part in unit.modules()]
             waiting = [
@@ -174,7 +175,7 @@ class FSDPWeights(WholeWeights):
             ]  # fmt: skip
             claimed.update(parameter for _, _, parameter in waiting)
             watch = functools.partial(self._watch_unit, waiting)
-            unit.register_forward_pre_hook(torch.compiler.disable(lambda *_, watch=watch: watch()))
+            unit.register_forward_pre_hook(compiler.disable(lambda *_, watch=watch: watch()))
 
     def _watch_unit(self, waiting: list[tuple[dict[str, Any], str, nn.Parameter]]) -> None:
         """Watch the whole parameters of a unit.
