@@ -20,8 +20,9 @@ from workbench.engine.checkpoint.files import read_state, restoring
 from workbench.engine.checkpoint.fit_state import first_steps, restore
 from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
+from workbench.engine.data.common_stream import in_step
 from workbench.engine.data.first_batches import first_batches
-from workbench.engine.data.loaders import in_step, with_sample_counts
+from workbench.engine.data.loaders import with_sample_counts
 from workbench.engine.optim.optimizer_handle import shares
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session

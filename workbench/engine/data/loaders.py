@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from torch.utils.data import DataLoader
@@ -15,7 +15,7 @@ from workbench.engine.data.resumable_loader import ResumableLoader
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
 from workbench.task.batch import copied
-from workbench.task.data.loader_parts import length_of, users_data
+from workbench.task.data.loader_parts import length_of
 from workbench.task.data.samplers import is_shuffling, number_of_samples
 from workbench.task.data.spec import (
     DataSpec,
@@ -468,39 +468,6 @@ class NoLoaders(Loaders):
 
     def close(self) -> None:
         """There is nothing to end."""
-
-
-def refuse_other_samples(ranks: ProcessGroup, spec: DataSpec) -> None:
-    """Raise TaskError, on all ranks, if they read different samples of a stream.
-
-    All ranks call it when each has begun to read.
-    """
-    if spec.first_read is not None and len(set(ranks.all_gather_object(spec.first_read))) > 1:
-        raise TaskError(
-            f"the ranks read different samples of {spec.name} "
-            f"({type(users_data(spec.parts.dataset)).__name__}), of which some would be left out and "
-            "others come twice: each rank must read the whole stream, in the same order, and the "
-            "workbench gives each its share of the batches. A stream that divides itself by rank should "
-            "yield all samples (dividing them by get_worker_info() is right), and one that draws random "
-            "numbers needs a seed that is the same on all ranks."
-        )
-
-
-def in_step(
-    ranks: ProcessGroup, spec: DataSpec, batches: Iterable[Any], until: Callable[[], bool]
-) -> Iterator[Any]:
-    """The batches of a set that is evaluated, in step with the other ranks (`ProcessGroup.rounds`).
-
-    Raises TaskError, on all ranks, if they read different samples.
-    """
-
-    def checked() -> Iterator[Any]:
-        iterator = iter(batches)
-        first = list(itertools.islice(iterator, 1))
-        refuse_other_samples(ranks, spec)
-        yield from itertools.chain(first, iterator)
-
-    return ranks.rounds(checked() if ranks.several else batches, until)
 
 
 def with_sample_counts(task: Task, loader: Loader, batches: Iterable[Any]) -> Iterator[Any]:

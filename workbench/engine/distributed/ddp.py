@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from workbench.engine.data.loaders import Loaders, refuse_other_samples
+from workbench.engine.data.common_stream import refuse_other_samples
+from workbench.engine.data.loaders import Loaders
 from workbench.engine.distributed.process_group import MultiProcessGroup, StepSync
 from workbench.engine.distributed.single import Single
 from workbench.engine.distributed.task_module import TaskModule

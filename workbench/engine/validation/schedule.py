@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.commands import Stop
 from workbench.engine.control import Control
-from workbench.engine.data.loaders import in_step
+from workbench.engine.data.common_stream import in_step
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.optim import averaged_model
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
