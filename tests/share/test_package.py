@@ -158,6 +158,50 @@ class Reduced(Holder):
         return {k: v for k, v in self.__dict__.items() if k != "lock"}
 
 
+class Hooked(nn.Module):
+    """Hooks on a parameter, on one inside a parametrization and on a loose tensor, one with a handle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
+        self.loose = torch.ones(3, requires_grad=True)
+        self.same = False
+        mask = torch.tensor([[0.0], [1.0]])
+        self.handle = self.layer.bias.register_hook(lambda gradient: gradient * mask[:, 0])
+        self.layer.parametrizations.weight.original1.register_post_accumulate_grad_hook(self.masked)
+        self.loose.register_hook(lambda gradient: gradient * 0)
+        self.optimizer = torch.optim.SGD([self.loose], lr=0.1)
+        self.optimizer.register_step_post_hook(lambda optimizer, *_: self.loose.data.fill_(7))
+
+    def masked(self, parameter: torch.Tensor) -> None:
+        self.same = parameter is self.layer.parametrizations.weight.original1
+        assert parameter.grad is not None
+        parameter.grad[0] = 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_hooks_on_tensors_and_optimizers_arrive() -> None:
+    module = there_and_back(Hooked())
+    (module.layer(torch.ones(1, 3)).sum() + module.loose.sum()).backward()
+    direction = module.layer.parametrizations.weight.original1
+    assert module.layer.bias.grad.tolist() == [0, 1]
+    assert direction.grad[0].abs().max() == 0 < direction.grad[1].abs().max()
+    assert module.same
+    assert module.loose.grad.tolist() == [0, 0, 0]
+    module.handle.remove()
+    module.layer(torch.ones(1, 3)).sum().backward()
+    assert module.layer.bias.grad.tolist() == [1, 2]
+    module.optimizer.step()
+    assert module.loose.tolist() == [7, 7, 7]
+
+
+def test_an_error_names_the_hook() -> None:
+    lock, layer = threading.Lock(), nn.Linear(3, 2)
+    layer.weight.register_hook(lambda gradient: lock and gradient)
+    with pytest.raises(PackageError, match=r"model.*\['weight'\] -> its hook -> lock cannot be sent"):
+        pack(layer, names={"model": layer})
+
+
 @pytest.mark.parametrize(
     ("part", "words"),
     [

@@ -390,7 +390,8 @@ class _Pass:
     def _in_windows(self, sure: int) -> Iterator[Sequence[Any]]:
         """Yield the rest of the batches in windows. All ranks are known to have the first `sure` windows."""
         session = self._session
-        found = session.meter.waiting(windows(self._batches, self._size, session.data.samples), session.timer)
+        read = windows(self._batches, self._size, session.data.samples, session.data.kept)
+        found = session.meter.waiting(read, session.timer)
         return session.parallel.rounds(found, sure)
 
 

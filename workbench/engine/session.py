@@ -263,7 +263,10 @@ class Session:
         Buffers, attributes, random numbers and logged values are restored afterwards.
         """
         batch = item.batch if isinstance(item, Piece) else item
-        with rng.preserved(), self.hooks.discarding_logs(), kept_state(self.task.modules), self.precision.autocast():
+        with (
+            rng.preserved(), self.hooks.discarding_logs(), kept_state(self.task.modules),
+            self.weights.padding(), self.precision.autocast(),
+        ):  # fmt: skip
             step(self.to_device(batch, stage))
 
     def drive(self, handle: Handle) -> None:

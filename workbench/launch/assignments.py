@@ -20,6 +20,7 @@ from workbench.engine.checkpoint.files import read_state, restoring
 from workbench.engine.checkpoint.fit_state import first_steps, restore
 from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.engine.checkpoint.weights_copy import WeightsCopy
+from workbench.engine.data.common_stream import in_step
 from workbench.engine.data.first_batches import first_batches
 from workbench.engine.data.loaders import with_sample_counts
 from workbench.engine.optim.optimizer_handle import shares
@@ -247,7 +248,8 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
     loader = spec.loader(session.settings)
     set_epoch(loader, session.state.epoch)
     count = limits.limited_batches(length_of(loader), getattr(session.settings, name), name)
-    return session.ranks.rounds(with_sample_counts(session.task, loader, first_batches(loader, count)), lambda: inbox.has(Stop))
+    batches = with_sample_counts(session.task, loader, first_batches(loader, count))
+    return in_step(session.ranks, spec, batches, lambda: inbox.has(Stop))
 
 
 def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:

@@ -10,6 +10,10 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
+
+from workbench.share.pickling import hooks_of
+
 _DEEPEST = 40
 _LOCKS: tuple[type, ...] = (
     type(threading.Lock()), type(threading.RLock()), threading.Thread, threading.local,
@@ -55,6 +59,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((".__self__", value.__self__), (".__func__", value.__func__))
     elif isinstance(value, functools.partial):
         yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+    elif isinstance(value, torch.Tensor):
+        for hooks in hooks_of(value):
+            yield from ((" -> its hook", hook) for hook in (hooks or {}).values())
     elif isinstance(value, type):
         yield from ((f".{name}", item) for name, item in vars(value).items())
     else:

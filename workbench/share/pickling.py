@@ -7,6 +7,8 @@ import io
 import mmap
 import os
 import pickle
+import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +41,10 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
             return (_same, (one,)) if one is not obj else (storage_over, (_bytes_of(one),))
         if type(obj) is torch.Tensor:
             self.tensors[id(obj)] = obj
+        if isinstance(obj, torch.Tensor) and obj.is_leaf and any(hooks := hooks_of(obj)):
+            return _reduce_hooked(obj, hooks)
+        if isinstance(obj, torch.optim.Optimizer) and any(_optimizer_hooks(obj).values()):
+            return _reduce_optimizer(obj)
         if type(obj) is np.ndarray or type(obj) is np.memmap:
             return _reduce_array(obj)
         if isinstance(obj, torch.nn.Module) and parametrize.is_parametrized(obj):
@@ -114,6 +120,42 @@ def _tensor_of_new_dtype(storage: torch.UntypedStorage, *rest: Any) -> torch.Ten
 
 def _same(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     return storage
+
+
+def hooks_of(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """The hooks of a leaf tensor by their ids: before and after its gradient is accumulated."""
+    return tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+
+
+def _reduce_hooked(tensor: torch.Tensor, hooks: tuple[Any, Any]) -> Any:
+    """Pickle a tensor with its hooks, which torch leaves out; set last, since they may use it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's warning that hooks are left out
+        rebuild, arguments = tensor.__reduce_ex__(5)[:2]  # type: ignore[no-untyped-call]
+    return rebuild, arguments, hooks, None, None, _set_hooks
+
+
+def _set_hooks(tensor: Any, hooks: tuple[Any, Any]) -> None:
+    tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks
+
+
+def _optimizer_hooks(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The hooks of an optimizer's step, state_dict and load_state_dict, by their attributes."""
+    names = [name for name in vars(optimizer) if re.fullmatch(r"_optimizer_\w+_hooks", name)]
+    return {name: vars(optimizer)[name] for name in names}
+
+
+def _reduce_optimizer(optimizer: torch.optim.Optimizer) -> Any:
+    """Pickle an optimizer with its hooks, which torch leaves out."""
+    reduced: Any = optimizer.__reduce_ex__(5)
+    rebuild, arguments, state, *_ = reduced
+    return rebuild, arguments, (state, _optimizer_hooks(optimizer)), None, None, _set_optimizer
+
+
+def _set_optimizer(optimizer: Any, state: tuple[Any, dict[str, Any]]) -> None:
+    attributes, hooks = state
+    optimizer.__setstate__(attributes)
+    vars(optimizer).update(hooks)
 
 
 def _reduce_parametrized(module: torch.nn.Module) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import zlib
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -99,6 +100,29 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return batch.to(device) if hasattr(batch, "to") else batch
 
 
+def copied(batch: Any) -> Any:
+    """A copy of the batch, in the same containers, with memory of its own."""
+    if isinstance(batch, PackedSequence):
+        return PackedSequence(*map(copied, batch))
+    if isinstance(batch, Tensor):
+        if batch.requires_grad:
+            return batch
+        pinned = torch.cuda.is_initialized() and batch.is_pinned()  # type: ignore[no-untyped-call]
+        return torch.empty_like(batch, pin_memory=True).copy_(batch) if pinned else batch.clone()
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(copied, batch))
+    if type(batch) in (tuple, list):
+        return type(batch)(map(copied, batch))
+    if type(batch) is dict:
+        return {key: copied(value) for key, value in batch.items()}
+    if callable(getattr(batch, "clone", None)):
+        return batch.clone()
+    try:
+        return copy.deepcopy(batch)
+    except Exception:  # noqa: BLE001 - the object of another library is kept as it is
+        return batch
+
+
 def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:
     """A mapping of the same kind on `device`; one with a `to` (a TensorDict, a BatchEncoding) moves itself."""
     if hasattr(batch, "to"):
@@ -112,6 +136,27 @@ def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:
             own[key] = value
         return own
     return type(batch)(moved)  # type: ignore[call-arg]
+
+
+def checksum_of(batch: Any, crc: int = 0) -> int:
+    """A checksum of the tensors, arrays, strings and numbers in a batch."""
+    if isinstance(batch, Tensor):
+        if batch.layout is not torch.strided:
+            return zlib.crc32(repr(batch).encode(), crc)
+        batch = batch.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    if isinstance(batch, np.ndarray) and not batch.dtype.hasobject:
+        return zlib.crc32(batch.tobytes(), crc)
+    if isinstance(batch, Mapping):
+        batch = [part for item in batch.items() for part in item]
+    if isinstance(batch, (list, tuple)):
+        for part in batch:
+            crc = checksum_of(part, crc)
+        return crc
+    if isinstance(batch, (str, bytes, int, float, complex)) or batch is None:
+        return zlib.crc32(repr(batch).encode(), crc)
+    if isinstance(batch, np.generic):
+        return zlib.crc32(batch.tobytes(), crc)
+    return zlib.crc32(type(batch).__name__.encode(), crc)
 
 
 def on_host(values: Sequence[Tensor | float]) -> list[float]:

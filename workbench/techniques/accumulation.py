@@ -40,10 +40,19 @@ def _unknown() -> None:
     """The number of samples where it is not known."""
 
 
-def windows(batches: Iterable[Batch], size: int, samples: Callable[[], int | None] = _unknown) -> Iterator[Window[Batch]]:
+def _same(batch: Batch) -> Batch:
+    return batch
+
+
+def windows(
+    batches: Iterable[Batch], size: int, samples: Callable[[], int | None] = _unknown,
+    keep: Callable[[Batch], Batch] = _same,
+) -> Iterator[Window[Batch]]:  # fmt: skip
     """Yield the batches in windows of `size`; the last window may be shorter.
 
     samples: returns the number of samples of the latest batch, or None where it is not known.
+    keep: returns what is kept of a batch while the others of its window are read. The whole window
+    is read before its first batch is used, whose share depends on all.
     """
     iterator = iter(batches)
     if size == 1:
@@ -56,7 +65,7 @@ def windows(batches: Iterable[Batch], size: int, samples: Callable[[], int | Non
         window: Window[Batch] = Window()
         counts = window.samples = []
         for batch in itertools.islice(iterator, size):
-            window.append(batch)
+            window.append(keep(batch) if len(counts) < size - 1 else batch)
             counts.append(samples())
         if not window:
             return

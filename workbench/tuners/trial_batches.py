@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.engine.data.first_batches import first_batches
 from workbench.settings import Settings
+from workbench.task.batch import copied
 from workbench.task.data.loader_parts import length_of
 from workbench.task.data.spec import Loader, set_epoch
 from workbench.task.errors import TaskError
@@ -45,7 +46,8 @@ def cycled_windows(
 
     def batches() -> Iterator[Any]:
         set_epoch(loader, next(epochs))  # each pass is another epoch, as in a fit
-        return _epoch(loader, task, settings)
+        read = _epoch(loader, task, settings)
+        return map(copied, read) if loader.reuses_memory else read  # a search may keep windows
 
     def samples() -> int | None:
         return loader.samples

@@ -122,6 +122,57 @@ def test_a_run_goes_on_in_the_middle_of_a_stream(kind, steps, tmp_path):
     assert len(list(data)) == ROWS
 
 
+class Fails(Seen):
+    """Its sixth step fails."""
+
+    def forward(self, x):
+        if len(self.rows) == 5:
+            raise RuntimeError("a broken step")
+        return super().forward(x)
+
+
+class Drawing(Sticky):
+    """Has a generator of its own, and an iterator that is half read between two passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.rng, self.rows = torch.Generator().manual_seed(0), iter(range(1000))
+
+    def __iter__(self):
+        next(self.rows)
+        for row in super().__iter__():
+            yield {"x": row["x"] + torch.rand((), generator=self.rng)}
+
+
+@pytest.mark.parametrize("make", [Sticky, Drawing])
+@pytest.mark.parametrize(
+    ("model", "settings", "error"),
+    [
+        (Seen, {"max_steps": 24}, "begins each pass where"),
+        (Fails, {"max_steps": 24}, "a broken step"),
+        (Seen, {"max_steps": 4}, None),
+        (Seen, {"max_epochs": 1, "max_steps": 24}, None),
+    ],
+    ids=["refused", "failed", "stopped within the pass", "ended after the pass"],
+)  # fmt: skip
+def test_the_users_own_stream_begins_where_it_began(make, model, settings, error, tmp_path):
+    data, began = make(), make()
+    bench = trained(data, tmp_path, 3, Seen())
+    first = bench.fit().result()
+    if make is Drawing:
+        began.rng.set_state(data.rng.get_state())
+    again = trained(data, tmp_path, None, model())
+    job = again.fit(start=first.id, **settings)
+    if error is None:
+        assert job.result().status == "finished"
+    else:
+        with pytest.raises(Exception, match=error):
+            job.result()
+    rows = [row["x"].item() for row in data]
+    assert rows == [row["x"].item() for row in began]
+    assert len(rows) == ROWS
+
+
 @pytest.mark.parametrize("steps", [3, 6])
 def test_a_stream_that_never_returns_to_its_start_is_refused(steps, tmp_path):
     """The epochs after the resumed one would miss its first rows: after the middle of an epoch, and after its end."""

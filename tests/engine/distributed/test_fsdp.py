@@ -80,6 +80,49 @@ def test_steps_that_weigh_themselves() -> None:
     same(sharded(weighted, data, PLAIN), alone(weighted, data, {**PLAIN, "accumulate_grad_batches": 2}, 4))
 
 
+class ZeroAtFirst(nn.Module):
+    """Gradients of zero for weights that are used (LoRA's A while its B is zero), none for a layer that no batch uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.base, self.a, self.b = nn.Linear(6, 3), nn.Linear(6, 8, bias=False), nn.Linear(8, 3)
+        self.gates, self.unused = nn.ModuleList(nn.Linear(6, 3) for _ in range(2)), nn.Linear(6, 6)
+        nn.init.zeros_(self.b.weight)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        gate = self.gates[int(x[0, 5] > 0)](x)  # the update decides which of them it uses
+        return self.base(x) + self.b(self.a(x)) + gate
+
+
+@pytest.mark.parametrize(
+    ("samples", "environment"),
+    [
+        (48, {"FSDP_VERSION": "2", "FSDP_ACTIVATION_CHECKPOINTING": "true"}),
+        # In the last round rank 1 runs a batch of the other gate again, with weight 0.
+        (52, {"FSDP_AUTO_WRAP_POLICY": "NO_WRAP"}),
+    ],
+    ids=["units", "one unit"],
+)  # fmt: skip
+def test_a_gradient_of_zeros_is_one_and_no_gradient_is_none(samples: int, environment: dict[str, str]) -> None:
+    x, y = labelled(samples).tensors
+    x[:, 5] = 1.0 - torch.arange(samples) // 8 % 2
+    given, settings = {"train": (x, y), "loss": F.cross_entropy}, {**PLAIN, "shuffle": False}
+    ranks = sharded(ZeroAtFirst, given, settings, **environment)
+    same(ranks, alone(ZeroAtFirst, given, settings))  # no gradient has no norm (NaN), and one of zeros has the norm 0
+    names = [name for name, _ in ZeroAtFirst().named_parameters()]
+    norms = dict(zip(names, ranks["layers"].T, strict=True))
+    assert norms["a.weight"][0] == 0
+    assert 0 < np.isnan(norms["gates.1.weight"]).sum() < len(norms["gates.1.weight"])
+    assert torch.equal(ranks["weights"]["unused.weight"], ZeroAtFirst().unused.weight)
+
+
+def hooked() -> nn.Sequential:
+    net = plain_net()
+    net[2].bias.register_hook(lambda gradient: gradient * 0)
+    return net
+
+
 def test_one_machine_each_and_data_of_one_batch() -> None:
     """A copy on each machine (HYBRID_SHARD), and rounds in which two of three ranks never had a batch."""
 
@@ -99,8 +142,9 @@ def test_one_machine_each_and_data_of_one_batch() -> None:
         (functools.partial(Learner, picky=True), {}, "returned None on 1 of 2 ranks"),
         (functools.partial(Learner, make=torch.optim.LBFGS), {}, "LBFGS"),
         (TwoSided, {}, "several optimizers"),
+        (lambda: Learner(hooked()), {}, r"the parameter net.2.bias has 1 hook .*fsdp_ignored_modules"),
     ],
-    ids=["None", "LBFGS", "several"],
+    ids=["None", "LBFGS", "several", "a hook"],
 )
 def test_what_cannot_be_is_refused_on_all_ranks(make: Any, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(TaskError, match=words):

@@ -3,13 +3,14 @@
 import contextlib
 import functools
 import itertools
+import os
 import random
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -170,14 +171,6 @@ PLAIN = {"max_epochs": 2, "lr": 0.05, "num_sanity_val_steps": 0, "batch_size": 4
 CE = {"loss": F.cross_entropy, "optimizer": sgd}
 
 
-class Halved(IterableDataset):
-    """Splits itself by rank, unequally."""
-
-    def __iter__(self):
-        rank = dist.get_rank() if dist.is_initialized() else 0
-        yield from itertools.islice(labelled(60), 0, None, 1 + 2 * rank)
-
-
 @pytest.mark.parametrize("make", [lambda: Stream(labelled(37)), lambda: wb.batches(list(DataLoader(labelled(37), 4))), lambda: labelled(5)])
 def test_data_without_numbers_train_as_in_one_process(make):
     """Each rank's round is a window of one process; a validation counts every sample once."""
@@ -188,16 +181,98 @@ def test_data_without_numbers_train_as_in_one_process(make):
     assert torch.equal(ranks[0]["weights"]["0.weight"], ranks[1]["weights"]["0.weight"])
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_ranks_with_unequal_parts_come_to_an_end_together(workers):
-    def rank():
-        settings = {**PLAIN, "num_workers": workers, "check_val_every_n_epoch": 1}
-        return fit(plain_net(), {"train": Halved(), "val": Halved(), **CE}, settings)
+class ByRank(IterableDataset):
+    """Each rank reads its own share, as `DistributedSampler` does for data with indices."""
 
-    one, other = on_ranks(2, rank)
-    assert len(one["loss"]) == len(other["loss"]) > 8
-    np.testing.assert_array_equal(one["loss"], other["loss"])
-    assert one["checks"] == other["checks"]
+    def __iter__(self):
+        yield from itertools.islice(labelled(37), int(os.environ.get("RANK", 0)), None, 2)
+
+
+class Within(IterableDataset):
+    """A stream whose reader, deep inside, is another one."""
+
+    def __init__(self, reader):
+        self.reader = reader
+
+    def __iter__(self):
+        yield from self.reader
+
+
+class NoSeed(IterableDataset):
+    """Each process draws other samples."""
+
+    def __iter__(self):
+        for number in np.random.default_rng().permutation(37):
+            yield labelled(37)[number]
+
+
+class ByWorker(IterableDataset):
+    """Loader workers divide it, which is right."""
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        yield from itertools.islice(labelled(37), first, None, step)
+
+
+DIFFERENT = {
+    "by rank": (ByRank, {}),
+    "by rank in loader workers": (ByRank, {"num_workers": 1}),
+    "within another": (lambda: Within(DataLoader(Within(ByRank()), batch_size=None)), {"accumulate_grad_batches": 2}),
+    "ready batches": (lambda: DataLoader(Within(DataLoader(ByRank(), 4)), batch_size=None), {}),
+    "no seed": (NoSeed, {}),
+}
+
+
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_ranks_that_read_different_samples_stop_before_an_update(kind):
+    make, settings = DIFFERENT[kind]
+    with pytest.raises(TaskError, match=r"the ranks read different samples of train .* should yield all samples"):
+        on_ranks(2, lambda: fit(plain_net(), {"train": make(), **CE}, {**PLAIN, **settings}))
+
+
+def test_ranks_that_evaluate_different_samples_stop():
+    given = {"train": labelled(16).tensors, "val": ByRank(), **CE}
+    with pytest.raises(TaskError, match=r"the ranks read different samples of val \(ByRank"):
+        on_ranks(2, lambda: fit(plain_net(), given, PLAIN))
+
+
+def test_loader_workers_may_divide_a_stream():
+    given = {"train": ByWorker(), "val": ByWorker(), **CE}
+    ranks = on_ranks(2, lambda: fit(plain_net(), given, {**PLAIN, "num_workers": 2}))
+    same(ranks[0], fit(plain_net(), given, {**PLAIN, "num_workers": 2, "accumulate_grad_batches": 2}))
+
+
+class OneBuffer(IterableDataset):
+    """Fills the same memory with each batch."""
+
+    def __iter__(self):
+        x, y = torch.empty(4, 6), torch.empty(4, dtype=torch.long)
+        for own_x, own_y in DataLoader(labelled(40), 4):
+            x.copy_(own_x)
+            y.copy_(own_y)
+            yield {"x": x, "y": [y]}
+
+
+class OfDict(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = plain_net()
+
+    def training_step(self, batch):
+        return F.cross_entropy(self.net(batch["x"]), batch["y"][0])
+
+    def configure_optimizers(self):
+        return sgd(self.parameters(), lr=0.05)
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_a_batch_is_kept_while_those_of_other_ranks_are_read(windows):
+    given, settings = {"train": DataLoader(OneBuffer(), batch_size=None)}, {**PLAIN, "batch_size": 1}
+    ranks = on_ranks(2, lambda: fit(OfDict(), given, {**settings, "accumulate_grad_batches": windows}))
+    batches = wb.batches([{"x": x, "y": [y]} for x, y in DataLoader(labelled(40), 4)])
+    alone = fit(OfDict(), {"train": batches}, {**settings, "accumulate_grad_batches": 2 * windows})
+    same(ranks[0], alone)
 
 
 class Unseeded(RandomSampler):

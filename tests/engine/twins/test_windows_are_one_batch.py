@@ -9,11 +9,14 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.data import IterableDataset
 
+import workbench as wb
 from tests.combinations import pairs
 from tests.conftest import count
 from tests.engine.learners import fitted, sentences
-from tests.engine.problems import labelled, plain_net, sgd
+from tests.engine.problems import labelled, loss_of, plain_net, same_weights, sgd
+from tests.reference import loop
 
 pytestmark = pytest.mark.usefixtures("one_thread_each")
 CE = F.cross_entropy
@@ -128,3 +131,84 @@ def test_a_batch_that_is_left_out_does_not_count(tmp_path):
     a = fitted(one, data, tmp_path / "a", batch_size=4, accumulate_grad_batches=3, shuffle=False)
     b = fitted(other, there, tmp_path / "b", batch_size=8, shuffle=False)
     same_run(a, b, one, other)
+
+
+class OneBuffer(IterableDataset):
+    """Fills the same memory with each batch of 8, as readers of audio and replay buffers do. `form`: makes the batch of it."""
+
+    def __init__(self, form):
+        self.form = form
+
+    def __iter__(self):
+        x, y = torch.empty(8, 6), torch.empty(8, dtype=torch.long)
+        for own_x, own_y in fresh():
+            x.copy_(own_x)
+            y.copy_(own_y)
+            yield self.form(x, y)
+
+
+def fresh():
+    return torch.utils.data.DataLoader(labelled(80), 8)
+
+
+class Ring:
+    """Reads one batch ahead of that which it gives, into one of two buffers."""
+
+    def __init__(self):
+        self.buffers = [(torch.empty(8, 6), torch.empty(8, dtype=torch.long)) for _ in range(2)]
+
+    def __iter__(self):
+        ready = None
+        for number, batch in enumerate(fresh()):
+            now = self.buffers[number % 2]
+            for own, value in zip(now, batch, strict=True):
+                own.copy_(value)
+            if ready is not None:
+                yield ready
+            ready = now
+        yield ready
+
+
+def collated():
+    """A collate function with a buffer of its own."""
+    x, y = torch.empty(8, 6), torch.empty(8, dtype=torch.long)
+
+    def collate(samples):
+        for row, sample in enumerate(samples):
+            x[row], y[row] = sample
+        return x[: len(samples)], y[: len(samples)]
+
+    return torch.utils.data.DataLoader(labelled(80), 8, collate_fn=collate)
+
+
+def ready(form):
+    return lambda: torch.utils.data.DataLoader(OneBuffer(form), batch_size=None)
+
+
+REUSED = {
+    "a tuple": ready(lambda x, y: (x, y)),
+    "arrays": ready(lambda x, y: (x.numpy(), y.numpy())),
+    "wb.batches": lambda: wb.batches(OneBuffer(lambda x, y: (x, y))),
+    "one read ahead": lambda: wb.batches(Ring()),
+    "a collate function": collated,
+}
+
+
+@pytest.mark.parametrize("windows", [1, 4])
+@pytest.mark.parametrize("kind", REUSED)
+def test_memory_that_is_filled_again(kind, windows, tmp_path):
+    """Equal to the bit to a plain loop, which uses each batch before it reads the next; the last window has two batches."""
+    model, twin = plain_net(), plain_net()
+    made = wb.Workbench(model, train=REUSED[kind](), loss=CE, optimizer=sgd, lr=0.05, root=tmp_path, accelerator="cpu")
+    run = made.fit(max_epochs=2, accumulate_grad_batches=windows).result()
+    expected = loop.fit(twin, loss_of, sgd(twin.parameters(), lr=0.05), list(fresh()), 2, accumulate=windows)
+    assert run.history["loss"].tolist() == expected["loss"]
+    assert same_weights(model, twin)
+
+
+def test_a_search_reads_memory_that_is_filled_again(tmp_path):
+    curves = []
+    for data in (REUSED["a tuple"](), wb.batches(list(fresh()))):
+        made = wb.Workbench(plain_net(), train=data, loss=CE, optimizer=sgd, root=tmp_path, accelerator="cpu")
+        curves.append(made.find_lr(num_training=8, accumulate_grad_batches=3).result().losses)
+    np.testing.assert_array_equal(*curves)

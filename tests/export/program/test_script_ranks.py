@@ -10,7 +10,7 @@ import pytest
 
 import workbench as wb
 from tests.export.export_running import Runner, check, lint, make_bench
-from workbench.events import RunStarted
+from workbench.events import RunStarted, Validated
 from workbench.export.errors import ExportError
 from workbench.runs.run import Run
 
@@ -89,6 +89,29 @@ def test_on_another_number_of_processes(runner: Runner, tmp_path: Path) -> None:
     assert len(one.losses) == 2 * 9
     assert np.isfinite(one.losses).all()
     assert one.lrs[-1] == pytest.approx(one.lrs[0] / 18)  # the schedule has the length of this run
+
+
+DATA = "nn.Linear(8, 3), train=(x[:96], y[:96]), val=(x[:40], y[:40]), loss=F.cross_entropy"
+PLAIN = f"{DATA}, batch_size=8, max_epochs=2, accelerator='cpu'"
+RIGHT = "metrics={'right': lambda o, t: (o.argmax(1) == t).float()}"
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_the_script_of_one_process_records_the_losses_of_all(windows: int, runner: Runner, tmp_path: Path) -> None:
+    """On two processes an update has twice as many batches: as in a run that accumulates these."""
+    stops = ", early_stopping=[wb.EarlyStopping(monitor='train_loss', patience=9)]" if windows == 1 else ""
+    alone = make_bench(tmp_path, f"{PLAIN}, {RIGHT}, accumulate_grad_batches={2 * windows}")
+    expected = alone.fit().result()
+    bench = make_bench(tmp_path, f"{PLAIN}, {RIGHT}{stops}, accumulate_grad_batches={windows}")
+    bench.fit().result()
+    script = bench.export(tmp_path / "train.py")
+    lint(script)
+    two = runner.run_two(script)
+    np.testing.assert_allclose(two.losses, expected.history["loss"], rtol=1e-5)
+    checks = [event.metrics for event in expected.outline if isinstance(event, Validated)]
+    assert len(checks) == len(two.validated) == 2
+    for check_of_one, line in zip(checks, two.validated, strict=True):
+        assert {name: line[name] for name in check_of_one} == pytest.approx(check_of_one, rel=1e-5)
 
 
 HEARS = (

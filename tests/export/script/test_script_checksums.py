@@ -68,6 +68,8 @@ SETUPS = {
     "requires_grad": "model.body.bias.requires_grad_(False)",
     "a forward hook": "model.head.register_forward_hook(lambda *_: None)",
     "a backward hook": "model.register_full_backward_pre_hook(lambda *_: None)",
+    "a hook on a parameter": "model.head.bias.register_hook(lambda gradient: gradient)",
+    "a hook behind its gradient": "model.head.bias.register_post_accumulate_grad_hook(lambda _: None)",
     "a mode": "model.norm.eval()",
     "a class": "model.norm.__class__ = type('Other', (torch.nn.BatchNorm1d,), {})",
 }
@@ -85,6 +87,14 @@ def test_another_setup_of_the_model_is_named(what: str, script: Path, runner: Ru
 
 
 KINDS = {
+    "hooks on parameters, registered in a loop, by another name and by a function": (
+        "def doubled(parameter):\n    parameter.grad.mul_(2)\n\n\n"
+        "def masked(parameter):\n    parameter.register_hook(lambda gradient: gradient * mask)\n\n\n"
+        "mask = torch.ones(3)\nmask[1] = 0\nweight = model.norm.weight\nhandle = weight.register_hook(lambda gradient: gradient * 0.5)\n"
+        "for parameter in model.body.parameters():\n    parameter.register_post_accumulate_grad_hook(doubled)\n"
+        "masked(model.head.bias)\n",
+        "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.SGD, lr=0.1, max_epochs=2",
+    ),
     "a training step": (
         "class Own(Net):\n    def training_step(self, batch, batch_idx):\n        self.calls += 1\n        return F.cross_entropy(self(batch[0]), batch[1]) * self.scale\n\n"
         "    def configure_optimizers(self):\n        self.made = True\n        return torch.optim.SGD(self.parameters(), lr=self.lr)\n\n"

@@ -66,6 +66,30 @@ def test_a_fit_trains_the_model_in_place_and_the_ranks_stay(tmp_path: Path) -> N
     np.testing.assert_allclose(*checks, rtol=1e-4)
 
 
+def test_hooks_on_parameters_hold_in_ranks(tmp_path: Path) -> None:
+    """As in torch's DDP they see the gradient of their own rank; the mask, of a cell, goes with them."""
+    found = []
+    mask = torch.ones(8, 1)
+    mask[:3] = 0
+
+    def zeroed(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad *= 0
+
+    for options in ({}, {"batch_size": 8, "devices": 1, "strategy": "thread"}):
+        model = net()
+        model.layers[0].weight.register_hook(lambda gradient: gradient * mask)
+        model.layers[2].bias.register_post_accumulate_grad_hook(zeroed)
+        before = model.layers[0].weight.detach().clone(), model.layers[2].bias.detach().clone()
+        made = bench(model, tmp_path, optimizer=torch.optim.SGD, weight_decay=None, lr=0.5, **options)
+        made.fit().result()
+        assert torch.equal(model.layers[0].weight[:3], before[0][:3])
+        assert not torch.equal(model.layers[0].weight[3:], before[0][3:])
+        assert torch.equal(model.layers[2].bias, before[1])
+        found.append(model.state_dict())
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
 def test_other_jobs_in_the_same_pool(tmp_path: Path) -> None:
     model = net()
     bench_of_two = bench(model, tmp_path, val=data(9), test=data(9))

@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, Dataset, RandomSampler, Sampler, SequentialSampler
 
+from workbench.task.batch import checksum_of
 from workbench.task.data.datasets import KeyedBatches
-from workbench.task.data.resumable_sampler import ResumableBatchSampler, checksum_of
+from workbench.task.data.resumable_sampler import ResumableBatchSampler
 from workbench.task.data.rng_state import DataRngState
 from workbench.task.errors import TaskError
 from workbench.task.rng import process_state, restored_process_state

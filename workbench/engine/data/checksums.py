@@ -45,6 +45,9 @@ def of_setup(modules: Iterable[nn.Module], with_trainer: bool = False) -> str:
             names = (name for name in vars(part) if name[0] != "_" and name not in left_out)
             own = sorted((name, vars(part)[name]) for name in names if _is_plain(vars(part)[name]))
             hooks = [len(getattr(part, kind)) for kind in _HOOKS]
+            for p in part.parameters(recurse=False):
+                registered = p._backward_hooks, p._post_accumulate_grad_hooks
+                hooks += [len(by_id) for by_id in registered if by_id]
             trained = [p.requires_grad for p in part.parameters(recurse=False)]
             setup.append((type(part).__name__, part.training, trained, hooks, own))
         return f"{zlib.crc32(repr(setup).encode()):08x}"

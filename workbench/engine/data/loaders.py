@@ -14,6 +14,7 @@ from workbench.engine.data.first_batches import close_workers, first_batches
 from workbench.engine.data.resumable_loader import ResumableLoader
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
+from workbench.task.batch import copied
 from workbench.task.data.loader_parts import length_of
 from workbench.task.data.samplers import is_shuffling, number_of_samples
 from workbench.task.data.spec import (
@@ -69,6 +70,8 @@ class Loaders:
         self.val_batches: tuple[int | None, ...] = ()
         """The batches of each set in one validation; None where they cannot be known."""
         self._read_val()
+        self._put_back = contextlib.ExitStack()
+        """What puts back the user's data, into which a position was loaded."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Read the batches of this epoch, from 0, from now on."""
@@ -185,6 +188,11 @@ class Loaders:
     def samples(self) -> int | None:
         """The number of samples in the training batch that was read last; None where it is unknown."""
         return None if self._current is None else self._current.loader.samples
+
+    def kept(self, batch: Any) -> Any:
+        """The batch that was read last, as it is kept while others are read."""
+        reused = self._current is not None and self._current.loader.reuses_memory
+        return copied(batch) if reused else batch
 
     def whole_windows(self, size: int) -> int:
         """How many windows of this size the next pass is sure to have, on every rank.
@@ -389,6 +397,8 @@ class Loaders:
 
         The next `train()` yields the rest of the epoch, at the batch size that it had.
         """
+        for reading in (self._train, *(reading for _, reading in self._val)):
+            self._put_back.enter_context(reading.as_before())
         self._given, self._whole = position["given"], position["whole"]
         doubts = []
         doubts += self._restore_val(position["val"])
@@ -438,10 +448,11 @@ class Loaders:
         return min(known, default=None)
 
     def close(self) -> None:
-        """End the loader processes."""
+        """End the loader processes, and put the user's data back if they were placed."""
         for reading in (self._train, self._current, *(reading for _, reading in self._val)):
             if reading is not None:
                 reading.close()
+        self._put_back.close()
 
 
 class NoLoaders(Loaders):

@@ -10,9 +10,9 @@ from typing import Any
 from workbench.engine.data import inexact
 from workbench.engine.data.first_batches import close_workers, end_workers, first_batches
 from workbench.engine.data.loader_rng import ReadingRng, WorkerSeeds
+from workbench.task.batch import checksum_of
 from workbench.task.data.datasets import Batches
 from workbench.task.data.loader_parts import length_of
-from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import NO_STATE, DataRngState
 from workbench.task.data.sharding import has_ended, has_known_length
 from workbench.task.data.spec import (
@@ -201,6 +201,21 @@ class ResumableLoader:
     def _data_rng_state(self) -> DataRngState:
         """The generators and stateful parts that the user's data have now."""
         return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader), earlier=self._data)
+
+    @contextlib.contextmanager
+    def as_before(self) -> Iterator[None]:
+        """Context manager in which positions may be loaded into the user's data.
+
+        Afterwards the data begin where they began before.
+        """
+        data = self._data_rng_state()
+        parts = [data] if self._sampler is None else [data, self._sampler.rng_state()]
+        before = [one.state() for one in parts]
+        with contextlib.ExitStack() as kept:
+            for rng_state, state in zip(parts, before, strict=True):
+                kept.callback(rng_state.put, state, states=False)
+                kept.enter_context(rng_state.attributes_kept())
+            yield
 
     @contextlib.contextmanager
     def untouched(self) -> Iterator[list[str]]:

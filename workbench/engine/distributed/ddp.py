@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from workbench.engine.data.common_stream import refuse_other_samples
 from workbench.engine.data.loaders import Loaders
 from workbench.engine.distributed.process_group import MultiProcessGroup, StepSync
 from workbench.engine.distributed.single import Single
@@ -114,6 +115,8 @@ class DDP(Single):
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
         for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
+            if not number:
+                self._refuse_other_samples()
             size = 0 if window is None else len(window)
             if window is not None and number < sure and number and self.whole and not self._task.manual:
                 self._sync = self._sync._replace(size=size)
@@ -136,6 +139,11 @@ class DDP(Single):
         sync = self._ranks.sync_step(window is not None, weights, size)
         self._timer.mark("sync")
         return sync
+
+    def _refuse_other_samples(self) -> None:
+        """Raise TaskError, when all ranks have begun a pass, if they read different samples."""
+        if self._task.train is not None:
+            refuse_other_samples(self._ranks, self._task.train)
 
     def _refuse_other_orders(self) -> None:
         """Raise TaskError, at the end of a pass, if the ranks had different orders of samples."""

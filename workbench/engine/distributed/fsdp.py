@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from workbench.engine.distributed.task_module import TaskModule
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
+from workbench.units import counted
 
 NAME = "FSDP"
 ENVIRONMENT = "WORKBENCH_SHARDS"
@@ -108,6 +109,7 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> Sha
     if options.plugin.ignored_modules is not None:
         ignored |= get_parameters_from_modules(options.plugin.ignored_modules, task.model, device)
     arguments["ignored_params"] = ignored
+    _refuse_hooks(task, ignored)
     before = list(_slots(task))
     units = list(_units(task, options.plugin))
     root = Root(task)
@@ -123,6 +125,23 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> Sha
         raise TaskError(f"the model cannot be sharded: torch says: {error}") from error
     renewed = {parameter: slots[name] for slots, name, parameter in before if slots[name] is not parameter}
     return ShardedModules(root, (*units, root), world // local_world if hybrid else 1, renewed)
+
+
+def _refuse_hooks(task: Task, ignored: Collection[nn.Parameter]) -> None:
+    """Raise TaskError for hooks on weights to be sharded.
+
+    FSDP puts other parameters in their place, on which no hook would run.
+    """
+    for module in task.modules:
+        for name, parameter in module.named_parameters():
+            hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+            if hooks and parameter not in ignored:
+                raise TaskError(
+                    f"the parameter {name} has {counted(len(hooks), 'hook')} (register_hook, "
+                    f"register_post_accumulate_grad_hook), and {NAME} puts another parameter in its place, "
+                    "on which hooks would not run: leave its layer out of the sharding "
+                    "(fsdp_ignored_modules), or take a config of type MULTI_GPU."
+                )
 
 
 def _slots(task: Task) -> Iterator[tuple[dict[str, Any], str, nn.Parameter]]:

@@ -42,7 +42,9 @@ class FSDP(DDP):
         """This rank's windows in step with the others, empty ones while only others have any. Ranks synchronize before each
         window.
         """
-        for window in itertools.chain(windows, itertools.repeat(None)):
+        for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
+            if not number:
+                self._refuse_other_samples()
             size = 0 if window is None else len(window)
             sync = self._sync_step(window, size)
             if not sync.present:

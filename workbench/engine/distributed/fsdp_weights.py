@@ -47,7 +47,8 @@ class FSDPWeights(WholeWeights):
         for parameter in self._renewed:
             parameter.data = torch.empty(0, dtype=parameter.dtype)
         self._used: set[int] = set()
-        """The ids of parameters that have had a gradient."""
+        """The ids of the parameters with a gradient on this rank since the last update, zeros too."""
+        self._watch()
         self._ran = False
         """Whether a step was taken; before the first, torch has no weights to reshard."""
 
@@ -144,32 +145,61 @@ class FSDPWeights(WholeWeights):
         return powers.pow(1.0 / p).to(gradients[0].dtype)
 
     def average_unsharded(self, trained: Sequence[Tensor]) -> None:
-        """Average the gradients of parameters that are whole on each rank; drop those of parameters that no update has used."""
-        self._drop_unused(trained)
-        loose = [p for p in trained if not in_shards(p)]
-        if not loose:
-            return
-        there = self._ranks.sums([float(p.grad is not None) for p in loose])
-        for parameter, count in zip(loose, there, strict=True):
-            if count and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        self._ranks.mean([p.grad for p in loose if p.grad is not None])
-
-    def _drop_unused(self, trained: Sequence[Tensor]) -> None:
-        """Drop the gradient of zeros that FSDP gives to a parameter that no update has used: in one process it would have none.
-
-        After an update that used the parameter, zeros count as its gradient.
+        """Average the gradients of parameters that are whole on each rank, and drop those of
+        parameters that no rank has used: FSDP gives them zeros, and in one process they have none.
         """
-        fresh = [p for p in trained if p.grad is not None and in_shards(p) and id(p) not in self._used]
-        if not fresh:
-            return
-        largest = torch.stack([piece.abs().max() if piece.numel() else piece.new_zeros(()) for piece in (local(p.grad) for p in fresh)])
-        self._ranks.all_reduce_max(largest)
-        for parameter, most in zip(fresh, largest.tolist(), strict=True):
-            if most != 0.0:
-                self._used.add(id(parameter))
-            else:
+        parameters = [p for p in trained if not in_shards(p) or p.grad is not None]
+        uses = [id(p) in self._used if in_shards(p) else p.grad is not None for p in parameters]
+        counts = self._ranks.sums(list(map(float, uses)))
+        self._used.clear()
+        for parameter, count in zip(parameters, counts, strict=True):
+            if not count:
                 parameter.grad = None
+            elif parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self._ranks.mean([p.grad for p in parameters if not in_shards(p) and p.grad is not None])
+
+    def _watch(self) -> None:
+        """Note from now on which parameters get a gradient.
+
+        Autograd knows it of the whole parameters, which each unit has from its first forward on.
+        """
+        claimed: set[nn.Parameter] = set()
+        compiler: Any = torch.compiler
+        for unit in self._units:
+            owners = [part._parameters for part in unit.modules()]
+            waiting = [
+                (slots, name, parameter)
+                for slots in owners for name, parameter in slots.items()
+                if parameter is not None and in_shards(parameter) and parameter not in claimed
+            ]  # fmt: skip
+            claimed.update(parameter for _, _, parameter in waiting)
+            watch = functools.partial(self._watch_unit, waiting)
+            unit.register_forward_pre_hook(compiler.disable(lambda *_, watch=watch: watch()))
+
+    def _watch_unit(self, waiting: list[tuple[dict[str, Any], str, nn.Parameter]]) -> None:
+        """Watch the whole parameters of a unit.
+
+        waiting: those that are not watched yet; a frozen one stays there.
+        """
+        for place in list(waiting):
+            slots, name, parameter = place
+            if slots[name].requires_grad:
+                note = functools.partial(self._note_use, id(parameter))
+                slots[name].register_post_accumulate_grad_hook(note)
+                waiting.remove(place)
+
+    def _note_use(self, parameter: int, _: Tensor) -> None:
+        self._used.add(parameter)
+
+    @contextlib.contextmanager
+    def padding(self) -> Iterator[None]:
+        """Context manager for a step on a padding batch, which uses no parameter."""
+        used = self._used.copy()
+        try:
+            yield
+        finally:
+            self._used = used
 
     # -- averages
 
@@ -278,6 +308,7 @@ class FSDPWeights(WholeWeights):
             yield
         finally:
             self._group = self._ranks
+            self._used.clear()
             self.reset()
             for unit in self._units:
                 unit.set_custom_all_gather(DefaultAllGather())

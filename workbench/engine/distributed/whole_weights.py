@@ -52,6 +52,10 @@ class WholeWeights:
     def reshard(self) -> None:
         """Free, after a forward without a backward, the memory that only a step needs."""
 
+    def padding(self) -> contextlib.AbstractContextManager[None]:
+        """Context manager for a step on a padding batch, which uses no parameter."""
+        return contextlib.nullcontext()
+
     def reset(self) -> None:
         """Free that memory and the gradients after a step that an error may have ended at any point."""
 

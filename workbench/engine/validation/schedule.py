@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.commands import Stop
 from workbench.engine.control import Control
+from workbench.engine.data.common_stream import in_step
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.optim import averaged_model
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
@@ -18,7 +19,7 @@ from workbench.engine.validation.monitors import missing, monitors_of, refuse_un
 from workbench.engine.validation.validate import floats, validate
 from workbench.events import Validated
 from workbench.events.columns import by_own_names, recorded_name
-from workbench.task.data.spec import HeldOut
+from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
 from workbench.task.modules import kept_buffers
 from workbench.task.protocol import Schedule
@@ -304,9 +305,9 @@ class _UntilStop:
         self.stopped = False
 
     def __iter__(self) -> Iterator[HeldOut]:
-        return ((spec, self._until_stop(batches)) for spec, batches in self._sets)
+        return ((spec, self._until_stop(spec, batches)) for spec, batches in self._sets)
 
-    def _until_stop(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def _until_stop(self, spec: DataSpec, batches: Iterable[Any]) -> Iterator[Any]:
         cut, inbox = False, self._control.inbox
 
         def stops() -> bool:
@@ -314,6 +315,6 @@ class _UntilStop:
             cut = bool(inbox) and inbox.has(Stop)
             return cut
 
-        yield from self._ranks.rounds(batches, stops)
+        yield from in_step(self._ranks, spec, batches, stops)
         if cut:
             self.stopped = self._control.apply(stopping=True)

@@ -69,6 +69,8 @@ class Data:
     """The generators of the user's samplers."""
     unkept: str = ""
     """The class of a user's object that advances from epoch to epoch and whose position no checkpoint can store; "": none."""
+    reuses_memory: bool = False
+    """Whether reading a batch may overwrite the one before."""
     draws: bool = False
     """Whether sharding its batches over several processes may draw from the processes' own random numbers."""
     saved: str = ""

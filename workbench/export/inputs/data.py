@@ -80,6 +80,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         count=_count(first_batch(spec, settings)) or "1",
         counts=_counts_right(spec, settings),
         empty=_may_be_empty(parts.collate_fn, dataset),
+        reuses_memory=loader.reuses_memory,
         draws=_draws(loader, settings),
         generators=tuple(generators),
         unkept=unkept,

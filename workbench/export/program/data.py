@@ -30,6 +30,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "samples": samples,
         "shares": not r.single_process_reason or bool(r.settings.num_workers),  # batches, among processes or workers
         "counts": _counts(r),
+        "reuses_memory": any(data.reuses_memory and data.kind != "samples" for data in r.loaders),
         "options": [name for name in _OPTIONS if _differs(r, samples, name)],
         "common": common(r),
         "windows": "" if r.windows is None else ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items())),
@@ -142,6 +143,7 @@ def _with_set_epoch(r: ScriptSpec) -> list[str]:
 def _batches(r: ScriptSpec) -> str:
     """The training batches of an epoch."""
     found = first(r.train, "loader", "limit") if r.limits else "loader"
+    found = f"map(copy.deepcopy, {found})" if r.accumulates and r.train.reuses_memory else found
     found = f"compared({found})" if "batches" in checksums(r) else found
     if r.tbptt:
         return f"pieces({found}, config{', network' if r.hooks is not None and r.hooks.splits else ''})"

@@ -39,12 +39,13 @@ IN_A_LOOP = {"train", "eval"}
 CHANGING = set(
     "append extend insert pop popitem remove clear update setdefault add discard sort reverse apply load_state_dict"
     " add_module register_module register_buffer register_parameter register_forward_hook register_backward_hook"
-    " register_forward_pre_hook register_full_backward_hook register_state_dict_pre_hook shuffle partial_fit"
+    " register_forward_pre_hook register_full_backward_hook register_state_dict_pre_hook"
+    " register_hook register_post_accumulate_grad_hook shuffle partial_fit"
     " fit_transform fit_resample setflags resize freeze unfreeze".split()
 )
 CHANGING_FIRST = {"setattr", "delattr", "shuffle", "heappush", "heappop", "heapify", "insort"}
 OF_KIND = {
-    "tensor": {"backward"},
+    "tensor": {"backward", "register_hook", "register_post_accumulate_grad_hook"},
     "array": {"sort", "fill", "resize", "put", "partition", "itemset", "setflags", "setfield"},
     "frame": {"insert", "pop", "update"},
     "immutable": set[str](),

@@ -32,6 +32,8 @@ class CountedLoader(DataLoader[Any]):
     """A DataLoader; `samples`: how many samples its latest batch was made of, None if unknown (ready batches)."""
 
     samples: int | None = None
+    reuses_memory: bool = False
+    """Whether reading a batch may overwrite the one before: what keeps that one needs a copy."""
 
     def __iter__(self) -> CountedPass:  # type: ignore[override]
         return CountedPass(self, super().__iter__())

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from workbench import units
 from workbench.events import Message
 from workbench.settings import Settings
+from workbench.task.batch import checksum_of
 from workbench.task.data.datasets import Columns, Preloaded
 from workbench.task.data.loader_parts import Parts
-from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError

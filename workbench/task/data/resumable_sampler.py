@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -246,24 +245,3 @@ def _checksum(batch: Any, crc: int) -> int:
         return zlib.crc32(array("q", batch), crc)
     except (TypeError, OverflowError):
         return zlib.crc32(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(batch)).encode(), crc)
-
-
-def checksum_of(batch: Any, crc: int = 0) -> int:
-    """A checksum of the tensors, arrays, strings and numbers in a batch."""
-    if isinstance(batch, Tensor):
-        if batch.layout is not torch.strided:
-            return zlib.crc32(repr(batch).encode(), crc)
-        batch = batch.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    if isinstance(batch, np.ndarray) and not batch.dtype.hasobject:
-        return zlib.crc32(batch.tobytes(), crc)
-    if isinstance(batch, Mapping):
-        batch = [part for item in batch.items() for part in item]
-    if isinstance(batch, (list, tuple)):
-        for part in batch:
-            crc = checksum_of(part, crc)
-        return crc
-    if isinstance(batch, (str, bytes, int, float, complex)) or batch is None:
-        return zlib.crc32(repr(batch).encode(), crc)
-    if isinstance(batch, np.generic):
-        return zlib.crc32(batch.tobytes(), crc)
-    return zlib.crc32(type(batch).__name__.encode(), crc)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,16 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from workbench.task.data.counted_loader import CountedLoader, CountedPass
+from workbench.task.batch import checksum_of, copied, leaves
+from workbench.task.data.counted_loader import Collated, CountedLoader, CountedPass
 from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.samplers import ShuffledSampler
 from workbench.task.errors import TaskError
 from workbench.task.rng import State, generator_state, process_state, set_process_state
 
 NO_BATCH: Any = object()
+_COMPARED = 2
+"""How many of the first batches of a stream get a checksum."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +159,13 @@ def _stages(stream: Any) -> Sequence[Any]:
 class SharedLoader(CountedLoader):
     """A loader of data without indices: each rank reads all batches and keeps its own."""
 
-    def __init__(self, dataset: Any, share: RankShard, seed: int, **options: Any) -> None:
+    def __init__(
+        self, dataset: Any, share: RankShard, seed: int, note_first: Callable[[int], None],
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """note_first: called in each pass with a checksum of its first batches, of any rank."""
         super().__init__(dataset, **options)
-        self.share = share
+        self.share, self.note_first = share, note_first
         self.common_rng = CommonRng(seed) if self.num_workers == 0 else None
         """None with loader workers, whose seeds are equal on all ranks."""
 
@@ -167,14 +174,17 @@ class SharedLoader(CountedLoader):
 
     def __iter__(self) -> CountedPass:  # type: ignore[override]
         with self.common_rng.here() if self.common_rng is not None else contextlib.nullcontext():
-            return CountedPass(self, ShardBatches(DataLoader.__iter__(self), self.share, self.common_rng))
+            return CountedPass(self, ShardBatches(DataLoader.__iter__(self), self))
 
 
 class ShardBatches:
     """One pass over a `SharedLoader`."""
 
-    def __init__(self, batches: Any, share: RankShard, common_rng: CommonRng | None) -> None:
-        self._batches, self._share, self._dealing = batches, share, common_rng
+    def __init__(self, batches: Any, loader: SharedLoader) -> None:
+        self._batches, self._loader = batches, loader
+        self._share, self._dealing = loader.share, loader.common_rng
+        self._number, self._first = 0, 0
+        """How many batches were read, and a checksum of the first ones."""
         self._over = False
 
     def __iter__(self) -> ShardBatches:
@@ -184,11 +194,21 @@ class ShardBatches:
         own = NO_BATCH
         if not self._over:
             with self._dealing.here() if self._dealing is not None else contextlib.nullcontext():
-                own, whole = self._share.own(self._batches)
+                own, whole = self._share.own(map(self._read, self._batches))
             self._over = not whole
+            self._loader.note_first(self._first)
         if own is NO_BATCH:
             raise StopIteration
         return own
+
+    def _read(self, item: Any) -> Any:
+        """Take note of the next batch of any rank; returns it, or a copy where it is kept."""
+        number, self._number = self._number, self._number + 1
+        if number < _COMPARED:
+            batch = item.batch if type(item) is Collated else item
+            self._first = checksum_of([tensor for _, tensor in leaves(batch)] or batch, self._first)
+        is_kept = number % self._share.world == self._share.rank and self._loader.reuses_memory
+        return copied(item) if is_kept else item
 
     @property
     def ended(self) -> bool:

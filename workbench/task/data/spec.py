@@ -89,6 +89,8 @@ class DataSpec:
         """What reading samples changes in these data besides generators, as the trial of two samples has shown."""
         self.share = RankShard()
         """The batches that this rank reads."""
+        self.first_read: int | None = None
+        """Of a stream that this rank reads for all: a checksum of the first batches of a pass."""
         self.preloaded: Preloaded | None = None
         """Its samples in memory, if `preload` has read them; they replace one data set of the user's."""
 
@@ -284,6 +286,22 @@ class DataSpec:
         return self._loader(settings, replace(self.share, whole=whole), batch_size, train)
 
     def _loader(self, settings: Settings, share: RankShard, batch_size: int | None = None, train: bool = False) -> Loader:
+        loader = self._made_loader(settings, share, batch_size, train)
+        loader.reuses_memory = loader.num_workers == 0 and self._may_reuse_memory()
+        return loader
+
+    def _note_first(self, crc: int) -> None:
+        self.first_read = crc
+
+    def _may_reuse_memory(self) -> bool:
+        """Whether the user's code makes the batches, and may fill their memory again."""
+        parts = self.parts
+        is_listed = isinstance(users_data(parts.dataset), (list, tuple))
+        return parts.collate_fn is not None or (parts.ready and not is_listed)
+
+    def _made_loader(
+        self, settings: Settings, share: RankShard, batch_size: int | None, train: bool
+    ) -> Loader:
         parts = self.parts
         if settings.preload and self.preloaded is not None and self.preloaded.users is parts.dataset:
             parts = replace(parts, dataset=self.preloaded)
@@ -312,7 +330,11 @@ class DataSpec:
             if not parts.ready:
                 common["drop_last"] = train and settings.drop_last
                 common["collate_fn"] = CountingCollate(common["collate_fn"])
-            return _stream(parts.dataset, None if parts.ready else size, share, settings.seed, common)
+            batch_size = None if parts.ready else size
+            if share.several:
+                common["batch_size"] = batch_size
+                return SharedLoader(parts.dataset, share, settings.seed, self._note_first, **common)
+            return CountedLoader(parts.dataset, batch_size=batch_size, **common)
         if parts.ready:
             common["sampler"] = ResumableBatchSampler(self._sampler(parts, settings, train, generator), generator, share)
             return CountedLoader(parts.dataset, batch_size=None, **common)
@@ -381,13 +403,6 @@ HeldOut = tuple[DataSpec, Iterable[Any]]
 def _name_of_set(name: str, key: str, number: int) -> str:
     """The name of one of several sets in errors: val['clean'], val[1]."""
     return f"{name}[{number if key == f'{UNNAMED}{number}' else repr(key)}]"
-
-
-def _stream(dataset: Any, size: int | None, share: RankShard, seed: int, common: dict[str, Any]) -> Loader:
-    """A loader of data without indices; size: None where they are batches already."""
-    if share.several:
-        return SharedLoader(dataset, share, seed, batch_size=size, **common)
-    return CountedLoader(dataset, batch_size=size, **common)
 
 
 def _map_style(parts: Parts, batches: Any, settings: Settings, share: RankShard, common: dict[str, Any]) -> Loader:

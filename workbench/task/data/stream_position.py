@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from workbench.task.batch import checksum_of
 from workbench.task.data.combined import has_loaders
 from workbench.task.data.loader_parts import users_data
-from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import NO_STATE, DataRngState
 from workbench.task.data.to_dataset import is_of_hugging_face, shuffles_in_a_buffer
 from workbench.task.errors import TaskError
