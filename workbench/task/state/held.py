@@ -76,34 +76,34 @@ class HeldState:
 
     def _now(self) -> Iterator[tuple[str, Any, str, Any, Any]]:
         """Every value that is state: the path of its object, the object, its name there, itself, and a mark that changes with it."""
-        reached = _with_methods(self._objects())
-        holders = {id(one.value) for one in reached if _is_holder(one)}
+        objects = _with_methods(self._objects())
+        holders = {id(reached.value) for reached in objects if _is_holder(reached)}
         parts = parts_of(self._modules or ())
         weights, own = {id(tensor) for _, tensor in slots_of(parts)}, set(map(id, parts))
         data = self._modules is None
         marks = _Marks(weights, holders, data=data)
         stored: set[int] = set()
-        for one in reached:
-            if _is_holder(one):
-                for name, value in _values_of(one, ours=id(one.value) in own, data=data):
-                    mark = marks.of(value, buffer=isinstance(one.value, nn.Module) and name in one.value._buffers)
+        for reached in objects:
+            if _is_holder(reached):
+                for name, value in _values_of(reached, ours=id(reached.value) in own, data=data):
+                    mark = marks.of(value, buffer=isinstance(reached.value, nn.Module) and name in reached.value._buffers)
                     stored.update(id(item) for item in (value, *_tensors(value)))
                     if mark is not None:
-                        yield one.path, one.value, name, value, mark
-        for one in reached:  # those that functions use as variables
-            if _is_value(one) and id(one.value) not in stored:
-                mark = marks.of(one.value, buffer=False)
+                        yield reached.path, reached.value, name, value, mark
+        for reached in objects:  # those that functions use as variables
+            if _is_value(reached) and id(reached.value) not in stored:
+                mark = marks.of(reached.value, buffer=False)
                 if mark is not None:
-                    yield one.path, one.value, "", one.value, mark
+                    yield reached.path, reached.value, "", reached.value, mark
 
 
 def load(objects: Iterable[Reached], held: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
     """Restore what `HeldState.state` returned of these objects; returns the restored places, and the names of objects that no longer exist."""
     if not held:
         return set(), []
-    reached = _with_methods(objects)
-    holders = {one.path: one.value for one in reached if _is_holder(one) or _is_value(one)}
-    counted = counted_names(function for one in reached for function in functions_of(one.value))
+    present = _with_methods(objects)
+    holders = {reached.path: reached.value for reached in present if _is_holder(reached) or _is_value(reached)}
+    counted = counted_names(function for reached in present for function in functions_of(reached.value))
     moved: Moved = set()
     for path, values in held.items():
         for name, kept in values.items() if path in holders else ():
@@ -118,14 +118,16 @@ def load(objects: Iterable[Reached], held: Mapping[str, Mapping[str, Any]], devi
 
 def _with_methods(objects: Iterable[Reached]) -> list[Reached]:
     """These objects, and those of their methods that set variables outside of themselves."""
-    reached = list(objects)
-    functions = {id(one.value) for one in reached if isinstance(one.value, types.FunctionType)}
-    for one in list(reached):
-        for name, function in () if isinstance(one.value, types.FunctionType) else methods(one.value):
+    all_objects = list(objects)
+    functions = {id(reached.value) for reached in all_objects if isinstance(reached.value, types.FunctionType)}
+    for reached in list(all_objects):
+        if isinstance(reached.value, types.FunctionType):
+            continue
+        for name, function in methods(reached.value):
             if id(function) not in functions and variables_of(function):
                 functions.add(id(function))
-                reached.append(Reached(f"{one.path}.{name}", function, ours=False, attribute=True))
-    return reached
+                all_objects.append(Reached(f"{reached.path}.{name}", function, ours=False, attribute=True))
+    return all_objects
 
 
 def _is_holder(reached: Reached) -> bool:
