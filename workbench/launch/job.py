@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from workbench import commands
 from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
-from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged, Validated
+from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged, StepsDone, Validated
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import code_line
 from workbench.launch.terminal.progress import Progress
@@ -127,6 +127,8 @@ class Job(Generic[T]):
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._left: threading.Event | None = None
+        self._recorded = 0
+        """The updates of its latest flush."""
         self._shown = 0
         """How many events were shown in a waiting cell, so that each warning is printed once."""
         self._output: deque[str] = deque(maxlen=1000)
@@ -381,8 +383,8 @@ class Job(Generic[T]):
 
     @property
     def updates(self) -> int:
-        """How many updates it has taken."""
-        return self._work.updates
+        """How many updates it has taken: while it runs, as of the latest flush, some ten times a second."""
+        return max(self._work.updates, self._recorded)
 
     def _forget_frames(self) -> None:
         """Free the objects in the frames of its error (mostly the model's state), which were kept for a debugger."""
@@ -397,6 +399,8 @@ class Job(Generic[T]):
         elif isinstance(event, RunStarted):
             self._status = "running"
             self._began = time.time()
+        elif isinstance(event, StepsDone):
+            self._recorded = event.done
         elif isinstance(event, RunEnded):
             self._status = event.status
 

@@ -23,6 +23,7 @@ from workbench.commands import Stop
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
 from workbench.launch import folder_commands
 from workbench.launch.job import WORKERS, AnyJob, Detached
+from workbench.runs.record.event_log import RecordGone
 from workbench.runs.store import RunFolder
 from workbench.secrets import hide
 from workbench.tracebacks import user_line, whole_text
@@ -193,6 +194,8 @@ class JobRunner:
         self._writing = job.folder is not None
         self._warned_unwritable = False
         """Whether the message that the record cannot be written was emitted."""
+        self._gone: RecordGone | None = None
+        """The error that the record has disappeared, once that was seen."""
         self._metrics: dict[str, float] = {}
         self._last_seconds = self._before = 0.0
         """Seconds of the run: at the latest event, and before this job began."""
@@ -207,10 +210,13 @@ class JobRunner:
         status, error = self._job._run(self)
         self._end_pause()
         left = isinstance(error, StillRunning)
+        if not left and error is None:
+            error = self._lost_record()
+            status = status if error is None else "failed"
         if not left:
             end = self._ended or RunEnded(
                 status=status,
-                step=self._job.updates,
+                step=self._job._work.updates,
                 seconds=self._before + time.perf_counter() - began - self._paused,
                 error=None if error is None else f"{type(error).__name__}: {error}",
                 metrics=self._metrics,
@@ -220,9 +226,27 @@ class JobRunner:
             self._post.put((end, None))
         self._post.put(None)
         event_writer.join()
+        if error is None and self._gone is not None:  # it was seen when the end was written
+            status, error = "failed", self._gone
         folder_commands.leave(self._job)
         self._end_turn()  # before the end is announced: code that waited for it finds the process's own state restored
         self._job._end("running" if left else status, error)
+
+    def _lost_record(self) -> RecordGone | None:
+        """The error that the record has disappeared meanwhile, if it has."""
+        self.settle()
+        if self._job.folder is not None and self._writing:
+            try:
+                self._job.folder.check_there()
+            except RecordGone as error:
+                self._lose(error)
+        return self._gone
+
+    def _lose(self, error: RecordGone) -> None:
+        """Write no more events; the job ends at its next update."""
+        self._writing, self._gone = False, error
+        self._post.put((Message(str(error), "error"), None))
+        self._job._inbox.put(Stop())
 
     @contextlib.contextmanager
     def away(self) -> Iterator[Detached]:
@@ -238,7 +262,7 @@ class JobRunner:
             yield Detached(self._job.folder, left)
         finally:
             self._job._set_detached(None)
-            if self._ended is None and not left.is_set():
+            if self._ended is None and not left.is_set() and self._job.folder.path.is_dir():
                 self.settle()
                 self._job.folder.write_again()
                 self._writing = True
@@ -304,6 +328,8 @@ class JobRunner:
         try:
             if folder is not None and self._writing and line is None:
                 line = folder.append(event)
+        except RecordGone as error:
+            self._lose(error)
         except OSError as error:
             failed = error
         finally:
@@ -312,7 +338,6 @@ class JobRunner:
             self._warn_unwritable(folder, failed)
         for trouble in self._tell(self._job, event):
             self._handle(Message(trouble, "error"))
-
 
     def _warn_unwritable(self, folder: RunFolder, error: OSError) -> None:
         if not self._warned_unwritable:
