@@ -19,6 +19,7 @@ from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resu
 from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged, StepsDone, Validated
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import code_line
+from workbench.launch.cell_context import CellContext
 from workbench.launch.terminal.progress import Progress
 from workbench.runs.live_change import live_change
 from workbench.runs.printable import printable
@@ -125,6 +126,7 @@ class Job(Generic[T]):
         self._status: Status = "queued"
         self._began: float | None = None
         self._error: BaseException | None = None
+        self._cell = CellContext()
         self._ended = threading.Event()
         self._left: threading.Event | None = None
         self._recorded = 0
@@ -322,7 +324,7 @@ class Job(Generic[T]):
             if self._inbox.has(Stop):
                 return "stopped", None
             self._begin()
-            return self._work(emit, self._inbox), None
+            return self._cell.run(self._work, emit, self._inbox), None
         except BaseException as error:  # noqa: BLE001  # result() raises it
             if is_out_of_memory(error):
                 _clear(error)  # its frames hold the tensors that took the memory

@@ -1,6 +1,6 @@
 """Runs jobs in a thread of this process, one after another.
 
-Two threads live while there are jobs. The runner runs them. The event writer gives each event to the record and to the listeners,
+Two threads live while there are jobs. The runner runs one. The event writer gives each event to the record and to the listeners,
 so that neither a slow disk nor a slow listener delays an update. Outside a notebook's kernel both keep the process alive until
 the jobs have ended; in a kernel they end with it.
 """
@@ -94,14 +94,13 @@ class ThreadLauncher:
             self._waiting.append(job)
             folder_commands.listen(job)
             if self._running is None:
-                self._start_runner()
-                self._running = job
+                self._begin_next()
 
-    def _start_runner(self) -> None:
-        # The current device belongs to each thread: the runner takes the caller's.
-        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-        self._runner = threading.Thread(target=self._run_all, args=(device,), name=WORKERS[0], daemon=_in_kernel())
-        self._runner.start()
+    def _begin_next(self) -> None:
+        """Run the next job in a thread of its own: what it leaves in the state of its thread reaches no other job. The caller holds the lock."""
+        runner = threading.Thread(target=self._run, args=(self._waiting[0],), name=WORKERS[0], daemon=_in_kernel())
+        runner.start()
+        self._runner, self._running = runner, self._waiting.popleft()
 
     def drop(self, job: AnyJob) -> None:
         """End a stopped job that waits for another one, before its turn; its end is recorded, and listeners get no event."""
@@ -146,17 +145,10 @@ class ThreadLauncher:
         if self._runner is not None:
             self._runner.join()
 
-    def _run_all(self, device: int | None) -> None:
-        if device is not None:
-            torch.cuda.set_device(device)
+    def _run(self, job: AnyJob) -> None:
         # A thread uses the value of `torch.set_num_threads` only after its first `get_num_threads`; until then MKL takes all cores.
         torch.get_num_threads()
         while True:
-            with self._lock:
-                if not self._waiting:
-                    self._running = None
-                    return
-                job = self._running = self._waiting.popleft()
             with contextlib.ExitStack() as turn:
                 if _has_turn(job):
                     turn.callback(_turn.release)
@@ -166,6 +158,15 @@ class ThreadLauncher:
                 except BaseException as error:  # noqa: BLE001  # otherwise code that waits for the job would wait for ever
                     folder_commands.leave(job)
                     job._end("failed", error)
+            with self._lock:
+                self._running = None
+                if not self._waiting:
+                    return
+                try:
+                    self._begin_next()
+                    return
+                except RuntimeError:  # the system has no thread left: this one goes on
+                    job = self._running = self._waiting.popleft()
 
 
 def _has_turn(job: AnyJob) -> bool:

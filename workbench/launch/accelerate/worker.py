@@ -34,6 +34,7 @@ from workbench.launch.accelerate.job_file import FOLDER, VALUE, Head, JobFile
 from workbench.launch.first_events import FirstEvents
 from workbench.launch.job import Job, JobSink, NullSink
 from workbench.launch.listeners import Listeners
+from workbench.launch.process.process_env import in_mlflow_run
 from workbench.launch.thread import JobRunner
 from workbench.runs.read import read_header
 from workbench.runs.store import RunFolder
@@ -61,7 +62,8 @@ def main(run: Path) -> int:
             _join(world, head.timeout)
         given: JobFile = found.open()
         processes = _all_here(world, head.timeout)
-        code = _first(run, given, processes) if rank == 0 else _other(given)
+        with in_mlflow_run(head.env.mlflow_run):
+            code = _first(run, given, processes) if rank == 0 else _other(given)
         if world > 1 and code == 0:  # after an error other ranks may hang in it
             dist.destroy_process_group()
         return code

@@ -51,6 +51,7 @@ from workbench.launch.process.child_main import (
     pack_error,
     unpacked,
 )
+from workbench.launch.process.process_env import in_mlflow_run
 from workbench.share.package import Package, pack, read_message, write_message
 from workbench.share.segment import Segment
 from workbench.tracebacks import INSTALLED
@@ -99,7 +100,8 @@ class _Rank:
             os.environ.update(place.environment)
             (assignment,) = unpacked(request.name, packages)
             self._at_work = assignment, ModulesBefore.of(assignment.task)
-            done = assignment(self._outlet if place.rank == 0 else NullSink(), inbox)
+            with in_mlflow_run(request.process.mlflow_run):
+                done = assignment(self._outlet if place.rank == 0 else NullSink(), inbox)
             value = pack(done if place.rank == 0 else None, names={"the job's result": done})
             left = pack(self._module_diff(), names={"the model": assignment.task.model})
         except BaseException as error:  # noqa: BLE001 - the owner gets it, SystemExit and KeyboardInterrupt too
