@@ -18,7 +18,7 @@ from workbench import commands
 from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
 from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged, StepsDone, Validated
 from workbench.instruments.memory import is_out_of_memory
-from workbench.launch import code_line
+from workbench.launch import code_line, signals
 from workbench.launch.cell_context import CellContext
 from workbench.launch.terminal.progress import Progress
 from workbench.runs.live_change import live_change
@@ -169,10 +169,13 @@ class Job(Generic[T]):
         """Wait until it ends, `timeout` seconds at most, and show its progress; returns whether it has ended."""
         self._check_waits()
         try:
-            return self._watch(timeout)
+            over = self._watch(timeout)
         except KeyboardInterrupt:
             self._interrupted()
             raise
+        if over:
+            signals.let_go()
+        return over
 
     def _check_waits(self) -> None:
         if threading.current_thread().name in WORKERS and not self.done():
@@ -192,8 +195,11 @@ class Job(Generic[T]):
         with contextlib.suppress(KeyboardInterrupt):
             shown = watch(self.id, self.kind, self.events, self._ended.wait, self._keys(), shown=self._shown)
             if shown is None:
-                return self._watch(None)
-            self._shown = shown
+                self._watch(None)
+            else:
+                self._shown = shown
+        if self.done():
+            signals.let_go()
         return self.done()
 
     def _keys(self) -> Mapping[str, tuple[str, Callable[[], str]]]:

@@ -21,7 +21,7 @@ import torch
 
 from workbench.commands import Stop
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
-from workbench.launch import folder_commands
+from workbench.launch import folder_commands, signals
 from workbench.launch.job import WORKERS, AnyJob, Detached
 from workbench.runs.record.event_log import RecordGone
 from workbench.runs.store import RunFolder
@@ -44,12 +44,36 @@ def _end_all() -> None:
             launcher.end()
 
 
+def _has_jobs() -> bool:
+    return any(launcher.has_jobs for launcher in tuple(_open))
+
+
+def _stop_all(signal: str) -> None:
+    """Stop all jobs and wait until they have ended. signal: why, for their records.
+
+    A notebook's launched jobs continue, and its kernel waits for the others only for a few seconds: Jupyter kills it then.
+    """
+    kernel = _in_kernel()
+    until = time.monotonic() + (_GRACE if kernel else threading.TIMEOUT_MAX / 2)
+    jobs = [job for launcher in tuple(_open) for job in launcher.shut()]
+    for job in jobs:
+        job._refuse(f"{signal} has come: {job.kind} {job.id} stops at its next update, and then its process ends.")
+        if kernel:
+            job._detach()
+        else:
+            job._inbox.put(Stop())
+    for job in jobs:
+        job._ended.wait(max(0.0, until - time.monotonic()))
+
+
 # Random states and torch's flags belong to the process: jobs of two benches take turns.
 _turn = threading.Lock()
 _LOOK = 0.1
 """Seconds after which a job that waits for its turn checks again whether it was stopped."""
 _CATCH_UP = 3.0
 """The most seconds that the end of a job waits until a full disk can be written."""
+_GRACE = 5.0
+"""The most seconds that a kernel which got SIGTERM waits for its jobs."""
 PATIENCE = 5.0
 """Seconds that `alone` waits for a job that has just ended and still cleans up."""
 _looking = threading.RLock()
@@ -95,6 +119,7 @@ class ThreadLauncher:
             folder_commands.listen(job)
             if self._running is None:
                 self._begin_next()
+        signals.catch(_has_jobs, _stop_all)
 
     def _begin_next(self) -> None:
         """Run the next job in a thread of its own: what it leaves in the state of its thread reaches no other job. The caller holds the lock."""
@@ -129,15 +154,26 @@ class ThreadLauncher:
         if self._closed:
             raise RuntimeError("this bench is closed; make a new Workbench.")
 
-    def close(self) -> None:
-        """Stop the running job, drop the waiting ones, and wait until they end. Launched jobs continue."""
+    @property
+    def has_jobs(self) -> bool:
+        """Whether a job runs or waits."""
+        running = self._running
+        return bool(self._waiting) or (running is not None and not running.done())
+
+    def shut(self) -> list[AnyJob]:
+        """Take no more jobs; returns those that have not ended."""
         with self._lock:
             self._closed = True
-            jobs = [*self._waiting, *([self._running] if self._running else [])]
+            return [*self._waiting, *([self._running] if self._running else [])]
+
+    def close(self) -> None:
+        """Stop the running job, drop the waiting ones, and wait until they end. Launched jobs continue."""
+        jobs = self.shut()
         for job in jobs:
             job._detach()
         for job in jobs:
             job._ended.wait()
+        signals.let_go()
 
     def end(self) -> None:
         """Stop everything and wait for the runner, because the process ends."""

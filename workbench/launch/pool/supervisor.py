@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.commands import Mailbox
+from workbench.commands import Mailbox, Stop
 from workbench.events import Event, StepsDone
 from workbench.launch.job import EventSink
 from workbench.launch.module_diff import ModuleDiff
@@ -21,6 +21,7 @@ from workbench.launch.pool.messages import (
     RequestState,
     StartJob,
     StateReply,
+    Terminated,
 )
 from workbench.launch.pool.watchdog import Watchdog
 from workbench.launch.pool.worker_handle import WorkerHandle
@@ -145,6 +146,8 @@ class Supervisor:
             self._deadline = 0.0
         elif isinstance(message, Pong):
             self._watchdog.on_pong(message.count)
+        elif isinstance(message, Terminated):
+            self._inbox.put(Stop())
         elif isinstance(message, FlushRecord):
             self._emit.settle(message.seconds)
             member.send(RecordFlushed(message.number))

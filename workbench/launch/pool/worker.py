@@ -27,6 +27,7 @@ from cloudpickle import cloudpickle as _cloudpickle
 
 from workbench.commands import Command, Mailbox
 from workbench.events import Event
+from workbench.launch import signals
 from workbench.launch.assignments import Assignment
 from workbench.launch.job import NullSink
 from workbench.launch.module_diff import ModuleDiff, ModulesBefore
@@ -40,6 +41,7 @@ from workbench.launch.pool.messages import (
     RequestState,
     StartJob,
     StateReply,
+    Terminated,
 )
 from workbench.launch.process import child_main
 from workbench.launch.process.channel import Channel
@@ -80,6 +82,7 @@ class _Rank:
         self._outlet = _EventSender(self._sender)
         self._at_work: tuple[Assignment, ModulesBefore] | None = None
         self._known = frozenset(sys.modules)
+        signals.ask_to_stop(lambda number: self._sender.send(Terminated()), signal.SIGTERM)
 
     def serve(self) -> NoReturn:
         place: RankConfig = next(self._messages).message
