@@ -120,6 +120,8 @@ class Job(Generic[T]):
         self.folder = folder
         self.events = EventLog(record=None if folder is None else folder.path)
         self._inbox = Mailbox()
+        self._stopping = False
+        """Whether it was asked to stop."""
         self._work = work
         self._finish = finish
         self._called = called
@@ -246,7 +248,9 @@ class Job(Generic[T]):
         return self._error
 
     def stop(self) -> None:
-        """End at the next update and keep the results so far."""
+        """End at the next update and keep the results so far. Where ranks of a pool do not end (one is suspended, say), a second call
+        kills them; the run keeps its last checkpoint.
+        """
         self._ask(Stop())
 
     def pause(self) -> None:
@@ -290,6 +294,7 @@ class Job(Generic[T]):
         if not isinstance(command, Stop):
             commands.check(method, self.id, self.kind, self._over())
         report = self._called(self, method, given or {}, of) if self._called is not None and not self.done() else None
+        self._stopping |= isinstance(command, Stop)
         self._inbox.put(command)
         return report
 
@@ -299,6 +304,7 @@ class Job(Generic[T]):
 
     def _interrupted(self) -> None:
         """Called when the user interrupts a wait: stop the job."""
+        self._stopping = True
         self._inbox.put(Stop())
         if self._status != "queued":
             self._ended.wait()
@@ -387,6 +393,12 @@ class Job(Generic[T]):
         if self._left is not None:
             self._left.set()
         else:
+            self._stop_once()
+
+    def _stop_once(self) -> None:
+        """Stop it, unless that was asked for already: a second Stop kills ranks, which may be writing the last checkpoint."""
+        if not self._stopping:
+            self._stopping = True
             self._inbox.put(Stop())
 
     @property

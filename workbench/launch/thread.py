@@ -61,7 +61,7 @@ def _stop_all(signal: str) -> None:
         if kernel:
             job._detach()
         else:
-            job._inbox.put(Stop())
+            job._stop_once()
     for job in jobs:
         job._ended.wait(max(0.0, until - time.monotonic()))
 
@@ -283,7 +283,7 @@ class JobRunner:
         """Write no more events; the job ends at its next update."""
         self._writing, self._gone = False, error
         self._post.put((Message(str(error), "error"), None))
-        self._job._inbox.put(Stop())
+        self._job._stop_once()
 
     @contextlib.contextmanager
     def away(self) -> Iterator[Detached]:
