@@ -168,7 +168,8 @@ def test_an_active_run_of_mlflow(tmp_path: Path) -> None:
                 assert mlflow.get_run(run.info.run_id).info.status == "RUNNING"  # it is the user's to end
                 late = made.fit()
             late.result()
-            assert {*active} == {run.info.run_id} and len(mlflow.search_runs(output_format="list")) == 1
+            assert {*active} == {run.info.run_id}
+            assert len(mlflow.search_runs(output_format="list")) == 1
             assert mlflow.get_run(run.info.run_id).info.status == "FINISHED"
             assert "step" in mlflow.get_run(run.info.run_id).data.metrics
     finally:

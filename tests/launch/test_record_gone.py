@@ -39,7 +39,8 @@ def test_the_job_fails_and_nothing_is_made_again(tmp_path: Path, way: str) -> No
         with pytest.raises(RecordGone, match=rf"record of 0001-fit has disappeared: .*{job.id} was deleted or moved"):
             job.result()
         before = job.updates
-        assert job.status == "failed" and job.updates > 5
+        assert job.status == "failed"
+        assert job.updates > 5
         assert any(event.level == "error" and "disappeared" in event.text for event in heard if isinstance(event, Message))
         assert [event.status for event in heard if isinstance(event, RunEnded)] == ["failed"]
         assert stays or not run.exists()

@@ -70,7 +70,8 @@ def test_a_script_saves_and_ends_as_the_signal_ends_it(tmp_path: Path, number: i
     assert script.wait() == -number, said
     assert "went on" not in out
     cut = run_of(tmp_path / "cut")
-    assert cut.status == "stopped" and 0 < cut.step
+    assert cut.status == "stopped"
+    assert cut.step > 0
     assert any(signal.Signals(number).name in message for message in said.splitlines())
     whole = bench(noisy_net(), labelled(), tmp_path / "whole").fit(**LENGTH).result()
     with bench(noisy_net(), labelled(), tmp_path / "cut") as made:
@@ -101,7 +102,8 @@ def test_a_signal_to_all_processes_of_a_job_with_ranks(tmp_path: Path, number: i
     out, said = script.communicate(120)
     assert (script.wait(), "went on" in out) == (-number, False), said
     run = run_of(tmp_path)
-    assert run.status == "stopped" and run.checkpoints[-1].step == run.step > 0
+    assert run.status == "stopped"
+    assert run.checkpoints[-1].step == run.step > 0
 
 
 @pytest.fixture
@@ -122,7 +124,8 @@ def test_a_launched_process_saves(root: Path, number: int) -> None:
     out, _ = script.communicate(200)
     assert (script.wait(), "went on" in out) == (0, True)  # it was not told to end
     run = run_of(root)
-    assert run.status == "stopped" and run.checkpoints[-1].step == run.step > 0
+    assert run.status == "stopped"
+    assert run.checkpoints[-1].step == run.step > 0
 
 
 def held(update: Callable[[], object], root: Path) -> str:

@@ -118,10 +118,10 @@ class ThreadLauncher:
             self._waiting.append(job)
             folder_commands.listen(job)
             if self._running is None:
-                self._begin_next()
+                self._start_runner()
         signals.catch(_has_jobs, _stop_all)
 
-    def _begin_next(self) -> None:
+    def _start_runner(self) -> None:
         """Run the next job in a thread of its own: what it leaves in the state of its thread reaches no other job. The caller holds the lock."""
         runner = threading.Thread(target=self._run, args=(self._waiting[0],), name=WORKERS[0], daemon=_in_kernel())
         runner.start()
@@ -199,7 +199,7 @@ class ThreadLauncher:
                 if not self._waiting:
                     return
                 try:
-                    self._begin_next()
+                    self._start_runner()
                     return
                 except RuntimeError:  # the system has no thread left: this one goes on
                     job = self._running = self._waiting.popleft()

@@ -219,7 +219,8 @@ def test_a_second_stop_kills_ranks_of_which_one_is_suspended(tmp_path: Path, ran
         job.stop()
         run = job.result()
         assert run.status == job.status == "stopped"
-        assert run.checkpoints and run.checkpoints[-1].resumable
+        assert run.checkpoints
+        assert run.checkpoints[-1].resumable
         (said,) = [event.text for event in run.events if isinstance(event, Message) and "second time" in event.text]
         assert f"rank {rank} (process {suspended.pid})" in said
 
