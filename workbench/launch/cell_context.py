@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -52,7 +53,8 @@ class CellContext:
                     f"torch.autocast({device!r}, {dtype}) is active around {kind}(), and the precision of a job is a setting, which its "
                     f"record and its ranks have, too: leave it, and give precision={precision!r}."
                 )
-        modes: list[Any] = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+        of_functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        modes: list[Any] = [*of_functions, *_get_current_dispatch_mode_stack()]
         mode = next((mode for mode in modes if not isinstance(mode, DeviceContext)), None)
         if mode is not None:
             raise TaskError(
@@ -62,7 +64,7 @@ class CellContext:
 
     def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function in this thread as if it were called in the cell. Raises what MLflow raises for a run that it cannot open."""
-        return self._variables.run(self._call, function, *args, **kwargs)
+        return self._variables.run(partial(self._call, function, *args, **kwargs))
 
     def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with contextlib.ExitStack() as stack, _explained():

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.backends import cuda
 
-_SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+_SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "default device": (lambda: torch.get_default_device().type, lambda kind: torch.set_default_device(None if kind == "cpu" else kind)),
     "numpy's errors": (np.geterr, lambda errors: np.seterr(**errors)),
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
