@@ -95,7 +95,7 @@ def plan(settings: Settings, accelerator: str) -> LaunchPlan:
         settings = settings.replace(devices=1)  # one process drives all cores
     given = dict(settings.launch or {})
     if isinstance(given.get("config_file"), str):
-        given["config_file"] = str(Path(given["config_file"]).expanduser())
+        given["config_file"] = str(Path(str(given["config_file"])).expanduser())
     _check_names(given)
     _check_counts(given)
     config = _config(given)
