@@ -50,6 +50,13 @@ class _Commands(click.Group):
             raise click.ClickException(printable(str(error), lines=True)) from None
 
 
+class _UserPath(click.Path):
+    """A path in which `~` is the home folder; a shell does not replace it in `--root=~/runs`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(Path(value).expanduser(), param, ctx)
+
+
 @click.group(cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="workbench", message="%(prog)s %(version)s")
 def main() -> None:
@@ -57,7 +64,7 @@ def main() -> None:
 
 
 @main.command(short_help="Tune, train and export a model of handwritten digits.")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("demo-output"), show_default=True, help="Where pictures and the script go.")
+@click.option("--output", type=_UserPath(path_type=Path, file_okay=False), default=Path("demo-output"), show_default=True, help="Where pictures and the script go.")
 def demo(output: Path) -> None:
     """Find a batch size and a learning rate for handwritten digits, train, and export.
 
@@ -107,7 +114,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 _root = click.option(
-    "--root", type=click.Path(path_type=Path), default=Path(".workbench"), show_default=True, help="The root of a bench: the folder that holds runs/.",
+    "--root", type=_UserPath(path_type=Path), default=Path(".workbench"), show_default=True, help="The root of a bench: the folder that holds runs/.",
 )  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 _run = click.argument("run", shell_complete=_complete)
@@ -221,7 +228,7 @@ def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
 
 @runs.command(short_help="Write the history, the results or the plots of a run into a file.")
 @_run
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.argument("file", type=_UserPath(path_type=Path, dir_okay=False), required=False)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @_root
 def export(run: str, file: Path | None, force: bool, root: Path) -> None:

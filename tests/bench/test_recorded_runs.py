@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from click.testing import CliRunner
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net, sgd
+from workbench.cli import main
 from workbench.events import Called, Compared, Deleted, Shown
 from workbench.launch import thread
 from workbench.runs.record.event_log import Recorded
@@ -196,3 +198,39 @@ def test_a_run_that_is_missing_is_told_with_the_newest(tmp_path: Path) -> None:
         (tmp_path / "runs" / f"{number:04d}-fit").mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match="there are: 0008-fit, 0007-fit, 0006-fit, 0005-fit, 0004-fit and 3 more"):
         bench.load("0009-fit")
+
+
+def test_a_root_stays_where_it_is_when_the_working_directory_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    monkeypatch.chdir(first)
+    bench = a_bench(Path("records"))
+    run = bench.fit().result()
+    monkeypatch.chdir(second)
+    assert bench.root == first / "records"
+    assert [one.id for one in bench.runs] == [run.id]
+    assert bench.fit(start="continue", max_epochs=2).result().id == "0002-fit"
+    bench.load(run, "last")
+    assert wb.Run.open(first / "records" / "runs" / run.id).checkpoints == run.checkpoints
+    assert not [*second.iterdir()]
+
+
+def test_the_home_folder_may_stand_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    bench = a_bench(Path("~/runs"))
+    run = bench.fit().result()
+    assert run.folder == tmp_path / "runs" / "runs" / run.id
+    assert wb.attach(run.id, root="~/runs").result().id == run.id
+    run.to_csv("~/history.csv")
+    assert run.figure().save("~/plot.png") == tmp_path / "plot.png"
+    assert run.to_lightning("~/last.ckpt") == tmp_path / "last.ckpt"
+    bench.load("~/last.ckpt")
+    assert bench.fit(start="~/last.ckpt", max_epochs=2).result().step == 2 * run.step
+    assert bench.export("~/train.yaml") == tmp_path / "train.yaml"
+    assert wb.Settings.load("~/train.yaml").max_epochs == 2
+    with pytest.raises(wb.SettingsError, match="is a file"):
+        bench.fit(start=Path("~/history.csv"))
+    assert CliRunner().invoke(main, ["runs", "show", run.id, "--root=~/runs"]).exit_code == 0
+    assert not (tmp_path / "~").exists()

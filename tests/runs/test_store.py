@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,19 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert header["task"] == "Net"
     assert header["seed"] == 3
     assert header["pid"] == os.getpid()
+
+
+def test_a_record_that_is_out_of_sight_for_a_moment_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, stat, calls = RunFolder.create(tmp_path, "a", {}), os.stat, iter([FileNotFoundError, OSError])
+
+    def unsteady(path: Path, **options: Any) -> os.stat_result:
+        error = next(calls, None) if str(path).endswith("metrics.jsonl") else None
+        if error is not None:
+            raise error
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", unsteady)
+    assert [folder.append(Message("one")), folder.append(Message("two"))] == [0, 1]
 
 
 def test_a_closed_folder_takes_no_more(tmp_path: Path) -> None:
@@ -138,6 +152,9 @@ def test_a_torn_line_never_glues_or_reads_whole(tmp_path: Path, cut: int) -> Non
 
         def close(self) -> None:
             real.close()
+
+        def fileno(self) -> int:
+            return real.fileno()
 
         closed = False
 

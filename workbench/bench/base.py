@@ -15,6 +15,7 @@ from workbench.bench.arguments import refuse_unreported_monitor, settings_named
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.export.source.capture import Earlier
 from workbench.launch import jobs, select_launcher
+from workbench.launch.cell_context import CellContext
 from workbench.launch.code_line import line
 from workbench.launch.job import AnyJob, Job
 from workbench.launch.job_folder import new_job_folder
@@ -152,6 +153,7 @@ class BenchBase:
         finish: makes the job's result. needs: the runs that must not be deleted before it ends.
         """
         self._launcher.check_open()
+        CellContext.refuse(kind)
         with self._lock:
             needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
         data = "" if self._task.train is None else self._task.train.label

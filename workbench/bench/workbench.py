@@ -139,7 +139,8 @@ class Workbench(Searches):
         self._sites: dict[str, CallSite] = {}  # of each fit
         given = settings_named(settings, type(self), "Workbench")
         Settings.make(**given)  # a bad value is refused before anything is tried
-        following = tracker_listeners(trackers, Path(root), model)
+        folder = Path(root).expanduser().absolute()  # a cell may change the working directory
+        following = tracker_listeners(trackers, folder, model)
         with rng.preserved():  # setup code of the user's objects may use random numbers
             task = task_of(
                 model,
@@ -167,7 +168,7 @@ class Workbench(Searches):
         refuse_unreported(task, first, tried.schedules)
         for warning in tried.warnings:
             warnings.warn(warning, stacklevel=2)
-        super().__init__(task, first, Path(root), tried.optimizers, listeners, following)
+        super().__init__(task, first, folder, tried.optimizers, listeners, following)
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -272,7 +273,7 @@ class Workbench(Searches):
         if isinstance(run, str | Path) and is_one(Path(run)):
             if which != "last":
                 raise TaskError(f"load({str(run)!r}, {which!r}): the file is one checkpoint: leave out which={which!r}.")
-            self._start.load(Path(run))
+            self._start.load(Path(run).expanduser())
             self._listeners.notify(Called(line("load", {}, str(run))))
             return
         other = instead_of_run(run) if isinstance(run, Path) else ""
@@ -315,12 +316,13 @@ class Workbench(Searches):
         given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
         said = {name: value for name, value in given.items() if value}
         self._listeners.notify(Called(line("export", said, str(path))))
+        file = Path(path).expanduser()
         with self._idle():
             options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
-            notes = export(Path(path), chosen, self._site_of(chosen), self._task, options)
+            notes = export(file, chosen, self._site_of(chosen), self._task, options)
         for note in notes:
-            warnings.warn(f"{path}: {note}", stacklevel=2)
-        return Path(path)
+            warnings.warn(f"{file}: {note}", stacklevel=2)
+        return file
 
     def script(
         self,
@@ -340,7 +342,7 @@ class Workbench(Searches):
 
         self._check_idle("export")
         chosen = run_to_export(run, self.root, self.jobs)
-        file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}")
+        file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}").expanduser()
         with self._idle():
             options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
             return script(file, chosen, self._site_of(chosen), self._task, options)

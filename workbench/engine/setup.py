@@ -15,6 +15,7 @@ from workbench.engine.runtime.torch_compile import compiled
 from workbench.engine.session import Session
 from workbench.settings import Settings
 from workbench.task import rng
+from workbench.task.device import default_device
 from workbench.task.hooks import Hooks
 from workbench.task.modules import Modes
 from workbench.task.protocol import Phase, Task
@@ -29,7 +30,7 @@ def open_session(
 
     past: for a resumed fit, the state on which its length depends (`total_steps.NAMES`).
     """
-    with rng.preserved(), _kernel_choice(settings), task.running(settings, phase):
+    with rng.preserved(), _kernel_choice(settings), task.running(settings, phase), default_device.set_aside():
         runtime = Runtime(settings)
         seed(settings.seed)
         for spec in (task.train, task.val, task.test, task.predict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,8 @@ def line(name: str, keywords: Mapping[str, Any], *positional: Any, of: str = "be
 def attached(run: Path) -> str:
     """`wb.attach('0012-fit')`, for the run in this folder, with its root where that is not the default."""
     root = run.parents[1]
+    with contextlib.suppress(ValueError, OSError):  # it lies elsewhere, or the working directory was deleted
+        root = root.relative_to(Path.cwd())
     return f"wb.attach({run.name!r}{'' if root == Path('.workbench') else f', {str(root)!r}'})"
 
 

@@ -16,9 +16,10 @@ from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from workbench import commands
 from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
-from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged, Validated
+from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged, StepsDone, Validated
 from workbench.instruments.memory import is_out_of_memory
-from workbench.launch import code_line
+from workbench.launch import code_line, signals
+from workbench.launch.cell_context import CellContext
 from workbench.launch.terminal.progress import Progress
 from workbench.runs.live_change import live_change
 from workbench.runs.printable import printable
@@ -119,14 +120,19 @@ class Job(Generic[T]):
         self.folder = folder
         self.events = EventLog(record=None if folder is None else folder.path)
         self._inbox = Mailbox()
+        self._stopping = False
+        """Whether it was asked to stop."""
         self._work = work
         self._finish = finish
         self._called = called
         self._status: Status = "queued"
         self._began: float | None = None
         self._error: BaseException | None = None
+        self._cell = CellContext()
         self._ended = threading.Event()
         self._left: threading.Event | None = None
+        self._recorded = 0
+        """The updates of its latest flush."""
         self._shown = 0
         """How many events were shown in a waiting cell, so that each warning is printed once."""
         self._output: deque[str] = deque(maxlen=1000)
@@ -165,10 +171,13 @@ class Job(Generic[T]):
         """Wait until it ends, `timeout` seconds at most, and show its progress; returns whether it has ended."""
         self._check_waits()
         try:
-            return self._watch(timeout)
+            over = self._watch(timeout)
         except KeyboardInterrupt:
             self._interrupted()
             raise
+        if over:
+            signals.let_go()
+        return over
 
     def _check_waits(self) -> None:
         if threading.current_thread().name in WORKERS and not self.done():
@@ -188,8 +197,11 @@ class Job(Generic[T]):
         with contextlib.suppress(KeyboardInterrupt):
             shown = watch(self.id, self.kind, self.events, self._ended.wait, self._keys(), shown=self._shown)
             if shown is None:
-                return self._watch(None)
-            self._shown = shown
+                self._watch(None)
+            else:
+                self._shown = shown
+        if self.done():
+            signals.let_go()
         return self.done()
 
     def _keys(self) -> Mapping[str, tuple[str, Callable[[], str]]]:
@@ -236,7 +248,9 @@ class Job(Generic[T]):
         return self._error
 
     def stop(self) -> None:
-        """End at the next update and keep the results so far."""
+        """End at the next update and keep the results so far. Where ranks of a pool do not end (one is suspended, say), a second call
+        kills them; the run keeps its last checkpoint.
+        """
         self._ask(Stop())
 
     def pause(self) -> None:
@@ -280,6 +294,7 @@ class Job(Generic[T]):
         if not isinstance(command, Stop):
             commands.check(method, self.id, self.kind, self._over())
         report = self._called(self, method, given or {}, of) if self._called is not None and not self.done() else None
+        self._stopping |= isinstance(command, Stop)
         self._inbox.put(command)
         return report
 
@@ -289,6 +304,7 @@ class Job(Generic[T]):
 
     def _interrupted(self) -> None:
         """Called when the user interrupts a wait: stop the job."""
+        self._stopping = True
         self._inbox.put(Stop())
         if self._status != "queued":
             self._ended.wait()
@@ -320,7 +336,7 @@ class Job(Generic[T]):
             if self._inbox.has(Stop):
                 return "stopped", None
             self._begin()
-            return self._work(emit, self._inbox), None
+            return self._cell.run(self._work, emit, self._inbox), None
         except BaseException as error:  # noqa: BLE001  # result() raises it
             if is_out_of_memory(error):
                 _clear(error)  # its frames hold the tensors that took the memory
@@ -377,12 +393,18 @@ class Job(Generic[T]):
         if self._left is not None:
             self._left.set()
         else:
+            self._stop_once()
+
+    def _stop_once(self) -> None:
+        """Stop it, unless that was asked for already: a second Stop kills ranks, which may be writing the last checkpoint."""
+        if not self._stopping:
+            self._stopping = True
             self._inbox.put(Stop())
 
     @property
     def updates(self) -> int:
-        """How many updates it has taken."""
-        return self._work.updates
+        """How many updates it has taken: while it runs, as of the latest flush, some ten times a second."""
+        return max(self._work.updates, self._recorded)
 
     def _forget_frames(self) -> None:
         """Free the objects in the frames of its error (mostly the model's state), which were kept for a debugger."""
@@ -397,6 +419,8 @@ class Job(Generic[T]):
         elif isinstance(event, RunStarted):
             self._status = "running"
             self._began = time.time()
+        elif isinstance(event, StepsDone):
+            self._recorded = event.done
         elif isinstance(event, RunEnded):
             self._status = event.status
 

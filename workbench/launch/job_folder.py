@@ -150,7 +150,8 @@ def run_folder(root: Path, id: str) -> Path:
 
 def instead_of_run(path: str | Path) -> str:
     """Say what a path is that was given as a run, and what to do with it; "": the path does not exist."""
-    there, name = Path(path), repr(str(path))
+    there = Path(path).expanduser()
+    name = repr(str(there))
     try:
         is_file, is_model = there.is_file(), str(path) != "" and (there / "config.json").is_file()
     except OSError:  # it is no path

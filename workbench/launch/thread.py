@@ -1,6 +1,6 @@
 """Runs jobs in a thread of this process, one after another.
 
-Two threads live while there are jobs. The runner runs them. The event writer gives each event to the record and to the listeners,
+Two threads live while there are jobs. The runner runs one. The event writer gives each event to the record and to the listeners,
 so that neither a slow disk nor a slow listener delays an update. Outside a notebook's kernel both keep the process alive until
 the jobs have ended; in a kernel they end with it.
 """
@@ -21,8 +21,9 @@ import torch
 
 from workbench.commands import Stop
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
-from workbench.launch import folder_commands
+from workbench.launch import folder_commands, signals
 from workbench.launch.job import WORKERS, AnyJob, Detached
+from workbench.runs.record.event_log import RecordGone
 from workbench.runs.store import RunFolder
 from workbench.secrets import hide
 from workbench.tracebacks import user_line, whole_text
@@ -43,12 +44,36 @@ def _end_all() -> None:
             launcher.end()
 
 
+def _has_jobs() -> bool:
+    return any(launcher.has_jobs for launcher in tuple(_open))
+
+
+def _stop_all(signal: str) -> None:
+    """Stop all jobs and wait until they have ended. signal: why, for their records.
+
+    A notebook's launched jobs continue, and its kernel waits for the others only for a few seconds: Jupyter kills it then.
+    """
+    kernel = _in_kernel()
+    until = time.monotonic() + (_GRACE if kernel else threading.TIMEOUT_MAX / 2)
+    jobs = [job for launcher in tuple(_open) for job in launcher.shut()]
+    for job in jobs:
+        job._refuse(f"{signal} has come: {job.kind} {job.id} stops at its next update, and then its process ends.")
+        if kernel:
+            job._detach()
+        else:
+            job._stop_once()
+    for job in jobs:
+        job._ended.wait(max(0.0, until - time.monotonic()))
+
+
 # Random states and torch's flags belong to the process: jobs of two benches take turns.
 _turn = threading.Lock()
 _LOOK = 0.1
 """Seconds after which a job that waits for its turn checks again whether it was stopped."""
 _CATCH_UP = 3.0
 """The most seconds that the end of a job waits until a full disk can be written."""
+_GRACE = 5.0
+"""The most seconds that a kernel which got SIGTERM waits for its jobs."""
 PATIENCE = 5.0
 """Seconds that `alone` waits for a job that has just ended and still cleans up."""
 _looking = threading.RLock()
@@ -94,13 +119,13 @@ class ThreadLauncher:
             folder_commands.listen(job)
             if self._running is None:
                 self._start_runner()
-                self._running = job
+        signals.catch(_has_jobs, _stop_all)
 
     def _start_runner(self) -> None:
-        # The current device belongs to each thread: the runner takes the caller's.
-        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-        self._runner = threading.Thread(target=self._run_all, args=(device,), name=WORKERS[0], daemon=_in_kernel())
-        self._runner.start()
+        """Run the next job in a thread of its own: what it leaves in the state of its thread reaches no other job. The caller holds the lock."""
+        runner = threading.Thread(target=self._run, args=(self._waiting[0],), name=WORKERS[0], daemon=_in_kernel())
+        runner.start()
+        self._runner, self._running = runner, self._waiting.popleft()
 
     def drop(self, job: AnyJob) -> None:
         """End a stopped job that waits for another one, before its turn; its end is recorded, and listeners get no event."""
@@ -129,15 +154,26 @@ class ThreadLauncher:
         if self._closed:
             raise RuntimeError("this bench is closed; make a new Workbench.")
 
-    def close(self) -> None:
-        """Stop the running job, drop the waiting ones, and wait until they end. Launched jobs continue."""
+    @property
+    def has_jobs(self) -> bool:
+        """Whether a job runs or waits."""
+        running = self._running
+        return bool(self._waiting) or (running is not None and not running.done())
+
+    def shut(self) -> list[AnyJob]:
+        """Take no more jobs; returns those that have not ended."""
         with self._lock:
             self._closed = True
-            jobs = [*self._waiting, *([self._running] if self._running else [])]
+            return [*self._waiting, *([self._running] if self._running else [])]
+
+    def close(self) -> None:
+        """Stop the running job, drop the waiting ones, and wait until they end. Launched jobs continue."""
+        jobs = self.shut()
         for job in jobs:
             job._detach()
         for job in jobs:
             job._ended.wait()
+        signals.let_go()
 
     def end(self) -> None:
         """Stop everything and wait for the runner, because the process ends."""
@@ -145,17 +181,10 @@ class ThreadLauncher:
         if self._runner is not None:
             self._runner.join()
 
-    def _run_all(self, device: int | None) -> None:
-        if device is not None:
-            torch.cuda.set_device(device)
+    def _run(self, job: AnyJob) -> None:
         # A thread uses the value of `torch.set_num_threads` only after its first `get_num_threads`; until then MKL takes all cores.
         torch.get_num_threads()
         while True:
-            with self._lock:
-                if not self._waiting:
-                    self._running = None
-                    return
-                job = self._running = self._waiting.popleft()
             with contextlib.ExitStack() as turn:
                 if _has_turn(job):
                     turn.callback(_turn.release)
@@ -165,6 +194,15 @@ class ThreadLauncher:
                 except BaseException as error:  # noqa: BLE001  # otherwise code that waits for the job would wait for ever
                     folder_commands.leave(job)
                     job._end("failed", error)
+            with self._lock:
+                self._running = None
+                if not self._waiting:
+                    return
+                try:
+                    self._start_runner()
+                    return
+                except RuntimeError:  # the system has no thread left: this one goes on
+                    job = self._running = self._waiting.popleft()
 
 
 def _has_turn(job: AnyJob) -> bool:
@@ -193,6 +231,8 @@ class JobRunner:
         self._writing = job.folder is not None
         self._warned_unwritable = False
         """Whether the message that the record cannot be written was emitted."""
+        self._gone: RecordGone | None = None
+        """The error that the record has disappeared, once that was seen."""
         self._metrics: dict[str, float] = {}
         self._last_seconds = self._before = 0.0
         """Seconds of the run: at the latest event, and before this job began."""
@@ -207,10 +247,13 @@ class JobRunner:
         status, error = self._job._run(self)
         self._end_pause()
         left = isinstance(error, StillRunning)
+        if not left and error is None:
+            error = self._lost_record()
+            status = status if error is None else "failed"
         if not left:
             end = self._ended or RunEnded(
                 status=status,
-                step=self._job.updates,
+                step=self._job._work.updates,
                 seconds=self._before + time.perf_counter() - began - self._paused,
                 error=None if error is None else f"{type(error).__name__}: {error}",
                 metrics=self._metrics,
@@ -220,9 +263,27 @@ class JobRunner:
             self._post.put((end, None))
         self._post.put(None)
         event_writer.join()
+        if error is None and self._gone is not None:  # it was seen when the end was written
+            status, error = "failed", self._gone
         folder_commands.leave(self._job)
         self._end_turn()  # before the end is announced: code that waited for it finds the process's own state restored
         self._job._end("running" if left else status, error)
+
+    def _lost_record(self) -> RecordGone | None:
+        """The error that the record has disappeared meanwhile, if it has."""
+        self.settle()
+        if self._job.folder is not None and self._writing:
+            try:
+                self._job.folder.check_there()
+            except RecordGone as error:
+                self._lose(error)
+        return self._gone
+
+    def _lose(self, error: RecordGone) -> None:
+        """Write no more events; the job ends at its next update."""
+        self._writing, self._gone = False, error
+        self._post.put((Message(str(error), "error"), None))
+        self._job._stop_once()
 
     @contextlib.contextmanager
     def away(self) -> Iterator[Detached]:
@@ -238,7 +299,7 @@ class JobRunner:
             yield Detached(self._job.folder, left)
         finally:
             self._job._set_detached(None)
-            if self._ended is None and not left.is_set():
+            if self._ended is None and not left.is_set() and self._job.folder.path.is_dir():
                 self.settle()
                 self._job.folder.write_again()
                 self._writing = True
@@ -304,6 +365,8 @@ class JobRunner:
         try:
             if folder is not None and self._writing and line is None:
                 line = folder.append(event)
+        except RecordGone as error:
+            self._lose(error)
         except OSError as error:
             failed = error
         finally:
@@ -312,7 +375,6 @@ class JobRunner:
             self._warn_unwritable(folder, failed)
         for trouble in self._tell(self._job, event):
             self._handle(Message(trouble, "error"))
-
 
     def _warn_unwritable(self, folder: RunFolder, error: OSError) -> None:
         if not self._warned_unwritable:

@@ -84,7 +84,7 @@ class Run(RunRecord):
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Read the run in a run folder; FileNotFoundError: it is not one. A run whose process died before its end has failed."""
-        folder = Path(folder).resolve()  # the folder has the id, and not a link or "."
+        folder = Path(folder).expanduser().resolve()  # the folder has the id, and not a link or "."
         try:
             return cls.from_summary(read.summary(folder))
         except (OSError, ValueError) as error:
@@ -172,11 +172,12 @@ class Run(RunRecord):
         """
         from workbench.engine.checkpoint import lightning_file
 
-        if Path(path).is_dir():
-            raise IsADirectoryError(f"to_lightning(path={str(path)!r}): it is a folder. Give the path of a file, {str(Path(path) / 'last.ckpt')!r} say.")
-        for doubt in lightning_file.write(self._checkpoint(which), Path(path)):
+        path = Path(path).expanduser()
+        if path.is_dir():
+            raise IsADirectoryError(f"to_lightning(path={str(path)!r}): it is a folder. Give the path of a file, {str(path / 'last.ckpt')!r} say.")
+        for doubt in lightning_file.write(self._checkpoint(which), path):
             warnings.warn(f"{path}: {doubt}.", stacklevel=2)
-        return Path(path)
+        return path
 
     def save_pretrained(self, folder: str | Path, which: str | int = "last") -> Path:
         """Write the bench's model with the weights of this run into a folder, by the model's own `save_pretrained` (Hugging Face).
@@ -186,11 +187,12 @@ class Run(RunRecord):
         """
         from workbench.engine.checkpoint import pretrained
 
-        if Path(folder).exists() and not Path(folder).is_dir():
+        folder = Path(folder).expanduser()
+        if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(f"save_pretrained(folder={str(folder)!r}): it is a file. Give the path of a folder, which is made if it is not there.")
         model = None if self._model is None else self._model()
-        pretrained.save(model, self.id, self._checkpoint(which), Path(folder))
-        return Path(folder)
+        pretrained.save(model, self.id, self._checkpoint(which), folder)
+        return folder
 
     def _checkpoint(self, which: str | int) -> Checkpoint:
         if self.folder is None or not self.folder.is_dir():
@@ -363,7 +365,7 @@ class Run(RunRecord):
         updates, epochs and validations has three columns: `acc`, `acc (epoch)` and `acc (validation)`.
         """
         if isinstance(file, str | Path):
-            with open(file, "w", newline="", encoding="utf-8") as opened:
+            with Path(file).expanduser().open("w", newline="", encoding="utf-8") as opened:
                 self.to_csv(opened)
             return
         write_csv(file, self._whole, self._logged, self._validation)

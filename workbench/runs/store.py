@@ -25,6 +25,7 @@ from workbench.runs.folder.alive import identity
 from workbench.runs.folder.files import append_to, make_folder, open_regular, write_whole
 from workbench.runs.folder.ids import check_id, runs_folder
 from workbench.runs.read import HEADER, RECORD, read_header
+from workbench.runs.record.event_log import RecordGone
 from workbench.runs.record.stream import count_lines
 from workbench.runs.record.thin import NEWEST, layer_size, next_stride, thinned_lines
 
@@ -37,6 +38,8 @@ _ROOM = 1 << 25
 """How many bytes of columns may wait while the disk is full."""
 _AGAIN = 0.1
 """Seconds between two attempts to write the waiting events."""
+_SURE = 1.0
+"""Seconds for which a record must be gone before that counts: a network file system may lose sight of a file for a moment."""
 
 
 class RunFolder:
@@ -135,8 +138,39 @@ class RunFolder:
         """Write one event as one line, which the operating system has when this returns. Returns the number of the line, from 0 on.
 
         Raises OSError if it cannot be written (disk full, read-only, quota). Then earlier lines stay, and the event waits: a
-        later call writes it first.
+        later call writes it first. Raises RecordGone if the record was deleted or moved, where a write may still succeed.
         """
+        try:
+            return self._append(event)
+        finally:
+            self.check_there()
+
+    def check_there(self) -> None:
+        """Raise RecordGone if the record is no longer in its folder."""
+        until = time.monotonic() + _SURE
+        while self._is_gone():
+            if time.monotonic() > until:
+                raise RecordGone(
+                    f"the record of {self.id} has disappeared: {self.path} was deleted or moved while the job wrote it. The job ends "
+                    "here, and what it has in memory stays. A folder that was moved can be moved back."
+                )
+            time.sleep(_AGAIN)
+
+    def _is_gone(self) -> bool:
+        with self._lock:
+            if self._record.closed:
+                return False
+            ours = os.fstat(self._record.fileno())
+        try:
+            there = os.stat(self.path / RECORD)
+        except FileNotFoundError:
+            return True
+        except OSError:  # it cannot be known now
+            return False
+        # Some file systems have no steady inode numbers, and some no number of links.
+        return ours.st_nlink == 0 and not os.path.samestat(ours, there)
+
+    def _append(self, event: Event) -> int:
         with self._lock:
             if self._record.closed:
                 raise ValueError(f"the record in {self.path} is closed")

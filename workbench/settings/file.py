@@ -15,7 +15,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 
 def read(path: str | Path) -> dict[str, Any]:
     """Read the settings in a file, by name. `SettingsError` names the file and what in it cannot be read."""
-    return parsed(Path(path).read_text(encoding="utf-8"), str(path))
+    return parsed(Path(path).expanduser().read_text(encoding="utf-8"), str(path))
 
 
 def parsed(text: str, name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Backward passes run outside of autocast, as torch recommends.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from workbench.task.device import default_device
 from workbench.task.errors import TaskError
 
 P = ParamSpec("P")
@@ -29,7 +30,8 @@ class Precision:
         self.scaler = scaler
         self._dtype = dtype
         self._device_type = device.type
-        self._plain = contextlib.nullcontext()
+        self._plain = default_device.in_users_code()
+        self._changes_nothing = dtype is None and not default_device.differs()
         self._begun = self._checked = False
 
     @classmethod
@@ -60,15 +62,21 @@ class Precision:
                 "model.double() and give the data as float64 before the bench is made: what your objects hold is not converted."
             )
 
-    def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which a forward pass runs."""
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which a forward pass runs, and the user's other code of a step."""
         if self._dtype is None:
             return self._plain
-        return torch.autocast(self._device_type, self._dtype)
+        cast = torch.autocast(self._device_type, self._dtype)
+        return self._both(cast) if default_device.differs() else cast
+
+    @contextlib.contextmanager
+    def _both(self, cast: torch.autocast) -> Iterator[None]:
+        with self._plain, cast:
+            yield
 
     def autocasting(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return the function as it runs within `autocast`."""
-        if self._dtype is None:
+        if self._changes_nothing:
             return function
 
         def cast(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -24,7 +24,7 @@ from tests.launch.launched import gone, kernel
 from tests.launch.pools import bench, losses, named, net, nothing_new, ranks, shared
 from tests.waiting import wait_for
 from workbench.commands import Mailbox
-from workbench.events import RunStarted
+from workbench.events import Message, RunStarted
 from workbench.launch.assignments import FitAssignment
 from workbench.launch.pool import pool
 from workbench.launch.pool.failures import RankTimeout
@@ -204,6 +204,25 @@ def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
     assert isinstance(error, RankTimeout)
     assert "Rank 1 is stopped, and the others wait for it:" in str(error)
     assert "rank 1 of 2:\nits process " in str(error)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_second_stop_kills_ranks_of_which_one_is_suspended(tmp_path: Path, rank: int) -> None:
+    model = net(at(-1, 0, fail))
+    with bench(model, tmp_path, max_epochs=100_000, checkpoint_every=2) as made:
+        job = made.fit()
+        wait_for(lambda: job.updates > 4)
+        (suspended,) = [one for one in ranks() if one.pid == pool._pool.members[rank].pid]  # type: ignore[union-attr]
+        suspended.suspend()
+        wait_for(lambda: suspended.status() == psutil.STATUS_STOPPED)
+        job.stop()
+        job.stop()
+        run = job.result()
+        assert run.status == job.status == "stopped"
+        assert run.checkpoints
+        assert run.checkpoints[-1].resumable
+        (said,) = [event.text for event in run.events if isinstance(event, Message) and "second time" in event.text]
+        assert f"rank {rank} (process {suspended.pid})" in said
 
 
 @pytest.mark.slow  # waits for a watchdog

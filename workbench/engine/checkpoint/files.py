@@ -187,7 +187,7 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
     An older one of the same name is replaced only when the new one is complete. OSError: it could not be written, and
     nothing has changed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # its parent is the run's folder, which is never made again
     check_no_link(folder)
     _clear_up(folder)
     aside = folder / f".{name}.{os.getpid()}.part"

@@ -269,6 +269,8 @@ class CheckpointManager(Checkpointing):
         try:
             files.write(self._folder, name, edits.stored(weights), state, info)
         except OSError as error:
+            if not self._folder.parent.is_dir():
+                return  # the run's folder has disappeared, which ends the run: its record is written there, too
             self._say(error.errno or type(error), f"no checkpoint was written at update {session.state.step} ({error}); the fit continues.")
             return
         self._emit(Saved(session.state.step, epoch, name, best, monitor, value))

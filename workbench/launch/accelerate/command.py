@@ -94,6 +94,8 @@ def plan(settings: Settings, accelerator: str) -> LaunchPlan:
     if accelerator == "tpu" and settings.devices != "auto":
         settings = settings.replace(devices=1)  # one process drives all cores
     given = dict(settings.launch or {})
+    if isinstance(given.get("config_file"), str):
+        given["config_file"] = str(Path(str(given["config_file"])).expanduser())
     _check_names(given)
     _check_counts(given)
     config = _config(given)

@@ -27,7 +27,8 @@ _ECHOES = (
 """Words in the error of a process whose partner has ended."""
 _WAITED = ("imed out", "timeout caused")
 """Those of them that report a timeout."""
-_STACKS = getattr(signal, "SIGUSR1", signal.SIGTERM)
+STACKS = getattr(signal, "SIGUSR2", signal.SIGTERM)
+"""The signal that makes a rank write its stacks."""
 _GRACE = 3.0
 """Seconds to wait for other errors, when the first one only reports a lost partner."""
 
@@ -101,6 +102,11 @@ def write(folder: Path, failure: Failure) -> None:
         private_file.write(folder / f"{_NAME}{failure.rank}", failure)
 
 
+def any_written(folder: Path) -> bool:
+    """Whether a rank has written a failure."""
+    return any(folder.glob(f"{_NAME}*[0-9]"))
+
+
 def read_failures(folder: Path) -> list[Failure]:
     """The failures that were written and can be read."""
     failures: list[Failure] = []
@@ -126,7 +132,7 @@ def root_cause(folder: Path, mine: Failure | None = None) -> Failure | None:
 def hang_error(folder: Path, mine: Failure, others: Sequence[Process], seconds: float) -> Failure:
     """End the ranks of this machine after rank 0 waited too long; each writes its stacks. Returns the failure."""
     here = [process.pid for process in others if process.host == socket.gethostname()]
-    _send(here, _STACKS)  # also of a rank that hangs in C; the stacks go to output.log
+    _send(here, STACKS)  # also of a rank that hangs in C; the stacks go to output.log
     until = time.monotonic() + 4 * _GRACE  # on a busy machine a rank needs some time to write them
     while len(there := read_failures(folder)) < len(others) and time.monotonic() < until:
         # Repeated: a signal that another thread of the process receives does not wake the main thread.

@@ -7,6 +7,7 @@ reads the commands in `control/`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import faulthandler
 import io
@@ -24,17 +25,19 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from workbench.commands import Mailbox
+from workbench.commands import Mailbox, Stop
 from workbench.engine.runtime.runtime import RANK
 from workbench.events import Message, Status
-from workbench.launch import folder_commands
+from workbench.launch import folder_commands, signals
 from workbench.launch.accelerate import failure_files, job_file, private_file
 from workbench.launch.accelerate.failure_files import Process
 from workbench.launch.accelerate.job_file import FOLDER, VALUE, Head, JobFile
 from workbench.launch.first_events import FirstEvents
 from workbench.launch.job import Job, JobSink, NullSink
 from workbench.launch.listeners import Listeners
+from workbench.launch.process.process_env import in_mlflow_run
 from workbench.launch.thread import JobRunner
+from workbench.runs.folder import control
 from workbench.runs.read import read_header
 from workbench.runs.store import RunFolder
 
@@ -50,9 +53,9 @@ def main(run: Path) -> int:
         if isinstance(stream, io.TextIOWrapper):  # all ranks write to one file: whole lines, at once
             stream.reconfigure(line_buffering=True, write_through=False)
     faulthandler.enable()
-    if hasattr(signal, "SIGUSR1"):
-        faulthandler.register(signal.SIGUSR1)
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    if failure_files.STACKS != signal.SIGTERM:
+        faulthandler.register(failure_files.STACKS)
+    signals.ask_to_stop(_Stopping(run), *signals.NUMBERS)
     try:
         found = job_file.read(run)
         head: Head = found.head
@@ -61,7 +64,8 @@ def main(run: Path) -> int:
             _join(world, head.timeout)
         given: JobFile = found.open()
         processes = _all_here(world, head.timeout)
-        code = _first(run, given, processes) if rank == 0 else _other(given)
+        with in_mlflow_run(head.env.mlflow_run):
+            code = _first(run, given, processes) if rank == 0 else _other(given)
         if world > 1 and code == 0:  # after an error other ranks may hang in it
             dist.destroy_process_group()
         return code
@@ -82,9 +86,23 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _on_sigterm(number: int, frame: object) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise failure_files.SigtermReceived(f"signal {number}")
+class _Stopping:
+    """Asks for the end of the run when this process gets a signal: from a scheduler, or from the launcher, which got one."""
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._asked = run, False
+
+    def __call__(self, number: int) -> None:
+        """Leave a Stop for rank 0. Raises SigtermReceived where a rank has failed, after which the launcher ends the others, where the
+        Stop cannot be left, and at a second signal.
+        """
+        if not self._asked and not failure_files.any_written(self._run / FOLDER):
+            self._asked = True
+            with contextlib.suppress(OSError):
+                control.send(self._run, Stop())
+                return
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise failure_files.SigtermReceived(f"signal {number}")
 
 
 def _join(world: int, timeout: float) -> None:

@@ -54,7 +54,7 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
     which takes some seconds.
     Raises FileNotFoundError where `root` has no such run, ValueError where its folder is not a record.
     """
-    folder = _folder(run_id, Path(root))
+    folder = _folder(run_id, Path(root).expanduser().absolute())
     header = read_header(folder)
     summary(folder)  # an unreadable record raises an error here, and not in the thread that follows it
     kind, work = header.get("kind") or "", _Following(folder, header)
@@ -152,7 +152,7 @@ def _folder(run_id: str, root: Path) -> Path:
     path = folders_by_id(root).get(check_id(run_id))
     if path is None:
         there = ", ".join(printable(found.id) for found in list_runs(root)) or "none"
-        raise FileNotFoundError(f"there is no run {run_id!r} in {root.absolute()}; there are: {there}. Another root: wb.attach({run_id!r}, root=…).")
+        raise FileNotFoundError(f"there is no run {run_id!r} in {root}; there are: {there}. Another root: wb.attach({run_id!r}, root=…).")
     return path
 
 

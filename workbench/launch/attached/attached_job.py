@@ -187,6 +187,8 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
 
     Nothing in the folder is unpickled, since it may come from an untrusted source.
     """
+    if end is None and not run.is_dir():
+        return LaunchError(f"the record of {run.name} has disappeared: {run} was deleted or moved, and its job ends without it.")
     if end is None:
         return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
     error = LaunchError(printable(f"{run.name} failed: {end.error}", lines=True))

@@ -53,6 +53,11 @@ class RecordFlushed:
 
 
 @dataclass(frozen=True, slots=True)
+class Terminated:
+    """The rank got SIGTERM: the job is to stop."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pong:
     """Counts how often rank 0 has checked for commands or emitted an event: the count grows while the job makes progress."""
 

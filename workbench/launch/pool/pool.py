@@ -109,6 +109,8 @@ def run(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit
     assignment.updates = outcome.updates
     if isinstance(outcome.left, ModuleDiff):
         outcome.left.put(assignment.task)
+    if outcome.gave_up:
+        return Done("stopped")
     if _never_began(outcome):
         raise ServerError(f"no process could be started for the job: {outcome.ranks[0].lost}")
     if outcome.failed:

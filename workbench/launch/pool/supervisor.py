@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.commands import Mailbox
-from workbench.events import Event, StepsDone
+from workbench.commands import Mailbox, Stop
+from workbench.events import Event, Message, StepsDone
 from workbench.launch.job import EventSink
 from workbench.launch.module_diff import ModuleDiff
 from workbench.launch.pool.messages import (
@@ -21,6 +21,7 @@ from workbench.launch.pool.messages import (
     RequestState,
     StartJob,
     StateReply,
+    Terminated,
 )
 from workbench.launch.pool.watchdog import Watchdog
 from workbench.launch.pool.worker_handle import WorkerHandle
@@ -33,6 +34,8 @@ GATHER = 5.0
 """Seconds that the other ranks have to report after one has failed."""
 _CAUSE = 15.0
 """Seconds that they have while all errors are about lost partners, because the cause is still to be reported."""
+_STOPPING = 30.0
+"""Seconds that ranks have to stop, after a second Stop; none where one of them is suspended."""
 _HAND_OVER = 10.0
 """Seconds that rank 0 has to send the task's state after it was asked."""
 _FOLLOWS = re.compile(
@@ -90,11 +93,13 @@ class JobOutcome:
     updates: int = 0
     hung: str = ""
     """The stacks of all ranks, if they hang."""
+    gave_up: bool = False
+    """Whether the user stopped the job a second time, since its ranks did not stop."""
 
     @property
     def failed(self) -> bool:
-        """Whether a rank hung or failed."""
-        return bool(self.hung) or any(rank_outcome.failed for rank_outcome in self.ranks)
+        """Whether a rank hung or failed, or did not stop."""
+        return self.gave_up or bool(self.hung) or any(rank_outcome.failed for rank_outcome in self.ranks)
 
 
 class Supervisor:
@@ -106,6 +111,9 @@ class Supervisor:
         self._watchdog = Watchdog(members, timeout)
         self._deadline = float("inf")
         self._asked = self._explained = False
+        self._stops = 0
+        self._give_up_at = float("inf")
+        """When ranks that do not stop are given up."""
         self._handed_out = 0
         """The number of commands in the inbox that rank 0 got with the job."""
         for member in members:
@@ -145,6 +153,8 @@ class Supervisor:
             self._deadline = 0.0
         elif isinstance(message, Pong):
             self._watchdog.on_pong(message.count)
+        elif isinstance(message, Terminated):
+            self._members[0].send(Stop())  # past the inbox, where a second one kills the ranks
         elif isinstance(message, FlushRecord):
             self._emit.settle(message.seconds)
             member.send(RecordFlushed(message.number))
@@ -179,6 +189,10 @@ class Supervisor:
         if self._members[0].pid is None:
             return
         while (command := self._inbox.take()) is not None:
+            if isinstance(command, Stop):
+                self._stops += 1
+                if self._stops == 2:
+                    self._give_up_at = time.monotonic() + (0.0 if self._suspended() else _STOPPING)
             if self._handed_out:
                 self._handed_out -= 1
             else:
@@ -190,12 +204,30 @@ class Supervisor:
             self._explained, self._deadline = True, min(self._deadline, time.monotonic() + GATHER)
         elif self._deadline == float("inf") and self.outcome.failed:
             self._deadline = time.monotonic() + _CAUSE
+        if time.monotonic() >= self._give_up_at and not self.outcome.gave_up:
+            self._give_up()
         if self._watchdog.due():
             self.outcome.hung = self._watchdog.report()
             self._deadline = 0.0
         if time.monotonic() >= self._deadline and not self._asked and not self.outcome.ranks[0].over:
             self._asked, self._deadline = True, time.monotonic() + _HAND_OVER
             self._members[0].send(RequestState())
+
+    def _suspended(self) -> list[WorkerHandle]:
+        """The ranks whose processes are suspended."""
+        return [member for member in self._members if member.state in ("T", "t")]
+
+    def _give_up(self) -> None:
+        """Kill ranks that do not stop; rank 0 sends the task's state before, where it can."""
+        suspended = self._suspended()
+        why = "the ranks did not stop"
+        if suspended:
+            names = ", ".join(f"{member.rank} (process {member.pid})" for member in suspended)
+            why = f"suspended (SIGSTOP, or by a debugger), so that the others wait for it: rank {names}"
+        text = f"stop() was asked for a second time, and the ranks are killed: {why}. The run keeps its last checkpoint."
+        self._emit(Message(text, "warning", self.outcome.updates))
+        self.outcome.gave_up, self._deadline = True, 0.0
+        self._asked = self._members[0] in suspended
 
 
 def _values(fds: list[int]) -> list[Any]:

@@ -27,6 +27,7 @@ from cloudpickle import cloudpickle as _cloudpickle
 
 from workbench.commands import Command, Mailbox
 from workbench.events import Event
+from workbench.launch import signals
 from workbench.launch.assignments import Assignment
 from workbench.launch.job import NullSink
 from workbench.launch.module_diff import ModuleDiff, ModulesBefore
@@ -40,6 +41,7 @@ from workbench.launch.pool.messages import (
     RequestState,
     StartJob,
     StateReply,
+    Terminated,
 )
 from workbench.launch.process import child_main
 from workbench.launch.process.channel import Channel
@@ -51,6 +53,7 @@ from workbench.launch.process.child_main import (
     pack_error,
     unpacked,
 )
+from workbench.launch.process.process_env import in_mlflow_run
 from workbench.share.package import Package, pack, read_message, write_message
 from workbench.share.segment import Segment
 from workbench.tracebacks import INSTALLED
@@ -79,6 +82,7 @@ class _Rank:
         self._outlet = _EventSender(self._sender)
         self._at_work: tuple[Assignment, ModulesBefore] | None = None
         self._known = frozenset(sys.modules)
+        signals.ask_to_stop(lambda number: self._sender.send(Terminated()), signal.SIGTERM)
 
     def serve(self) -> NoReturn:
         place: RankConfig = next(self._messages).message
@@ -99,7 +103,8 @@ class _Rank:
             os.environ.update(place.environment)
             (assignment,) = unpacked(request.name, packages)
             self._at_work = assignment, ModulesBefore.of(assignment.task)
-            done = assignment(self._outlet if place.rank == 0 else NullSink(), inbox)
+            with in_mlflow_run(request.process.mlflow_run):
+                done = assignment(self._outlet if place.rank == 0 else NullSink(), inbox)
             value = pack(done if place.rank == 0 else None, names={"the job's result": done})
             left = pack(self._module_diff(), names={"the model": assignment.task.model})
         except BaseException as error:  # noqa: BLE001 - the owner gets it, SystemExit and KeyboardInterrupt too

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from workbench.instruments.memory import limited, peak_bytes, reset_peak
+from workbench.launch import signals
 from workbench.launch.process.process_env import ProcessEnv
 from workbench.share import segment
 from workbench.share.package import Package, pack, read_message, unpack, write_message
@@ -82,6 +83,8 @@ def become_child(temporary: str) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc, assignment]
     sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc, assignment]
+    for number in signals.NUMBERS:  # the server ignores them
+        signal.signal(number, signal.SIG_DFL)
     faulthandler.enable()
     np.random.seed()  # every child would have the server's state; Python reseeds `random` itself
 

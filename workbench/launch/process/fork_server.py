@@ -27,6 +27,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from workbench.launch import signals
 from workbench.launch.process.channel import close_fds, receive_fds
 
 PRELOAD = (
@@ -252,7 +253,9 @@ def _load(more: Sequence[str]) -> None:
 
 def main(control: int, parent: int, temporary: str, more: Sequence[str]) -> NoReturn:
     """Run the fork server. control: the socket to the parent. more: the names of modules to import in advance."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A scheduler sends SIGTERM and SIGUSR1 to all processes of a job. The parent stops its jobs then, for which they are needed.
+    for number in (signal.SIGINT, *signals.NUMBERS):
+        signal.signal(number, signal.SIG_IGN)
     _adopt_orphans()
     _while_parent_lives(parent, temporary, lambda: _load(more))
     Server(socket.socket(fileno=control), parent, temporary).serve()

@@ -7,15 +7,18 @@ import importlib
 import linecache
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import torch
 from torch.backends import cuda
 
-_SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+_SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "default device": (lambda: torch.get_default_device().type, lambda kind: torch.set_default_device(None if kind == "cpu" else kind)),
+    "numpy's errors": (np.geterr, lambda errors: np.seterr(**errors)),
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "deterministic": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     "matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
@@ -48,7 +51,9 @@ class ProcessEnv:
     cells: dict[str, Any]
     """linecache's entries of code that is in no file: notebook cells, for tracebacks and inspect.getsource."""
     flags: dict[str, Any]
-    """torch's flags for the whole process."""
+    """torch's and NumPy's flags."""
+    mlflow_run: str | None
+    """The active run of MLflow."""
 
     @classmethod
     def here(cls) -> ProcessEnv:
@@ -59,7 +64,7 @@ class ProcessEnv:
             folder = None
         # Entries without a modification time belong to no file.
         cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
-        return cls(list(sys.path), list(sys.argv), folder, cells, torch_flags())
+        return cls(list(sys.path), list(sys.argv), folder, cells, torch_flags(), mlflow_run())
 
     def take(self) -> None:
         """Set these properties in this process."""
@@ -96,3 +101,30 @@ def _set(name: str, value: Any) -> None:
     else:
         owner, _, attribute = name.rpartition(".")
         setattr(attrgetter(owner)(torch.backends), attribute, value)
+
+
+def mlflow_run() -> str | None:
+    """The run of MLflow that is active in this thread; None: there is none, or MLflow is not used."""
+    active = getattr(sys.modules.get("mlflow"), "active_run", lambda: None)()
+    return None if active is None else str(active.info.run_id)
+
+
+@contextlib.contextmanager
+def in_mlflow_run(run: str | None) -> Iterator[None]:
+    """Context manager in which this run of MLflow is the thread's active one, as it is the cell's; it is not ended. None: there is none."""
+    if run is None:
+        yield
+        return
+    import mlflow
+
+    status = mlflow.get_run(run).info.status
+    mlflow.start_run(run_id=run, log_system_metrics=False)
+    try:
+        yield
+    finally:
+        now = mlflow.get_run(run).info
+        if now.end_time is not None:  # the user has ended it, and opening it may have set it to running
+            ends = (end for end in (now.status, status, "FINISHED") if end != "RUNNING")
+            mlflow.end_run(next(ends))
+        with contextlib.suppress(Exception):  # a private name; the thread itself ends, too
+            mlflow.tracking.fluent._active_run_stack.get().clear()

@@ -36,7 +36,7 @@ class StartSpec:
         if isinstance(start, str) and start in ("fresh", "continue"):
             return cls(start)
         if isinstance(start, str | Path) and is_one(Path(start)):
-            return cls(str(start), file=Path(start).absolute())
+            return cls(str(start), file=Path(start).expanduser().absolute())
         other = instead_of_run(start) if isinstance(start, Path) else ""
         if other:
             raise SettingsError(f"start={str(start)!r} is {other}.")

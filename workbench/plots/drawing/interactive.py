@@ -31,7 +31,7 @@ class Interactive(Figure):  # type: ignore[misc]  # plotly has no types
 
         matplotlib draws the pictures from the same data, so that no browser is needed; what you changed in this figure is not in them.
         """
-        path = Path(path)
+        path = Path(path).expanduser()
         if path.suffix.lower() in _PAGE:
             self.write_html(path)
             return path

@@ -19,7 +19,7 @@ class Picture(Figure):
 
     def save(self, path: str | Path) -> Path:
         """Write it into a file; its ending says how: ".png", ".svg", ".pdf", or another one that matplotlib knows; ".png" without one."""
-        path = Path(path)
+        path = Path(path).expanduser()
         path = path if path.suffix else path.with_suffix(".png")
         self.savefig(path, dpi=_DPI)
         return path

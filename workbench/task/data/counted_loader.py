@@ -6,9 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch.autograd import profiler
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
+
+from workbench.task.device import default_device
 
 
 class Collated(NamedTuple):
@@ -48,6 +51,10 @@ class CountedPass:
         """Reads a batch without the entry for a profiler, which takes longer than a small batch; None: `inner` does more than that."""
         if type(batches) is _SingleProcessDataLoaderIter and batches._dataset_kind == _DatasetKind.Map:
             self._read = batches._next_data
+        self._device = default_device.in_users_code() if default_device.differs() else None
+        """In which data sets and collate functions are called; None: torch's default device is the CPU."""
+        if self._device is not None and type(batches) is _SingleProcessDataLoaderIter:
+            batches._sampler_iter = _drawn_on_cpu(batches._sampler_iter)
         self._told = vars(loader)  # its own __setattr__ costs a look-up for each batch
         found = (getattr(sampler, "drawn", None) for sampler in (loader.batch_sampler, loader.sampler))
         self._drawn: deque[int | None] = next((drawn for drawn in found if drawn is not None), deque())
@@ -56,7 +63,11 @@ class CountedPass:
         return self
 
     def __next__(self) -> Any:
-        batch = next(self.inner) if self._read is None or profiler._is_profiler_enabled else self._read()
+        if self._device is not None:
+            with self._device:
+                batch = next(self.inner)
+        else:
+            batch = next(self.inner) if self._read is None or profiler._is_profiler_enabled else self._read()
         if type(batch) is Collated:
             self._told["samples"] = batch.samples
             return batch.batch
@@ -67,3 +78,14 @@ class CountedPass:
         """Shut down the workers, as the same method of a loader's iterator."""
         if hasattr(self.inner, "_shutdown_workers"):
             self.inner._shutdown_workers()
+
+
+def _drawn_on_cpu(indices: Iterator[Any]) -> Iterator[Any]:
+    """The indices of a sampler, whose generator is of the CPU."""
+    while True:
+        with torch.device("cpu"):
+            try:
+                index = next(indices)
+            except StopIteration:
+                return
+        yield index

@@ -35,7 +35,7 @@ class Columns(Dataset[Any]):
         return self._map(lambda column: column[index])
 
     def __getitems__(self, indices: list[int]) -> Any:
-        rows = torch.as_tensor(indices)
+        rows = torch.as_tensor(indices, device="cpu")
         return self._map(lambda column: _rows(column, rows))
 
     def _map(self, part: Callable[[Tensor], Tensor]) -> Any:
@@ -57,7 +57,7 @@ def _rows(column: Tensor, rows: Tensor) -> Tensor:
             return found
         # A dimension of one row may have any stride, and convolutions look at it.
         return found.clone(memory_format=torch.contiguous_format)
-    there = torch.empty((len(rows), *column.shape[1:]), dtype=column.dtype).share_memory_()  # type: ignore[no-untyped-call]
+    there = torch.empty((len(rows), *column.shape[1:]), dtype=column.dtype, device="cpu").share_memory_()  # type: ignore[no-untyped-call]
     return torch.index_select(column, 0, rows, out=there)
 
 

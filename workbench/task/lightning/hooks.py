@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.task.batch import to_device
+from workbench.task.device import default_device
 from workbench.task.hooks import CheckpointEdits, Hooks, Stage, Values, copy_of, in_its_turn
 from workbench.task.lightning.overrides import hooks_of, own_method
 from workbench.task.lightning.proxies import HookOptimizer
@@ -157,8 +158,9 @@ class LightningHooks(DataHooks):
         before, self._log.hook = self._log.hook, name
         which = () if named.get("dataloader_idx") is None else (named["dataloader_idx"],)
         try:
-            self._callbacks.call(name, *arguments, *which)
-            return None if hook is None else hook(*arguments, index=self.index, **named)
+            with default_device.in_users_code():
+                self._callbacks.call(name, *arguments, *which)
+                return None if hook is None else hook(*arguments, index=self.index, **named)
         except AttributeError as error:
             explain_no_logger(error)
             raise
