@@ -36,7 +36,7 @@ from workbench.task.batch import to_device
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
-from workbench.task.modules import kept_state
+from workbench.task.modules import kept_state, train_mode
 from workbench.task.protocol import Handle, Phase, StepResult, Task
 from workbench.techniques import limits
 from workbench.techniques.precision import Precision
@@ -272,9 +272,8 @@ class Session:
         self.task.drive(handle)
 
     def train_mode(self) -> None:
-        """Put the model into training mode. If it already is in training mode nothing changes, so submodules in eval mode stay so."""
-        if not self.task.model.training:
-            self.task.model.train()
+        """Put the model into training mode; parts that the user holds in evaluation mode stay so (`train_mode` of task/modules.py)."""
+        train_mode(self.task.model)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

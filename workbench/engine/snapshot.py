@@ -58,6 +58,7 @@ class Snapshot:
         """Restore the session's state from this copy."""
         session = self.session
         try:
+            self.modes.restore()  # first: a train() of the user's may change weights
             self.weights.put(session.task)
             for opt, (state, schedules, base_lr, taken) in zip(
                 session.optimizers, self.optimizers, strict=True
@@ -72,7 +73,6 @@ class Snapshot:
             session.optimizers.drop_gradients()
             session.state.step, session.state.epoch, session.state.batch_idx, session.state.hiddens = self.counters
             session.state.next_hiddens = {}
-            self.modes.restore()
             for parameter, trains in self.trained:
                 parameter.requires_grad_(trains)
             self.random.restore()

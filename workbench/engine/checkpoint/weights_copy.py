@@ -23,6 +23,7 @@ from workbench.task.modules import (
     put_backs_of_attributes,
     put_backs_of_generators,
     set_attribute,
+    set_by_modes,
     slots_of,
 )
 from workbench.task.protocol import Task
@@ -103,7 +104,8 @@ class Fingerprint:
     @classmethod
     def of(cls, task: Task) -> Fingerprint:
         """The present fingerprint of a task."""
-        parameters = [p for whole in task.modules for p in whole.parameters()]
+        merged = {id(p) for p in set_by_modes(task.modules)}  # model.eval() is no change of the weights
+        parameters = [p for whole in task.modules for p in whole.parameters() if id(p) not in merged]
         buffers = [b for whole in task.modules for b in whole.buffers()]
         # A buffer of another shape means that the user has changed the model: a fit starts from the new weights.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())

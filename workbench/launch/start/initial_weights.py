@@ -10,6 +10,7 @@ from workbench.engine.checkpoint import lightning_file
 from workbench.engine.checkpoint.files import load_weights
 from workbench.engine.checkpoint.weights_copy import Fingerprint, WeightsCopy
 from workbench.events import Message
+from workbench.task.modules import in_training_mode
 from workbench.task.protocol import Task
 
 
@@ -22,8 +23,9 @@ class InitialWeights:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._fresh = WeightsCopy.of(task)
-        self._left = Fingerprint.of(task)
+        with in_training_mode(task.modules):
+            self._fresh = WeightsCopy.of(task)
+            self._left = Fingerprint.of(task)
         self._ends: dict[str, int] = {}
         """The checksums of the parameters at the end of each fit, by the fit's id."""
 
@@ -35,10 +37,12 @@ class InitialWeights:
         the fit that starts from them.
         """
         try:
-            self._place(where, fresh, emit)
+            with in_training_mode(self._task.modules):
+                self._place(where, fresh, emit)
             yield
         finally:
-            self._left = Fingerprint.of(self._task)
+            with in_training_mode(self._task.modules):
+                self._left = Fingerprint.of(self._task)
             if fit is not None:
                 self._ends[fit] = self._left.parameters
 
@@ -63,9 +67,10 @@ class InitialWeights:
 
     def load(self, path: Path) -> None:
         """Load the weights in this file into the model; they are the new start."""
-        _load(self._task, path)
-        self._fresh = WeightsCopy.of(self._task)
-        self._left = Fingerprint.of(self._task)
+        with in_training_mode(self._task.modules):
+            _load(self._task, path)
+            self._fresh = WeightsCopy.of(self._task)
+            self._left = Fingerprint.of(self._task)
 
 
 def _load(task: Task, path: Path) -> None:
