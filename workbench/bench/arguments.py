@@ -81,6 +81,7 @@ def first_settings(task: Task, given: dict[str, Any]) -> Settings:
     """Return the settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
     compiled = {} if task.compiler is None else {"compile": True}
     implied = dict(task.implied)
+    task.own_lr = implied.get("lr", task.own_lr)
     if given.get("monitor", implied.get("monitor")) != implied.get("monitor"):
         implied.pop("monitor_mode", None)  # it was the mode of another monitor
     settings = Settings.make(**{**compiled, **implied, **given})

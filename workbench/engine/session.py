@@ -41,6 +41,7 @@ from workbench.task.protocol import Handle, Phase, StepResult, Task
 from workbench.techniques import limits
 from workbench.techniques.precision import Precision
 from workbench.techniques.tbptt import Piece
+from workbench.units import rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +266,19 @@ class Session:
         batch = item.batch if isinstance(item, Piece) else item
         with rng.preserved(), self.hooks.discarding_logs(), kept_state(self.task.modules), self.precision.autocast():
             step(self.to_device(batch, stage))
+
+    def note_rate_set_by_code(self) -> None:
+        """Add a message, once, where the user has set `lr` and the code of the run sets the rate itself."""
+        for opt in self.optimizers:
+            if not opt.rate_set_by_code or opt.rate_reported or self.state.searching:
+                continue
+            opt.rate_reported = True
+            if opt.base_lr != self.task.own_lr:
+                text = (
+                    f"lr={rate(opt.base_lr)}: the run's own code sets the learning rate (to {rate(float(opt.rate))} at update "
+                    f"{self.state.step - 1}), so lr has an effect only where that code uses it."
+                )
+                self.notes.append(Message(text, "warning", self.state.step))
 
     def drive(self, handle: Handle) -> None:
         """Let the task, which has manual optimization, step through this handle from now on."""

@@ -68,6 +68,7 @@ class Snapshot:
                 for schedule, its in zip(opt.schedules, schedules, strict=True):
                     schedule.scheduler.load_state_dict(its)
                 opt.base_lr, opt.taken = base_lr, taken
+                opt.release_lrs()
             session.precision.load_state_dict(self.scaler)
         finally:
             session.optimizers.drop_gradients()
