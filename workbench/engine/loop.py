@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.commands import Inbox
 from workbench.engine.control import CheckpointRequests, Control
-from workbench.engine.data.sample_count import note_length
+from workbench.engine.data.sample_count import note_length, note_more_batches
 from workbench.engine.metrics.flush import Recorder
 from workbench.engine.metrics.observations import Observations
 from workbench.engine.nonfinite import refuse_unguarded
@@ -262,6 +262,9 @@ class _Fit:
         """Emit the messages of the update, and the measurements since the last flush if one is due."""
         session = self.session
         self.observations.after_update()
+        planned = session.data.batches
+        if planned is not None and session.state.batch_idx > planned:
+            note_more_batches(session)
         if session.notes:
             self.recorder.notes()
         if session.meter.due():

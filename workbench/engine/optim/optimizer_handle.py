@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import profiler
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.instruments.grad_norm import Norms, total_norm
@@ -19,6 +19,7 @@ from workbench.task.optim.closures import closure_use
 from workbench.task.optim.optimizer_factory import base_rate, group_rates, leading_group
 from workbench.task.protocol import Optimization, Schedule, Task
 from workbench.techniques import clipping
+from workbench.techniques.schedules import has_ended
 from workbench.units import rate as rate_of
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
@@ -235,8 +236,15 @@ class OptimizerHandle:
         for schedule in self.schedules:
             counted = batches if schedule.by_batches and interval == "step" else count
             due = schedule.interval == interval and counted % schedule.frequency == 0
-            if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
-                hooks.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
+            if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not has_ended(schedule.scheduler):
+                try:
+                    hooks.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
+                except ValueError as error:
+                    error.add_note(
+                        f"{type(schedule.scheduler).__name__} was made for the updates that were planned when the run began, and the run goes "
+                        "on beyond them: let len of the training data say how many there are, or give a schedule without an end."
+                    )
+                    raise
                 self._expected = self.optimizer.param_groups[self.leading]["lr"]
 
 
@@ -279,8 +287,3 @@ def chain(scheduler: Any) -> Iterator[Any]:
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()):
         yield from chain(part)
-
-
-def _ended(scheduler: Any) -> bool:
-    """Whether a one-cycle schedule has ended. If the run gets longer than planned (a smaller batch size), the last rate is kept."""
-    return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch >= scheduler.total_steps - 1
