@@ -66,6 +66,13 @@ class Checkpointing(ValidationListener, CheckpointRequests):
         """Context manager in which the model gets its final weights."""
         return contextlib.nullcontext()
 
+    def restore_best(self) -> None:
+        """Give the model the best weights, where `EarlyStopping(restore_best=True)` asks for them."""
+
+    def compare_with_best(self) -> str:
+        """Compare the model's weights with the best ones, in a sentence; "": there are no better ones."""
+        return ""
+
 
 def fit(
     session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, validation: ValidationSchedule | None = None,
@@ -306,6 +313,7 @@ class _Fit:
             session.optimizers.modes.eval()
             if session.average is not None and session.average.count:
                 averaged_model.copy_average(session)
+        self.checkpoints.restore_best()
         session.hooks.fit_ended()
 
     def conclude(self) -> None:
@@ -318,6 +326,9 @@ class _Fit:
             emit(Message(f"{ENDED_EARLY}: the module set trainer.should_stop.", "info", state.step))
         if ended:
             emit(Message(f"{ENDED_EARLY}: {ended}.", "info", state.step))
+        compared = self.checkpoints.compare_with_best()
+        if compared:
+            emit(Message(compared, "info", state.step))
         if state.left_out:
             what = "1 update was" if state.left_out == 1 else f"{state.left_out} updates were"
             emit(Message(f"{what} left out because of numbers that are not finite.", "warning", state.step))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.optim import weight_averaging
@@ -201,7 +201,7 @@ def _make_again(opt: OptimizerHandle, parts: _Schedules, states: Sequence[Mappin
 
     Their state would bring back the old length, beyond which they rise again, stay at their end or fail.
     """
-    if parts.built_in is not None or not made_at or not all(isinstance(one, LRScheduler) for one in parts.own):
+    if parts.built_in is not None or not made_at or not all(isinstance(one, LRScheduler) and not isinstance(one, ReduceLROnPlateau) for one in parts.own):
         return False
     groups = [{name: group[name] for name in (*RATES, *_MOMENTA) if name in group} for group in opt.optimizer.param_groups]
     before, old_base = opt.lr, opt.base_lr
