@@ -23,7 +23,10 @@ class Merging(nn.Linear):
     def __init__(self, inputs, outputs):
         super().__init__(inputs, outputs)
         self.requires_grad_(False)
-        self.first, self.second = nn.Parameter(0.3 * torch.randn(2, inputs)), nn.Parameter(torch.zeros(outputs, 2))
+        self.first, self.second = (
+            nn.Parameter(0.3 * torch.randn(2, inputs)),
+            nn.Parameter(torch.zeros(outputs, 2)),
+        )
         self.merged = False
 
     def train(self, mode=True):
@@ -51,7 +54,10 @@ class Frozen(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.body, self.head = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)), nn.Linear(8, 3)
+        self.body, self.head = (
+            nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)),
+            nn.Linear(8, 3),
+        )
         self.frozen = True
 
     def train(self, mode=True):
@@ -70,8 +76,23 @@ def merging(layer=Merging):
 
 
 def bench(model, root, **settings):
-    options = {"max_epochs": 3, "batch_size": 16, "lr": 0.1, "shuffle": False, "accelerator": "cpu", **settings}
-    return wb.Workbench(model, train=(X, Y), val=(X, Y), loss=F.cross_entropy, optimizer=torch.optim.SGD, root=root, **options)
+    options = {
+        "max_epochs": 3,
+        "batch_size": 16,
+        "lr": 0.1,
+        "shuffle": False,
+        "accelerator": "cpu",
+        **settings,
+    }
+    return wb.Workbench(
+        model,
+        train=(X, Y),
+        val=(X, Y),
+        loss=F.cross_entropy,
+        optimizer=torch.optim.SGD,
+        root=root,
+        **options,
+    )
 
 
 def plain(model, epochs=3):
@@ -97,8 +118,11 @@ def test_a_fit_trains_what_a_plain_loop_trains(layer, sanity, tmp_path):
     model, twin = merging(layer), merging(layer)
     run = bench(model, tmp_path, num_sanity_val_steps=sanity).fit().result()
     np.testing.assert_allclose(run.validation["val_loss"], plain(twin), rtol=1e-6)
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
-    assert model[0].second.abs().max() > 0.01 and not model[0].merged
+    assert all(
+        torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True)
+    )
+    assert model[0].second.abs().max() > 0.01
+    assert not model[0].merged
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +143,8 @@ def test_another_job_leaves_the_weights_to_the_bit_and_the_mode_that_belongs_to_
     call(fitted.bench).result()
     now = fitted.model.state_dict()
     assert all(torch.equal(now[name], value) for name, value in before.items())
-    assert fitted.model.training and not fitted.model[0].merged
+    assert fitted.model.training
+    assert not fitted.model[0].merged
 
 
 def test_evaluation_mode_between_two_fits_is_no_change_of_the_weights(fitted):
@@ -129,12 +154,17 @@ def test_evaluation_mode_between_two_fits_is_no_change_of_the_weights(fitted):
     run = job.result()
     np.testing.assert_array_equal(run.history["loss"], fitted.run.history["loss"])
     assert not [event.text for event in job.events if type(event).__name__ == "Message"]
-    assert fitted.model[0].merged and not fitted.model.training
-    assert F.cross_entropy(fitted.model(X), Y).item() == pytest.approx(run.metrics["val_loss"], rel=1e-5)
+    assert fitted.model[0].merged
+    assert not fitted.model.training
+    assert F.cross_entropy(fitted.model(X), Y).item() == pytest.approx(
+        run.metrics["val_loss"], rel=1e-5
+    )
     longer = fitted.bench.fit(start="continue", max_epochs=4).result()
     assert len(longer.resumes) == 1
     fitted.bench.load(run, "last")
-    assert F.cross_entropy(fitted.model(X), Y).item() == pytest.approx(run.metrics["val_loss"], rel=1e-5)
+    assert F.cross_entropy(fitted.model(X), Y).item() == pytest.approx(
+        run.metrics["val_loss"], rel=1e-5
+    )
     fitted.model.train()
 
 
@@ -142,7 +172,9 @@ def test_continuing_equals_the_fit_that_did_not_end(tmp_path):
     parts = bench(merging(), tmp_path / "parts")
     parts.fit(max_epochs=2).result()
     whole = bench(merging(), tmp_path / "whole").fit(max_epochs=4).result()
-    np.testing.assert_array_equal(parts.fit(start="continue", max_epochs=4).result().history["loss"], whole.history["loss"])
+    np.testing.assert_array_equal(
+        parts.fit(start="continue", max_epochs=4).result().history["loss"], whole.history["loss"]
+    )
 
 
 def test_a_body_that_train_keeps_in_evaluation_mode_stays_there_until_it_is_unfrozen(tmp_path):
@@ -164,7 +196,8 @@ def test_a_part_that_the_user_holds_in_evaluation_mode_stays_there(averaging, tm
     model[2].eval()
     bench(model, tmp_path, weight_averaging=averaging).fit().result()
     assert torch.equal(model[2].running_mean, torch.zeros(16))
-    assert not model[2].training and model[0].training
+    assert not model[2].training
+    assert model[0].training
 
 
 def test_an_overridden_eval_is_called_for_each_evaluation(tmp_path):
@@ -177,7 +210,8 @@ def test_an_overridden_eval_is_called_for_each_evaluation(tmp_path):
 
     model = Counting(6, 3)
     bench(model, tmp_path, num_sanity_val_steps=0).fit().result()
-    assert model.modes.count("eval") == 3 and model.training
+    assert model.modes.count("eval") == 3
+    assert model.training
 
 
 @pytest.mark.parametrize("averaging", ["ema", "swa"])
@@ -185,12 +219,17 @@ def test_averaged_weights_are_merged_for_their_validation(averaging, tmp_path):
     model = merging()
     run = bench(model, tmp_path, weight_averaging=averaging).fit().result()
     assert not model[0].merged
-    assert F.cross_entropy(model.eval()(X), Y).item() == pytest.approx(run.metrics["val_loss_averaged"], rel=1e-5)
+    assert F.cross_entropy(model.eval()(X), Y).item() == pytest.approx(
+        run.metrics["val_loss_averaged"], rel=1e-5
+    )
 
 
 def test_ranks_call_it_too(tmp_path):
     model = merging()
     with bench(model, tmp_path, devices=2, batch_size=8) as made:
         run = made.fit().result()
-    assert model[0].second.abs().max() > 0.01 and not model[0].merged
-    assert F.cross_entropy(model.eval()(X), Y).item() == pytest.approx(run.metrics["val_loss"], rel=1e-4)
+    assert model[0].second.abs().max() > 0.01
+    assert not model[0].merged
+    assert F.cross_entropy(model.eval()(X), Y).item() == pytest.approx(
+        run.metrics["val_loss"], rel=1e-4
+    )

@@ -23,7 +23,9 @@ UNUSED = [
 
 
 def bench(root, train=(X, X[:, :1]), **settings):
-    return wb.Workbench(nn.Linear(4, 1), train=train, loss=F.mse_loss, root=root, accelerator="cpu", **settings)
+    return wb.Workbench(
+        nn.Linear(4, 1), train=train, loss=F.mse_loss, root=root, accelerator="cpu", **settings
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +44,18 @@ def test_it_is_refused_where_a_bench_is_made_and_in_a_fit(given, needed, made):
 
 
 def test_a_default_value_asks_for_nothing(made):
-    defaults = {name: value for name, value in wb.Settings().model_dump().items() if name not in ("accelerator", "batch_size")}
+    defaults = {
+        name: value
+        for name, value in wb.Settings().model_dump().items()
+        if name not in ("accelerator", "batch_size")
+    }
     bench(made.root, **defaults)
 
 
 def test_it_may_be_set_before_what_it_needs(tmp_path):
     with bench(tmp_path, max_epochs=1) as made:
         made.set(ema_decay=0.9)
-        with pytest.raises(SettingsError, match="ema_decay=0.9 has no effect"):
+        with pytest.raises(SettingsError, match=r"ema_decay=0\.9 has no effect"):
             made.fit()
         made.fit(weight_averaging="ema").result()
         made.set(weight_averaging="ema")
@@ -66,8 +72,10 @@ def test_a_minimum_of_the_bench_may_be_above_the_length_of_one_job(tmp_path):
 
 @pytest.mark.parametrize("call", ["Workbench", "set", "fit", "find_lr"])
 def test_a_backend_that_torch_does_not_have_is_refused_at_once(call, made):
-    with pytest.raises(SettingsError, match="compile='max-speed': should be .*'inductor'"):
-        bench(made.root, compile="max-speed") if call == "Workbench" else getattr(made, call)(compile="max-speed")
+    with pytest.raises(SettingsError, match=r"compile='max-speed': should be .*'inductor'"):
+        bench(made.root, compile="max-speed") if call == "Workbench" else getattr(made, call)(
+            compile="max-speed"
+        )
 
 
 def test_a_mode_of_torch_compile_is_no_backend(made):
@@ -88,8 +96,12 @@ class Tens(BatchSampler):
 def test_a_batch_sampler_that_yields_other_batches_than_its_batch_size(tmp_path):
     data = TensorDataset(X, X[:, :1])
     loader = DataLoader(data, batch_sampler=Tens(RandomSampler(data), 30, False))
-    with pytest.raises(SettingsError, match="batch_size=30 has no effect on train, since its loader has a batch_sampler of its own"):
+    with pytest.raises(
+        SettingsError,
+        match="batch_size=30 has no effect on train, since its loader has a batch_sampler of its own",
+    ):
         bench(tmp_path, loader, batch_size=30)
     with bench(tmp_path, loader, max_epochs=1) as made:
         run = made.fit().result()
-    assert run.step == 2 and run.settings.batch_size != 30
+    assert run.step == 2
+    assert run.settings.batch_size != 30

@@ -160,10 +160,16 @@ def refuse_backend(given: Mapping[str, Any]) -> None:
     try:
         dynamo.lookup_backend(name)
     except Exception as error:
-        modes = torch._inductor.list_mode_options() if name != "inductor" else {}
-        mode = f" A mode is an option of torch.compile itself: give model=torch.compile(model, mode={name!r})." if name in modes else ""
+        known = ", ".join(map(repr, dynamo.list_backends()))
+        mode = ""
+        if name in torch._inductor.list_mode_options():
+            mode = (
+                " A mode is an option of torch.compile itself: give "
+                f"model=torch.compile(model, mode={name!r})."
+            )
         raise SettingsError(
-            f"compile={name!r}: should be True, False or the name of a backend of torch.compile ({', '.join(map(repr, dynamo.list_backends()))}).{mode}"
+            f"compile={name!r}: should be True, False or the name of a backend of torch.compile "
+            f"({known}).{mode}"
         ) from error
 
 

@@ -350,16 +350,20 @@ class Settings(BaseModel):
         if not stop.restore_best:
             return
         if not self.save_top_k:
-            raise SettingsError("save_top_k=0: no best weights are kept, and EarlyStopping(restore_best=True) needs them. Leave one of them out.")
+            raise SettingsError(
+                "save_top_k=0: no best weights are kept, and EarlyStopping(restore_best=True) needs "
+                "them. Leave one of them out."
+            )
         monitor = self.monitor or "val_loss"
         if stop.monitor != monitor:
             raise SettingsError(
-                f"EarlyStopping({stop.monitor!r}, restore_best=True): the best weights are those by monitor={monitor!r}. Give monitor={stop.monitor!r}, too."
+                f"EarlyStopping({stop.monitor!r}, restore_best=True): the best weights are those by "
+                f"monitor={monitor!r}. Give monitor={stop.monitor!r}, too."
             )
         if (self.monitor_mode or known_mode(monitor) or stop.direction) != stop.direction:
             raise SettingsError(
-                f"EarlyStopping({stop.monitor!r}, restore_best=True) has mode={stop.direction!r}, and monitor_mode={self.monitor_mode!r}: give both the "
-                "same."
+                f"EarlyStopping({stop.monitor!r}, restore_best=True) has mode={stop.direction!r}, and "
+                f"monitor_mode={self.monitor_mode!r}: give both the same."
             )
 
     @classmethod

@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from workbench.settings.settings import Settings
 from workbench.values import shown
 
-_EMA = ("ema_decay", "ema_warmup", "averaging_every_n_steps", "averaging_start", "averaging_start_epoch")
+_EMA = (
+    "ema_decay",
+    "ema_warmup",
+    "averaging_every_n_steps",
+    "averaging_start",
+    "averaging_start_epoch",
+)
 _SWA = ("swa_epoch_start", "swa_lrs")
 _ANNEALING = ("annealing_epochs", "annealing_strategy")
 
@@ -16,7 +22,11 @@ def without_effect(settings: Settings, names: Iterable[str]) -> dict[str, str]:
     """Those of these settings that have no effect, each with the reason and the remedy. A default value asks for none."""
     changed = settings.changed()
     reasons = {name: _reason(settings, name) for name in names if name in changed}
-    return {name: f"{name}={shown(getattr(settings, name))} {why}" for name, why in reasons.items() if why}
+    return {
+        name: f"{name}={shown(getattr(settings, name))} {why}"
+        for name, why in reasons.items()
+        if why
+    }
 
 
 def _reason(settings: Settings, name: str) -> str:
@@ -34,7 +44,10 @@ def _reason(settings: Settings, name: str) -> str:
         needed = "truncated_bptt_steps"
     if needed:
         return f"has no effect without {needed}. Give both, or leave {name} out."
-    most, of = {"min_epochs": (settings.epochs, "max_epochs"), "min_steps": (settings.max_steps, "max_steps")}.get(name, (None, ""))
+    most, of = {
+        "min_epochs": (settings.epochs, "max_epochs"),
+        "min_steps": (settings.max_steps, "max_steps"),
+    }.get(name, (None, ""))
     if most is not None and getattr(settings, name) > most:
         return f"has no effect above {of}={most}, which ends the run first. Give a smaller {name}, or a larger {of}."
     return ""

@@ -15,7 +15,14 @@ from workbench.task.errors import TaskError
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 X = torch.randn(128, 4, generator=torch.Generator().manual_seed(0))
-PLACES = ["on_train_epoch_start", "on_train_batch_start", "training_step", "on_before_optimizer_step", "optimizer_step", "on_train_batch_end"]
+PLACES = [
+    "on_train_epoch_start",
+    "on_train_batch_start",
+    "training_step",
+    "on_before_optimizer_step",
+    "optimizer_step",
+    "on_train_batch_end",
+]
 
 
 class Watched(torch.optim.SGD):
@@ -61,13 +68,21 @@ class Module(nn.Module):
 
 def bench(model, root, **settings):
     options = {"batch_size": 16, "max_epochs": 2, "accelerator": "cpu", **settings}
-    data = (X, X[:, :1]) if "loss" in options else DataLoader(TensorDataset(X, X[:, :1]), options.pop("batch_size"))
+    data = (
+        (X, X[:, :1])
+        if "loss" in options
+        else DataLoader(TensorDataset(X, X[:, :1]), options.pop("batch_size"))
+    )
     return wb.Workbench(model, train=data, root=root, **options)
 
 
 def told(job):
     """The messages about rates that code sets."""
-    return [event.text for event in job.events if type(event).__name__ == "Message" and "sets the learning rate" in event.text]
+    return [
+        event.text
+        for event in job.events
+        if type(event).__name__ == "Message" and "sets the learning rate" in event.text
+    ]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -78,7 +93,8 @@ def test_the_record_has_the_rate_of_the_step_itself(place, tmp_path):
     job = made.fit()
     run = job.result()
     np.testing.assert_allclose(run.history["lr"], Watched.used[-run.step :], rtol=1e-6)
-    assert len(set(Watched.used)) > 1 and not told(job)
+    assert len(set(Watched.used)) > 1
+    assert not told(job)
     job = made.fit(lr=0.5)
     job.result()
     (text,) = told(job)
@@ -92,14 +108,26 @@ def test_a_sweep_steps_at_the_rates_that_it_reports(place, tmp_path):
     Watched.used.clear()
     curve = made.find_lr(num_training=12, early_stop_threshold=None, max_lr=0.1).result()
     np.testing.assert_allclose(Watched.used[-12:], curve.lrs, rtol=1e-6)
-    by_update = place not in ("on_train_epoch_start", "on_train_batch_end")  # there the sweep sets its rate afterwards
+    by_update = place not in (
+        "on_train_epoch_start",
+        "on_train_batch_end",
+    )  # there the sweep sets its rate afterwards
     assert any("sets the learning rate" in note for note in curve.notes) == by_update
 
 
 def test_a_change_while_it_runs_that_has_no_effect_is_told(tmp_path):
     model = Module("training_step")
     jobs = []
-    made = bench(model, tmp_path, max_epochs=20, listeners=[lambda event: type(event).__name__ == "StepsDone" and event.step == 0 and jobs[0].change(lr=0.3)])
+    made = bench(
+        model,
+        tmp_path,
+        max_epochs=20,
+        listeners=[
+            lambda event: (
+                type(event).__name__ == "StepsDone" and event.step == 0 and jobs[0].change(lr=0.3)
+            )
+        ],
+    )
     jobs.append(made.fit())
     jobs[0].wait()
     assert all("lr=0.3" in text for text in told(jobs[0]))
@@ -113,7 +141,15 @@ def test_a_change_while_it_runs_that_has_no_effect_is_told(tmp_path):
 ])  # fmt: skip
 def test_schedules_and_searches_are_no_code_of_the_user(settings, tmp_path):
     model = nn.Linear(4, 1)
-    made = bench(model, tmp_path, loss=F.mse_loss, optimizer=torch.optim.SGD, lr=0.05, max_epochs=3, **settings)
+    made = bench(
+        model,
+        tmp_path,
+        loss=F.mse_loss,
+        optimizer=torch.optim.SGD,
+        lr=0.05,
+        max_epochs=3,
+        **settings,
+    )
     job = made.fit()
     job.result()
     assert not told(job)
@@ -149,7 +185,9 @@ def test_a_rate_in_a_tensor_is_recorded_as_it_was_and_stays_the_same_tensor(tmp_
     model.rate = torch.tensor(0.01)
 
     def configure_optimizers():
-        model.optimizer = torch.optim.Adam(model.layer.parameters(), lr=model.rate, capturable=False, foreach=False)
+        model.optimizer = torch.optim.Adam(
+            model.layer.parameters(), lr=model.rate, capturable=False, foreach=False
+        )
         return model.optimizer
 
     def put():
@@ -166,11 +204,15 @@ def test_several_optimizers_have_the_rates_of_their_own_steps(tmp_path):
     module = Module("")
 
     def configure_optimizers():
-        module.pair = [functools.partial(torch.optim.SGD, lr=0.1)([p]) for p in module.layer.parameters()]
+        module.pair = [
+            functools.partial(torch.optim.SGD, lr=0.1)([p]) for p in module.layer.parameters()
+        ]
         return module.pair
 
     def training_step(batch, batch_idx, optimizer_idx):
-        module.pair[optimizer_idx].param_groups[0]["lr"] = 0.1 * (1 + optimizer_idx) / (1 + batch_idx)
+        module.pair[optimizer_idx].param_groups[0]["lr"] = (
+            0.1 * (1 + optimizer_idx) / (1 + batch_idx)
+        )
         return F.mse_loss(module.layer(batch[0]), batch[1])
 
     module.configure_optimizers, module.training_step = configure_optimizers, training_step

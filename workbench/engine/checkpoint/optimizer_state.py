@@ -28,7 +28,10 @@ from workbench.units import counted, rate
 
 _MOMENTA = ("momentum", "betas", "max_momentum", "base_momentum")
 """The options of a parameter group that a one-cycle schedule changes besides the rate."""
-_SCALED = {"base_lrs", "_last_lr", "max_lrs", "min_lrs", "eta_min", "_get_lr_called_within_step", "_is_initial"}
+_SCALED = {
+    "base_lrs", "_last_lr", "max_lrs", "min_lrs", "eta_min", "_get_lr_called_within_step",
+    "_is_initial",
+}  # fmt: skip
 """The parts of a schedule's state that are rates, or flags of a single call."""
 
 
@@ -182,8 +185,9 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             parts.swa.load_state_dict(state["swa"]["state"])
             if not same["swa"]:
                 _redefine(session.settings, opt, parts.swa, swa_lrs)
-        elif other_length and parts.own and state["swa"] is None and _make_again(opt, parts, state["own"], fresh, made_at):
-            _note_other_length(session, opt, _named(type(one).__name__ for one in parts.own), other_length, old_rate)
+        elif other_length and _make_again(opt, parts, state, fresh, made_at):
+            kinds = _named(type(one).__name__ for one in parts.own)
+            _note_other_length(session, opt, kinds, other_length, old_rate)
         elif not _resume_schedules(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
             _reset_groups(opt.optimizer, fresh, RATES)
             if any("max_momentum" in group for group in (*fresh, *opt.optimizer.param_groups)):
@@ -192,37 +196,53 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             if parts.built_in is not None:
                 schedules.fast_forward(parts.built_in, opt.taken)
                 if other_length and state["built_in"] is not None:
-                    _note_other_length(session, opt, f"lr_schedule={session.settings.lr_schedule!r}", other_length, old_rate)
+                    what = f"lr_schedule={session.settings.lr_schedule!r}"
+                    _note_other_length(session, opt, what, other_length, old_rate)
 
 
-def _make_again(opt: OptimizerHandle, parts: _Schedules, states: Sequence[Mapping[str, Any]], fresh: Sequence[Mapping[str, Any]], made_at: float) -> bool:
-    """Let the user's own schedules, which were made for the new length, go to where they were; False: the length does not matter to
-    them, and nothing has changed.
+def _make_again(
+    opt: OptimizerHandle, parts: _Schedules, state: Mapping[str, Any],
+    fresh: Sequence[Mapping[str, Any]], made_at: float,
+) -> bool:  # fmt: skip
+    """Let the user's own schedules, which were made for the new length, go to where they were.
 
-    Their state would bring back the old length, beyond which they rise again, stay at their end or fail.
+    Their state would bring back the old length, beyond which they rise again, stay at their end or
+    fail. False: they do not depend on the length, and nothing has changed.
     """
-    if parts.built_in is not None or not made_at or not all(isinstance(one, LRScheduler) and not isinstance(one, ReduceLROnPlateau) for one in parts.own):
+    steady = all(isinstance(one, LRScheduler) for one in parts.own)
+    watches = any(isinstance(one, ReduceLROnPlateau) for one in parts.own)
+    if not parts.own or not steady or watches or not made_at:
         return False
-    groups = [{name: group[name] for name in (*RATES, *_MOMENTA) if name in group} for group in opt.optimizer.param_groups]
+    if parts.built_in is not None or state["swa"] is not None:
+        return False
+    names = (*RATES, *_MOMENTA)
+    groups = [
+        {name: group[name] for name in names if name in group}
+        for group in opt.optimizer.param_groups
+    ]
     before, old_base = opt.lr, opt.base_lr
-    _reset_groups(opt.optimizer, fresh, (*RATES, *_MOMENTA))
-    for scheduler, state in zip(parts.own, states, strict=True):
-        for _ in range(state["state"].get("last_epoch", 0)):
+    _reset_groups(opt.optimizer, fresh, names)
+    for scheduler, stored in zip(parts.own, state["own"], strict=True):
+        for _ in range(stored["state"].get("last_epoch", 0)):
             scheduler.step()
-    shares = opt.lr / made_at, before / old_base if old_base else 0.0
-    pairs = zip(parts.own, states, strict=True)
-    if math.isclose(*shares, rel_tol=1e-6, abs_tol=1e-9) and all(_is_alike(_schedule_state(one)["state"], state["state"]) for one, state in pairs):
-        _reset_groups(opt.optimizer, groups, (*RATES, *_MOMENTA))
+    share, old_share = opt.lr / made_at, before / old_base if old_base else 0.0
+    alike = all(
+        _is_alike(_schedule_state(scheduler)["state"], stored["state"])
+        for scheduler, stored in zip(parts.own, state["own"], strict=True)
+    )
+    if alike and math.isclose(share, old_share, rel_tol=1e-6, abs_tol=1e-9):
+        _reset_groups(opt.optimizer, groups, names)
         return False
     opt.base_lr = made_at
     return True
 
 
 def _is_alike(one: Any, other: Any) -> bool:
-    """Whether two states of a schedule are equal, except for rates, which a live change of `lr` scales."""
+    """Whether two states of a schedule are equal, but for rates, which a change of `lr` scales."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         names = one.keys() - _SCALED
-        return names == other.keys() - _SCALED and all(_is_alike(one[name], other[name]) for name in names)
+        same_names = names == other.keys() - _SCALED
+        return same_names and all(_is_alike(one[name], other[name]) for name in names)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(_is_alike, one, other))
     if isinstance(one, float) and isinstance(other, float):
@@ -230,14 +250,18 @@ def _is_alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _note_other_length(session: Session, opt: OptimizerHandle, what: str, updates: int, old_rate: float) -> None:
-    """Say that a schedule was made for another number of updates than the run has now, and which rate comes next."""
-    new_rate, now = opt.lr * (session.settings.lr / opt.base_lr if opt.base_lr else 1.0), session.total_steps.planned()
+def _note_other_length(
+    session: Session, opt: OptimizerHandle, what: str, updates: int, old_rate: float
+) -> None:
+    """Say that a schedule was made for another number of updates, and which rate comes next."""
+    scale = session.settings.lr / opt.base_lr if opt.base_lr else 1.0  # `lr` is applied afterwards
+    new_rate, now = opt.lr * scale, session.total_steps.planned()
     if now is None or math.isclose(new_rate, old_rate, rel_tol=1e-3):
         return
     text = (
-        f"{what} was made for {updates} updates, and is made again for the {now} of the run now: at update {session.state.step} the learning "
-        f"rate is {rate(new_rate)}, where it would have been {rate(old_rate)}."
+        f"{what} was made for {updates} updates, and is made again for the {now} of the run now: "
+        f"at update {session.state.step} the learning rate is {rate(new_rate)}, where it would have "
+        f"been {rate(old_rate)}."
     )
     session.notes.append(Message(text, "warning", session.state.step))
 

@@ -277,7 +277,9 @@ def _trainer_callbacks(r: ScriptSpec) -> list[str]:
 
 def _stopping(monitor: EarlyStopping) -> str:
     there = {**dict(monitor), "mode": None if monitor.direction == "min" else "max"}
-    changed = {name: value for name, value in there.items() if name not in ("monitor", "restore_best") and value != type(monitor).model_fields[name].default}
+    fields = type(monitor).model_fields
+    named = {name: there[name] for name in there if name not in ("monitor", "restore_best")}
+    changed = {name: value for name, value in named.items() if value != fields[name].default}
     options = "".join(f", {name}={quoted(value)}" for name, value in changed.items())
     return f"EarlyStopping({quoted(monitor.monitor)}{options})"
 

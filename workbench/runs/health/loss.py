@@ -120,9 +120,12 @@ class Overfitting(Rule):
     def __init__(self, start: RunStarted) -> None:
         self._recent: deque[float] = deque(maxlen=200)
         self._metrics: dict[str, _Metric] = {}
-        stops = start.settings.get("early_stopping") or ()
+        stops = start.settings.get("early_stopping")
         self._stops, self._run = bool(stops), start.run
-        self._restores = any(isinstance(stop, Mapping) and stop.get("restore_best") for stop in stops)
+        rules = stops if isinstance(stops, list | tuple) else ()
+        self._restores = any(
+            isinstance(rule, Mapping) and rule.get("restore_best") is True for rule in rules
+        )
         self._stopped = self._over = False
         self._searches = not start.settings.get("truncated_bptt_steps")  # the search refuses it
 
@@ -174,7 +177,9 @@ class Overfitting(Rule):
             advice = f"early_stopping={monitor} ends it in time; more data or weight_decay delays overfitting"
             return advice, f"bench.set(early_stopping={monitor})"
         if self._stopped:
-            best = "the model has the best weights" if self._restores else f"bench.load({self._run!r}, 'best') has the best weights"
+            best = f"bench.load({self._run!r}, 'best') has the best weights"
+            if self._restores:
+                best = "the model has the best weights"
             return f"early stopping ended it: {best}", ""
         if name != self.NAME or not self._searches:
             return "more data or weight_decay delays overfitting", ""
@@ -229,8 +234,14 @@ class Behind(Rule):
             worse = averaged - raw if name == Overfitting.NAME else -better(name) * (averaged - raw)
             if not worse > self.SHARE * abs(raw):
                 continue
-            text = f"the averaged weights, which the model has, validate worse than the raw ones: {name} is {number(averaged)}, with the raw weights {number(raw)}"
-            sooner = "a later swa_epoch_start" if self._kind == "swa" else "a smaller ema_decay, ema_warmup=True"
+            text = (
+                "the averaged weights, which the model has, validate worse than the raw ones: "
+                f"{name} is {number(averaged)}, with the raw weights {number(raw)}"
+            )
+            sooner = "a smaller ema_decay, ema_warmup=True"
+            if self._kind == "swa":
+                sooner = "a later swa_epoch_start"
+            advice = f"train for longer, or give {sooner} or weight_averaging=None"
             trouble = "average behind" if worse > self.GROSS * abs(raw) else ""
-            yield Finding("warning", text, f"train for longer, or give {sooner} or weight_averaging=None", self._step, trouble=trouble)
+            yield Finding("warning", text, advice, self._step, trouble=trouble)
             return
