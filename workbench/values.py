@@ -260,6 +260,7 @@ class EarlyStopping(BaseModel):
     stopping_threshold: float | None = Field(None, description="Ends the run as soon as the metric is this good.")
     divergence_threshold: float | None = Field(None, description="Ends the run as soon as the metric is worse.")
     check_finite: bool = Field(True, description="Ends the run when the metric is NaN or infinite.")
+    restore_best: bool = Field(False, description="At the end of the fit, the model gets the weights with the best value of the metric.")
 
     def __init__(self, *monitor: str, **options: Any) -> None:
         """The monitor may be positional, as in Lightning: EarlyStopping("val_loss")."""

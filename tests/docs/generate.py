@@ -33,7 +33,8 @@ Give a setting to `wb.Workbench(…)`, to `bench.set(…)`, or to one job: `benc
   is all of them. A string is a time: `val_check_interval="00:00:10:00"` is every ten minutes. A `timedelta` or a dict such as
   `{"minutes": 10}` is a time too.
 - You can change a *live* setting while a fit runs: `job.change(lr=1e-4)`.
-- A setting that has no effect on your data or job raises an error, which says what decides instead.
+- A setting that has no effect on your data or job raises an error, which says what decides instead. One that needs another
+  setting (`ema_decay` needs `weight_averaging`) may be `set` before it: then the fit raises the error.
 """
 STOPPING_HEAD = """
 ## EarlyStopping

@@ -113,10 +113,11 @@ class Average:
     batches: makes the pass over the training data for BatchNorm. start: the epoch (SWA) or update (EMA) it begins at.
     """
 
-    def __init__(self, kind, batches, *, decay=0.999, every=1, start=0, start_epoch=0, lr=None, epochs=10, strategy="cos"):
+    def __init__(self, kind, batches, *, decay=0.999, every=1, start=0, start_epoch=0, lr=None, epochs=10, strategy="cos", warmup=True):
         self.kind, self.batches, self.decay = kind, batches, decay
         self.every, self.start, self.start_epoch = every, start, start_epoch
         self.lr, self.epochs, self.strategy = lr, epochs, strategy
+        self.warmup = warmup
         self.averaged = None
 
     @property
@@ -140,9 +141,14 @@ class Average:
     def _take(self, model):
         if self.averaged is None:
             # torch's own default on the CPU is another formula for the same mean: other last bits.
-            fn = get_ema_multi_avg_fn(self.decay) if self.kind == "ema" else get_swa_multi_avg_fn()
+            fn = self._of_ema if self.kind == "ema" else get_swa_multi_avg_fn()
             self.averaged = AveragedModel(model, multi_avg_fn=fn)
         self.averaged.update_parameters(model)
+
+    def _of_ema(self, averages, values, count):
+        n = int(count)
+        decay = min(self.decay, (1 + n) / (10 + n)) if self.warmup else self.decay
+        get_ema_multi_avg_fn(decay)(averages, values, count)
 
     def copy_to(self, model, autocast):
         with torch.random.fork_rng(devices=[]), autocast():

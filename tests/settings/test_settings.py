@@ -101,6 +101,7 @@ BAD: dict[str, list[Any]] = {
     ],
     "weight_averaging": ["mean", True],
     "ema_decay": [0, 1, -0.5, None],
+    "ema_warmup": [None, "slow", 5],
     "averaging_every_n_steps": [0, 0.5],
     "averaging_start": [-1, 0.5],
     "averaging_start_epoch": [-1, 0.5],

@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.settings import Settings, SettingsError, metadata_of
+from workbench.settings.without_effect import without_effect
 from workbench.task.data.loader_parts import Collate, Parts
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
@@ -41,6 +43,7 @@ def settings_named(given: Mapping[str, Any], called: Callable[..., Any], name: s
     if "logger" in given:
         refuse_callbacks(given["logger"], "logger=")
     method = name or called.__name__
+    refuse_backend(given)
     if "callbacks" in given and any_from_lightning(given["callbacks"]):
         if method not in _TAKE_CALLBACKS:
             raise SettingsError(f"callbacks= has no effect on {method}(): give them to the bench, or to fit().")
@@ -81,9 +84,11 @@ def first_settings(task: Task, given: dict[str, Any]) -> Settings:
     """Return the settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
     compiled = {} if task.compiler is None else {"compile": True}
     implied = dict(task.implied)
+    task.own_lr = implied.get("lr", task.own_lr)
     if given.get("monitor", implied.get("monitor")) != implied.get("monitor"):
         implied.pop("monitor_mode", None)  # it was the mode of another monitor
     settings = Settings.make(**{**compiled, **implied, **given})
+    refuse_without_effect(task, settings, given)
     task.refuse_unused(given)
     samples = task.train.samples if task.train is not None else None
     if "batch_size" not in given and samples and settings.batch_size > samples and not settings.drop_last:
@@ -129,6 +134,43 @@ def refuse_of_training(kind: str, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if metadata_of(name).group in _OF_TRAINING and name not in _OF_MODELS:
             raise SettingsError(f"{name}={shown(value)} has no effect on {kind}(), which trains nothing. Leave {name} out.")
+
+
+def refuse_without_effect(task: Task, settings: Settings, names: Iterable[str]) -> None:
+    """Raise SettingsError for one of these settings, which the user gave, that has no effect beside the others."""
+    for text in given_without_effect(task, settings, names).values():
+        raise SettingsError(text)
+
+
+def given_without_effect(task: Task, settings: Settings, names: Iterable[str]) -> dict[str, str]:
+    """Those of these settings that have no effect beside the others, each with the reason."""
+    found = without_effect(settings, names)
+    if task.hooks is not None:  # its configure_gradient_clipping gets the algorithm in any case
+        found.pop("gradient_clip_algorithm", None)
+    return found
+
+
+def refuse_backend(given: Mapping[str, Any]) -> None:
+    """Raise SettingsError for a `compile` that is the name of no backend of torch.compile."""
+    name = given.get("compile")
+    if not isinstance(name, str):
+        return
+    import torch._dynamo as dynamo  # takes seconds, and only such a setting needs it
+
+    try:
+        dynamo.lookup_backend(name)
+    except Exception as error:
+        known = ", ".join(map(repr, dynamo.list_backends()))
+        mode = ""
+        if name in torch._inductor.list_mode_options():
+            mode = (
+                " A mode is an option of torch.compile itself: give "
+                f"model=torch.compile(model, mode={name!r})."
+            )
+        raise SettingsError(
+            f"compile={name!r}: should be True, False or the name of a backend of torch.compile "
+            f"({known}).{mode}"
+        ) from error
 
 
 PUBLIC = ("model", "root", "summary", "jobs")

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, Unpack
 from weakref import ref
 
-from workbench.bench.arguments import refuse_unreported_monitor, settings_named
+from workbench.bench.arguments import (
+    given_without_effect,
+    refuse_unreported_monitor,
+    refuse_without_effect,
+    settings_named,
+)
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.export.source.capture import Earlier
 from workbench.launch import jobs, select_launcher
@@ -70,6 +75,8 @@ class BenchBase:
         self._submitted: list[_Submitted] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs whose folders each job needs until it ends."""
+        self._waiting: set[str] = set()
+        """The settings that `set` was given and that have had no effect yet, for want of another."""
         self._sets: list[dict[str, Any]] = []
         """The arguments of every call of `set`, in order."""
         self._sets_before: dict[AnyJob, int] = {}
@@ -95,7 +102,10 @@ class BenchBase:
 
     @lists_keywords(SettingsKwargs)
     def set(self, **changes: Unpack[SettingsKwargs]) -> Settings:
-        """Replace some settings: `bench.set(lr=3e-3)`. Earlier jobs keep theirs."""
+        """Replace some settings: `bench.set(lr=3e-3)`. Earlier jobs keep theirs.
+
+        A setting that needs another (`ema_decay` needs `weight_averaging`) may be set before it; a fit without the other refuses it.
+        """
         given = settings_named(changes, self.set)
         with self._lock:  # two threads may each set something, and neither change may be lost
             settings = self._settings.replace(**given)
@@ -103,6 +113,7 @@ class BenchBase:
             self._task.refuse_unused(given)
             select_launcher.warm(settings)
             self._settings = settings
+            self._waiting = {*given_without_effect(self._task, settings, {*self._waiting, *given})}
             self._sets.append(given)
         self._listeners.notify(Called(line("set", given)))
         self._listeners.notify(SettingsSet(self._settings.model_dump()))
@@ -134,6 +145,7 @@ class BenchBase:
     def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
         """The settings of a job: those of the bench, replaced by `settings` where given."""
         chosen = self._settings.replace(**settings)
+        refuse_without_effect(self._task, chosen, settings.keys() - {"gradient_clip_algorithm"})  # find_clip_val has its own error for it
         self._task.refuse_unused(settings, phase)
         return chosen
 

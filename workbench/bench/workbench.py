@@ -21,6 +21,7 @@ from workbench.bench.arguments import (
     refuse_of_training,
     refuse_unfit,
     refuse_unnamed,
+    refuse_without_effect,
     settings_named,
     spec_to_predict,
     why_not_set,
@@ -209,6 +210,7 @@ class Workbench(Searches):
         origin = StartResolver(self.root, wanted, self._settings, given, self._fits())
         chosen = origin.predict_settings(self._start.untouched_since, all(job.done() for job in self.jobs))
         refuse_unfit(self._task, chosen)
+        refuse_without_effect(self._task, chosen, {*self._waiting, *given})
         self._task.refuse_unused(given)
         work = jobs.FitWork(self._task, chosen, self._start, origin)
         site = self._site.until(sys._getframe(1), self)

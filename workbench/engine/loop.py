@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.commands import Inbox
 from workbench.engine.control import CheckpointRequests, Control
-from workbench.engine.data.sample_count import note_length
+from workbench.engine.data.sample_count import note_length, note_more_batches
 from workbench.engine.metrics.flush import Recorder
 from workbench.engine.metrics.observations import Observations
 from workbench.engine.nonfinite import refuse_unguarded
@@ -65,6 +65,13 @@ class Checkpointing(ValidationListener, CheckpointRequests):
     def the_end(self) -> contextlib.AbstractContextManager[None]:
         """Context manager in which the model gets its final weights."""
         return contextlib.nullcontext()
+
+    def restore_best(self) -> None:
+        """Give the model the best weights, where `EarlyStopping(restore_best=True)` asks for them."""
+
+    def compare_with_best(self) -> str:
+        """Compare the model's weights with the best ones, in a sentence; "": there are no better ones."""
+        return ""
 
 
 def fit(
@@ -262,6 +269,9 @@ class _Fit:
         """Emit the messages of the update, and the measurements since the last flush if one is due."""
         session = self.session
         self.observations.after_update()
+        planned = session.data.batches
+        if planned is not None and session.state.batch_idx > planned:
+            note_more_batches(session)
         if session.notes:
             self.recorder.notes()
         if session.meter.due():
@@ -303,6 +313,7 @@ class _Fit:
             session.optimizers.modes.eval()
             if session.average is not None and session.average.count:
                 averaged_model.copy_average(session)
+        self.checkpoints.restore_best()
         session.hooks.fit_ended()
 
     def conclude(self) -> None:
@@ -315,6 +326,9 @@ class _Fit:
             emit(Message(f"{ENDED_EARLY}: the module set trainer.should_stop.", "info", state.step))
         if ended:
             emit(Message(f"{ENDED_EARLY}: {ended}.", "info", state.step))
+        compared = self.checkpoints.compare_with_best()
+        if compared:
+            emit(Message(compared, "info", state.step))
         if state.left_out:
             what = "1 update was" if state.left_out == 1 else f"{state.left_out} updates were"
             emit(Message(f"{what} left out because of numbers that are not finite.", "warning", state.step))

@@ -36,11 +36,12 @@ from workbench.task.batch import to_device
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
-from workbench.task.modules import kept_state
+from workbench.task.modules import kept_state, train_mode
 from workbench.task.protocol import Handle, Phase, StepResult, Task
 from workbench.techniques import limits
 from workbench.techniques.precision import Precision
 from workbench.techniques.tbptt import Piece
+from workbench.units import rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,15 +270,27 @@ class Session:
         ):  # fmt: skip
             step(self.to_device(batch, stage))
 
+    def note_rate_set_by_code(self) -> None:
+        """Add a message, once, where the user has set `lr` and the code of the run sets the rate itself."""
+        for opt in self.optimizers:
+            if not opt.rate_set_by_code or opt.rate_reported or self.state.searching:
+                continue
+            opt.rate_reported = True
+            if opt.base_lr != self.task.own_lr:
+                text = (
+                    f"lr={rate(opt.base_lr)}: the run's own code sets the learning rate (to {rate(float(opt.rate))} at update "
+                    f"{self.state.step - 1}), so lr has an effect only where that code uses it."
+                )
+                self.notes.append(Message(text, "warning", self.state.step))
+
     def drive(self, handle: Handle) -> None:
         """Let the task, which has manual optimization, step through this handle from now on."""
         self.handle = handle
         self.task.drive(handle)
 
     def train_mode(self) -> None:
-        """Put the model into training mode. If it already is in training mode nothing changes, so submodules in eval mode stay so."""
-        if not self.task.model.training:
-            self.task.model.train()
+        """Put the model into training mode; parts that the user holds in evaluation mode stay so (`train_mode` of task/modules.py)."""
+        train_mode(self.task.model)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

@@ -44,6 +44,8 @@ def open_session(
         session: Session | None = None
         try:
             session = Session(task, settings, runtime, phase, past)
+            if phase == "fit":
+                session.train_mode()
             if session.hooks.within:
                 session.update_hooks = CalledUpdateHooks(session)
             rng.seed_rank(settings.seed, runtime.ranks.rank)

@@ -57,6 +57,7 @@ class Snapshot:
         """Restore the session's state from this copy."""
         session = self.session
         try:
+            self.modes.restore()  # first: a train() of the user's may change weights
             self.weights.put(session.task, searched=True)
             for opt, (state, schedules, base_lr, taken) in zip(
                 session.optimizers, self.optimizers, strict=True
@@ -66,12 +67,12 @@ class Snapshot:
                 for schedule, its in zip(opt.schedules, schedules, strict=True):
                     schedule.scheduler.load_state_dict(its)
                 opt.base_lr, opt.taken = base_lr, taken
+                opt.release_lrs()
             session.precision.load_state_dict(self.scaler)
         finally:
             session.optimizers.drop_gradients()
             session.state.step, session.state.epoch, session.state.batch_idx, session.state.hiddens = self.counters
             session.state.next_hiddens = {}
-            self.modes.restore()
             for parameter, trains in self.trained:
                 parameter.requires_grad_(trains)
             self.random.restore()

@@ -48,7 +48,8 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     state, meter, ratios = session.state, session.meter, session.ratios
     state.begin_update(records=not state.searching and state.step % meter.every == 0)
     session.update_hooks.begin_update()
-    lrs = session.optimizers.lrs if state.records else []  # with manual optimization the task may step its schedules within the update
+    for opt in session.optimizers:
+        opt.watch_rate()
     session.replay.remember(state, window, look=meter.row == 0)
     if ratios is not None and state.records:
         ratios.begin(session.optimizers if session.task.manual else session.optimizers.turn(state.step))
@@ -67,7 +68,7 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
             meter.count(session.parallel.samples(window))
         _step_schedules_and_average(session, stepped)
     session.update_hooks.end_update()
-    _record(session, loss, lrs)
+    _record(session, loss)
     session.sync_device()
     session.timer.mark("workbench")
     return loss
@@ -112,8 +113,6 @@ class OptimizerStep:
         self._session, self._opt, self._window = session, opt, window
         self._backward = WindowBackward(session, opt, window)
         self._evaluated = False
-        # The task may set rates by hand, for a warm-up: while a search sets the rates, that must have no effect.
-        self._rates = opt.group_lrs() if session.state.searching else None
         self.loss: Tensor | None = None
         """The mean loss of the window at its first evaluation."""
         self.taken = False
@@ -143,8 +142,6 @@ class OptimizerStep:
     def take(self, evaluate: Callable[[], Tensor | None], **options: Any) -> Tensor | None:
         """Step with the gradients that `evaluate` computes; returns its loss. options: further arguments of the optimizer's step."""
         session, opt, window = self._session, self._opt, self._window
-        if self._rates is not None:
-            opt.restore_lrs(self._rates)
         opt.step_options = options
         try:
             if opt.needs_closure:
@@ -168,6 +165,8 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
         session.state.skipped = True
         opt.zero_grad()
         return False
+    if opt.held is not None:
+        opt.put_held_lrs()
     session.timer.mark("workbench")
     taken = True
     if session.precision.scaler is not None:
@@ -178,6 +177,9 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
         exact = session.meter.norm_order in nonfinite.EXACT
         with nonfinite.guarded(opt, loss, total if exact else None, session.replay):
             opt.step(**opt.step_options)
+    opt.watch_rate()
+    if opt.held is not None:
+        opt.check_held_lrs()
     session.state.skipped |= not taken
     session.update_hooks.zero_after_step(opt)
     session.timer.mark("optimizer")
@@ -195,9 +197,10 @@ def _step_schedules_and_average(session: Session, taken: Sequence[OptimizerHandl
         session.average.after_update(session.state)
 
 
-def _record(session: Session, loss: Tensor | None, lrs: Sequence[float]) -> None:
+def _record(session: Session, loss: Tensor | None) -> None:
     """Write the measurements of the update into the meter's row, if the update is recorded."""
     state, meter = session.state, session.meter
+    session.note_rate_set_by_code()
     logged = session.hooks.logged()
     state.step_logs.update(logged)
     if loss is None or not state.records:
@@ -208,5 +211,5 @@ def _record(session: Session, loss: Tensor | None, lrs: Sequence[float]) -> None
         meter.note({recorded_name(name): value for name, value in parts.items()})
     if logged:
         meter.note(logged)
-    meter.record(state.step - 1, lrs, loss, state.skipped)
+    meter.record(state.step - 1, [opt.rate for opt in session.optimizers], loss, state.skipped)
 

@@ -52,7 +52,7 @@ from workbench.settings import Settings
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair
-from workbench.task.modules import Modes, own_name
+from workbench.task.modules import Modes, overrides_modes, own_name
 from workbench.task.protocol import Task
 from workbench.task.rng import is_generator
 from workbench.task.state.contents import is_plain
@@ -346,6 +346,7 @@ def _of_task(
         "double": session.meter.double,
         "batch_norm": has_batch_norm([task.model]),
         **_averaging(session, settings),
+        "overrides_modes": any(overrides_modes(part) for module in task.modules for part in module.modules()),
         "tensor_first": isinstance(batch, (list, tuple)) and len(batch) > 0 and isinstance(batch[0], Tensor),
         "sparse": bool(task.sparse_layer),
         "compiled": task.compiler is not None,
@@ -416,7 +417,7 @@ def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
         return {"frozen_modes": True, "copied": False}
     modes = Modes.of(task.modules)
     session.train_mode()
-    frozen = not all(part.training and type(part).train is nn.Module.train for part in task.model.modules())
+    frozen = any(overrides_modes(part) or not part.training for part in task.model.modules())
     modes.restore()
     given = [task._loss, *task.metrics.values(), *task.epoch_metrics.values()]
     return {"frozen_modes": frozen, "copied": _is_copied(task.model) and not any(map(reads_modules, given))}

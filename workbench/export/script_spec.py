@@ -102,6 +102,8 @@ class ScriptSpec:
     """Whether the model has batch-norm statistics."""
     frozen_modes: bool
     """Whether a submodule stays in eval mode while the model trains, or overrides `train()`."""
+    overrides_modes: bool
+    """Whether a module overrides `train()` or `eval()`."""
     tensor_first: bool
     """Whether the first part of a training batch is a tensor."""
     copied: bool

@@ -7,7 +7,7 @@ SUPPORTED = {
     "lr_schedule", "warmup", "precision", "compile", "max_epochs", "max_steps", "max_time", "min_epochs", "min_steps",
     "shuffle", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last", "limit_train_batches",
     "limit_val_batches", "overfit_batches", "check_val_every_n_epoch", "val_check_interval", "early_stopping",
-    "weight_averaging", "ema_decay", "averaging_every_n_steps", "averaging_start", "averaging_start_epoch",
+    "weight_averaging", "ema_decay", "ema_warmup", "averaging_every_n_steps", "averaging_start", "averaging_start_epoch",
     "swa_epoch_start", "swa_lrs", "annealing_epochs", "annealing_strategy", "truncated_bptt_steps", "tbptt_time_dim",
     "find_lr_at", "find_batch_size_at", "num_sanity_val_steps", "on_nonfinite", "detect_anomaly", "accelerator", "devices",
     "num_nodes", "seed", "deterministic", "benchmark",

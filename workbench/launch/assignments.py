@@ -38,6 +38,7 @@ from workbench.task.data.loader_parts import length_of
 from workbench.task.data.spec import DataSpec, set_epoch
 from workbench.task.errors import TaskError
 from workbench.task.hooks import telling_failure
+from workbench.task.modules import kept_weights
 from workbench.task.protocol import Phase, Task
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
@@ -206,7 +207,7 @@ class EvaluateAssignment(Assignment):
 
     def __call__(self, emit: Emit, inbox: Inbox) -> Done:
         (spec,) = self.data()
-        with open_session(self.task, self.settings, self.phase) as session, telling_failure(session.hooks):
+        with _evaluating(self.task, self.settings, self.phase) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
             sets = ((one, _batches(session, one, self._stage, inbox)) for one in spec.sets)
@@ -231,7 +232,7 @@ class PredictAssignment(Assignment):
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         (spec,) = self.data()
-        with open_session(self.task, self.settings, self.phase) as session, telling_failure(session.hooks):
+        with _evaluating(self.task, self.settings, self.phase) as session:
             if spec.several:
                 raise TaskError(f"{spec.name} has {len(spec.sets)} sets, and one is predicted at a time: give bench.predict(data).")
             spec.share = session.ranks.share
@@ -240,6 +241,13 @@ class PredictAssignment(Assignment):
             own = predict(session, _batches(session, spec, "predict", inbox))
             outputs = _in_batch_order(session.ranks.all_gather_object(own))
         return Done("stopped" if inbox.has(Stop) else "finished", outputs)
+
+
+@contextmanager
+def _evaluating(task: Task, settings: Settings, phase: Phase) -> Iterator[Session]:
+    """Context manager with the session of a job that leaves the weights as they are."""
+    with kept_weights(task.modules), open_session(task, settings, phase) as session, telling_failure(session.hooks):
+        yield session
 
 
 def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iterator[Any]:

@@ -50,6 +50,7 @@ from workbench.settings import Settings
 from workbench.task.data.preload import preload
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
+from workbench.task.modules import in_training_mode
 from workbench.task.protocol import Phase, Task
 from workbench.trackers.listener import TrackerListener
 from workbench.tuners.batch_size import batch_size_finder
@@ -149,7 +150,8 @@ class _InitRunFolder:
         try:
             make_folder(folder)
             if self.past is None:
-                save_weights(self.task.trained_modules, folder / "start.safetensors")
+                with in_training_mode(self.task.modules):
+                    save_weights(self.task.trained_modules, folder / "start.safetensors")
             else:
                 run, point = self.past
                 take_over(run, folder, point)

@@ -123,8 +123,12 @@ def keep(one: Checkpoint) -> None:
 
 def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
     """List the values of this monitor in the checkpoints, the best first; two checkpoints of one moment count once."""
-    same = [one for one in there if one.monitor == monitor]
-    return [value for _, value in _moments(_ranked(same)) if value is not None]
+    return [value for _, value in _moments(ranked_by(monitor, there)) if value is not None]
+
+
+def ranked_by(monitor: str, there: Iterable[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
+    """List the checkpoints that have a value of this monitor, the best first."""
+    return _ranked([one for one in there if one.monitor == monitor], mode)
 
 
 def _ranked(there: Sequence[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:

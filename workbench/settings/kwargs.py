@@ -48,6 +48,7 @@ class SettingsKwargs(TypedDict, total=False):
     early_stopping: str | EarlyStopping | Mapping[str, Any] | Sequence[str | EarlyStopping | Mapping[str, Any]] | None
     weight_averaging: Literal["ema", "swa"] | None
     ema_decay: float
+    ema_warmup: bool
     averaging_every_n_steps: int
     averaging_start: int
     averaging_start_epoch: int

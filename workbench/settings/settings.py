@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_type_hi
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from workbench.metric_mode import known_mode
 from workbench.settings.errors import explain, meaning
 from workbench.settings.file import read
 from workbench.settings.kwargs import SettingsKwargs
@@ -26,6 +27,7 @@ from workbench.values import (
     ByEpoch,
     Devices,
     Duration,
+    EarlyStopping,
     Epochs,
     Every,
     Interval,
@@ -212,6 +214,10 @@ class Settings(BaseModel):
         None, "Average the weights: 'ema' exponentially over updates, 'swa' equally over the last epochs.", "averaging"
     )
     ema_decay: float = _setting(0.999, "Share of the average that stays at each averaging.", "averaging", gt=0, lt=1)
+    ema_warmup: bool = _setting(
+        True, "EMA: the n-th averaging keeps at most (1 + n) / (10 + n) of the average, so that the first weights do not stay in it for long.",
+        "averaging",
+    )  # fmt: skip
     averaging_every_n_steps: int = _setting(1, "EMA: average after every n-th update.", "averaging", "updates", ge=1)
     averaging_start: int = _setting(0, "EMA: how many updates at the beginning are not averaged.", "averaging", "updates", ge=0)
     averaging_start_epoch: int = _setting(0, "EMA: nothing is averaged before this epoch.", "averaging", "epochs", ge=0)
@@ -335,7 +341,30 @@ class Settings(BaseModel):
                 f"reload_dataloaders_every_n_epochs={made.reload_dataloaders_every_n_epochs} with preload=True: preload reads the samples once, "
                 "and a new loader may have others. Leave one of them out."
             )
+        for stop in made.early_stopping:
+            made._refuse_no_best(stop)
         return made
+
+    def _refuse_no_best(self, stop: EarlyStopping) -> None:
+        """Raise SettingsError for `restore_best` where no checkpoint has the best weights by this rule's metric."""
+        if not stop.restore_best:
+            return
+        if not self.save_top_k:
+            raise SettingsError(
+                "save_top_k=0: no best weights are kept, and EarlyStopping(restore_best=True) needs "
+                "them. Leave one of them out."
+            )
+        monitor = self.monitor or "val_loss"
+        if stop.monitor != monitor:
+            raise SettingsError(
+                f"EarlyStopping({stop.monitor!r}, restore_best=True): the best weights are those by "
+                f"monitor={monitor!r}. Give monitor={stop.monitor!r}, too."
+            )
+        if (self.monitor_mode or known_mode(monitor) or stop.direction) != stop.direction:
+            raise SettingsError(
+                f"EarlyStopping({stop.monitor!r}, restore_best=True) has mode={stop.direction!r}, and "
+                f"monitor_mode={self.monitor_mode!r}: give both the same."
+            )
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -113,6 +113,7 @@ class Modes:
     """Which modules are in training mode."""
 
     modules: tuple[tuple[nn.Module, bool], ...]
+    """Each module after those that contain it."""
 
     @classmethod
     def of(cls, modules: Iterable[nn.Module]) -> Modes:
@@ -120,9 +121,57 @@ class Modes:
         return cls(tuple((part, part.training) for part in parts_of(modules)))
 
     def restore(self) -> None:
-        """Put each module back into its mode."""
+        """Put each module back into its mode.
+
+        The `train()` and `eval()` of a class that overrides them are called, since they may change weights, too. They also set
+        the modes of the module's parts, which come after it.
+        """
         for module, training in self.modules:
-            module.training = training
+            if module.training == training:
+                continue
+            if not overrides_modes(module):
+                module.training = training
+            elif training:
+                module.train()
+            else:
+                module.eval()
+
+
+def overrides_modes(module: nn.Module) -> bool:
+    """Whether a module has a `train()` or `eval()` other than torch's."""
+    return any(getattr(getattr(module, name), "__func__", None) is not getattr(nn.Module, name) for name in ("train", "eval"))
+
+
+def train_mode(model: nn.Module) -> None:
+    """Put a model into training mode. If it is in training mode, parts in evaluation mode stay so.
+
+    Where a class overrides `train()`, it is called in any case: it may keep parts in evaluation mode.
+    """
+    before = Modes.of([model])
+    if not model.training:
+        model.train()
+    elif any(map(overrides_modes, model.modules())):
+        model.train()
+        Modes(tuple((part, training) for part, training in before.modules if not training)).restore()
+
+
+@contextlib.contextmanager
+def in_training_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Context manager for modules whose weights may depend on their mode: inside, they have those that are trained and stored.
+
+    It changes nothing where no class overrides `train()` or `eval()`.
+    """
+    wholes = list(modules)
+    if not any(map(overrides_modes, parts_of(wholes))):
+        yield
+        return
+    before = Modes.of(wholes)
+    for whole in wholes:
+        train_mode(whole)
+    try:
+        yield
+    finally:
+        before.restore()
 
 
 @contextlib.contextmanager
@@ -140,6 +189,28 @@ def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in values:
                 overwrite(buffer, value)
+
+
+@contextlib.contextmanager
+def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Context manager that restores the weights of modules which override `train()` or `eval()`, whatever their modes were meanwhile.
+
+    Such a module may add one weight to another and subtract it again, which rounds.
+    """
+    parts = [part for part in parts_of(modules) if overrides_modes(part)]
+    values = [(weight, weight.detach().clone()) for weight in dict.fromkeys(p for part in parts for p in part.parameters())]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, value in values:
+                overwrite(weight, value)
+
+
+def set_by_modes(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """The weights that a change of the mode may change: the frozen ones of modules that override `train()` or `eval()`."""
+    parts = [part for part in parts_of(modules) if overrides_modes(part)]
+    return [p for part in parts for p in part._parameters.values() if p is not None and not p.requires_grad]
 
 
 @contextlib.contextmanager

@@ -230,6 +230,8 @@ class Task(abc.ABC):
     compiler: Callable[..., Any] | None = None
     """How the user has compiled the model (`torch.compile(model)`), as a function; None: it is not compiled."""
 
+    own_lr: float = 1e-3
+    """The rate of its fits unless the user sets `lr`."""
     partial: bool = True
     """Whether an update may leave some parameters without a gradient; the dry run shows whether all have one."""
 

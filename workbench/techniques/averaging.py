@@ -29,12 +29,16 @@ AvgFn = Callable[[Tensor, Tensor, "int | Tensor"], Tensor]
 class Average:
     """The average of a list of parameters, always given in the same order."""
 
-    def __init__(self, kind: Literal["ema", "swa"], decay: float = 0.999, avg_fn: AvgFn | None = None) -> None:
+    def __init__(
+        self, kind: Literal["ema", "swa"], decay: float = 0.999, avg_fn: AvgFn | None = None, *, warmup: bool = False
+    ) -> None:  # fmt: skip
+        """warmup: the decay of an EMA rises to `decay` (`ema_decay`)."""
         self.count = 0
         """How many times the weights were averaged; 0: there is no average yet."""
         self._kind = kind
         self._averages: list[Tensor] = []
         self._avg_fn = avg_fn
+        self._decay, self._warmup = decay, warmup
         self._multi: Callable[[list[Tensor], list[Tensor], Tensor], None] = (
             get_ema_multi_avg_fn(decay) if kind == "ema" else get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
         )
@@ -54,14 +58,16 @@ class Average:
 
     def _update_grouped(self, parameters: Sequence[Tensor]) -> None:
         # A tensor as AveragedModel's: 1 / (count + 1) is rounded to float32. On the CPU, so that it costs no sync.
-        count = torch.tensor(self.count)
+        count, multi = torch.tensor(self.count), self._multi
+        if self._kind == "ema" and self._warmup and (now := ema_decay(self._decay, self.count)) < self._decay:
+            multi = get_ema_multi_avg_fn(now)  # type: ignore[no-untyped-call]
         groups = _group_tensors_by_device_and_dtype([[*self._averages], [*parameters]])
         for ((_, dtype), (pair, _)) in groups.items():
             averages, current = cast("list[list[Tensor]]", pair)
             if self._kind == "swa" and not (dtype.is_floating_point or dtype.is_complex):
                 torch._foreach_copy_(averages, current)  # torch refuses to divide integers: the newest values are kept
             else:
-                self._multi(averages, current, count)
+                multi(averages, current, count)
 
     @contextlib.contextmanager
     def swapped(self, parameters: Sequence[Tensor]) -> Iterator[None]:
@@ -106,6 +112,14 @@ def _checked(found: object, average: Tensor) -> Tensor:
             "it must return the new average, of the same shape."
         )
     return found
+
+
+def ema_decay(decay: float, count: int) -> float:
+    """Return the share of an average of `count` weights that stays when the next weights are added, while an EMA warms up.
+
+    With a fixed decay, the first weights would be most of the average for as many updates as 1 / (1 - decay).
+    """
+    return min(decay, (1 + count) / (10 + count))
 
 
 def ema_due(settings: Settings, updates: int, epoch: int) -> bool:

@@ -92,6 +92,11 @@ def is_built_in(schedule: object, settings: Settings) -> bool:
     return isinstance(schedule, OneCycleLR) and settings.lr_schedule == "one_cycle"
 
 
+def has_ended(schedule: object) -> bool:
+    """Whether a built-in one cycle has ended. If the run gets longer than planned (a smaller batch size), the last rate is kept."""
+    return isinstance(schedule, _OneCycle) and schedule.last_epoch >= schedule.total_steps - 1
+
+
 def fast_forward(schedule: LRScheduler, update: int) -> None:
     """Set a new schedule to the rates after `update` updates, for a run that changes to it or resumes with it."""
     if isinstance(schedule, OneCycleLR):

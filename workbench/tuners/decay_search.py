@@ -183,7 +183,7 @@ def _loss_at(task: Task, settings: Settings, value: float, length: int, *, by_va
     """The held-out loss after a stretch with this weight decay; the task is restored."""
     chosen = settings.replace(weight_decay=value, weight_averaging=None)
     with open_session(task, chosen) as session, scratch(session):
-        setters = [(stretch.multiplier(opt.optimizer), opt.base_lr) for opt in session.optimizers]
+        setters = [(stretch.multiplier(opt), opt.base_lr) for opt in session.optimizers]
 
         def set_share(share: float) -> None:
             for set_lr, rate in setters:

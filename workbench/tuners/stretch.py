@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
 from workbench.engine.backward import WindowForward
-from workbench.engine.optim.optimizer_handle import OptimizerHandle, chain
+from workbench.engine.optim.optimizer_handle import OptimizerHandle, chain, put_lr
 from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
@@ -94,22 +93,26 @@ def shape(settings: Settings, schedule: str, length: int) -> list[float]:
     return factors
 
 
-def multiplier(optimizer: Optimizer, only: int | None = None) -> Callable[[float], None]:
+def multiplier(opt: OptimizerHandle, only: int | None = None) -> Callable[[float], None]:
     """Return a function that sets the rate of the first group that is not at 0; the others keep their ratio to it, and those at 0 stay at 0.
 
-    only: it sets the rate of this group alone, and the others keep theirs.
+    only: it sets the rate of this group alone, and the others keep theirs. The optimizer steps at these rates even where the user's code
+    sets others.
     """
+    optimizer = opt.optimizer
     # A warm-up may have set all rates to 0.
     base = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     first = base[leading_group(base)]
 
     def set_lr(lr: float) -> None:
         for group, own in zip(optimizer.param_groups, base, strict=True):
-            group["lr"] = lr if own == first else lr * (own / first)
+            put_lr(group, lr if own == first else lr * (own / first))
+        opt.hold_lrs()
 
     def set_one(lr: float) -> None:
         for number, (group, own) in enumerate(zip(optimizer.param_groups, base, strict=True)):
-            group["lr"] = lr if number == only else own
+            put_lr(group, lr if number == only else own)
+        opt.hold_lrs()
 
     return set_lr if only is None else set_one
 
@@ -131,6 +134,8 @@ def train(
     with contextlib.closing(windows) as feed:
         held = [] if by_val else list(itertools.islice(feed, HELD_OUT))
         session.train_mode()
+        for other in session.optimizers:
+            other.hold_lrs()
         try:
             for rate, window in zip(rates, feed, strict=False):
                 set_lr(rate)

@@ -157,10 +157,10 @@ def test_manual_is_automatic_written_out(clip, tmp_path):
     assert all(p.requires_grad for p in model.parameters())
 
 
-@pytest.mark.parametrize("kind", ["ema", "swa"])
-def test_manual_with_averages(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "options"), [("ema", {"ema_decay": 0.9}), ("swa", {"swa_epoch_start": 1})])
+def test_manual_with_averages(kind, options, tmp_path):
     data, val = labelled(), labelled(21, seed=5)
-    settings = {"weight_averaging": kind, "ema_decay": 0.9, "swa_epoch_start": 1, "val": val}
+    settings = {"weight_averaging": kind, **options, "val": val}
     automatic, manual = TwoSided(), ByHand()
     one = fitted(automatic, data, tmp_path / "a", **settings)
     other = fitted(manual, data, tmp_path / "b", **settings)

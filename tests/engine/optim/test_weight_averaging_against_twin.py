@@ -29,6 +29,8 @@ def batches(size=8, shuffle=False):
 
 AVERAGES = {
     "ema": ({"ema_decay": 0.9}, {"decay": 0.9}),
+    "without a warm-up": ({"ema_decay": 0.9, "ema_warmup": False}, {"decay": 0.9, "warmup": False}),
+    "of a short fit": ({}, {}),
     "every third": ({"ema_decay": 0.8, "averaging_every_n_steps": 3}, {"decay": 0.8, "every": 3}),
     "from update 5 on": ({"ema_decay": 0.5, "averaging_start": 5}, {"decay": 0.5, "start": 5}),
     "from epoch 1 on": ({"ema_decay": 0.5, "averaging_start_epoch": 1}, {"decay": 0.5, "start_epoch": 1}),

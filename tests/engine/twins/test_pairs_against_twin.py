@@ -32,6 +32,8 @@ from tests.engine.problems import adam, adamw, labelled, noisy_net, plain_net, s
 from tests.reference import loop
 from tests.reference.technique_parts import Average, Scheduled, multiplier, one_cycle, size_at
 from tests.reference.techniques import train
+from workbench.settings import Settings
+from workbench.settings.without_effect import without_effect
 
 MAKERS = {
     "sgd": sgd, "adam": adam, "adamw": adamw, "plain sgd": torch.optim.SGD,
@@ -231,7 +233,8 @@ def as_settings(case):
         found["truncated_bptt_steps"] = case.pieces
     if case.limit is not None:
         found["limit_train_batches"] = case.limit
-    return found
+    unused = without_effect(Settings.make(**found), found)
+    return {name: value for name, value in found.items() if name not in unused}
 
 
 def as_techniques(case, twin, loss, data, val, optimizers):

@@ -92,6 +92,32 @@ class Rolling(torch.utils.data.Sampler):
         self.passes = state["passes"]
 """
 TOLD_BY = "model, train=(x, y), val=(x[:9], y[:9]), loss=F.cross_entropy, metrics={'said': lambda output, target: said[int(model.norm.num_batches_tracked) // 4]}, batch_size=25, max_epochs=8"
+MERGING = """
+class Merging(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 3)
+        self.requires_grad_(False)
+        self.first, self.second = nn.Parameter(torch.randn(2, 8)), nn.Parameter(torch.zeros(3, 2))
+        self.merged = False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode == self.merged:
+            self.weight.data += (-1 if mode else 1) * self.second.data @ self.first.data
+            self.merged = not mode
+        return self
+
+    def forward(self, x):
+        out = F.linear(x, self.weight, self.bias)
+        return out if self.merged else out + x @ self.first.T @ self.second.T
+"""
+KEEPING = """
+class Keeping(Net):
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+"""
 AT_LAST = "early_stopping={'monitor': 'val_loss', 'patience': 1, 'min_delta': 10.0}"
 
 CASES: dict[str, tuple[str, str]] = {
@@ -315,6 +341,9 @@ CASES: dict[str, tuple[str, str]] = {
         f"{BOTH}, max_epochs=3, find_lr_at=(1,), find_batch_size_at=(1,), weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.01",
         "",
     ),
+    # modes
+    "train() that merges weights": ("Merging(), train=(x, y), val=(x, y), loss=F.cross_entropy, max_epochs=3", MERGING),
+    "train() that keeps a part in eval mode, ema": (f"{BOTH.replace('model', 'Keeping()')}, weight_averaging='ema', max_epochs=3", KEEPING),
     # numbers that are not finite
     "updates left out": (
         "model, train=Broken(), loss=F.cross_entropy, on_nonfinite='skip', batch_size=10, max_epochs=2, gradient_clip_val=0.5, "

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from workbench.events import (
+    ENDED_EARLY,
     Changed,
     Event,
     Message,
@@ -26,6 +27,7 @@ from workbench.events import (
 from workbench.runs.health import Finding, Health, examine
 from workbench.runs.run import Run
 from workbench.settings import Settings
+from workbench.values import EarlyStopping
 
 LAYERS = ("conv1.weight", "conv1.bias", "conv2.weight", "head.weight")
 
@@ -237,6 +239,24 @@ def test_overfitting() -> None:
     assert said(*checks(2.0, 1.5, 1.0, 1.1, 1.2, 1.3, train=[2.0, 1.0, 0.5, 0.6, 0.7, 0.8])) == []  # training rises too
     assert said(*checks(2.0, 1.5, 1.0, 1.1, 1.2, 1.3, train=[2.0, 1.0, 0.5, 0.49, 0.49, 0.48])) == []  # by chance
     assert said(*checks(2.0, 1.5, 1.0, 1.1, 1.2, 1.3, 0.9, train=[*falls, 0.05])) == []  # and came back
+
+
+def test_a_gross_rise_needs_fewer_validations() -> None:
+    falls = [0.7, 0.4, 0.16]
+    assert said(*checks(0.65, 2.0, train=falls[:2])) == []  # one, and the fit goes on
+    assert only(*checks(0.65, 2.0, 4.6, train=falls)).trouble == "overfitting"
+    assert only(*checks(0.65, 2.0, train=falls[:2]), RunEnded("finished", 1200, 1.0)).trouble == "overfitting"
+    assert said(*checks(0.65, 0.9, train=falls[:2]), RunEnded("finished", 1200, 1.0)) == []
+
+
+def test_no_search_is_proposed_for_a_fit_that_early_stopping_has_ended() -> None:
+    seen = {"train": [2.0, 1.0, 0.5, 0.3, 0.2, 0.1]}
+    for restores in (False, True):
+        stop = EarlyStopping("val_loss", restore_best=restores)
+        stopped = Message(f"{ENDED_EARLY}: val_loss did not improve.", "info", 1200)
+        found = only(*checks(2.0, 1.5, 1.0, 1.1, 1.2, 1.3, early_stopping=stop, **seen), stopped)
+        assert not found.remedy
+        assert ("the model has the best weights" in found.advice, found.level) == (restores, "info" if restores else "warning")
 
 
 def test_the_remedy_of_overfitting_where_early_stopping_is_on() -> None:

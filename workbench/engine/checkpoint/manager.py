@@ -20,10 +20,19 @@ from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Emit, Message, Saved
 from workbench.metric_mode import AVERAGED, Mode
 from workbench.runs import checkpoints
-from workbench.runs.checkpoints import best_values, list_checkpoints, mode_of, name_of, obsolete
+from workbench.runs.checkpoints import (
+    Checkpoint,
+    best_values,
+    list_checkpoints,
+    mode_of,
+    name_of,
+    obsolete,
+    ranked_by,
+)
 from workbench.task.errors import TaskError
 from workbench.task.state.of_task import held_state
 from workbench.task.state.serialization import NotPlainError, to_plain
+from workbench.units import number
 from workbench.values import seconds as in_seconds
 
 AUTOMATIC = 600.0
@@ -62,6 +71,8 @@ class CheckpointManager(Checkpointing):
         """The averaged weights that the value belongs to."""
         self._left: tuple[int, dict[str, Any] | None, str | None] | None = None
         """For a run whose length ended within an epoch: the update, and all state at that point, or why it cannot be stored."""
+        self._restored = False
+        """Whether the model got the best weights at the end."""
         self._said: set[object] = set()
 
     # -- at intervals
@@ -178,6 +189,33 @@ class CheckpointManager(Checkpointing):
         of_these = self._of_average == averaged
         weights = self._session.weights.trained()
         self._write(weights, state, why, self._value() if of_these else None, end=True)
+
+    def restore_best(self) -> None:
+        """Give the model the best weights, where `EarlyStopping(restore_best=True)` asks for them."""
+        session = self._session
+        best = self._best()
+        if best is None or not any(stop.restore_best for stop in session.settings.early_stopping):
+            return
+        weights = files.read_weights(best.path / "model.safetensors")
+        session.weights.load(session.task.trained_modules, weights)
+        self._restored = True
+
+    def compare_with_best(self) -> str:
+        """Compare the model's weights with the best ones, in a sentence; "": early stopping ended the fit with them, or did not end it."""
+        best = self._best() if self._restored or self._validation.ended else None
+        if best is None or best.value is None:
+            return ""
+        shown = f"best {self._monitor} {number(best.value)} at update {best.step}"
+        if self._restored:
+            return f"the model has the best weights ({shown})."
+        if best.step == self._session.state.step:
+            return ""
+        return f"the model has its last weights, {shown}: bench.load({self._folder.parent.name!r}, 'best')."
+
+    def _best(self) -> Checkpoint | None:
+        """The checkpoint with the best value of the monitor; None: there is none."""
+        ranked = ranked_by(self._monitor, list_checkpoints(self._folder.parent), self._mode)
+        return self._session.ranks.broadcast_object(ranked[0] if ranked else None)
 
     # -- writing
 

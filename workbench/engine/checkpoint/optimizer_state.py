@@ -6,10 +6,12 @@ its progress comes from the checkpoint. Where no such setting changed, the state
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.engine.optim import weight_averaging
 from workbench.engine.optim.optimizer_handle import RATES, OptimizerHandle
@@ -26,6 +28,11 @@ from workbench.units import counted, rate
 
 _MOMENTA = ("momentum", "betas", "max_momentum", "base_momentum")
 """The options of a parameter group that a one-cycle schedule changes besides the rate."""
+_SCALED = {
+    "base_lrs", "_last_lr", "max_lrs", "min_lrs", "eta_min", "_get_lr_called_within_step",
+    "_is_initial",
+}  # fmt: skip
+"""The parts of a schedule's state that are rates, or flags of a single call."""
 
 
 def plan(settings: Settings, updates: int | None) -> dict[str, Any]:
@@ -34,6 +41,7 @@ def plan(settings: Settings, updates: int | None) -> dict[str, Any]:
     return {
         "schedule": (settings.lr_schedule, settings.warmup, updates if counts else None),
         "swa": (settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy),
+        "updates": updates,
     }
 
 
@@ -153,7 +161,7 @@ def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Se
 def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping[str, Any], before: Mapping[str, Any]) -> None:
     """Restore the session's optimizers from these states. then: the checkpoint's settings; before: its `plan`."""
     now = plan(session.settings, session.total_steps.planned())
-    same = {name: now[name] == before[name] for name in now}
+    same = {name: now[name] == before.get(name, now[name]) for name in now}
     for opt, state in zip(session.optimizers, states, strict=True):
         fresh = [{name: value for name, value in group.items() if name != "params"} for group in opt.optimizer.param_groups]
         made_at, opt.base_lr, opt.taken = opt.base_lr, state["base_lr"], state["taken"]
@@ -171,11 +179,15 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
         opt.optimizer._opt_called = opt.taken > 0  # type: ignore[attr-defined]  # or a scheduler would warn that it steps before the optimizer
         if session.settings.weight_decay != then["weight_decay"]:
             _reset_groups(opt.optimizer, fresh, ("weight_decay",))
-        parts = _Schedules(session.settings, opt)
+        parts, old_rate = _Schedules(session.settings, opt), opt.lr
+        other_length = before.get("updates") if not same["updates"] else None
         if parts.swa is not None:
             parts.swa.load_state_dict(state["swa"]["state"])
             if not same["swa"]:
                 _redefine(session.settings, opt, parts.swa, swa_lrs)
+        elif other_length and _make_again(opt, parts, state, fresh, made_at):
+            kinds = _named(type(one).__name__ for one in parts.own)
+            _note_other_length(session, opt, kinds, other_length, old_rate)
         elif not _resume_schedules(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
             _reset_groups(opt.optimizer, fresh, RATES)
             if any("max_momentum" in group for group in (*fresh, *opt.optimizer.param_groups)):
@@ -183,6 +195,75 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             opt.base_lr = made_at
             if parts.built_in is not None:
                 schedules.fast_forward(parts.built_in, opt.taken)
+                if other_length and state["built_in"] is not None:
+                    what = f"lr_schedule={session.settings.lr_schedule!r}"
+                    _note_other_length(session, opt, what, other_length, old_rate)
+
+
+def _make_again(
+    opt: OptimizerHandle, parts: _Schedules, state: Mapping[str, Any],
+    fresh: Sequence[Mapping[str, Any]], made_at: float,
+) -> bool:  # fmt: skip
+    """Let the user's own schedules, which were made for the new length, go to where they were.
+
+    Their state would bring back the old length, beyond which they rise again, stay at their end or
+    fail. False: they do not depend on the length, and nothing has changed.
+    """
+    steady = all(isinstance(one, LRScheduler) for one in parts.own)
+    watches = any(isinstance(one, ReduceLROnPlateau) for one in parts.own)
+    if not parts.own or not steady or watches or not made_at:
+        return False
+    if parts.built_in is not None or state["swa"] is not None:
+        return False
+    names = (*RATES, *_MOMENTA)
+    groups = [
+        {name: group[name] for name in names if name in group}
+        for group in opt.optimizer.param_groups
+    ]
+    before, old_base = opt.lr, opt.base_lr
+    _reset_groups(opt.optimizer, fresh, names)
+    for scheduler, stored in zip(parts.own, state["own"], strict=True):
+        for _ in range(stored["state"].get("last_epoch", 0)):
+            scheduler.step()
+    share, old_share = opt.lr / made_at, before / old_base if old_base else 0.0
+    alike = all(
+        _is_alike(_schedule_state(scheduler)["state"], stored["state"])
+        for scheduler, stored in zip(parts.own, state["own"], strict=True)
+    )
+    if alike and math.isclose(share, old_share, rel_tol=1e-6, abs_tol=1e-9):
+        _reset_groups(opt.optimizer, groups, names)
+        return False
+    opt.base_lr = made_at
+    return True
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    """Whether two states of a schedule are equal, but for rates, which a change of `lr` scales."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        names = one.keys() - _SCALED
+        same_names = names == other.keys() - _SCALED
+        return same_names and all(_is_alike(one[name], other[name]) for name in names)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_is_alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6)
+    return bool(one == other)
+
+
+def _note_other_length(
+    session: Session, opt: OptimizerHandle, what: str, updates: int, old_rate: float
+) -> None:
+    """Say that a schedule was made for another number of updates, and which rate comes next."""
+    scale = session.settings.lr / opt.base_lr if opt.base_lr else 1.0  # `lr` is applied afterwards
+    new_rate, now = opt.lr * scale, session.total_steps.planned()
+    if now is None or math.isclose(new_rate, old_rate, rel_tol=1e-3):
+        return
+    text = (
+        f"{what} was made for {updates} updates, and is made again for the {now} of the run now: "
+        f"at update {session.state.step} the learning rate is {rate(new_rate)}, where it would have "
+        f"been {rate(old_rate)}."
+    )
+    session.notes.append(Message(text, "warning", session.state.step))
 
 
 def _resume_schedules(session: Session, state: Mapping[str, Any], parts: _Schedules, *, same: bool, raised: bool) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workbench.engine.distributed.dtensor import local
-from workbench.task.modules import Slot, parts_of, slots_of
+from workbench.task.modules import Slot, parts_of, set_by_modes, slots_of
 from workbench.task.protocol import Task
 from workbench.task.state.contents import checksum_of_tensors, overwrite
 from workbench.task.state.copies import StateCopy
@@ -76,7 +76,8 @@ class Fingerprint:
     @classmethod
     def of(cls, task: Task) -> Fingerprint:
         """The present fingerprint of a task."""
-        parameters = [p for whole in task.modules for p in whole.parameters()]
+        merged = {id(p) for p in set_by_modes(task.modules)}  # model.eval() is no change of the weights
+        parameters = [p for whole in task.modules for p in whole.parameters() if id(p) not in merged]
         buffers = [b for whole in task.modules for b in whole.buffers()]
         # A buffer of another shape means that the user has changed the model: a fit starts from the new weights.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())

@@ -26,6 +26,27 @@ def note_count(session: Session, name: Literal["train", "val", "test"], batch: A
         session.notes.append(Message(f"a batch of {name} {why}: if it holds another number, {remedy}.", "warning", session.state.step))
 
 
+def note_more_batches(session: Session) -> None:
+    """After an update with batches beyond the planned length of an epoch: say what was planned by it."""
+    planned = session.data.batches_of_pass
+    if planned is None or session.state.batch_idx <= planned:
+        return
+    if "length" in session.state.counts_seen:
+        return
+    session.state.counts_seen.add("length")
+    schedules = [schedule.scheduler for opt in session.optimizers for schedule in opt.schedules]
+    named = ", ".join(type(scheduler).__name__ for scheduler in schedules)
+    if session.settings.lr_schedule != "constant":
+        named = f"lr_schedule={session.settings.lr_schedule!r}"
+    made = f", and {named} was made for these" if named else ""
+    text = (
+        f"the training data give more than the {planned} batches that their length (len) says in "
+        f"epoch {session.state.epoch}: the run is planned for {session.total_steps.planned()} "
+        f"updates{made}. Let len say how many there are, give max_steps, or set limit_train_batches={planned}."
+    )
+    session.notes.append(Message(text, "warning", session.state.step))
+
+
 def note_length(session: Session) -> None:
     """At the end of an epoch: compare the number of batches with the planned one."""
     data, settings = session.data, session.settings

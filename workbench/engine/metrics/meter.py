@@ -47,7 +47,7 @@ class _PendingCopy:
     ratios: Tensor | None
     arrived: torch.cuda.Event | None
     step: int
-    lrs: list[tuple[float, ...]]
+    lrs: list[tuple[float | Tensor, ...]]
     skipped: list[bool]
     logged: dict[str, tuple[list[int], Tensor]]
     epoch: int
@@ -99,7 +99,7 @@ class Meter:
         self._lazy = xla.is_xla(device)
         """Whether all values are put aside until a flush: each row of a ring on such a device would be compiled."""
         self._device, self._width = device, self._layers_at + layers
-        self._lrs: list[tuple[float, ...]] = []
+        self._lrs: list[tuple[float | Tensor, ...]] = []
         self._skipped: list[bool] = []
         self._notes: dict[str, dict[int, Tensor | float]] = {}
         self.on_bar: frozenset[str] = frozenset()
@@ -295,7 +295,7 @@ class Meter:
             self._layer_norms[self.row] = self._updates.pop(self.row)[1:]
         self._loss = None
 
-    def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
+    def record(self, step: int, lrs: Sequence[float | Tensor], loss: Tensor, skipped: bool = False) -> None:
         """Complete the row of update `step`; its norms, if any, are in it already."""
         if not self.row:
             self._first = step
@@ -445,7 +445,7 @@ class Meter:
         return [self._event(pending, pending.rows.numpy())]
 
     def _event(self, pending: _PendingCopy, rows: Numbers) -> StepsDone:
-        lrs = np.asarray(pending.lrs)
+        lrs = np.asarray([[float(lr) for lr in row] for row in pending.lrs])
         wide = rows.dtype == np.float64
         columns = {"loss": pack(rows[:, LOSS], wide), "lr": pack(lrs[:, 0])}
         self._totals(columns, rows, "")

@@ -31,6 +31,8 @@ def step_with_closure(
         if loss is None:
             raise _NothingThere
         session.hooks.before_step(opt.index)
+        if opt.held is not None:
+            opt.put_held_lrs()
         measure_and_clip(session, opt, window, loss, records=session.state.records and first is None)
         first = loss if first is None else first
         return loss
@@ -38,6 +40,8 @@ def step_with_closure(
     try:
         if opt.closure_use == "after gradients":
             closure()
+        if opt.held is not None:
+            opt.put_held_lrs()
         opt.optimizer.step(closure, **opt.step_options)  # type: ignore[arg-type]
     except _NothingThere:
         return None, False
@@ -50,6 +54,9 @@ def step_with_closure(
         raise
     finally:
         session.update_hooks.zero_after_step(opt)
+    opt.watch_rate()
+    if opt.held is not None:
+        opt.check_held_lrs()
     session.timer.mark("optimizer")
     return first, True
 

@@ -41,8 +41,6 @@ class ManualOptimizers:
         """By optimizer: the gradients of a step that the task requested earlier in the window."""
         self._options: dict[int, dict[str, Any]] = {}
         """By optimizer: the further arguments of that step."""
-        self._rates: list[list[Any]] = []
-        """In a search: the rates of each optimizer at the window's beginning."""
 
     @property
     def scheduling(self) -> bool:
@@ -56,7 +54,6 @@ class ManualOptimizers:
         self.loss, self._since, self.taken = None, None, []
         self._stepped.clear()
         self._kept.clear()  # an error may have ended the window before
-        self._rates = [opt.group_lrs() for opt in session.optimizers] if session.state.searching else []
         there = [number for number, batch in enumerate(window) if batch is not None]
         batches = [window[number] for number in there]
         weights = [weight for weight in batch_weights(session.task, window) if weight is not None]
@@ -130,8 +127,6 @@ class ManualOptimizers:
             self._session.precision.update()
             self._stepped.clear()
         self._stepped.add(opt.index)
-        if self._rates:
-            opt.restore_lrs(self._rates[opt.index])
         opt.step_options = options
         try:
             if self._take_step(self._session, opt, self._window, own):

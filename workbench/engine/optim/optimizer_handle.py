@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import profiler
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.instruments.grad_norm import Norms, total_norm
@@ -19,7 +19,8 @@ from workbench.task.optim.closures import closure_use
 from workbench.task.optim.optimizer_factory import base_rate, group_rates, leading_group
 from workbench.task.protocol import Optimization, Schedule, Task
 from workbench.techniques import clipping
-from workbench.units import rate
+from workbench.techniques.schedules import has_ended
+from workbench.units import rate as rate_of
 
 RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 """The entries of a parameter group that hold learning rates."""
@@ -68,6 +69,16 @@ class OptimizerHandle:
         """Whether it has parameters that the checkpoint's did not have."""
         self.taken = 0
         """Steps taken."""
+        self.rate: float | Tensor = self.base_lr
+        """The rate of its latest step; in an update in which it has not stepped, the rate at the update's beginning."""
+        self._expected: float | None = None
+        """The rate that it has unless the user's code sets another; None: the base rate."""
+        self.held: list[Any] | None = None
+        """The rates of its parameter groups that a search has set; None: no search sets them."""
+        self.rate_set_by_code = False
+        """Whether the user's code, and no schedule, has set its rate."""
+        self.rate_reported = False
+        """Whether the message was emitted that the code sets it."""
         self.step_options: dict[str, Any] = {}
         """The further arguments of the task's own call of this optimizer's step."""
         self.extra: dict[str, Any] = {}
@@ -144,14 +155,48 @@ class OptimizerHandle:
         """The present rate of the leading parameter group."""
         return float(self.optimizer.param_groups[self.leading]["lr"])
 
-    def group_lrs(self) -> list[Any]:
-        """The present rates of all parameter groups."""
-        return [group["lr"] for group in self.optimizer.param_groups]
+    def watch_rate(self) -> None:
+        """Note the present rate of the leading group, at the beginning of an update and after a step, without waiting for a device."""
+        rate = self.optimizer.param_groups[self.leading]["lr"]
+        if isinstance(rate, Tensor):
+            self.rate = float(rate) if rate.device.type == "cpu" else rate.detach().clone()  # it may change in place
+            return
+        if rate != self._expected and not self.rate_set_by_code:
+            self.rate_set_by_code = self._is_set_by_code(rate)
+        self.rate = self._expected = rate
 
-    def restore_lrs(self, rates: Sequence[Any]) -> None:
-        """Set the rates of the parameter groups to those that `group_lrs` returned; groups that came later keep theirs."""
-        for group, now in zip(self.optimizer.param_groups, rates, strict=False):
-            group["lr"] = now
+    def _is_set_by_code(self, rate: float) -> bool:
+        if self._expected is None and (self.continued or rate == self.base_lr):
+            return False
+        parts = [part for schedule in self.schedules for part in chain(schedule.scheduler)]
+        return not any(rate in getattr(part, "_last_lr", (rate,)) for part in parts)
+
+    def hold_lrs(self) -> None:
+        """Let a search's steps have the present rates, whatever the user's code sets."""
+        self.held = [_copied(group["lr"]) for group in self.optimizer.param_groups]
+        self._expected = self.held[self.leading]
+
+    def release_lrs(self) -> None:
+        """End what `hold_lrs` began."""
+        self.held = self._expected = None
+
+    def put_held_lrs(self) -> None:
+        """Set the rates that a search has set once more, before a step; groups that came later keep theirs."""
+        for group, lr in zip(self.optimizer.param_groups, self.held or (), strict=False):
+            if group["lr"] != lr:
+                self.rate_set_by_code = True
+                put_lr(group, lr)
+
+    def check_held_lrs(self) -> None:
+        """Raise TaskError, after a step, where the step itself has set another rate than the search."""
+        for group, lr in zip(self.optimizer.param_groups, self.held or (), strict=False):
+            if group["lr"] != lr:
+                kind = type(self.optimizer).__name__
+                raise TaskError(
+                    f"{kind}.step() sets the learning rate itself (to {rate_of(float(group['lr']))}, where this search had set "
+                    f"{rate_of(float(lr))}), so no search can try other rates: let step() use the rates of its param_groups, and give the "
+                    "schedule as scheduler=; or leave this search out."
+                )
 
     def set_lr(self, lr: float) -> None:
         """Set a new base rate; schedules and the ratios of parameter groups multiply it. A group at 0 stays at 0.
@@ -160,17 +205,20 @@ class OptimizerHandle:
         """
         if not self.base_lr and lr and self.schedules:
             raise TaskError(
-                f"lr={rate(lr)}: the optimizer is made at a rate of 0 and follows a schedule, which cannot be raised from 0: make it at "
+                f"lr={rate_of(lr)}: the optimizer is made at a rate of 0 and follows a schedule, which cannot be raised from 0: make it at "
                 "another rate."
             )
         old, self.base_lr = self.base_lr, lr
+        self._expected, self.rate_set_by_code, self.rate_reported = None, False, False
 
         def scaled(value: Any) -> Any:
             return lr if value == old else value * (lr / old)
 
         for group in self.optimizer.param_groups:
             for key in RATES:
-                if key in group:
+                if key == "lr":
+                    put_lr(group, scaled(group[key]))
+                elif key in group:
                     group[key] = scaled(group[key])
         for schedule in self.schedules:
             for part in chain(schedule.scheduler):
@@ -188,8 +236,28 @@ class OptimizerHandle:
         for schedule in self.schedules:
             counted = batches if schedule.by_batches and interval == "step" else count
             due = schedule.interval == interval and counted % schedule.frequency == 0
-            if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
-                hooks.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
+            if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not has_ended(schedule.scheduler):
+                try:
+                    hooks.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
+                except ValueError as error:
+                    error.add_note(
+                        f"{type(schedule.scheduler).__name__} was made for the updates that were planned when the run began, and the run goes "
+                        "on beyond them: let len of the training data say how many there are, or give a schedule without an end."
+                    )
+                    raise
+                self._expected = self.optimizer.param_groups[self.leading]["lr"]
+
+
+def put_lr(group: dict[str, Any], lr: Any) -> None:
+    """Set the rate of a parameter group; a tensor stays the same one, since compiled steps and the user's code may refer to it."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr
+
+
+def _copied(lr: Any) -> Any:
+    return lr.detach().clone() if isinstance(lr, Tensor) else lr
 
 
 def _watched(optimizer: Optimizer) -> bool:
@@ -219,8 +287,3 @@ def chain(scheduler: Any) -> Iterator[Any]:
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()):
         yield from chain(part)
-
-
-def _ended(scheduler: Any) -> bool:
-    """Whether a one-cycle schedule has ended. If the run gets longer than planned (a smaller batch size), the last rate is kept."""
-    return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch >= scheduler.total_steps - 1

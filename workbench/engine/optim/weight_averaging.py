@@ -42,7 +42,7 @@ class WeightAverage:
             swa_first_epoch(settings)  # a fraction needs max_epochs: raise that before training
         self._kind, self._settings, self._weights = kind, settings, weights
         self._should_update = task.averaging.should_update
-        self._average = Average(kind, settings.ema_decay, task.averaging.avg_fn)
+        self._average = Average(kind, settings.ema_decay, task.averaging.avg_fn, warmup=settings.ema_warmup)
 
     @property
     def count(self) -> int:

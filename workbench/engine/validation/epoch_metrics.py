@@ -23,6 +23,7 @@ from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
 from workbench.task.metrics.metrics import describe_arguments, epoch_values, synchronises, takes_pair
 from workbench.task.metrics.over_epoch import OverEpoch, in_host_memory
+from workbench.task.modules import Modes
 from workbench.task.protocol import Scores, Task
 
 _OF_FEW = (ValueError, ArithmeticError, RuntimeError)
@@ -52,7 +53,7 @@ class EpochMetrics:
     def open(self) -> Iterator[None]:
         """Context manager in which the metrics are on the session's device and start empty; nothing of the validation stays in them."""
         homes = [(metric, _device_of(metric)) for metric in self._distinct()]
-        modes = [(part, part.training) for part in _modules(self._distinct())]
+        modes = Modes.of(metric for metric in self._distinct() if isinstance(metric, nn.Module))
         try:
             for metric, home in homes:
                 if home is not None:
@@ -66,8 +67,7 @@ class EpochMetrics:
                 metric.reset()
                 if home is not None:
                     metric.to(home)
-            for part, training in modes:
-                part.training = training
+            modes.restore()
 
     def skip(self) -> None:
         """Leave out a batch of this rank."""

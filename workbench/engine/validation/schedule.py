@@ -21,7 +21,7 @@ from workbench.events import Validated
 from workbench.events.columns import by_own_names, recorded_name
 from workbench.task.data.spec import DataSpec, HeldOut
 from workbench.task.errors import TaskError
-from workbench.task.modules import kept_buffers
+from workbench.task.modules import kept_buffers, kept_weights
 from workbench.task.protocol import Schedule
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
@@ -225,8 +225,8 @@ class ValidationSchedule:
         stay.
         """
         session = self._session
-        wanted = session.hooks.stop_requested
-        with kept_buffers(session.task.modules), session.hooks.discarding_logs():
+        wanted, modules = session.hooks.stop_requested, session.task.modules
+        with kept_buffers(modules), kept_weights(modules), session.hooks.discarding_logs():
             metrics = self._scores(session.data.val_once, control, ValidationListener(), aside=True)
             shown = tuple(name for name in metrics or () if name in session.hooks.on_bar)
         if session.hooks.stop_requested and not wanted:

@@ -277,7 +277,9 @@ def _trainer_callbacks(r: ScriptSpec) -> list[str]:
 
 def _stopping(monitor: EarlyStopping) -> str:
     there = {**dict(monitor), "mode": None if monitor.direction == "min" else "max"}
-    changed = {name: value for name, value in there.items() if name != "monitor" and value != type(monitor).model_fields[name].default}
+    fields = type(monitor).model_fields
+    named = {name: there[name] for name in there if name not in ("monitor", "restore_best")}
+    changed = {name: value for name, value in named.items() if value != fields[name].default}
     options = "".join(f", {name}={quoted(value)}" for name, value in changed.items())
     return f"EarlyStopping({quoted(monitor.monitor)}{options})"
 
@@ -300,6 +302,8 @@ def _differences(r: ScriptSpec) -> list[str]:
         "validation has the averaged weights alone.": r.averages,
         f"Weights are averaged after update 1 and then after every {s.averaging_every_n_steps}; the run began with update {s.averaging_every_n_steps}.": s.weight_averaging
         == "ema" and s.averaging_every_n_steps > 1,
+        "Lightning's exponential average does not warm up: it keeps ema_decay of itself from the beginning.": s.weight_averaging == "ema" and s.ema_warmup,
+        "The model has its last weights at the end; the best are in the checkpoint.": any(stop.restore_best for stop in s.early_stopping),
         f"The run was ended after {r.ended_at} updates, which is max_steps here.": r.ended_at is not None,
         "With fp16, a step that the scaler skips is counted, and the schedule moves on.": r.scales,
     }

@@ -67,7 +67,8 @@ def _average(r: ScriptSpec) -> str:
     if not r.averages_with_torch:
         return f"Average(network{', config.ema_decay' * (ema and not own)})"
     # Without multi_avg_fn, AveragedModel rounds a mean on the CPU in another way than on a GPU.
-    multi = "multi_avg_fn=swa_utils." + ("get_ema_multi_avg_fn(config.ema_decay)" if ema else "get_swa_multi_avg_fn()")
+    of_ema = "warming_up(config.ema_decay)" if r.settings.ema_warmup else "swa_utils.get_ema_multi_avg_fn(config.ema_decay)"
+    multi = "multi_avg_fn=" + (of_ema if ema else "swa_utils.get_swa_multi_avg_fn()")
     return f"swa_utils.AveragedModel(network, {'avg_fn=averaged' if own else multi})"
 
 

@@ -11,6 +11,7 @@ from workbench.engine.checkpoint import lightning_file
 from workbench.engine.checkpoint.files import load_weights
 from workbench.engine.checkpoint.weights_copy import Fingerprint, WeightsCopy
 from workbench.events import Message
+from workbench.task.modules import in_training_mode
 from workbench.task.protocol import Task
 from workbench.task.state.copies import StateCopy
 from workbench.values import first_names
@@ -25,8 +26,9 @@ class InitialWeights:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._fresh = WeightsCopy.of(task)
-        self._left = Fingerprint.of(task)
+        with in_training_mode(task.modules):
+            self._fresh = WeightsCopy.of(task)
+            self._left = Fingerprint.of(task)
         self._ends: dict[str, int] = {}
         """The checksums of the parameters at the end of each fit, by the fit's id."""
         self._changed: list[str] = []
@@ -41,9 +43,10 @@ class InitialWeights:
         fresh: the weights and the state of the bench's start; else the weights in the file `where`, or (None) those that the model has. fit:
         the id of the fit that starts from them. resumed: a checkpoint is restored next, which has what had changed since the start.
         """
-        self._place(where, fresh, emit)
-        if resumed:
-            self._fresh.state.put()
+        with in_training_mode(self._task.modules):
+            self._place(where, fresh, emit)
+            if resumed:
+                self._fresh.state.put()
         with self._running():
             yield
         if fit is not None:
@@ -52,7 +55,8 @@ class InitialWeights:
     @contextmanager
     def evaluated(self) -> Iterator[None]:
         """Context manager of a job that evaluates the model: what it changes is not taken for a change by the user."""
-        self._take_state(Fingerprint.of(self._task).state)
+        with in_training_mode(self._task.modules):
+            self._take_state(Fingerprint.of(self._task).state)
         parameters, buffers = self._left.parameters, self._left.buffers
         with self._running():
             yield
@@ -60,11 +64,13 @@ class InitialWeights:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        begun = Fingerprint.of(self._task).state
+        with in_training_mode(self._task.modules):
+            begun = Fingerprint.of(self._task).state
         try:
             yield
         finally:
-            self._left = Fingerprint.of(self._task)
+            with in_training_mode(self._task.modules):
+                self._left = Fingerprint.of(self._task)
             state, changed = self._fresh.state.adopting(begun, self._left.state)
             self._fresh = self._fresh.with_state(state)
             self._note(changed)
@@ -107,9 +113,10 @@ class InitialWeights:
 
     def load(self, path: Path) -> None:
         """Load the weights in this file into the model; they are the new start."""
-        _load(self._task, path)
-        self._fresh = WeightsCopy.of(self._task).with_state(self._fresh.state)
-        self._left = Fingerprint.of(self._task)
+        with in_training_mode(self._task.modules):
+            _load(self._task, path)
+            self._fresh = WeightsCopy.of(self._task).with_state(self._fresh.state)
+            self._left = Fingerprint.of(self._task)
 
 
 def _load(task: Task, path: Path) -> None:

@@ -14,7 +14,7 @@ from workbench.runs.health.divergence import Divergence, Rate, Rebound
 from workbench.runs.health.finding import Finding as Finding
 from workbench.runs.health.finding import Level, Rule
 from workbench.runs.health.layers import Layers
-from workbench.runs.health.loss import Overfitting, Standstill
+from workbench.runs.health.loss import Behind, Overfitting, Standstill
 from workbench.runs.health.metrics import Constant
 from workbench.runs.health.norms import Clipping, Explosion
 from workbench.runs.health.numbers import Failed, NonFinite, SkippedUpdates
@@ -42,7 +42,8 @@ class Health:
                 Constant(event), Overfitting(event),
             ) if fit else ()  # fmt: skip
             self._rules = (
-                *self._causes, Failed(event), SkippedUpdates(event), EvaluationMode(event), SameOrder(event), Unstored(event), SlowCalls(event), Memory(event),
+                *self._causes, Failed(event), SkippedUpdates(event), EvaluationMode(event), SameOrder(event), Unstored(event), SlowCalls(event),
+                Memory(event), Behind(event),
                 Waiting(event), Overhead(event), Clipping(event),
             ) if fit else ()  # fmt: skip
         for rule in self._rules:

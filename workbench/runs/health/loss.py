@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.events import Event, Resumed, RunEnded, RunStarted, StepsDone, Validated
+from workbench.events import ENDED_EARLY, Event, Message, Resumed, RunEnded, RunStarted, StepsDone, Validated
+from workbench.metric_mode import AVERAGED
 from workbench.runs.health.finding import FIND_RATE, HEAVY, Finding, Rule, noise_of, several, taken, warmup_of
 from workbench.runs.health.metrics import better
 from workbench.runs.record.series import column
@@ -105,8 +106,10 @@ class Overfitting(Rule):
     """The shares of the best value by which the loss, and another metric, must be worse."""
     GROSS = 0.5
     """From this share on the result is in doubt; most fits on a small data set overfit by some percent."""
-    VALIDATIONS = 3
-    """The number of validations after the best one that must be worse."""
+    VALIDATIONS, IF_GROSS = 3, 2
+    """The number of validations after the best one that must be worse; of a gross rise fewer, and at the end of a fit one is enough if the
+    metric is more than twice its best value."""
+    TWICE = 1.0
     NOISE = 3.0
     NAME = "val_loss"
     SEARCH = 800
@@ -117,10 +120,20 @@ class Overfitting(Rule):
     def __init__(self, start: RunStarted) -> None:
         self._recent: deque[float] = deque(maxlen=200)
         self._metrics: dict[str, _Metric] = {}
-        self._stops = bool(start.settings.get("early_stopping"))
+        stops = start.settings.get("early_stopping")
+        self._stops, self._run = bool(stops), start.run
+        rules = stops if isinstance(stops, list | tuple) else ()
+        self._restores = any(
+            isinstance(rule, Mapping) and rule.get("restore_best") is True for rule in rules
+        )
+        self._stopped = self._over = False
         self._searches = not start.settings.get("truncated_bptt_steps")  # the search refuses it
 
     def on_event(self, event: Event) -> None:
+        self._stopped |= isinstance(event, Message) and event.text.startswith(ENDED_EARLY)
+        self._over |= isinstance(event, RunEnded)
+        if isinstance(event, Resumed):
+            self._stopped = self._over = False
         if isinstance(event, StepsDone):
             loss = column(event, "loss")
             self._recent.extend(loss[np.isfinite(loss)].tolist())
@@ -152,7 +165,10 @@ class Overfitting(Rule):
             what = "validation" if name == self.NAME else name
             text = f"{what} has {rises} since update {metric.since}, from {number(best)} to {number(metric.last)}, while training falls"
             advice, remedy = self._remedy(name, metric)
-            yield Finding("warning", text, advice, metric.since, remedy, "overfitting" if gross else "")
+            if self._stopped and self._restores:
+                yield Finding("info", text, advice, metric.since)
+            else:
+                yield Finding("warning", text, advice, metric.since, remedy, "overfitting" if gross else "")
 
     def _remedy(self, name: str, metric: _Metric) -> tuple[str, str]:
         """The advice, and the line of code that does it: early stopping, then weight decay, which its search judges by val_loss."""
@@ -160,16 +176,27 @@ class Overfitting(Rule):
             monitor = repr(name) if metric.sign > 0 else repr({"monitor": name, "mode": "max"})
             advice = f"early_stopping={monitor} ends it in time; more data or weight_decay delays overfitting"
             return advice, f"bench.set(early_stopping={monitor})"
+        if self._stopped:
+            best = f"bench.load({self._run!r}, 'best') has the best weights"
+            if self._restores:
+                best = "the model has the best weights"
+            return f"early stopping ended it: {best}", ""
         if name != self.NAME or not self._searches:
             return "more data or weight_decay delays overfitting", ""
         needed = math.ceil(4 * self.BEYOND * metric.since / 100) * 100
         search = "find_weight_decay()" if needed <= self.SEARCH else f"find_weight_decay(updates={needed})"
         return f"more data delays it; {search} tests in {max(needed, self.SEARCH):,} updates whether weight_decay does too", f"bench.{search}"
 
+    def _needed(self, name: str, metric: _Metric) -> int:
+        """How many validations after the best one must be worse."""
+        if name != self.NAME or not metric.last > (1 + self.GROSS) * metric.best:
+            return self.VALIDATIONS
+        return 1 if self._over and metric.last > (1 + self.TWICE) * metric.best else self.IF_GROSS
+
     def _worse(self, name: str, metric: _Metric) -> bool | None:
         """Whether the metric is much worse than its best value (True), a little worse (False), or not worse (None)."""
         best = abs(metric.best)
-        if len(metric.worse) < self.VALIDATIONS or not best or (name == self.NAME and metric.best < 0):
+        if len(metric.worse) < self._needed(name, metric) or not best or (name == self.NAME and metric.best < 0):
             return None
         if name == self.NAME:
             drop = metric.sign * metric.last - metric.best
@@ -179,3 +206,42 @@ class Overfitting(Rule):
         if drop <= self.BELOW * best or drop <= self.NOISE * float(np.median(metric.steps)):
             return None
         return drop > self.GROSS * best
+
+
+class Behind(Rule):
+    """Finds averaged weights that validate worse than the raw ones at the end of a fit, whose model has the averaged ones."""
+
+    SHARE = 0.05
+    """The share of the raw weights' value by which the average must be worse."""
+    GROSS = 1.0
+    """From this share on the result is in doubt."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._kind = start.settings.get("weight_averaging")
+        self._metrics: Mapping[str, float] = {}
+        self._step, self._over = 0, False
+
+    def on_event(self, event: Event) -> None:
+        self._over |= isinstance(event, RunEnded)
+        if isinstance(event, Resumed):
+            self._over = False
+        elif isinstance(event, Validated) and not event.asked:
+            self._metrics, self._step = event.metrics, event.step
+
+    def findings(self) -> Iterator[Finding]:
+        for name, raw in self._metrics.items() if self._over else ():
+            averaged = self._metrics.get(f"{name}{AVERAGED}", math.nan)
+            worse = averaged - raw if name == Overfitting.NAME else -better(name) * (averaged - raw)
+            if not worse > self.SHARE * abs(raw):
+                continue
+            text = (
+                "the averaged weights, which the model has, validate worse than the raw ones: "
+                f"{name} is {number(averaged)}, with the raw weights {number(raw)}"
+            )
+            sooner = "a smaller ema_decay, ema_warmup=True"
+            if self._kind == "swa":
+                sooner = "a later swa_epoch_start"
+            advice = f"train for longer, or give {sooner} or weight_averaging=None"
+            trouble = "average behind" if worse > self.GROSS * abs(raw) else ""
+            yield Finding("warning", text, advice, self._step, trouble=trouble)
+            return

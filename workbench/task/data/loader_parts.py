@@ -129,8 +129,8 @@ def parts_of(loader: DataLoader[Any]) -> Parts:
         "shuffle": type(sampler) is RandomSampler,
         "drop_last": drop_last,
     }
-    if batch_size is None:
-        batch_size = getattr(own_batches, "batch_size", None)  # of a batch sampler with drop_last
+    if batch_size is None and getattr(type(own_batches), "__iter__", None) is BatchSampler.__iter__:
+        batch_size = own_batches.batch_size  # a sampler with an __iter__ of its own may yield other batches than its batch_size says
     if isinstance(batch_size, int):
         defaults["batch_size"] = batch_size
     if loader.pin_memory:

@@ -48,6 +48,11 @@ from workbench.values import shown
 PATIENCE = 1000
 """After this many windows without a loss of the swept optimizer, the sweep raises an error."""
 
+_SET_BY_CODE = (
+    "The run's own code sets the learning rate, and the search trained at its own rates instead: lr has an effect on a fit only where that "
+    "code uses it."
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class LRRequest:
@@ -102,7 +107,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     read = functools.partial(_conclude, points, ended, request, beta, adaptive, schedule, units.died())
     end = read()
     if request.race and end.suggestion is not None and not inbox.has(Stop):
-        set_lr = stretch.multiplier(opt.optimizer, request.group)
+        set_lr = stretch.multiplier(opt, request.group)
         level = session.ranks.broadcast_object(statistics.median(p.loss for p in points[: sweep.WARMUP]))
         found = lr_race.race(session, opt, end.suggestion, level, request.race_updates, schedule, set_lr, emit, inbox)
         raced = found.suggestion
@@ -122,6 +127,8 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     if size is not None and end.suggestion is not None and end.suggestion > size:
         too_large = _beyond_weights(end.suggestion, size)
         end = dataclasses.replace(end, notes=(too_large, *end.notes), doubts=(too_large, *end.doubts))
+    if opt.rate_set_by_code:
+        end = dataclasses.replace(end, notes=(*end.notes, _SET_BY_CODE))
     if request.group is not None:
         end = dataclasses.replace(end, notes=(*end.notes, _of_group(opt.optimizer, request.group)))
     if session.plan.several:
@@ -162,7 +169,9 @@ def _points(
     inbox: Inbox,
 ) -> tuple[list[CurvePoint], str]:
     smoother, rule = sweep.Smoother(), sweep.StopRule(request.early_stop_threshold)
-    set_lr = stretch.multiplier(opt.optimizer, request.group)
+    for other in session.optimizers:
+        other.hold_lrs()
+    set_lr = stretch.multiplier(opt, request.group)
     session.train_mode()
     points: list[CurvePoint] = []
     for index, lr in enumerate(

@@ -34,7 +34,7 @@ MADE = [
     (callbacks.ModelCheckpoint(save_top_k=0, save_weights_only=True), {"save_top_k": 0}),
     (callbacks.ModelCheckpoint(monitor="val_loss", mode="max"), {"monitor": "val_loss", "monitor_mode": "max"}),
     (callbacks.EMAWeightAveraging(decay=0.75, update_every_n_steps=3, update_starting_at_step=7), {
-        "weight_averaging": "ema", "ema_decay": 0.75, "averaging_every_n_steps": 3, "averaging_start": 7,
+        "weight_averaging": "ema", "ema_decay": 0.75, "ema_warmup": False, "averaging_every_n_steps": 3, "averaging_start": 7,
     }),
     (callbacks.Timer("00:01:00:00"), {"max_time": "00:01:00:00"}),
     (callbacks.Timer(), {}),

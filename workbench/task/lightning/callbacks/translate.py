@@ -152,7 +152,7 @@ def _average(callback: Any, what: str) -> _Translated:
     if set(callback._kwargs) != {"avg_fn"}:
         _refuse(what, ", ".join(f"{name}=…" for name in callback._kwargs if name != "avg_fn"), "give avg_fn= to the bench")
     decay = inspect.getclosurevars(inspect.unwrap(callback._kwargs["avg_fn"])).nonlocals["decay"]
-    found = {"weight_averaging": "ema", "ema_decay": decay}
+    found = {"weight_averaging": "ema", "ema_decay": decay, "ema_warmup": False}
     notes = ["its metrics have names of their own, val_loss_averaged"]
     if callback._use_buffers:
         notes.append("buffers, such as batch-norm statistics, are not averaged")
