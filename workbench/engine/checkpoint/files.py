@@ -381,9 +381,10 @@ def _in_words(name: str) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, ValueError, KeyError) as error:  # ValueError, KeyError: also for a kind of tensor that safetensors lacks
-        found = re.search(r"(.*) \(os error (\d+)\)", str(error))
+        found = re.search(r" \(os error (\d+)\)", str(error))
         if found is not None:
-            raise OSError(int(found[2]), f"{found[1]}, writing {name}") from error
+            said = str(error)[: found.start()].rpartition("\n")[2]
+            raise OSError(int(found[1]), f"{said}, writing {name}") from error
         raise OSError(f"{name} could not be written: {error}") from error
     except RuntimeError as error:  # torch.save's error for a file that ended too early
         if isinstance(error.__context__, OSError):

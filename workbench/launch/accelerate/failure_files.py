@@ -17,6 +17,7 @@ from workbench.instruments.finite import NonFiniteError
 from workbench.launch.accelerate import private_file
 from workbench.launch.pool.failures import RankTimeout
 from workbench.launch.process.child_main import pack_error
+from workbench.secrets import ending
 from workbench.share.package import unpack
 
 _NAME = "error-"
@@ -28,6 +29,8 @@ _ECHOES = (
 _WAITED = ("imed out", "timeout caused")
 """Those of them that report a timeout."""
 _STACKS = getattr(signal, "SIGUSR1", signal.SIGTERM)
+_LONGEST = 1 << 17
+"""The most characters of a rank's traceback."""
 _GRACE = 3.0
 """Seconds to wait for other errors, when the first one only reports a lost partner."""
 
@@ -89,7 +92,7 @@ class _RankEndedElsewhere(LaunchError):
 
 def failure_of(error: BaseException, rank: int, world: int) -> Failure:
     """The failure of a rank, made from its error."""
-    text = "".join(traceback.format_exception(error))
+    text = ending("".join(traceback.format_exception(error)), _LONGEST)  # written to output.log and into the record, too
     if isinstance(error, SigtermReceived):
         error = _RankEndedElsewhere(f"rank {rank} of {world} was ended by SIGTERM, from the launcher or from somebody else.")
     return Failure(rank, world, _sendable(error), text, time.time())

@@ -23,7 +23,7 @@ from workbench.launch.assignments import Assignment, Done
 from workbench.launch.first_events import FirstEvents, FirstMessages
 from workbench.launch.job import Detached, EventSink, JobSink
 from workbench.launch.process.run_in_child import RemoteTraceback
-from workbench.launch.thread import StillRunning
+from workbench.launch.thread import StillRunning, error_text
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.folder import control
 from workbench.runs.folder.alive import is_alive
@@ -198,7 +198,7 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
 def _error(run: Path, end: RunEnded | None = None) -> BaseException:
     """The error of a run that this process launched, of its own type where that can be loaded."""
     root = failure_files.root_cause(run / FOLDER)
-    if root is None or (end is not None and end.error != f"{type(root.error).__name__}: {root.error}"):
+    if root is None or (end is not None and end.error != error_text(root.error)):
         return in_words(run, end)
     root.error.__cause__ = RemoteTraceback(root.text)
     root.error.add_note(root.where)
