@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from workbench.events import CurveEnded, Message, RunEnded, RunStarted, Suggestion
-from workbench.secrets import beginning, ending, hidden, hide, is_secret_name, looks_secret, secrets_in, without_secrets
+from workbench.secrets import (
+    beginning,
+    ending,
+    hidden,
+    hide,
+    is_secret_name,
+    looks_secret,
+    secrets_in,
+    without_secrets,
+)
 
 SECRET = "API_KEY hf_token password PASSWORD apiKey HFToken OPENAI_API_KEY api-key db_password client_secret KEY TOKEN api_keys AWS_SECRET_ACCESS_KEY token"
 NOT_SECRET = "tokenizer monkey keyboard n_tokens tokens max_tokens keys token_file key_size password_file sort_key pad_token label_key x"

@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from workbench.engine.checkpoint.serialization import from_plain
+from workbench.engine.checkpoint import archive
+from workbench.engine.checkpoint.serialization import check_extent, from_plain
 from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
@@ -82,11 +83,11 @@ def save_weights(model: Modules, path: Path) -> None:
 
 def load_weights(model: Modules, path: Path) -> None:
     """Put the weights of `save_weights` into the modules, in place, on any device."""
-    tensors = {**_left_out(model, path), **_read_tensors(path)}
-    wrong = mismatch(model, tensors)
+    left_out = _left_out(model, path)
+    wrong = mismatch(model, {**left_out, **_shapes(path)})  # before their numbers are read, which may be many
     if wrong is not None:
         raise RuntimeError(f"the weights in {path} are those of another model: {wrong}.")
-    load_tensors(model, tensors)
+    load_tensors(model, {**left_out, **_read_tensors(path)})
 
 
 def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
@@ -258,6 +259,7 @@ def _named(error: Exception) -> str:
 def _unpacked(file: Path, packed: dict[str, Any]) -> dict[str, Any]:
     """Unpack what `to_plain` packed, and check its types."""
     try:
+        check_extent(packed)
         state: dict[str, Any] = from_plain(packed)
     except OF_STRUCTURE as error:
         raise _unreadable(file, _named(error)) from error
@@ -281,7 +283,14 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
     """Read the plain state: containers and tensors alone, since a file may come from anywhere."""
     with opened(file) as path:
         try:
+            archive.check_state(path)
+            if not mmap:
+                archive.check_memory(path)
             state = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mmap)
+        except archive.NotReadError as error:
+            raise _unreadable(file, str(error)) from None
+        except MemoryError as error:
+            raise _unreadable(file, "there is not enough memory for it") from error
         except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
             raise _unreadable(file, "it is not a pickle, or holds more than containers and tensors") from error
         except (RuntimeError, EOFError, OSError) as error:
@@ -292,18 +301,37 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
+    with safetensors(file, whole=True) as stored:
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version stored the names of a compiled model
+
+
+@contextlib.contextmanager
+def safetensors(file: Path, *, whole: bool = False) -> Iterator[Any]:
+    """Context manager with an open file of weights. Raises RuntimeError where it cannot be read, or is larger than the memory if it is read `whole`."""
     with opened(file) as path:
         try:
-            tensors = load_file(str(path))
-        except SafetensorError as error:
+            archive.check_weights(path)
+            if whole:
+                archive.check_memory(path)
+            with safe_open(str(path), framework="pt") as stored:
+                yield stored
+        except (SafetensorError, archive.NotReadError) as error:
             raise _unreadable(file, str(error)) from error
-    return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version stored the names of a compiled model
+        except MemoryError as error:
+            raise _unreadable(file, "there is not enough memory for it") from error
+
+
+def _shapes(file: Path) -> dict[str, Tensor]:
+    """Tensors of the shapes in a file of weights, without their numbers."""
+    with safetensors(file) as stored:
+        return {own_name(name): torch.empty(stored.get_slice(name).get_shape(), device="meta") for name in stored.keys()}  # noqa: SIM118
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
     """The tensors of `save_weights`, tied ones under each of their names."""
     tensors = _read_tensors(file)
-    with opened(file) as path, safe_open(str(path), framework="pt") as stored:
+    with safetensors(file) as stored:
         ties = {own_name(name): own_name(first) for name, first in (stored.metadata() or {}).items()}
     return {**tensors, **{name: tensors[first] for name, first in ties.items() if first in tensors and name not in tensors}}
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from collections.abc import Callable
@@ -42,6 +43,7 @@ _CHECK = 10
 """After so many reads without anything new, its process is checked."""
 _END = 10.0
 """Seconds that the launcher has to end after its job."""
+_TAIL = 1 << 14
 _LINES = 20
 """Lines of the output in the error of a job that ended without one."""
 
@@ -210,8 +212,8 @@ def _last_lines(run: Path) -> str:
     path = run / accelerate.OUTPUT
     try:
         with open_regular(path) as file:
-            file.seek(max(0, path.stat().st_size - (1 << 14)))
-            lines = file.read().decode(errors="replace").splitlines()
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = file.read(_TAIL).decode(errors="replace").splitlines()
     except (OSError, ValueError):
         return ""
     return "".join(["\n", f"{path} ends with:\n", *(f"  {printable(line)}\n" for line in lines[-_LINES:])]) if lines else ""
