@@ -110,12 +110,12 @@ def test_one_wide_sign_in_a_long_line_is_no_flush(run: Path, sign: str) -> None:
 
 
 def test_thousands_of_names_and_layers_do_not_make_a_table_of_gigabytes(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for step in range(3, 3 + 256 * 2000, 256):
+    for step in range(3, 3 + 256 * 500, 256):
         add(run, lines(StepsDone(step, 1, 256, 0, 1.0, {"loss": pack([1.0] * 256), f"a{step}": pack([1.0] * 256), "acc": pack([1.0] * 256)})))
     add(run, lines(StepsDone(600_000, 1, 1, 0, 1.0, {"loss": pack([1.0]), "layer_norms": bytes(4 << 18)})))
     found = Run.open(run).history
-    assert len(found["loss"]) == len(found["acc"]) == 3 + 256 * 2000 + 1
-    assert sum(array.nbytes for array in found.values()) < 400e6
+    assert len(found["loss"]) == len(found["acc"]) == 3 + 256 * 500 + 1
+    assert sum(array.nbytes for array in found.values()) < 100e6
     assert [one for one in caplog.records if "left out" in one.getMessage()]
     assert [one for one in caplog.records if "leaves out grad_norm" in one.getMessage()]
     assert Run.open(run).charts()
@@ -142,7 +142,7 @@ def point(tmp_path: Path) -> Path:
 def test_weights_of_any_size_are_refused_by_name(point: Path) -> None:
     weights = point / "model.safetensors"
     good = weights.read_bytes()
-    size = 1 << 44
+    size = 1 << 43
     header = json.dumps({"weight": {"dtype": "F32", "shape": [2, size // 8], "data_offsets": [0, size]}}).encode()
     weights.write_bytes(struct.pack("<Q", len(header)) + header)
     os.truncate(weights, 8 + len(header) + size)

@@ -58,6 +58,8 @@ class Tail:
                 except UNREADABLE:
                     self.skipped += 1
                     self._budget.other(len(line))
+                    if self._budget.spent:
+                        return found
         return found
 
     def _read(self) -> list[bytes]:

@@ -17,9 +17,10 @@ from workbench.runs.record.sequence import stream
 
 PICTURED = 400
 """Into how many parts a picture by layer divides a run at most."""
-EMPTY = 1 << 24
-"""How many cells of a history may lack a value, besides `_SPREAD` times as many as have one."""
-_SPREAD = 64
+EMPTY, _SPREAD = 1 << 22, 8
+"""How many cells of a table may lack a value, and how many times as many as have one there may be besides."""
+_PICTURE, _THINNED = 1 << 24, 64
+"""The most numbers of a picture by layer, and how many times the record's size the history by layer may have."""
 Series = dict[str, NDArray[Any]]
 _BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
 """The columns of a flush with one number for each layer, and their names in a history."""
@@ -76,7 +77,7 @@ def layer_history(events: Iterable[Event], rows: int, room: float = math.inf) ->
                     table = event.array(name)
                     if name not in tables:
                         numbers = table.shape[1] * rows
-                        tables[name] = np.full((table.shape[1] if numbers <= EMPTY + _SPREAD * room / 4 else 0, rows), np.nan, np.float32)
+                        tables[name] = np.full((table.shape[1] if numbers <= _PICTURE + _THINNED * room / 4 else 0, rows), np.nan, np.float32)
                         if numbers and not len(tables[name]):
                             _log.warning(
                                 "The history leaves out %s: %d updates of %d layers would take %.0f GB, and most were thinned out. "
@@ -121,7 +122,7 @@ def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -
                 continue
             table = event.array(column)
             if greatest is None:
-                width = max(width, -(-len(steps) * table.shape[1] // EMPTY))
+                width = max(width, -(-len(steps) * table.shape[1] // _PICTURE))
                 greatest = np.full((-(-len(steps) // width), table.shape[1]), np.nan, np.float32)
             if table.shape[1] != greatest.shape[1]:
                 continue
@@ -165,9 +166,11 @@ def _table(events: Iterable[Event], kind: type[Validated | Logged]) -> Series:
         "epoch": np.array([e.epoch for e in rows], dtype=np.int64),
     }
     measured = Counter(name for e in rows for name in e.metrics if name not in out)
-    for name in _that_fit(measured, measured, len(rows)):
-        out[name] = np.array([e.metrics.get(name, np.nan) for e in rows], dtype=np.float64)
-    return out
+    values = {name: np.full(len(rows), np.nan, np.float64) for name in _that_fit(measured, measured, len(rows))}
+    for at, event in enumerate(rows):
+        for name in event.metrics.keys() & values.keys():
+            values[name][at] = event.metrics[name]
+    return {**out, **values}
 
 
 def write_csv(file: IO[str], history: Series, logged: Series, validation: Series) -> None:
