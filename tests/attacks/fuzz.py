@@ -59,8 +59,8 @@ from workbench.settings import file as settings_file
 from workbench.task.errors import TaskError
 
 SECONDS, MEMORY = 2.0, 500 << 20
-_PATIENCE = 60.0
-"""Seconds after which a reader hangs."""
+_PATIENCE = 300.0
+"""Seconds after which one of the readers hangs, on a machine that may be busy."""
 OURS = (ValueError, OSError, TaskError)
 RUN, OTHER = "0001-fit", "0002-fit"
 

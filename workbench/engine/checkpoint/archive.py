@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import zipfile
@@ -24,15 +25,23 @@ class NotReadError(ValueError):
     """Raised for a file that is not read; the message says why, in a phrase."""
 
 
-def check_weights(path: Path) -> None:
-    """Raise NotReadError for a file of safetensors whose header is too long, or no header."""
+def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors in a file of safetensors. Raises NotReadError where its header is too long, or no header."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if length > min(_HEADER, size - 8):
             raise NotReadError(f"its header has {length} bytes, and {max(0, min(_HEADER, size - 8))} are possible")
-        if file.read(length).count(b'"dtype"') > _TENSORS:
-            raise NotReadError(f"it has more than {_TENSORS} tensors")
+        header = file.read(length)
+    if header.count(b'"dtype"') > _TENSORS:
+        raise NotReadError(f"it has more than {_TENSORS} tensors")
+    try:
+        tensors = {name: one["shape"] for name, one in json.loads(header).items() if name != "__metadata__"}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise NotReadError("its header is none") from error
+    if not all(type(shape) is list and all(type(size) is int and 0 <= size < 1 << 60 for size in shape) for shape in tensors.values()):
+        raise NotReadError("its header is none")
+    return {name: tuple(shape) for name, shape in tensors.items()}
 
 
 def check_state(path: Path) -> None:

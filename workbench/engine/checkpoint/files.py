@@ -311,21 +311,28 @@ def safetensors(file: Path, *, whole: bool = False) -> Iterator[Any]:
     """Context manager with an open file of weights. Raises RuntimeError where it cannot be read, or is larger than the memory if it is read `whole`."""
     with opened(file) as path:
         try:
-            archive.check_weights(path)
+            archive.shapes_of(path)
             if whole:
                 archive.check_memory(path)
-            with safe_open(str(path), framework="pt") as stored:
+            opening = safe_open(str(path), framework="pt")
+        except (SafetensorError, archive.NotReadError, RuntimeError, MemoryError) as error:  # RuntimeError: it cannot be mapped
+            raise _unreadable(file, str(error) or "there is not enough memory for it") from error
+        with opening as stored:
+            try:
                 yield stored
-        except (SafetensorError, archive.NotReadError) as error:
-            raise _unreadable(file, str(error)) from error
-        except MemoryError as error:
-            raise _unreadable(file, "there is not enough memory for it") from error
+            except SafetensorError as error:
+                raise _unreadable(file, str(error)) from error
+            except MemoryError as error:
+                raise _unreadable(file, "there is not enough memory for it") from error
 
 
 def _shapes(file: Path) -> dict[str, Tensor]:
     """Tensors of the shapes in a file of weights, without their numbers."""
-    with safetensors(file) as stored:
-        return {own_name(name): torch.empty(stored.get_slice(name).get_shape(), device="meta") for name in stored.keys()}  # noqa: SIM118
+    with opened(file) as path:
+        try:
+            return {own_name(name): torch.empty(shape, device="meta") for name, shape in archive.shapes_of(path).items()}
+        except (archive.NotReadError, RuntimeError) as error:
+            raise _unreadable(file, str(error)) from error
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import BY_LAYER, Event, Logged, RunStarted, StepsDone, Validated
+from workbench.runs.printable import printable
 from workbench.runs.record.sequence import stream
 
 PICTURED = 400
@@ -24,7 +25,7 @@ _PICTURE, _THINNED = 1 << 24, 64
 Series = dict[str, NDArray[Any]]
 _BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
 """The columns of a flush with one number for each layer, and their names in a history."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t")
 _log = logging.getLogger("workbench.runs")
 
 
@@ -184,7 +185,8 @@ def write_csv(file: IO[str], history: Series, logged: Series, validation: Series
 
 def as_text(name: str) -> str:
     """Return a name for a cell of a CSV file: a spreadsheet would take `=…` for a formula, so it gets an apostrophe in front."""
-    return f"'{name}" if name.startswith(_FORMULA) else name
+    text = printable(name, lines=True)  # a carriage return would end the row
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def joined(history: Series, logged: Series, validation: Series) -> Series:
