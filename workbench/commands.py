@@ -11,6 +11,8 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, get_args
 
+from workbench.values import from_json
+
 
 @dataclass(frozen=True, slots=True)
 class Pause:
@@ -78,7 +80,7 @@ def to_line(command: Command) -> str:
 
 def from_line(line: str) -> Command:
     """Read a command that `to_line` wrote; ValueError says why the line is not a command."""
-    record: Any = json.loads(line)
+    record: Any = from_json(line)
     if not isinstance(record, dict) or not isinstance(record.get("type"), str) or record["type"] not in _TYPES:
         raise ValueError(f"it has none of the types {', '.join(_TYPES)}")
     kind = _TYPES[record.pop("type")]

@@ -7,12 +7,20 @@ not.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 HIDDEN = "…"
 """The text that replaces a secret."""
+LONGEST = 1 << 18
+"""The most characters of a text in an event."""
+_AHEAD = 1 << 13
+"""How many characters beyond a cut are searched too, since a secret may lie across the cut. A private key has some 3,000."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET = {
@@ -42,20 +50,25 @@ _LOGIN = {"login", "auth", "authenticate", "authorize", "connect", "signin", "cr
 """Words in the name of a function whose arguments `key=` and `token=` are secrets, whatever their values look like."""
 
 _SHAPES = re.compile(
-    r"\bsk-[A-Za-z0-9_-]{16,}"
-    r"|\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"
-    r"|\bhf_[A-Za-z0-9]{16,}"
-    r"|\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}|\bglpat-[\w-]{16,}"
+    r"\bsk-[A-Za-z0-9_-]{16,}+"
+    r"|\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}+"
+    r"|\bhf_[A-Za-z0-9]{16,}+"
+    r"|\bgh[pousr]_[A-Za-z0-9]{16,}+|\bgithub_pat_\w{16,}+|\bglpat-[\w-]{16,}+"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
-    r"|\bAIza[\w-]{30,}"
-    r"|\bxox[abprs]-[\w-]{10,}"
-    r"|\bpypi-[\w-]{32,}|\bnpm_[A-Za-z0-9]{30,}"
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|\bAIza[\w-]{30,}+"
+    r"|\bxox[abprs]-[\w-]{10,}+"
+    r"|\bpypi-[\w-]{32,}+|\bnpm_[A-Za-z0-9]{30,}+"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|(?i:\b(?:bearer|basic)\s+[A-Za-z0-9+/_.=-]{16,})"
-    r"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
+    r"|(?i:\b(?:bearer|basic)\s++[A-Za-z0-9+/_.=-]{16,}+)"
+    r"|(?<=://)[^\s/:@]++:[^\s/@]++(?=@)"
 )
-_SETS = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<is>[\"']?\s*[=:]\s*)(?P<quote>[\"']?)(?P<value>[^\s\"'#,;]++)(?P=quote)(?!\s*[=:])")
+_JWT = re.compile(r"\beyJ[\w-]{8,}+(?P<rest>\.[\w-]{8,}+\.[\w-]*+)?")
+"""Matches a JSON Web Token, or with an empty `rest` a word that only begins like one: it is passed at once, since a search that began
+again at each `eyJ` in it would take a time that grows with the square of its length."""
+_SETS = re.compile(
+    r"(?<![\w.-])(?P<before>(?:(?![A-Za-z_])[\w.-])*+)(?P<name>[A-Za-z_][\w.-]*+)"
+    r"(?P<is>[\"']?\s*+[=:]\s*+)(?P<quote>[\"']?)(?P<value>[^\s\"'#,;]++)(?P=quote)(?!\s*+[=:])"
+)
 """Matches NAME=value: in a .env file, a shell's export, or code that was commented out."""
 _PIECE = re.compile(r"\[\w+\]|<[^<>]*>|\W*|.")
 """A piece of a vocabulary, such as `[PAD]`, `</s>` and `<|end|>`, or a single sign."""
@@ -91,22 +104,76 @@ def is_secret_name(name: str, value: str | None = None, callee: str = "") -> boo
 
 def looks_secret(text: str) -> bool:
     """Whether a text contains something that has the shape of a secret, or a line that sets one."""
-    return _SHAPES.search(text) is not None or any(_is_set(found) for found in _SETS.finditer(text))
+    return _has_shape(text) or any(_is_set(found) for found in _SETS.finditer(text))
+
+
+def _has_shape(text: str) -> bool:
+    return _SHAPES.search(text) is not None or any(found["rest"] for found in _JWT.finditer(text))
+
+
+def _without_shapes(text: str) -> str:
+    return _JWT.sub(lambda found: HIDDEN if found["rest"] else found[0], _SHAPES.sub(HIDDEN, text))
 
 
 def hide(text: str) -> str:
-    """Return `text` with `…` in place of everything that has the shape of a secret or is set under a secret's name."""
+    """Return `text` with `…` in place of everything that has the shape of a secret or is set under a secret's name.
+
+    The time is proportional to the length of the text, whatever it holds.
+    """
 
     def value_hidden(found: re.Match[str]) -> str:
-        return f"{found['name']}{found['is']}{found['quote']}{HIDDEN}{found['quote']}" if _is_set(found, random_too=True) else found[0]
+        if not _is_set(found, random_too=True):
+            return found[0]
+        return f"{found['before']}{found['name']}{found['is']}{found['quote']}{HIDDEN}{found['quote']}"
 
-    return _SETS.sub(value_hidden, _SHAPES.sub(HIDDEN, text))
+    return _SETS.sub(value_hidden, _without_shapes(text))
+
+
+def beginning(text: str, most: int) -> str:
+    """Return the beginning of a text without secrets: about `most` characters. The rest is not looked at, however long it is."""
+    looked = text[: most + _AHEAD]
+    shown = hide(looked)
+    room = most if looked == text else min(most, len(shown) - _AHEAD)  # what was cut may be half of a secret
+    return shown if len(shown) <= room else f"{shown[: max(0, room)]}…"
+
+
+def ending(text: str, most: int) -> str:
+    """Return the end of a text without secrets, as `beginning` returns its beginning."""
+    looked = text[-(most + _AHEAD) :]
+    shown = hide(looked)
+    room = most if looked == text else min(most, len(shown) - _AHEAD)
+    return shown if len(shown) <= room else f"…{shown[len(shown) - max(0, room) :]}"
+
+
+def hidden(value: T) -> T:
+    """Return an object of a dataclass, such as an event, without the secrets in its texts, also in those of its containers.
+
+    A text longer than `LONGEST` is cut. Returns the object itself if it has no secrets.
+    """
+    found: T = _hidden(value, "")
+    return found
+
+
+def _hidden(value: Any, name: str) -> Any:
+    if isinstance(value, str):
+        return HIDDEN if name and is_secret_name(name, value) else beginning(value, LONGEST)
+    if isinstance(value, Mapping):
+        new = {key: _hidden(item, key if isinstance(key, str) else "") for key, item in value.items()}
+        return value if all(new[key] is item for key, item in value.items()) else new
+    if type(value) in (list, tuple):
+        items = [_hidden(item, name) for item in value]
+        return value if all(map(operator.is_, items, value)) else type(value)(items)
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {one.name: _hidden(getattr(value, one.name), "") for one in fields(value)}
+        changed = {key: item for key, item in changed.items() if item is not getattr(value, key)}
+        return replace(value, **changed) if changed else value
+    return value
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
     """Return plain data with its secrets replaced by `…`. Secrets are found by the names in mappings, and by their shape."""
     if isinstance(value, str):
-        return HIDDEN if is_secret_name(name, value) else _SHAPES.sub(HIDDEN, value)
+        return HIDDEN if is_secret_name(name, value) else _without_shapes(value)
     if isinstance(value, Mapping):
         return {key: without_secrets(item, key if isinstance(key, str) else "") for key, item in value.items()}
     if type(value) in (list, tuple, set, frozenset):
@@ -117,7 +184,7 @@ def without_secrets(value: Any, name: str = "") -> Any:
 def secrets_in(value: Any, name: str = "") -> set[str]:
     """Return the texts in plain data that `without_secrets` would hide."""
     if isinstance(value, str):
-        return {value} if is_secret_name(name, value) or _SHAPES.search(value) else set()
+        return {value} if is_secret_name(name, value) or _has_shape(value) else set()
     if isinstance(value, Mapping):
         items = [secrets_in(item, key if isinstance(key, str) else "") for key, item in value.items()]
         return set().union(*items)

@@ -89,8 +89,8 @@ def _of_others(files: list[str]) -> list[bool]:
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in .*\n(?: {4,}(?P<code>\S.*)\n)?', re.MULTILINE)
 _CELL = re.compile(r"ipykernel_\d+[\\/]\d+\.py$|^<ipython-input-(\d+)-")
 """Matches the file name that IPython gives a cell; in a terminal it contains the number of the cell."""
-LONGEST = 20_000
-"""The most characters of a traceback; longer ones lose their beginning."""
+LONGEST = 1 << 20
+"""The most characters of a traceback that are looked at; a longer one loses its beginning."""
 
 
 def user_line(error: BaseException) -> str:
@@ -103,18 +103,18 @@ def user_line(error: BaseException) -> str:
         return ""
     last = frames[-1]
     code = f": {last['code'].strip()}" if last["code"] else ""
-    return f"{shown_line(last['file'], last['line'])}{code}"[:400]
+    return f"{shown_line(last['file'], last['line'])}{code}"
 
 
 def whole_text(error: BaseException) -> str:
     """Return the traceback as text, with the numbers of cells in place of their file names."""
-    text = _FRAME.sub(lambda found: found[0].replace(f'File "{found["file"]}"', _place(found["file"], whole=True).capitalize(), 1)
+    return _FRAME.sub(lambda found: found[0].replace(f'File "{found["file"]}"', _place(found["file"], whole=True).capitalize(), 1)
                       if _CELL.search(found["file"]) else found[0], _text(error))  # fmt: skip
-    return text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
 
 
 def _text(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+    """The traceback, or the end of a very long one."""
+    return "".join(traceback.format_exception(error))[-LONGEST:]
 
 
 def shown_line(file: str, line: int | str) -> str:

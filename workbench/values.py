@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import numbers
 import re
 from collections.abc import Sequence
@@ -48,6 +49,22 @@ def shown(value: object, most: int = 80) -> str:
         return f"<{kind}>"
     text = " ".join(text.split()) if "\n" in text else text
     return text if len(text) <= most else f"{text[: most - 2]} …"
+
+
+VALUES = 1 << 18
+"""The most values in a JSON text from a file: as Python objects, many small ones take thirty times the memory of the text."""
+
+
+def from_json(text: str | bytes) -> Any:
+    """Parse JSON that may come from a stranger. ValueError: it is no JSON, has more than `VALUES` values, or is nested too deeply."""
+    if len(text) > VALUES:
+        data = text.encode(errors="replace") if isinstance(text, str) else text
+        if sum(map(data.count, (b",", b"[", b"{"))) > VALUES:
+            raise ValueError(f"more than {VALUES} values")
+    try:
+        return json.loads(text)
+    except (RecursionError, OverflowError) as error:
+        raise ValueError(f"no readable JSON ({type(error).__name__})") from None
 
 
 def first_names(names: Sequence[str], most: int) -> str:

@@ -160,6 +160,16 @@ def test_settings_of_a_newer_version_do_not_hinder() -> None:
     assert "warp" not in repr(run)
 
 
+@pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@sum", "\ta", "\ra"])
+def test_a_name_in_csv_is_no_formula(name: str) -> None:
+    run = Run.from_events([RunStarted("a", "fit", {}, "cpu"), StepsDone(0, 1, 1, 0, 1.0, {"loss": pack([-1.5]), name: pack([-2.0])})])
+    text = io.StringIO()
+    run.to_csv(text)
+    names, values = csv.reader(io.StringIO(text.getvalue()))
+    assert names[-1] == (f"'{name}" if name != "\ra" else r"\ra")
+    assert [float(value) for value in values if value][2:] == [-1.5, -2.0]  # numbers stay numbers
+
+
 def test_csv_has_updates_and_checks_side_by_side(tmp_path: Path) -> None:
     run = Run.from_events(a_fit())
     run.to_csv(tmp_path / "run.csv")

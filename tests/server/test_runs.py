@@ -114,7 +114,7 @@ async def test_a_sort_by_loss_is_by_the_shown_one(api, record):
 @pytest.mark.parametrize(("arguments", "said"), [
     ("limit=201", "limit=201: give a number from 1 to 200"), ("limit=0", "limit=0"), ("offset=-1", "offset='-1': give a whole number from 0 on"),
     ("offset=x", "offset='x'"), ("sort=size", "sort='size': give one of created, loss, value, time, name, status"), ("order=up", "order='up'"),
-    ("page=2", "page='2': there is no such argument"), ("search=" + "x" * 300, "search has 300 characters: give at most 200"),
+    ("tag=%ff", "is not UTF-8"), ("search=%c3%28", "is not UTF-8"), ("page=2", "page='2': there is no such argument"), ("search=" + "x" * 300, "search has 300 characters: give at most 200"),
 ])  # fmt: skip
 async def test_a_wrong_argument_is_named(api, arguments, said):
     assert said in await api.refused(400, f"api/runs?{arguments}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ def test_an_empty_file_has_the_defaults(tmp_path: Path) -> None:
         ("lr: fast", ["lr='fast'"]),
         ("max_epochs: 2\nlr: 0.1\nmax_epochs: 3", ["'max_epochs' is there twice"]),
         ("- lr", ["lr: 0.01"]),
+        ("lr: " + "[" * 50_000, ["settings.yaml", "nested too deeply"]),
+        ("a: &a [1, 1]\n" + "".join(f"{n}: &{n} [*{o}, *{o}]\n" for o, n in itertools.pairwise("abcdefghijklmnopqrstu")), ["100000 values"]),
         ("1: 2", ["lr: 0.01"]),
         ("{a: b: c}", ["valid YAML"]),
         ("loss: !!python/name:torch.nn.functional.cross_entropy", ["valid YAML"]),

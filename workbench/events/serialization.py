@@ -15,12 +15,19 @@ from workbench.events.event import Event
 from workbench.events.json_fields import LARGEST, dataclass_from, json_object
 from workbench.events.searches import CurveEnded
 from workbench.events.training import StepsDone
+from workbench.values import from_json
 
 _TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in _TYPES.values()}
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
-_UNMEASURED = 1 << 16
+_UNMEASURED = 1 << 8
 """The most rows that a flush without columns may have."""
+_LONG = 1 << 22
+"""The bytes of a line from which on it must be a flush, with the bytes of its columns as text."""
+_ESCAPES, _NAME = 1000, 1000
+"""How many escapes such a line may have, and the most bytes of the names that have them."""
+_TABLE = 1 << 24
+"""The most numbers of a table by layer, with the rows that were thinned out."""
 
 
 def to_line(event: Event) -> str:
@@ -42,12 +49,27 @@ def from_line(line: str | bytes, only: Container[str] | None = None) -> Event:
     length is not that of its flush, data nested too deeply.
     """
     try:
-        record = json.loads(line)
+        if len(line) > _LONG:
+            _check_long(line.encode() if isinstance(line, str) else line)
+        record = from_json(line)
         if not isinstance(record, dict):
             raise TypeError("a line of a record is a JSON object")
         return _checked(record, only)
     except (RecursionError, OverflowError, KeyError) as error:
         raise ValueError(f"not an event: {error!r}") from None
+
+
+def _check_long(line: bytes) -> None:
+    """Raise ValueError for a long line that is no flush, or that would take several times its length in memory."""
+    if not line.startswith(b'{"type":"StepsDone",') or not line.isascii():
+        raise ValueError(f"a line of more than {_LONG} bytes that is no flush")
+    place, escapes = line.find(b"\\"), 0
+    while place >= 0:  # in a long text, one sign would make all others four bytes wide
+        escapes += 1
+        first, last = line.rfind(b'"', max(0, place - _NAME), place), line.find(b'"', place + 2, place + _NAME)
+        if first < 0 or last < 0 or escapes > _ESCAPES:
+            raise ValueError("escapes in a long text")
+        place = line.find(b"\\", place + 2)
 
 
 def _checked(record: dict[str, Any], only: Container[str] | None) -> Event:
@@ -79,6 +101,7 @@ def _check_flush(event: StepsDone, texts: Mapping[str, Any]) -> None:
         size, column = _decoded_size(text), (8 if name in event.double else 4) * event.rows
         if name in BY_LAYER:
             fits = name not in event.double and (size % by_layer == 0 if by_layer else size == 0)
+            fits = fits and (event.layers_every == 1 or size * event.rows <= by_layer * _TABLE)
         else:  # one of a newer version may be a table
             fits = size == column or bool(column and size % column == 0 and not MEASURED.fullmatch(name))
             single |= size == column

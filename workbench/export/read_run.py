@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from workbench._version import __version__
-from workbench.engine.checkpoint.files import opened, peek, tensors_of
+from workbench.engine.checkpoint.files import peek, safetensors, tensors_of
 from workbench.engine.data.checksums import BATCHES
 from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
@@ -202,7 +201,7 @@ def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
             f"the starting weights of run {run.id} are gone ({start} was removed, or could not be written), so no script "
             "can begin where it began: fit again, and raise keep_runs if runs are removed too early."
         )
-    with opened(start) as path, safe_open(str(path), framework="pt") as file:
+    with safetensors(start) as file:
         tied = file.metadata() or {}  # names of weights that are stored under another name
         there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     here = {name: tuple(value.shape) for name, value in weights.items() if name not in tied}

@@ -141,7 +141,7 @@ def _cells(path: Path, text: str) -> list[str]:
     try:
         cells = json.loads(text)["cells"] if path.suffix == ".ipynb" else []
         return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError):  # it is no notebook, although its name says so
+    except (ValueError, KeyError, TypeError, RecursionError):  # it is no notebook, although its name says so
         return []
 
 

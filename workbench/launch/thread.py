@@ -25,7 +25,7 @@ from workbench.launch import folder_commands, signals
 from workbench.launch.job import WORKERS, AnyJob, Detached
 from workbench.runs.record.event_log import RecordGone
 from workbench.runs.store import RunFolder
-from workbench.secrets import hide
+from workbench.secrets import beginning, ending, hidden
 from workbench.tracebacks import user_line, whole_text
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]
@@ -74,6 +74,8 @@ _CATCH_UP = 3.0
 """The most seconds that the end of a job waits until a full disk can be written."""
 _GRACE = 5.0
 """The most seconds that a kernel which got SIGTERM waits for its jobs."""
+_WHERE, _TRACEBACK, _ERROR = 400, 20_000, 1 << 16
+"""The most characters of the user's line, the traceback and the error in RunEnded."""
 PATIENCE = 5.0
 """Seconds that `alone` waits for a job that has just ended and still cleans up."""
 _looking = threading.RLock()
@@ -213,6 +215,11 @@ def _has_turn(job: AnyJob) -> bool:
     return False
 
 
+def error_text(error: BaseException) -> str:
+    """The text of an error in RunEnded, without secrets."""
+    return beginning(f"{type(error).__name__}: {error}", _ERROR)
+
+
 class StillRunning(RuntimeError):
     """We stopped following a job that is still running."""
 
@@ -255,10 +262,10 @@ class JobRunner:
                 status=status,
                 step=self._job._work.updates,
                 seconds=self._before + time.perf_counter() - began - self._paused,
-                error=None if error is None else f"{type(error).__name__}: {error}",
+                error=None if error is None else error_text(error),
                 metrics=self._metrics,
-                where="" if error is None else hide(user_line(error)),
-                traceback="" if error is None else hide(whole_text(error)),
+                where="" if error is None else beginning(user_line(error), _WHERE),
+                traceback="" if error is None else ending(whole_text(error), _TRACEBACK),
             )
             self._post.put((end, None))
         self._post.put(None)
@@ -352,11 +359,12 @@ class JobRunner:
             try:
                 self._handle(event, line)
             except BaseException as error:  # noqa: BLE001  # the events after it must still be passed on
-                self._job._record(Message(f"{type(event).__name__} was not passed on: {error!r}", "error"))
+                self._job._record(hidden(Message(f"{type(event).__name__} was not passed on: {error!r}", "error")))
         if self._job.folder is not None:
             self._job.folder.close()
 
     def _handle(self, event: Event, line: int | None = None) -> None:
+        event = hidden(event)  # once, for the record, the job's own events, the panel and the trackers
         if isinstance(event, RunEnded):
             self._catch_up()
             for message in self._job._not_done(folder_commands.end(self._job)):

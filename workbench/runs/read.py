@@ -9,10 +9,11 @@ that is not a record is left out of the list, with one warning.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -35,6 +36,7 @@ from workbench.events import (
 )
 from workbench.runs.folder.alive import liveness
 from workbench.runs.folder.files import open_regular, read_json
+from workbench.runs.record.lines import LONGEST, Budget, whole_lines
 from workbench.runs.record.sequence import stream
 from workbench.settings import Settings, SettingsError
 
@@ -44,11 +46,13 @@ OUTPUT = "output.log"
 OVER: tuple[Status, ...] = ("finished", "stopped", "failed")
 UNREADABLE = (ValueError, TypeError)
 """The errors that reading a line raises if it is not an event."""
-LONGEST = 1 << 26
-"""The most bytes of a line; a flush of 256 updates of 10,000 layers has 30 MB."""
 _TAIL = 1 << 16
 _ENDING = 1 << 20
 """Bytes at the end of a search's record that have its result. The norms of a clip search have some 10 kB."""
+_ERROR = 1 << 16
+"""The most characters of an error that are kept; the workbench writes no more."""
+_TEXT = 10_000
+"""The most characters of a setting that is a text."""
 _HEADER_SIZE = 1 << 22
 """The most bytes of a `run.json`; the workbench writes some kilobytes."""
 _HEADER: dict[str, tuple[type, ...]] = {
@@ -227,7 +231,8 @@ class StateFold:
     def state(self, header: Mapping[str, Any] | None = None, folder: Path | None = None) -> State:
         """The present state; with the header and folder, it includes whether the process has died."""
         if self._end is not None:
-            return State(self._end.status, self._end.step, self._end.seconds, self._end.error)
+            error = self._end.error
+            return State(self._end.status, self._end.step, self._end.seconds, error if error is None else error[:_ERROR])
         lives = "alive" if header is None or folder is None or self._status in OVER else liveness(header)
         if lives == "gone" and header is not None and folder is not None:
             # The process may have recorded its end after the record was read.
@@ -259,16 +264,20 @@ def _updates(event: Event) -> int:
     return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
 
 
-def parse(data: bytes, run: str, only: Container[str] | None = None) -> list[Event]:
-    """The events in the lines of a record, up to the last complete line. Lines that cannot be read are left
-    out. run, only: see `event_of`.
+def parse(lines: Iterable[bytes], run: str, budget: Budget, only: Container[str] | None = None) -> Iterator[Event]:
+    """Yield the events in these lines of a record, as far as the budget allows. Lines that cannot be read are left out. run, only: see
+    `event_of`.
     """
-    *lines, _torn_end = data.split(b"\n")
-    events: list[Event] = []
     for line in lines:
-        with contextlib.suppress(*UNREADABLE):
-            events.append(event_of(line, run, only))
-    return events
+        try:
+            event = event_of(line, run, only)
+        except UNREADABLE:
+            budget.other(len(line))
+            if budget.spent:
+                return
+        else:
+            budget.event(len(line))
+            yield event
 
 
 def event_of(line: bytes, run: str, only: Container[str] | None = None) -> Event:
@@ -289,6 +298,7 @@ def event_of(line: bytes, run: str, only: Container[str] | None = None) -> Event
 
 def accepted(values: dict[str, Any]) -> dict[str, Any]:
     """The values that `Settings` accepts, and those of unknown settings (of a newer version)."""
+    values = {name: value for name, value in values.items() if not (isinstance(value, str) and len(value) > _TEXT)}
     known = {name: value for name, value in values.items() if name in Settings.model_fields and value is not None}
     try:
         made = Settings.make(**known)
@@ -315,18 +325,17 @@ def _tail(path: Path) -> list[Event]:
     run = path.parent.name
     try:
         with open_regular(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            block = _TAIL
+            size, block, budget = file.seek(0, os.SEEK_END), _TAIL, Budget()
             while True:
                 start = max(0, size - block)
                 file.seek(start)
-                data = file.read(size - start)
+                data = file.read(block)
                 # The first line of a block is cut, unless the block begins at the start of the file.
-                whole = data if start == 0 else data.partition(b"\n")[2]
-                events = _ending(whole, run) or parse(whole, run)
-                if events or start == 0 or block > LONGEST:
+                place = data.find(b"\n") + 1 if start else 0
+                events = _ending(data, run) or list(parse(whole_lines(io.BytesIO(data[place:]), budget), run, budget))
+                if events or start == 0 or block > LONGEST or budget.spent or b"\0" in data:
                     return events
-                block *= 8
+                block = min(8 * block, LONGEST + 1)
     except FileNotFoundError:
         return []
 
@@ -336,14 +345,16 @@ def ending(run: Path) -> list[Event]:
     try:
         with open_regular(run / RECORD) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _ENDING))
-            return parse(file.read(_ENDING), run.name)
+            budget = Budget()
+            return list(parse(whole_lines(file, budget), run.name, budget))
     except FileNotFoundError:
         return []
 
 
 def _ending(lines: bytes, run: str) -> list[Event]:
     """A list with the last event if it is RunEnded, since no earlier event is needed then; else an empty list."""
-    last = lines[: lines.rfind(b"\n") + 1].rstrip(b"\n").rpartition(b"\n")[2]
+    end = lines.rfind(b"\n")
+    last = lines[lines.rfind(b"\n", 0, max(0, end)) + 1 : max(0, end)]
     with contextlib.suppress(*UNREADABLE):
         event = event_of(last, run)
         if isinstance(event, RunEnded):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from workbench.events import Event, Logged, RunEnded, RunStarted, StepsDone, Validated
 from workbench.plots.training.run import RunData
 from workbench.runs import chart_data
+from workbench.runs.read import RECORD
 from workbench.runs.record.sequence import but_by_layer
 from workbench.runs.record.series import Series, by_layer, layer_history, logged, scalars, validation
 from workbench.runs.record.stream import joined
@@ -21,6 +24,7 @@ class RunRecord:
     """The base class of `Run` that reads the record; each part is read on first use."""
 
     events: Sequence[Event]
+    folder: Path | None
 
     @cached_property
     def _data(self) -> RunData:
@@ -75,7 +79,15 @@ class RunRecord:
 
     @cached_property
     def _whole(self) -> Series:
-        return _read_only({**self._history, **layer_history(self.events, len(self._history["step"]))})
+        return _read_only({**self._history, **layer_history(self.events, len(self._history["step"]), self._size)})
+
+    @property
+    def _size(self) -> float:
+        """The bytes of the record; infinite where there is none."""
+        try:
+            return math.inf if self.folder is None else (self.folder / RECORD).stat().st_size
+        except OSError:
+            return math.inf
 
     @cached_property
     def outline(self) -> tuple[Event, ...]:

@@ -28,6 +28,7 @@ from workbench.runs.read import HEADER, RECORD, read_header
 from workbench.runs.record.event_log import RecordGone
 from workbench.runs.record.stream import count_lines
 from workbench.runs.record.thin import NEWEST, layer_size, next_stride, thinned_lines
+from workbench.secrets import without_secrets
 
 _TORN = b"~\n"
 """Ends a line that a failed write left incomplete, so that it never parses as an event."""
@@ -79,7 +80,7 @@ class RunFolder:
             record = _claim(path / RECORD)
         except FileExistsError:
             raise FileExistsError(f"there is a run {id!r} in {root} already; take another id") from None
-        full = {"created": time.time(), **identity(), **header}
+        full = {"created": time.time(), **identity(), **without_secrets(header)}
         try:
             _write_header(path, full)
         except BaseException:

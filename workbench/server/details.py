@@ -32,6 +32,8 @@ _CHANGES, _CHECKPOINTS = 200, 200
 """The most changes and checkpoints in an answer: the last ones."""
 _TEXT = 400
 """The most bytes of a fact or a setting."""
+_LOOKED = 8 * _TEXT
+"""In how many characters of a setting secrets are looked for."""
 _KEPT = 8
 """How many runs stay in memory after they were read. Of a run that trains, each answer then reads only what is new."""
 _SLICE = 0.5
@@ -191,7 +193,7 @@ def _facts(entry: Entry, header: dict[str, Any], seen: _Seen) -> dict[str, str]:
 def _settings(entry: Entry) -> list[dict[str, Any]]:
     changed = settings_of(entry).changed()
     return [
-        {"name": name, "text": cut(str(without_secrets(setting_text.recorded(name, value), name)), _TEXT), "default": name not in changed}
+        {"name": name, "text": cut(str(without_secrets(setting_text.recorded(name, value)[:_LOOKED], name)), _TEXT), "default": name not in changed}
         for name, value in settings_of(entry)
     ]
 

@@ -78,7 +78,10 @@ class Handler(APIHandler):
         requests of other sites, and the time that JupyterLab adds.
         """
         given = self.request.query_arguments
-        return {name: self.get_query_argument(name) for name in given if name not in ("token", "_xsrf") and not name.isdecimal()}
+        try:
+            return {name: self.get_query_argument(name) for name in given if name not in ("token", "_xsrf") and not name.isdecimal()}
+        except web.HTTPError:
+            raise ValueError("An argument in the address is not UTF-8: encode it, as encodeURIComponent() does.") from None
 
     def body(self, known: tuple[str, ...]) -> dict[str, Any]:
         """The JSON object in the body. ValueError: it is not JSON, too large, or has other keys than these."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from workbench.values import SettingsError
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)$")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
+
+_MOST = 100_000
+"""How many values a file may have, those that aliases repeat included."""
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -26,11 +30,26 @@ def parsed(text: str, name: str) -> dict[str, Any]:
         found = yaml.load(text, _loader())  # a SafeLoader
     except yaml.YAMLError as error:
         raise SettingsError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise SettingsError(f"{name} is not valid here: its values are nested too deeply.") from None
     if found is None:
         return {}
+    _check_extent(found, name)
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise SettingsError(f"{name} should hold settings by their names, each on a line: `lr: 0.01`.")
     return found
+
+
+def _check_extent(found: Any, name: str) -> None:
+    """Raise SettingsError for lists within lists that an alias (`*a`) repeats a million times."""
+    left, waiting = _MOST, [found]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict | list):
+            left -= len(one)
+            waiting += one.values() if isinstance(one, dict) else one
+        if left < 0:
+            raise SettingsError(f"{name} has more than {_MOST} values: write those that settings need.")
 
 
 @cache
@@ -43,8 +62,8 @@ def _loader() -> Any:
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            names = [key.value for key, _ in node.value]
-            if twice := next((name for name in names if names.count(name) > 1), None):
+            names = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
+            if twice := next((name for name, count in names.items() if count > 1), None):
                 raise yaml.YAMLError(f"{twice!r} is there twice")
             return super().construct_mapping(node, deep)
 

@@ -202,6 +202,13 @@ def test_a_config_that_cannot_be_read_is_said_with_its_file(default: Path) -> No
         planned()
 
 
+@pytest.mark.parametrize("text", ["a: " + "[" * 5000, "- 1", "a: [", "7"])
+def test_a_config_that_is_none_is_said_with_its_file(default: Path, text: str) -> None:
+    default.write_text(text)
+    with pytest.raises(SettingsError, match=r"default_config\.yaml cannot be taken: "):
+        planned()
+
+
 @pytest.mark.parametrize(("name", "value"), [("num_processes", "x"), ("num_processes", 0), ("num_machines", 1.5), ("machine_rank", -1)])
 def test_a_count_that_is_none_is_named(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=rf"launch=.*{name}.*: {name} should be a whole number"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,20 @@ def test_ids_stay_within_the_folder(tmp_path: Path, id: str) -> None:
 def test_names_of_one_s_own_are_fine() -> None:
     for id in ("baseline", "2024-05-01_a", "größe.v2", "0012-fit"):
         assert check_id(id) == id
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no modes here")
+def test_a_private_root_is_closed_to_other_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    write_run(tmp_path / "open", "0001-fit")
+    before = mode(tmp_path / "open")
+    monkeypatch.setenv("WORKBENCH_PRIVATE", "1")
+    write_run(tmp_path / "new" / "root", "0001-fit")
+    assert mode(tmp_path / "new" / "root") == mode(tmp_path / "new" / "root" / "runs") == 0o700
+    write_run(tmp_path / "open", "0002-fit")
+    assert (mode(tmp_path / "open"), mode(tmp_path / "open" / "runs")) == (before, 0o700)
 
 
 def test_the_root_is_hidden_from_git_unless_it_holds_other_things(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 import workbench as wb
+import workbench.runs.read as read_module
 import workbench.runs.record.event_log as module
-import workbench.runs.record.stream as stream
 from tests.runs.record.test_thin import a_long_run, flush, folder
 from workbench.events import BY_LAYER, Event, Message, StepsDone
 from workbench.runs.folder.delete import remove_folder
@@ -110,10 +110,10 @@ def test_a_recorded_run_is_read_when_it_is_asked_for(tmp_path: Path, monkeypatch
         for event in a_long_run(400):
             made.append(event)
     read: list[int] = []
-    real = stream.event_of
-    monkeypatch.setattr(stream, "event_of", lambda *arguments: (read.append(1), real(*arguments))[1])
+    real = read_module.event_of
+    monkeypatch.setattr(read_module, "event_of", lambda *arguments: (read.append(1), real(*arguments))[1])
     run = Run.open(made.path)
-    assert (run.status, run.step, run.id, len(read)) == ("finished", 400, "a", 0)
+    assert (run.status, run.step, run.id, len(read)) == ("finished", 400, "a", 1)  # its end
     assert run.metrics["loss"] == 399
     assert run.events == [*a_long_run(400)]
     assert run == Run.from_events(a_long_run(400), made.path)

@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from workbench.engine.checkpoint import archive
 from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
@@ -33,7 +34,7 @@ from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.modules import own_name
 from workbench.task.state.contents import expanded
-from workbench.task.state.serialization import from_plain
+from workbench.task.state.serialization import check_extent, from_plain
 from workbench.tracebacks import UserError
 from workbench.values import shown
 
@@ -82,11 +83,11 @@ def save_weights(model: Modules, path: Path) -> None:
 
 def load_weights(model: Modules, path: Path) -> None:
     """Put the weights of `save_weights` into the modules, in place, on any device."""
-    tensors = {**_left_out(model, path), **_read_tensors(path)}
-    wrong = mismatch(model, tensors)
+    left_out = _left_out(model, path)
+    wrong = mismatch(model, {**left_out, **_shapes(path)})  # before their numbers are read, which may be many
     if wrong is not None:
         raise RuntimeError(f"the weights in {path} are those of another model: {wrong}.")
-    load_tensors(model, tensors)
+    load_tensors(model, {**left_out, **_read_tensors(path)})
 
 
 def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
@@ -258,6 +259,7 @@ def _named(error: Exception) -> str:
 def _unpacked(file: Path, packed: dict[str, Any]) -> dict[str, Any]:
     """Unpack what `to_plain` packed, and check its types."""
     try:
+        check_extent(packed)
         state: dict[str, Any] = from_plain(packed)
     except OF_STRUCTURE as error:
         raise _unreadable(file, _named(error)) from error
@@ -281,7 +283,14 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
     """Read the plain state: containers and tensors alone, since a file may come from anywhere."""
     with opened(file) as path:
         try:
+            archive.check_state(path)
+            if not mmap:
+                archive.check_memory(path)
             state = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mmap)
+        except archive.NotReadError as error:
+            raise _unreadable(file, str(error)) from None
+        except MemoryError as error:
+            raise _unreadable(file, "there is not enough memory for it") from error
         except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
             raise _unreadable(file, "it is not a pickle, or holds more than containers and tensors") from error
         except (RuntimeError, EOFError, OSError) as error:
@@ -292,18 +301,44 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
+    with safetensors(file, whole=True) as stored:
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version stored the names of a compiled model
+
+
+@contextlib.contextmanager
+def safetensors(file: Path, *, whole: bool = False) -> Iterator[Any]:
+    """Context manager with an open file of weights. Raises RuntimeError where it cannot be read, or is larger than the memory if it is read `whole`."""
     with opened(file) as path:
         try:
-            tensors = load_file(str(path))
-        except SafetensorError as error:
+            archive.shapes_of(path)
+            if whole:
+                archive.check_memory(path)
+            opening = safe_open(str(path), framework="pt")
+        except (SafetensorError, archive.NotReadError, RuntimeError, MemoryError) as error:  # RuntimeError: it cannot be mapped
+            raise _unreadable(file, str(error) or "there is not enough memory for it") from error
+        with opening as stored:
+            try:
+                yield stored
+            except SafetensorError as error:
+                raise _unreadable(file, str(error)) from error
+            except MemoryError as error:
+                raise _unreadable(file, "there is not enough memory for it") from error
+
+
+def _shapes(file: Path) -> dict[str, Tensor]:
+    """Tensors of the shapes in a file of weights, without their numbers."""
+    with opened(file) as path:
+        try:
+            return {own_name(name): torch.empty(shape, device="meta") for name, shape in archive.shapes_of(path).items()}
+        except (archive.NotReadError, RuntimeError) as error:
             raise _unreadable(file, str(error)) from error
-    return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version stored the names of a compiled model
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
     """The tensors of `save_weights`, tied ones under each of their names."""
     tensors = _read_tensors(file)
-    with opened(file) as path, safe_open(str(path), framework="pt") as stored:
+    with safetensors(file) as stored:
         ties = {own_name(name): own_name(first) for name, first in (stored.metadata() or {}).items()}
     return {**tensors, **{name: tensors[first] for name, first in ties.items() if first in tensors and name not in tensors}}
 
@@ -381,9 +416,10 @@ def _in_words(name: str) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, ValueError, KeyError) as error:  # ValueError, KeyError: also for a kind of tensor that safetensors lacks
-        found = re.search(r"(.*) \(os error (\d+)\)", str(error))
+        found = re.search(r" \(os error (\d+)\)", str(error))
         if found is not None:
-            raise OSError(int(found[2]), f"{found[1]}, writing {name}") from error
+            said = str(error)[: found.start()].rpartition("\n")[2]
+            raise OSError(int(found[1]), f"{said}, writing {name}") from error
         raise OSError(f"{name} could not be written: {error}") from error
     except RuntimeError as error:  # torch.save's error for a file that ended too early
         if isinstance(error.__context__, OSError):

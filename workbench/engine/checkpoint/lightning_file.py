@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from workbench.engine.checkpoint import optimizer_state
+from workbench.engine.checkpoint import archive, optimizer_state
 from workbench.engine.checkpoint.files import (
     Expected,
     Modules,
@@ -97,11 +97,19 @@ def read(path: Path, *, peek: bool = False) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}{' (it is a folder)' if path.is_dir() else ''}.")
     try:
+        if zipfile.is_zipfile(path):
+            archive.check_state(path)
+        if not peek:
+            archive.check_memory(path)
         checkpoint: dict[str, Any] = torch.load(str(path), map_location="cpu", weights_only=True, mmap=peek and zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
         _refuse_classes(path, error)
     except RuntimeError as error:
         raise _not_one(path, printable(str(error).partition(". ")[0].partition("\n")[0])) from error
+    except archive.NotReadError as error:
+        raise _not_one(path, str(error)) from None
+    except MemoryError as error:
+        raise _not_one(path, "there is not enough memory for it") from error
     except (EOFError, OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # raised by torch's reader for other files
         raise _not_one(path, "it is not a file that torch.save wrote") from error
     weights = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None

@@ -220,7 +220,7 @@ def _opened(text: str, outer: int) -> str:
     return "\n".join([match[1], *([f"    {inner}"] if fits else [f"    {argument}," for argument in arguments]), match[3]])
 
 
-_BRACKET = re.compile(r"^(?P<indent> *)(?P<head>.*[(\[{])\n(?P<items>(?:(?P=indent)    \S.*,\n)+)(?P=indent)(?P<tail>[)\]}].*)$", re.MULTILINE)
+_BRACKET = re.compile(r"^(?P<indent> *+)(?P<head>.*[(\[{])\n(?P<items>(?:(?P=indent)    \S.*,\n)+)(?P=indent)(?P<tail>[)\]}].*)$", re.MULTILINE)
 
 
 def _closed(match: re.Match[str], outer: int) -> str:

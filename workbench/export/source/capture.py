@@ -21,7 +21,7 @@ from workbench.export.source import origins
 
 _TRANSPARENT = {"time", "capture", "prun", "memit", "mprun"}
 """Cell magics that run their body in the notebook's own namespace."""
-_LINE_MAGIC = re.compile(r"^(\s*)get_ipython\(\)\.run_line_magic\('time', (.*)\)[ \t]*$", re.MULTILINE)
+_LINE_MAGIC = re.compile(r"^([^\S\n]*)get_ipython\(\)\.run_line_magic\('time', (.*)\)[ \t]*$", re.MULTILINE)
 _RAISED_AT = re.compile(r"In\[(\d+)\], line (\d+)|<timed exec>:(\d+)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _BOOKKEEPING = re.compile(r"In|Out|_+|_i+|_ih|_oh|_dh|_i?\d+|__\w+__")

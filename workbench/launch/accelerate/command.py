@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from accelerate.commands.config.config_args import default_config_file, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
+from yaml import YAMLError
 
 from workbench.engine.distributed.fsdp import ENVIRONMENT as SHARDS
 from workbench.engine.runtime.runtime import FSDP_REMEDY, RANK
@@ -191,8 +192,9 @@ def _config(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     try:
         return dict(vars(load_config_from_file(file)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SettingsError(f"the accelerate config {file or default_config_file} cannot be taken: {error}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, YAMLError) as error:
+        said = "its values are nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        raise SettingsError(f"the accelerate config {file or default_config_file} cannot be taken: {said}") from None
 
 
 def _kind(given: Mapping[str, Any], config: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from workbench.instruments.finite import NonFiniteError
 from workbench.launch.accelerate import private_file
 from workbench.launch.pool.failures import RankTimeout
 from workbench.launch.process.child_main import pack_error
+from workbench.secrets import ending
 from workbench.share.package import unpack
 
 _NAME = "error-"
@@ -29,6 +30,8 @@ _WAITED = ("imed out", "timeout caused")
 """Those of them that report a timeout."""
 STACKS = getattr(signal, "SIGUSR2", signal.SIGTERM)
 """The signal that makes a rank write its stacks."""
+_LONGEST = 1 << 17
+"""The most characters of a rank's traceback."""
 _GRACE = 3.0
 """Seconds to wait for other errors, when the first one only reports a lost partner."""
 
@@ -90,7 +93,7 @@ class _RankEndedElsewhere(LaunchError):
 
 def failure_of(error: BaseException, rank: int, world: int) -> Failure:
     """The failure of a rank, made from its error."""
-    text = "".join(traceback.format_exception(error))
+    text = ending("".join(traceback.format_exception(error)), _LONGEST)  # written to output.log and into the record, too
     if isinstance(error, SigtermReceived):
         error = _RankEndedElsewhere(f"rank {rank} of {world} was ended by SIGTERM, from the launcher or from somebody else.")
     return Failure(rank, world, _sendable(error), text, time.time())

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from workbench.launch.assignments import Assignment, Done
 from workbench.launch.first_events import FirstEvents, FirstMessages
 from workbench.launch.job import Detached, EventSink, JobSink
 from workbench.launch.process.run_in_child import RemoteTraceback
-from workbench.launch.thread import StillRunning
+from workbench.launch.thread import StillRunning, error_text
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.folder import control
 from workbench.runs.folder.alive import is_alive
@@ -42,6 +43,7 @@ _CHECK = 10
 """After so many reads without anything new, its process is checked."""
 _END = 10.0
 """Seconds that the launcher has to end after its job."""
+_TAIL = 1 << 14
 _LINES = 20
 """Lines of the output in the error of a job that ended without one."""
 
@@ -200,7 +202,7 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
 def _error(run: Path, end: RunEnded | None = None) -> BaseException:
     """The error of a run that this process launched, of its own type where that can be loaded."""
     root = failure_files.root_cause(run / FOLDER)
-    if root is None or (end is not None and end.error != f"{type(root.error).__name__}: {root.error}"):
+    if root is None or (end is not None and end.error != error_text(root.error)):
         return in_words(run, end)
     root.error.__cause__ = RemoteTraceback(root.text)
     root.error.add_note(root.where)
@@ -212,8 +214,8 @@ def _last_lines(run: Path) -> str:
     path = run / accelerate.OUTPUT
     try:
         with open_regular(path) as file:
-            file.seek(max(0, path.stat().st_size - (1 << 14)))
-            lines = file.read().decode(errors="replace").splitlines()
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = file.read(_TAIL).decode(errors="replace").splitlines()
     except (OSError, ValueError):
         return ""
     return "".join(["\n", f"{path} ends with:\n", *(f"  {printable(line)}\n" for line in lines[-_LINES:])]) if lines else ""

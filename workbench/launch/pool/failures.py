@@ -17,8 +17,8 @@ class RankTimeout(TimeoutError):
 
 
 _NO_ROOM = re.compile(
-    r"(unable to|could not) [^\n]*(/torch_|shared memory|shm)|out of shared memory|killed by signal: Bus|"
-    r"multiprocessing/(?:synchronize|heap)\.py[\s\S]*No space left"
+    r"(unable to|could not) [^\n]{0,1000}(/torch_|shared memory|shm)|out of shared memory|killed by signal: Bus|"
+    r"multiprocessing/(?:synchronize|heap)\.py[\s\S]{0,10000}?No space left"
 )
 """The message of a loader worker, or of its parent, where /dev/shm is full."""
 _CRASH = "Fatal Python error"

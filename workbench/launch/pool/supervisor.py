@@ -40,7 +40,7 @@ _HAND_OVER = 10.0
 """Seconds that rank 0 has to send the task's state after it was asked."""
 _FOLLOWS = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo/transport|Socket closed|NCCL|"
-    r"(?i:timed out).*(?:recv|send|store)|process group"
+    r"(?i:timed out).{0,1000}(?:recv|send|store)|process group"
 )
 """The words of a rank's error when its partner is gone."""
 

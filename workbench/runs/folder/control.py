@@ -7,6 +7,7 @@ so the folder is opened once and never through a link, and files are read and re
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 import time
@@ -23,6 +24,8 @@ CONTROL = "control"
 TAKES = "takes_commands"
 """The key of `run.json` which says that the process of the run reads the commands in its folder."""
 _LARGEST = 1 << 16
+_AT_ONCE = 1000
+"""How many files one call of `take` looks at: the oldest. The next call takes more."""
 _numbers = itertools.count()
 
 
@@ -68,12 +71,13 @@ def take(run: Path) -> Iterator[Command | str]:
     """
     try:
         with Folder.opened(run / CONTROL) as folder:
-            for name in sorted(folder.names()):
-                if name.startswith(".") or not name.endswith(".json") or folder.is_folder(name):
+            names = (name for name in folder.names() if name.endswith(".json") and not name.startswith("."))
+            for name in heapq.nsmallest(_AT_ONCE, names):
+                if folder.is_folder(name):
                     continue
                 try:
                     found: Command | str = from_line(folder.read(name, _LARGEST).decode())
-                except (OSError, ValueError, RecursionError) as error:
+                except (OSError, ValueError) as error:
                     found = f"{name} in {CONTROL}/ is no command ({error}); it was left out."
                 try:
                     folder.remove(name)

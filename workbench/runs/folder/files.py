@@ -6,7 +6,6 @@ Links are not followed, and a file is written completely or not at all.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import secrets
@@ -17,6 +16,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from workbench.values import from_json
 
 if sys.platform != "win32":
     import fcntl
@@ -202,8 +203,8 @@ def _read(path: Path | str, largest: int, folder: int | None = None) -> bytes:
 
 def _object(data: bytes, path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(data.decode())
-    except (RecursionError, OverflowError, ValueError) as error:
+        found = from_json(data.decode())
+    except ValueError as error:
         raise ValueError(f"{path} is not readable JSON ({type(error).__name__})") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} does not hold a JSON object")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import re
+import stat
 import time
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from workbench.runs.read import RUNS, number_of
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
 _DIGITS = re.compile(rb"[0-9]{1,18}")
+PRIVATE = "WORKBENCH_PRIVATE"
+"""The environment variable that closes runs to other users of the machine."""
 _GIVEN = ".given"
 """A file in `<root>/runs` with one line for each number that was given. Only its end is read: no number at or below one
 there is given again.
@@ -24,8 +27,17 @@ _LARGEST_NUMBER = 10**9
 
 
 def runs_folder(root: Path) -> Path:
-    """`<root>/runs`, created if it does not exist, with a `.gitignore` in the root."""
+    """`<root>/runs`, created if it does not exist, with a `.gitignore` in the root.
+
+    With WORKBENCH_PRIVATE=1 in the environment, no other user of the machine can enter `runs`, nor a root that is made here.
+    """
     folder = Path(root) / RUNS
+    if os.environ.get(PRIVATE, "0") not in ("", "0"):
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+            folder.chmod(0o700)
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder.parent / ".gitignore"
     # A root with other files, such as the project itself, must not be ignored by git as a whole.

@@ -13,7 +13,7 @@ from workbench.runs.record.series import column
 
 _MEASURES = re.compile(
     r"(?i)(?<![a-z])(loss|acc\w*|err\w*|f1|f_?beta|au(?:ro|pr)?c|iou|dice|precision|recall|r2|score|perplexity|ppl|bleu"
-    r"|rouge|wer|cer|psnr|ssim|map|ap|kappa|mcc|\w*mse|\w*mae|\w*mape|corr\w*)(?![a-z])"
+    r"|rouge|wer|cer|psnr|ssim|map|ap|kappa|mcc|corr\w*)(?![a-z])|(mse|mae|mape)(?![a-z])"
 )
 """Words in the names of measured values; under another name a module may log a setting, which may be constant."""
 _BAD = re.compile(r"(?i)loss|err|mse|mae|mape|wer|cer|perplexity|ppl")

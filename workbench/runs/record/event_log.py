@@ -13,7 +13,7 @@ from typing import Any
 from workbench.events import Event, StepsDone, size_of, thinned
 from workbench.runs.read import RECORD, read_header
 from workbench.runs.record.sequence import Events
-from workbench.runs.record.stream import count_lines, recorded
+from workbench.runs.record.stream import backwards, count_lines, recorded
 from workbench.runs.record.thin import layer_size
 
 HELD = 1 << 22
@@ -22,8 +22,6 @@ FEWEST = 16
 """The least number of events that stay in memory, whatever their size."""
 UNRECORDED = 1 << 26
 """Bytes of columns by layer of events that are not recorded; when there are more, they are thinned as in a record (`runs/record/thin.py`)."""
-_BLOCK = 256
-"""Lines read at once when reading backwards."""
 
 
 class RecordGone(FileNotFoundError):
@@ -221,9 +219,10 @@ class _Record:
     def back(self, first: int, count: int | None) -> Iterator[Event]:
         """Yield the events of `read` in reverse order."""
         self._check()
-        whole = count_lines(self.path) - first if count is None else count
-        for start in range((whole - 1) // _BLOCK * _BLOCK, -1, -_BLOCK):
-            yield from reversed([*self.read(first + start, min(_BLOCK, whole - start))])
+        try:
+            yield from backwards(self.path, first, count)
+        except FileNotFoundError:
+            self._check()
 
     def _check(self) -> None:
         now = self._now_created()

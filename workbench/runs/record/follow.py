@@ -6,13 +6,14 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Container
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from workbench.events import Event
 from workbench.runs.folder.files import open_regular
-from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of
-from workbench.runs.record.stream import whole_lines
+from workbench.runs.read import RECORD, UNREADABLE, event_of
+from workbench.runs.record.lines import Budget, whole_lines
 
 _BLOCK = 1 << 18
 """Bytes that one call reads, which takes some 0.15 s, so that the caller can do other work while it reads a long record."""
@@ -31,6 +32,7 @@ class Tail:
         """The open record. It stays open because the inode number of a removed file may be reused."""
         self._close: Callable[[], object] = lambda: None
         self._place = self._lines = 0
+        self._budget = Budget(self._path)
         self.skipped = 0
         """Lines that could not be read."""
 
@@ -48,30 +50,33 @@ class Tail:
             for line in lines:
                 number, self._lines = self._lines, self._lines + 1
                 if not line.strip():
+                    self._budget.other(1)
                     continue
                 try:
                     found.append((number, event_of(line, self._path.parent.name, self._only)))
+                    self._budget.event(len(line))
                 except UNREADABLE:
                     self.skipped += 1
+                    self._budget.other(len(line))
+                    if self._budget.spent:
+                        return found
         return found
 
     def _read(self) -> list[bytes]:
         """The next whole lines."""
-        file = self._current()
+        file = None if self._budget.spent else self._current()
         if file is None:
             return []
         file.seek(self._place)
-        data = more = file.read(_BLOCK)
-        while len(data) >= _BLOCK and b"\n" not in more and len(data) <= LONGEST and (more := file.read(len(data))):
-            data += more
+        data = file.read(_BLOCK)
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) > LONGEST:  # the rest of a line that is too long
-            file.seek(self._place)
-            line = next(whole_lines(file), b"")
-            self._place = file.tell() if line else self._place
-            return [line] if line else []
-        self._place += len(whole)
-        return whole.split(b"\n")[:-1]
+        if whole or len(data) < _BLOCK:
+            self._place += len(whole)
+            return whole.split(b"\n")[:-1]
+        file.seek(self._place)  # a line that is longer than a block
+        line = next(whole_lines(file, self._budget), b"")
+        self._place = file.tell() if line else self._place
+        return [line] if line else []
 
     def _current(self) -> BinaryIO | None:
         """The present record, and the position in it after the lines that were read; None: the folder has no record."""
@@ -90,9 +95,8 @@ class Tail:
         closing.atexit = False  # a thread that follows a job may still read when the process ends
         self._file, self._close = file, closing
         self._place = 0
-        for _ in range(self._lines):
-            if not file.readline():
-                break
+        for _ in islice(whole_lines(file, self._budget), self._lines):
+            pass
         self._place = file.tell()
         return self._file
 

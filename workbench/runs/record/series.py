@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import BY_LAYER, Event, Logged, RunStarted, StepsDone, Validated
+from workbench.runs.printable import printable
 from workbench.runs.record.sequence import stream
 
 PICTURED = 400
 """Into how many parts a picture by layer divides a run at most."""
+EMPTY, _SPREAD = 1 << 22, 8
+"""How many cells of a table may lack a value, and how many times as many as have one there may be besides."""
+_PICTURE, _THINNED = 1 << 24, 64
+"""The most numbers of a picture by layer, and how many times the record's size the history by layer may have."""
 Series = dict[str, NDArray[Any]]
 _BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
 """The columns of a flush with one number for each layer, and their names in a history."""
+_FORMULA = ("=", "+", "-", "@", "\t")
+_log = logging.getLogger("workbench.runs")
 
 
 def scalars(events: Iterable[Event]) -> Series:
@@ -27,14 +37,34 @@ def scalars(events: Iterable[Event]) -> Series:
         "step": np.concatenate([np.empty(0, np.int64), *(e.steps for e in flushes)]),
         "epoch": np.repeat(np.array([e.epoch for e in flushes], dtype=np.int64), rows),
     }
-    for name in dict.fromkeys(["loss", "lr", *(name for e in flushes for name in e.columns)]):
-        if name not in out and name not in _BY_LAYER:
-            out[name] = np.concatenate([np.empty(0, np.float32), *(column(e, name) for e in flushes)])
+    measured: Counter[str] = Counter()
+    for event in flushes:
+        measured.update(dict.fromkeys(event.columns.keys() - _BY_LAYER.keys() - out.keys(), event.rows))
+    names = dict.fromkeys(["loss", "lr", *(name for e in flushes for name in e.columns if name in measured)])
+    for name in _that_fit(names, measured, sum(rows)):
+        out[name] = np.concatenate([np.empty(0, np.float32), *(column(e, name) for e in flushes)])
     return out
 
 
-def layer_history(events: Iterable[Event], rows: int) -> Series:
-    """The columns by layer of this many recorded updates. Only the result and one flush at a time are in memory."""
+def _that_fit(names: Iterable[str], measured: Mapping[str, int], rows: int) -> Iterator[str]:
+    """Yield the names of the columns of a table, until it would be empty for the most part. measured: how many values each has."""
+    left, wide = EMPTY + _SPREAD * sum(measured.values()), 0
+    for name in names:
+        empty = max(0, rows - measured.get(name, 0))
+        if empty <= left:
+            left -= empty
+            yield name
+        else:
+            wide += 1
+    if wide:
+        _log.warning("%d of the values that were logged are left out: each is in a few updates alone, and the table would be too large.", wide)
+
+
+def layer_history(events: Iterable[Event], rows: int, room: float = math.inf) -> Series:
+    """The columns by layer of this many recorded updates. Only the result and one flush at a time are in memory.
+
+    room: the bytes of the record; a table that is much larger, since most of it was thinned out, is left out with a warning.
+    """
     tables: dict[str, NDArray[np.float32]] = {}
     layers: tuple[str, ...] = ()
     place = 0
@@ -47,7 +77,13 @@ def layer_history(events: Iterable[Event], rows: int) -> Series:
                 if name in event.columns:
                     table = event.array(name)
                     if name not in tables:
-                        tables[name] = np.full((table.shape[1], rows), np.nan, np.float32)
+                        numbers = table.shape[1] * rows
+                        tables[name] = np.full((table.shape[1] if numbers <= _PICTURE + _THINNED * room / 4 else 0, rows), np.nan, np.float32)
+                        if numbers and not len(tables[name]):
+                            _log.warning(
+                                "The history leaves out %s: %d updates of %d layers would take %.0f GB, and most were thinned out. "
+                                "run.plot('grad_norm') draws them.", _BY_LAYER[name], rows, table.shape[1], numbers / 2.5e8,
+                            )  # fmt: skip
                     if len(tables[name]) == table.shape[1]:
                         tables[name][:, first:place] = table.T
     return {f"{_BY_LAYER[name]}/{layer}": tables[name][i] for name in _BY_LAYER if name in tables
@@ -87,6 +123,7 @@ def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -
                 continue
             table = event.array(column)
             if greatest is None:
+                width = max(width, -(-len(steps) * table.shape[1] // _PICTURE))
                 greatest = np.full((-(-len(steps) // width), table.shape[1]), np.nan, np.float32)
             if table.shape[1] != greatest.shape[1]:
                 continue
@@ -129,19 +166,27 @@ def _table(events: Iterable[Event], kind: type[Validated | Logged]) -> Series:
         "step": np.array([e.step for e in rows], dtype=np.int64),
         "epoch": np.array([e.epoch for e in rows], dtype=np.int64),
     }
-    for name in dict.fromkeys(name for e in rows for name in e.metrics):
-        if name not in out:
-            out[name] = np.array([e.metrics.get(name, np.nan) for e in rows], dtype=np.float64)
-    return out
+    measured = Counter(name for e in rows for name in e.metrics if name not in out)
+    values = {name: np.full(len(rows), np.nan, np.float64) for name in _that_fit(measured, measured, len(rows))}
+    for at, event in enumerate(rows):
+        for name in event.metrics.keys() & values.keys():
+            values[name][at] = event.metrics[name]
+    return {**out, **values}
 
 
 def write_csv(file: IO[str], history: Series, logged: Series, validation: Series) -> None:
     """Write the joined table as CSV; an empty cell means no value."""
     table = joined(history, logged, validation)
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(table)
+    writer.writerow(map(as_text, table))
     # str of a numpy scalar is the shortest text that reads back as the same number.
     writer.writerows([_cell(v) for v in row] for row in zip(*table.values(), strict=True))
+
+
+def as_text(name: str) -> str:
+    """Return a name for a cell of a CSV file: a spreadsheet would take `=…` for a formula, so it gets an apostrophe in front."""
+    text = printable(name, lines=True)  # a carriage return would end the row
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def joined(history: Series, logged: Series, validation: Series) -> Series:

@@ -6,13 +6,14 @@ import contextlib
 import os
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from workbench.events import BY_LAYER, BenchEvent, Event, StepsDone
 from workbench.runs.folder.files import open_regular
-from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of, parse
+from workbench.runs.read import RECORD, UNREADABLE, event_of, parse
+from workbench.runs.record.lines import Budget, whole_lines
 
 E = TypeVar("E", bound=BenchEvent)
 
@@ -20,6 +21,8 @@ ROWS = 5000
 """How many updates a flush has at most when short ones are joined, since each flush takes time to draw, and ten a second are recorded."""
 BYTES = 1 << 24
 """How many bytes are in memory at a time; with thousands of layers that is a few hundred updates."""
+_BLOCK = 256
+"""Lines read at once when reading backwards."""
 _SHORT = 1 << 17
 """Up to this size in bytes, `sampled` reads the whole record."""
 _WIDEST = 1 << 20
@@ -58,11 +61,32 @@ def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | Ste
 def recorded(path: Path, only: Container[str] | None = None, first: int = 0, count: int | None = None) -> Iterator[Event]:
     """Yield the events in `count` lines (None: all) of a record from line `first` on. Lines that cannot be read are left out."""
     with open_regular(path) as file:
-        for line in islice(whole_lines(file), first, None if count is None else first + count):
-            try:
-                yield event_of(line, path.parent.name, only)
-            except UNREADABLE:
-                continue
+        budget = Budget(path)
+        yield from parse(islice(whole_lines(file, budget), first, None if count is None else first + count), path.parent.name, budget, only)
+
+
+def backwards(path: Path, first: int = 0, count: int | None = None) -> Iterator[Event]:
+    """Yield the events of `recorded` in reverse order."""
+    with open_regular(path) as file:
+        places, budget = [0], Budget()
+        whole = whole_lines(file, budget)
+        for _ in islice(whole, first):
+            pass
+        places[0] = file.tell()
+        while (done := sum(1 for _ in islice(whole, _BLOCK if count is None else min(_BLOCK, count)))):
+            places.append(file.tell())
+            count = None if count is None else count - done
+        budget = Budget(path)
+        for start, end in reversed([*pairwise(places)]):
+            file.seek(start)
+            lines = whole_lines(file, budget)
+            yield from reversed([*parse(_until(lines, file, end), path.parent.name, budget)])
+
+
+def _until(lines: Iterator[bytes], file: BinaryIO, end: int) -> Iterator[bytes]:
+    """Yield lines up to this place in their file."""
+    while file.tell() < end and (line := next(lines, b"")):
+        yield line
 
 
 def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Iterator[Event]:
@@ -74,7 +98,8 @@ def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Ite
         size = file.seek(0, os.SEEK_END)
         if size <= _SHORT:
             file.seek(0)
-            yield from parse(file.read(_SHORT), folder.name, only)
+            budget = Budget()
+            yield from parse(whole_lines(file, budget), folder.name, budget, only)
             return
         for at in range(count):
             file.seek(size * at // count)
@@ -88,19 +113,8 @@ def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Ite
 def count_lines(path: Path) -> int:
     """The number of complete lines in a record; 0 if there is no record."""
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
-        return sum(1 for _ in whole_lines(file))
+        return sum(1 for _ in whole_lines(file, Budget(path)))
     return 0
-
-
-def whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a record from the file's position to the last complete one; "~" in place of one that is too long."""
-    while line := file.readline(LONGEST + 2):
-        long = False
-        while not line.endswith(b"\n"):
-            line, long = file.readline(LONGEST), True
-            if not line:
-                return
-        yield b"~\n" if long else line
 
 
 def _fits(rows: int, size: int, event: StepsDone) -> bool:

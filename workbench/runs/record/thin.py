@@ -16,7 +16,7 @@ from pathlib import Path
 from workbench.events import BY_LAYER, Event, StepsDone, from_line, thinned, to_line
 from workbench.runs.folder.files import open_regular
 from workbench.runs.read import UNREADABLE
-from workbench.runs.record.stream import whole_lines
+from workbench.runs.record.lines import Budget, whole_lines
 
 NEWEST, LEFT = 1 / 4, 5 / 8
 """Shares of the allowed bytes: for the newest updates, and for all updates after a thinning."""
@@ -52,7 +52,7 @@ def thinned_lines(record: Path, stride: int, older: int, sizes: Counter[int]) ->
     sizes.clear()
     passed = 0
     with open_regular(record) as file:
-        for line in whole_lines(file):
+        for line in whole_lines(file, Budget(record)):
             size, every = _size_in(line), _stride_in(line)
             passed += size
             if not size or passed > older or every >= stride:  # most lines, which are not parsed

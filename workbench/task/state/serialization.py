@@ -21,6 +21,8 @@ _KEYS = (type(None), bool, int, float, str)
 _AS_THEY_ARE = (*_KEYS, complex, torch.Size, torch.dtype, torch.device)
 _SEQUENCES: tuple[type, ...] = (list, tuple)
 _MANY = 64
+_MOST = 1 << 24
+"""How many values the containers of a state may have in all, and its tensors besides those that are stored."""
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 
@@ -49,6 +51,24 @@ def from_plain(value: Any) -> Any:
     if type(value) in _SEQUENCES:
         return type(value)(from_plain(own) for own in value)
     return value
+
+
+def check_extent(value: Any) -> None:
+    """Raise ValueError for packed state that would take much more memory or time than its file: what refers to one list a thousand times,
+    or a tensor whose numbers are one number.
+    """
+    left, waiting = _MOST, [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Tensor):
+            inside = one.numel() if one.layout is torch.strided and one.numel() * one.element_size() > one.untyped_storage().nbytes() else 0
+        else:
+            inside = len(one)
+            parts = one.values() if isinstance(one, dict) else one
+            waiting += [part for part in parts if isinstance(part, dict | list | tuple | Tensor)]
+        left -= inside
+        if left < 0:
+            raise ValueError(f"it refers to more than {_MOST} values")
 
 
 def _is_earlier_array(value: dict[Any, Any]) -> bool:
