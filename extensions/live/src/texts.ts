@@ -263,7 +263,7 @@ export const texts = {
     clippedShare: (percent: number) => ` · ${percent}% clipped`,
     chosen: "Chosen clip value",
     suggested: "suggested clip value",
-    suggestedTooltip: (value: string) => `Nine of ten of the last norms are below ${value}: clipping there limits the largest ones and leaves the rest unchanged`,
+    suggestedTooltip: (value: string) => `Nine of ten of the run's norms are below ${value}: clipping there limits the largest ones and leaves the rest unchanged`,
     layers: "Layers drawn as lines",
     share: (value: string, share: string) => `${value} · ${share}`,
     layerTooltip: (name: string, layers: number) =>

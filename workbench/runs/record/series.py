@@ -67,6 +67,12 @@ def column(event: StepsDone, name: str) -> NDArray[Any]:
     return values if len(values) == event.rows else np.full(event.rows, np.nan, np.float32)
 
 
+def norm_columns(event: StepsDone) -> Series:
+    """The norms before clipping, each of shape (rows,): "grad_norm" and, of several optimizers, "grad_norm.0" and so on."""
+    names = [name for name in event.columns if name == "grad_norm" or name.removeprefix("grad_norm.").isdigit()]
+    return {name: column(event, name) for name in names}
+
+
 def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], Series]:
     """The data for a picture of "grad_norm" or "update_ratio" by layer, in memory that does not grow with the run.
 
