@@ -94,11 +94,11 @@ def test_reading_a_tensor_through_its_methods_or_numpy_counts_for_the_line(monke
     monkeypatch.setattr(slow_calls, "LEAST", 0.0)
     kept = torch.randn(10)
     with (calls := CallTimer()):
-        f"{kept.sum():.3f}"
+        float(kept.sum())
         np.percentile(kept, 50)
         with torch.device("cpu"):
             kept.tolist()
-    assert {sentence.split("`")[1] for sentence in calls.found()} == {'f"{kept.sum():.3f}"', "np.percentile(kept, 50)", "kept.tolist()"}
+    assert {sentence.split("`")[1] for sentence in calls.found()} == {"float(kept.sum())", "np.percentile(kept, 50)", "kept.tolist()"}
 
 
 def test_a_tensor_that_is_moved_counts_where_it_goes_to_a_device():

@@ -38,7 +38,7 @@ LEAST = 0.02
 _LIBRARY_PATHS = (str(Path(torch.__file__).parents[1]) + os.sep, str(Path(__file__).parents[1]) + os.sep, "/lib/python")
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OF_TENSORS = (
-    *(_TORCH + name for name in ("_tensor.py", "_tensor_str.py", "overrides.py", os.path.join("utils", "_device.py"))),
+    *(_TORCH + name for name in ("_tensor.py", "overrides.py", os.path.join("utils", "_device.py"))),
     str(Path(np.__file__).parent) + os.sep,
 )
 """Code through which a line reads a tensor that it names: methods of tensors, written in Python, and NumPy's functions."""
