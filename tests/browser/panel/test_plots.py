@@ -15,7 +15,17 @@ from playwright.sync_api import Browser, Locator, expect
 from tests.browser.canvas import Canvas, canvas_in
 from tests.ui.canvas.test_widget import job
 from tests.ui.fakes import sizes, sweep, training
-from workbench.events import BenchEvent, Logged, RunStarted, SearchEnded, SettingsSet, StepsDone, Trial, Validated, pack
+from workbench.events import (
+    BenchEvent,
+    Logged,
+    RunStarted,
+    SearchEnded,
+    SettingsSet,
+    StepsDone,
+    Trial,
+    Validated,
+    pack,
+)
 from workbench.settings import Settings
 
 pytestmark = pytest.mark.browser

@@ -22,6 +22,7 @@ from workbench.plots.searches.batch_size import batch_size
 from workbench.runs.printable import printable
 from workbench.runs.tables.render import data_frame
 from workbench.settings import SettingsError
+from workbench.settings.spellings import with_hints
 from workbench.tuners.batch_size.batch_size_choice import Epoch, choose
 from workbench.tuners.batch_size.effective_batch import accumulation, next_size, rescaled, short_of
 from workbench.values import shown
@@ -48,6 +49,7 @@ NoiseOf = Callable[[Sequence[Trial]], NoiseScale]
 """Measures the gradient noise scale, given the trials that passed."""
 
 
+@with_hints("sizes")
 @dataclass(frozen=True)
 class BatchSizes(Drawable):
     """The result of a batch-size search. Sizes are samples in a batch per device; all were tried and passed.
