@@ -183,9 +183,11 @@ class Workbench(Searches):
 
     def __getattr__(self, name: str) -> Any:
         """Raise an error with a hint, for an attribute that does not exist."""
-        setting = f": a setting is read as bench.settings.{name}" if name in Settings.model_fields else ""
-        hint = "" if setting else attribute_hint("bench", name, type(self))
-        raise AttributeError(f"a bench has no attribute {name!r}{setting}.{hint}", name=name, obj=self)
+        if name in Settings.model_fields:
+            hint = f": a setting is read as bench.settings.{name}."
+        else:
+            hint = f".{attribute_hint('bench', name, type(self))}"
+        raise AttributeError(f"a bench has no attribute {name!r}{hint}", name=name, obj=self)
 
     # -- jobs
 

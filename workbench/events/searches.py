@@ -89,7 +89,9 @@ class Trial:
     updates_per_epoch: int | None = None
     """How many updates an epoch has with batches of this size; None: the data has no length, or no updates are taken."""
     refused: int | None = None
-    """Of how many samples the batch was with which the model failed, though memory sufficed: `size`, or an epoch's last batch; None: with none."""
+    """Of how many samples the batch was with which the model failed, though memory sufficed: `size`, or
+    an epoch's last batch. None: it failed with none.
+    """
 
     @property
     def fits(self) -> bool:

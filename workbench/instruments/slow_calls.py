@@ -38,10 +38,10 @@ LEAST = 0.02
 _LIBRARY_PATHS = (str(Path(torch.__file__).parents[1]) + os.sep, str(Path(__file__).parents[1]) + os.sep, "/lib/python")
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OF_TENSORS = (
-    *(_TORCH + name for name in ("_tensor.py", "overrides.py", os.path.join("utils", "_device.py"))),
+    _TORCH + "_tensor.py", _TORCH + "overrides.py", _TORCH + os.path.join("utils", "_device.py"),
     str(Path(np.__file__).parent) + os.sep,
-)
-"""Code through which a line reads a tensor that it names: methods of tensors, written in Python, and NumPy's functions."""
+)  # fmt: skip
+"""Code through which a line reads a tensor that it names: methods of tensors in Python, and NumPy."""
 
 
 class _Functions:
@@ -162,13 +162,16 @@ def has_compiled() -> bool:
 
 
 def _place(frame: FrameType | None) -> tuple[str, int] | None:
-    """The line of the user's code that makes a call; None: a library makes it, as Adam reads its step, which no line of the user's can change."""
+    """The line of the user's code that makes a call. None: a library makes it, as Adam reads its step,
+    which no line of the user's can change.
+    """
     while frame is not None and frame.f_code.co_filename.startswith(_OF_TENSORS):
         frame = frame.f_back
     if frame is None:
         return None
     name = frame.f_code.co_filename
-    return None if name.startswith("<frozen") or any(part in name for part in _LIBRARY_PATHS) else (name, frame.f_lineno)
+    of_library = name.startswith("<frozen") or any(part in name for part in _LIBRARY_PATHS)
+    return None if of_library else (name, frame.f_lineno)
 
 
 def _where(file: str, line: int) -> str:

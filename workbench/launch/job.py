@@ -415,7 +415,8 @@ class Job(Generic[T]):
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = attribute_hint("job", name, Job) or f" The result may have it: use .result().{name}"
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{'' if name.startswith('_') else hint}")
+        hint = "" if name.startswith("_") else hint
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}")
 
 
 AnyJob = Job[Any]

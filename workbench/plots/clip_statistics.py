@@ -37,12 +37,14 @@ _PERCENTILE = 90
 
 
 def suggest_clip(*norms: Array) -> float | None:
-    """A clip value from the norms before clipping, shape (rows,) for each optimizer: nine of ten of them do not exceed it.
+    """A clip value from the norms before clipping, shape (rows,) for each optimizer: nine of ten do not
+    exceed it.
 
-    It cuts the tail and leaves the rest alone, and a spike does not move it. Of several optimizers, each clipped by its own
-    norm, the largest: none is cut more often than that. Three digits, rounded up, so that this holds of what is shown, too.
-    None where fewer than `ENOUGH` finite norms are known. Give the norms of the whole run: those of its end alone lie far
-    below those with which the next run begins.
+    It cuts the tail and leaves the rest alone, and a spike does not move it. Of several optimizers, each
+    clipped by its own norm, the largest: none is cut more often than that. It has three digits, and is
+    rounded up, so that this holds of what is shown, too. None where fewer than `ENOUGH` finite norms are
+    known. Give the norms of the whole run: those of its end often lie far below those with which the
+    next run begins.
 
     Taking it from norms that were seen is the advice of Pascanu, Mikolov & Bengio (2013), "On the difficulty of training
     recurrent neural networks", section 3.2; taking a percentile is AutoClip (Seetharaman et al., 2020), whose own choice, the
@@ -71,9 +73,11 @@ def clip_share(norms: Sequence[Array], clip_val: float) -> float:
 
 
 class RunNorms:
-    """The norms before clipping of a run of any length: of all parameters, and of each optimizer where there are several.
+    """The norms before clipping of a run of any length: of all parameters, and of each optimizer where
+    there are several.
 
-    Of a long run it keeps every second one, every fourth, and so on: a share of them is the share of the run's updates.
+    Of a long run it keeps every second one, every fourth, and so on: a share of them is the share of the
+    run's updates.
     """
 
     MOST = 8192
@@ -85,7 +89,10 @@ class RunNorms:
         self._seen: dict[str, int] = {}
 
     def add(self, norms: Mapping[str, Array]) -> None:
-        """Add the norms of further updates, by the names of their columns, each of shape (rows,); NaN: it is not known."""
+        """Add the norms of further updates, by the names of their columns, each of shape (rows,).
+
+        NaN: a norm is not known.
+        """
         for name, values in norms.items():
             new = np.asarray(values, np.float64)
             new = new[np.isfinite(new)]
@@ -103,4 +110,5 @@ class RunNorms:
     @property
     def clipped(self) -> tuple[Array, ...]:
         """The norms that a clip value limits, shape (rows,) for each optimizer."""
-        return tuple(self._kept[name] for name in self._kept if name != "grad_norm") or tuple(self._kept.values())
+        apart = tuple(norms for name, norms in self._kept.items() if name != "grad_norm")
+        return apart or tuple(self._kept.values())

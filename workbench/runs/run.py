@@ -281,7 +281,9 @@ class Run(RunRecord):
 
     @property
     def clip_suggestion(self) -> float | None:
-        """A clip value from all recorded norms: nine of ten do not exceed it (reasons: `plots.clip_statistics.suggest_clip`).
+        """A clip value from all recorded norms: nine of ten do not exceed it.
+
+        The reasons are in `plots.clip_statistics.suggest_clip`.
 
         None if fewer than 20 are known, or if the recorded norm (`track_grad_norm`) is not the 2-norm, which is clipped.
         """

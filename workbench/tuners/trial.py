@@ -130,13 +130,18 @@ def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
     )
 
 
-def last_batches(task: Task, settings: Settings, size: int, method: str = "fit") -> tuple[LastBatch, ...]:
-    """The short last batches that a job with batches of this size meets: of the training data and of each validation set, or of a stage's data."""
+def last_batches(
+    task: Task, settings: Settings, size: int, method: str = "fit"
+) -> tuple[LastBatch, ...]:
+    """The short last batches that a job with batches of this size meets: of the training data and of each
+    validation set, or of a stage's data.
+    """
     limited = effective_settings(settings)
     sets: list[tuple[DataSpec, str]] = []
     if method == "fit":
         sets += [] if settings.drop_last else [(data_of_stage(task, method), "limit_train_batches")]
-        sets += [(spec, "limit_val_batches") for spec in (() if task.val is None else task.val.sets)]
+        held_out = () if task.val is None else task.val.sets
+        sets += [(spec, "limit_val_batches") for spec in held_out]
     else:
         name = f"limit_{'val' if method == 'validate' else method}_batches"
         sets += [(spec, name) for spec in data_of_stage(task, method).sets]
@@ -145,7 +150,7 @@ def last_batches(task: Task, settings: Settings, size: int, method: str = "fit")
 
 
 def _last_of(spec: DataSpec, size: int, limit: int | float) -> int:
-    """The samples of a pass's last batch, if it is shorter than `size` and a job reads it; else 0."""
+    """The samples of a pass's last batch, if it is shorter than `size`, and a job reads it; else 0."""
     if spec.one_shot or spec.parts.own_batches is not None:
         return 0
     samples = spec.samples if spec.parts.sampler is None else length_of(spec.parts.sampler)
@@ -161,10 +166,13 @@ def make_average(average: WeightAverage | None, method: str) -> None:
 
 
 def measured(
-    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, enough: float = ENOUGH, *,
-    last: Sequence[LastBatch] = (),
+    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int,
+    enough: float = ENOUGH, *, last: Sequence[LastBatch] = (),
 ) -> Trial:  # fmt: skip
-    """Run the trial in this session. enough: the most seconds spent on measuring its speed. last: what `last_batches` found for its size."""
+    """Run the trial in this session.
+
+    enough: the most seconds spent on measuring its speed. last: what `last_batches` found for its size.
+    """
     idle, limit = _begin_peak(session.device), _left(session.device)
     work = updates(session, settings, size, epoch) if method == "fit" else _batches(session, settings, size, method)
     try:
@@ -182,17 +190,20 @@ def measured(
     while perf_counter() < until and len(seconds) < steps + MOST and not certain(seconds):
         seconds.append(timed(work))
     typical = typical_time(seconds)
-    trial = Trial(size, True, typical, work.samples / typical, peak, limit_bytes=limit, uncertainty=uncertainty(seconds))
+    rate, known = work.samples / typical, uncertainty(seconds)
+    trial = Trial(size, True, typical, rate, peak, limit_bytes=limit, uncertainty=known)
     return trial if refused is None else replace(trial, ok=False, error=refused[1], refused=refused[0])
 
 
 def _of_a_single_value(error: ValueError) -> bool:
-    """Whether a normalisation refuses a batch because it has but one value of each channel: larger batches have more."""
+    """Whether a normalisation refuses a batch with but one value of each channel: larger ones have more."""
     return str(error).startswith("Expected more than 1 value per channel")
 
 
-def _refused(session: Session, settings: Settings, method: str, last: Sequence[LastBatch]) -> tuple[int, str] | None:
-    """The samples and the error of the first of these batches with which the model fails; None: it takes all of them."""
+def _refused(
+    session: Session, settings: Settings, method: str, last: Sequence[LastBatch]
+) -> tuple[int, str] | None:
+    """The samples and the error of the first of these batches with which the model fails; None: with none."""
     for spec, samples in last:
         try:
             _try_batch(session, settings.replace(batch_size=samples), method, spec)
@@ -200,19 +211,24 @@ def _refused(session: Session, settings: Settings, method: str, last: Sequence[L
             if is_out_of_memory(error):
                 raise
             line = (str(error).strip().splitlines() or ["no message"])[0]
-            many = counted(samples, "sample")
-            remedy = "drop_last=True leaves it out" if spec is session.task.train else f"take another number of {spec.name} samples"
-            return samples, f"the last batch of {spec.name} has {many}, which the model refuses ({type(error).__name__}: {line}): {remedy}"
+            remedy = f"take another number of {spec.name} samples"
+            if spec is session.task.train:
+                remedy = "drop_last=True leaves it out"
+            return samples, (
+                f"the last batch of {spec.name} has {counted(samples, 'sample')}, which the model refuses "
+                f"({type(error).__name__}: {line}): {remedy}"
+            )
         finally:
             session.optimizers.drop_gradients()
     return None
 
 
 def _try_batch(session: Session, settings: Settings, method: str, spec: DataSpec) -> None:
-    """Take one batch of `settings.batch_size` samples as a job takes it: in an update, a validation or a prediction."""
+    """Take one batch of `settings.batch_size` samples as a job does: in an update, a check or a prediction."""
     if method == "fit" and spec is session.task.train:
         alone = settings.replace(accumulate_grad_batches=1)
-        with closing(cycled_windows(session.task, alone, in_step=session.parallel.rounds)) as windows:
+        feed = cycled_windows(session.task, alone, in_step=session.parallel.rounds)
+        with closing(feed) as windows:
             session.train_mode()
             train_step(session, next(windows))
         return

@@ -1,7 +1,7 @@
 """Measures where the time of a fit goes: data, forward, backward, optimizer, validation and the rest.
 
-Validation, checkpoints, logging and what torch.compile takes are timed whenever they happen, and on a CPU so is the waiting for data. The parts
-of an update are timed for a sample of the updates: `mark` names the part that has just ended. On a GPU a mark is an
+Validation, checkpoints, logging and what torch.compile takes are timed whenever they happen, and
+on a CPU so is the waiting for data. The parts of an update are timed for a sample of the updates: `mark` names the part that has just ended. On a GPU a mark is an
 event in the stream, which is read later, so that nothing waits for the device.
 """
 
@@ -102,8 +102,8 @@ class StepTimer:
 
     @contextlib.contextmanager
     def compilations(self) -> Iterator[None]:
-        """Context manager in which the time that torch.compile takes, in whichever part, belongs to "compile"."""
-        dynamo = sys.modules.get("torch._dynamo.callback")  # imported by the first optimizer of a process
+        """Context manager in which what torch.compile takes, in whichever part, belongs to "compile"."""
+        dynamo = sys.modules.get("torch._dynamo.callback")  # the first optimizer imports it
         if dynamo is None:
             yield
             return
@@ -132,8 +132,9 @@ class StepTimer:
         self._whole["compile"] = self._whole.get("compile", 0.0) + seconds
         self._within += seconds
         if self._marks is not None:
-            # A device waits meanwhile, and its marks cannot be moved: then this update tells nothing.
-            self._marks = [(part, moment + seconds) for part, moment in self._marks] if self._on_cpu else None
+            # A device waits meanwhile, and its marks cannot be moved: this update tells nothing.
+            later = [(part, moment + seconds) for part, moment in self._marks] if self._on_cpu else None
+            self._marks = later
 
     def due(self) -> bool:
         """Whether it is time for an event. It never is while the first update since the last event is being timed."""

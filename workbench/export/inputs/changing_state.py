@@ -189,7 +189,8 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
     first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]
     begun = {name: value for part in first for name, value in _begun(part)}
     emptied = {name for method in methods if "_epoch_" in method.name for name in _emptied(method, begun)}
-    if {"update", "compute", "reset"} <= {method.name for method in methods}:  # a metric, which each validation resets first
+    if {"update", "compute", "reset"} <= {method.name for method in methods}:
+        # A metric: each validation resets it first.
         emptied |= {name for method in methods if method.name == "reset" for name in _reset(method)}
     registered = {
         part.args[0].value
@@ -252,16 +253,17 @@ def _emptied(method: ast.FunctionDef, begun: dict[str, str]) -> Iterator[str]:
 
 
 def _reset(method: ast.FunctionDef) -> Iterator[str]:
-    """The attributes that a metric's `reset` sets without a look at what the metric has, or empties, unconditionally."""
+    """The attributes that a metric's `reset` sets anew, whatever the metric has, or empties, unconditionally."""
     instance = method.args.args[0].arg
     for part in method.body:
         for target, value in _bindings(part):
             name = _attribute(target, method)
-            if name and not any(isinstance(inner, ast.Name) and inner.id == instance for inner in ast.walk(value)):
+            used = {inner.id for inner in ast.walk(value) if isinstance(inner, ast.Name)}
+            if name and instance not in used:
                 yield name
         match part:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="clear" | "reset" | "zero_", value=value))):
-                yield from filter(None, [_attribute(value, method)])
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="clear" | "reset" | "zero_") as call)):
+                yield from filter(None, [_attribute(call.value, method)])
 
 
 def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterator[tuple[str, bool]]:

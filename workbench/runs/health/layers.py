@@ -16,8 +16,8 @@ from workbench.values import first_names
 class Layers(Rule):
     """Compares each layer's gradient norm with the median layer's, over consecutive updates.
 
-    The rule about small norms skips biases and the scales of weight norm: before a normalisation their gradient is rounding
-    noise by construction, which is harmless, and which the map of layers calls so.
+    The rule about small norms skips biases and the scales of weight norm: before a normalisation their
+    gradient is rounding noise by construction, which is harmless, and which the map of layers calls so.
     """
 
     FOR = 100
@@ -64,10 +64,12 @@ class Layers(Rule):
         silent = self._silent >= self.FOR
         dead = silent & (self._weak_since > 0)
         zero = silent & ~dead & self._zero
-        zero &= (zero & ~cancelling).any()  # a bias alone is one whose gradient cancels without a rest
+        zero &= (zero & ~cancelling).any()  # the gradient of a bias alone cancels without a rest
         rules = (
-            (silent & ~dead & ~self._zero, "no gradient reaches", "is it used in the forward, and joined to the loss?"),
-            (zero, "a gradient of zero reaches", "its units are dead from the start (a ReLU that is never positive), or what follows ignores them"),
+            (silent & ~dead & ~self._zero, "no gradient reaches",
+             "is it used in the forward, and joined to the loss?"),
+            (zero, "a gradient of zero reaches",
+             "its units are dead from the start (a ReLU that is never positive), or what follows ignores them"),
             (dead, "no gradient reaches", "its units are dead or saturated: lower the learning rate"),
             ((self._small >= self.FOR) & ~cancelling, "hardly a gradient (1000 times below the median layer's) reaches",
              "normalise before it, or give it a residual path; or its learning rate is for others"),

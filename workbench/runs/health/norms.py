@@ -98,7 +98,8 @@ class Clipping(Rule):
         if len(self._cut) == WINDOW and share >= self.ALWAYS:
             text = f"{share:.0%} of the last {WINDOW} updates were clipped: the clip value sets the length of each step"
             value = suggest_clip(*self._norms.clipped)
-            advice = "" if value is None else f"nine of ten norms of the run are below {rate(value)}: a clip value there limits the largest alone"
+            below = "" if value is None else f"nine of ten norms of the run are below {rate(value)}"
+            advice = below and f"{below}: a clip value there limits the largest alone"
             yield Finding("info", text, advice)
         elif self._seen >= self.NEVER and not self._clipped:
             text = f"none of {self._seen} updates was clipped: the largest norm was {rate(self._largest)}, the clip value is {rate(self._clip)}"

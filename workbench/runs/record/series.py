@@ -68,9 +68,11 @@ def column(event: StepsDone, name: str) -> NDArray[Any]:
 
 
 def norm_columns(event: StepsDone) -> Series:
-    """The norms before clipping, each of shape (rows,): "grad_norm" and, of several optimizers, "grad_norm.0" and so on."""
-    names = [name for name in event.columns if name == "grad_norm" or name.removeprefix("grad_norm.").isdigit()]
-    return {name: column(event, name) for name in names}
+    """The norms before clipping, each of shape (rows,): "grad_norm"; of several optimizers, also
+    "grad_norm.0" and so on.
+    """
+    apart = [name for name in event.columns if name.removeprefix("grad_norm.").isdigit()]
+    return {name: column(event, name) for name in ("grad_norm", *apart)}
 
 
 def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], Series]:

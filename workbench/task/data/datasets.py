@@ -75,7 +75,7 @@ class Batches(IterableDataset[Any]):
         return itertools.islice(self._batches, worker.id, None, worker.num_workers)  # each batch comes from one worker
 
     def peek(self, most: int) -> Any:
-        """The first of the first `most` batches that is not None, without losing any; None: there is none."""
+        """Of the first `most` batches, the first that is not None; none is lost. None: there is none."""
         read: list[Any] = []
         for batch in itertools.islice(iter(self._batches), most):
             read.append(batch)

@@ -243,10 +243,14 @@ class DataSpec:
         samples = self.samples
         if samples is not None and samples > 0:
             return TaskError(
-                f"{self.name} has {samples} samples, and its first batches (up to {PEEKED} were read) are None: samples that cannot be read, or "
-                "a collate_fn that returns nothing? wb.Workbench(…, dry_run=False) reads none before training."
+                f"{self.name} has {samples} samples, and its first batches (up to {PEEKED} were read) are None: "
+                "samples that cannot be read, or a collate_fn that returns nothing? "
+                "wb.Workbench(…, dry_run=False) reads none before training."
             )
-        return TaskError(f"{self.name} is empty: it gave no batch, or None for each of the first {PEEKED}, and at least one is needed.")
+        return TaskError(
+            f"{self.name} is empty: it gave no batch, or None for each of the first {PEEKED}, and at least one "
+            "is needed."
+        )
 
     def _orders_itself(self, parts: Parts) -> str | None:
         """Why the setting `shuffle` has no effect on these data; None: it has, or the sampler shuffles."""
@@ -357,7 +361,7 @@ class DataSpec:
         return ShuffledSampler(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
 
     def peek(self, count: int) -> Any:
-        """The first batch of `count` samples, or ready batch, that is not None; a one-shot iterable does not lose it.
+        """The first batch of `count` samples, or ready batch, that is not None; an iterator does not lose it.
 
         Raises TaskError where there is none among the first `PEEKED`.
         """
@@ -377,7 +381,9 @@ class DataSpec:
 
 
 def _first_usable(batches: Iterator[Any], size: int) -> Any:
-    """The first batch that is not None; a later one, if that is shorter since samples could not be read, and one of the next is not."""
+    """The first batch that is not None; or one of the next, if that is short, since samples could not be
+    read, and the other is not.
+    """
     short = None
     for number, batch in enumerate(batches):
         if batch is not None and (sample_count(batch) or size) >= size:

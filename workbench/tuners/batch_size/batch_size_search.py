@@ -164,8 +164,9 @@ def search(
     """Try sizes until the limit is known; sizes are samples per device.
 
     `trial(size)` tries one size and returns whether it fitted; any error but running out of memory is raised and ends the
-    search. A size that fits and that the model refuses, itself or a short last batch, is never recommended; where a BatchNorm
-    refuses a last batch of one sample, the next smaller size is tried, too, whose last batch is another. "power" doubles from `init_val` until a size fails. "binsearch" finds the maximum, predicted from the memory of
+    search. A size that fits and that the model refuses, itself or a short last batch, is never recommended.
+    Where a BatchNorm refuses a last batch of one sample, the next smaller size is tried, too, whose last
+    batch is another. "power" doubles from `init_val` until a size fails. "binsearch" finds the maximum, predicted from the memory of
     the sizes that passed (or by bisection, if memory was not measured), takes off `headroom` (a fraction) and verifies that
     the smaller size passes; the maximum is known within 1%, without headroom exactly. epoch: the updates that a recommended
     size should make. No size is above `max_val` (the user's) or `cap` (the data set's length per rank); the lower of them
@@ -201,7 +202,8 @@ def search(
             hunt.why = "stopped"
     choice = choose(safe, epoch if effective is None else None)
     if choice.best is None:
-        choice = replace(choice, reason=next((f"None: {t.error}" for t in hunt.trials if t.refused is not None), ""))
+        refusals = (f"None: {t.error}" for t in hunt.trials if t.refused is not None)
+        choice = replace(choice, reason=next(refusals, ""))
     ended, best = hunt.why or ended, choice.best
     if effective is not None and best is not None:
         many = accumulation(effective, ranks * best)
@@ -251,11 +253,14 @@ class _SizeSearch:
             return None
         except Exception as error:
             if self.largest_that_fits:
-                error.add_note(f"It came from the trial of batch size {size}: max_val={self.largest_that_fits}, the largest that fits, leaves it out.")
+                error.add_note(
+                    f"It came from the trial of batch size {size}: max_val={self.largest_that_fits}, the largest "
+                    "that fits, leaves it out."
+                )
             raise
         trial = self.trials[-1]
         if trial.refused == 1 < size - 1 and "more than 1 value" in (trial.error or ""):
-            self.passes(size - 1)  # leaves another last batch; a larger size would need more memory than the limits allow
+            self.passes(size - 1)  # leaves another last batch; a larger size may be above the limits
         return trial.fits
 
     @property
@@ -269,9 +274,9 @@ class _SizeSearch:
 
     @property
     def largest_that_fits(self) -> int:
-        """The largest size below the smallest that failed whose memory sufficed; 0: there is none."""
-        failed = self.smallest_failed
-        return max((t.size for t in self.trials if t.fits and (failed is None or t.size < failed)), default=0)
+        """The largest size that fitted, below the smallest that did not; 0: there is none."""
+        fitted, failed = [t.size for t in self.trials if t.fits], self.smallest_failed
+        return max((size for size in fitted if failed is None or size < failed), default=0)
 
     @property
     def largest(self) -> int | None:

@@ -70,8 +70,8 @@ def _allowed(ranks: ProcessGroup, max_memory: int | None) -> int:
 
 
 def _trial_alone(
-    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, allowed: int | None, aside: int,
-    last: Sequence[LastBatch],
+    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int,
+    allowed: int | None, aside: int, last: Sequence[LastBatch],
 ) -> Trial | NotEnoughData:  # fmt: skip
     """Run this rank's own part, with `aside` bytes allocated in addition; raises errors other than running out of memory."""
     enough = 0.0 if method == "fit" else ENOUGH
@@ -110,7 +110,8 @@ def _worst(found: Sequence[Trial | NotEnoughData]) -> Trial:
             raise own
         trials.append(own)
     peak = max((t.peak_bytes for t in trials if t.peak_bytes is not None), default=None)
-    for rank, trial in sorted(enumerate(trials), key=lambda numbered: numbered[1].fits):  # lack of memory first
+    memory_first = sorted(enumerate(trials), key=lambda numbered: numbered[1].fits)
+    for rank, trial in memory_first:
         if not trial.ok:
             said = trial.error if len(trials) == 1 else f"rank {rank}: {trial.error}"
             return replace(trial, peak_bytes=peak, error=said, ranks=len(trials))

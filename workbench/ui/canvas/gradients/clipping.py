@@ -68,12 +68,15 @@ class Clipping:
         self._of_run.add({**norm_columns(event), "grad_norm": norm})
 
     def settle(self, *, training: bool) -> None:
-        """Send the caption and, unless the fit is training, the suggestion: it comes from all of its norms, and stays."""
+        """Send the caption and, unless the fit is training, the suggestion: it comes from all of its norms,
+        and stays.
+        """
+        suggests = self._by_norm and self._same and not training
         self._outbox.put("norm", {
             "caption": self._caption(),
             "by_norm": self._by_norm,
             "lined": self._by_norm and self._same,  # whether the clip value is a line among these norms
-            "suggested": None if training or not self._by_norm or not self._same else suggest_clip(*self._of_run.clipped),
+            "suggested": suggest_clip(*self._of_run.clipped) if suggests else None,
         })  # fmt: skip
 
     def _caption(self) -> str:
@@ -85,7 +88,8 @@ class Clipping:
             return texts.no_clipping(spread) + self._would_cut()
         if not self._same:
             return texts.clip_not_drawn(self._by_norm, spread)
-        return texts.clipped(format.percent(float(self._cut.mean())), len(self._cut), spread) + self._would_cut()
+        share = format.percent(float(self._cut.mean()))
+        return texts.clipped(share, len(self._cut), spread) + self._would_cut()
 
     def _would_cut(self) -> str:
         """What share of this fit's updates the clip value of the next fit would have clipped, in words; "": it is the same value, or off."""
