@@ -48,8 +48,25 @@ def test_no_data_in_it(data, tmp_path):
 
 
 def test_a_collate_function_that_forgets_its_return(tmp_path):
-    with refused(TaskError, "train is empty: it gave no batch, or None for each"):
+    with refused(TaskError, "its first batches", "are None", "a collate_fn that returns nothing"):
         make(tmp_path, collate_fn=lambda rows: None)
+
+
+@pytest.mark.parametrize(("name", "ours"), [
+    ("criterion", "loss"), ("loss_fn", "loss"), ("train_loader", "train"), ("train_dataset", "train"), ("dls", "train"), ("eval_dataset", "val"),
+    ("valid_loader", "val"), ("validation_data", "val"), ("opt_func", "optimizer"), ("compute_metrics", "metrics"), ("data_collator", "collate_fn"),
+    ("net", "model"),
+])  # fmt: skip
+def test_other_libraries_names_of_arguments(name, ours, tmp_path):
+    with refused(wb.SettingsError, f"unknown setting '{name}'", f"Did you mean '{ours}'?"):
+        make(tmp_path, **{name: object()})
+    with pytest.raises(wb.SettingsError, match=rf"'{name}': it is given when the bench is made, wb.Workbench\(…, {ours}=…\)"):
+        wb.Settings.named({name: object()}, "fit")
+
+
+def test_early_stopping_without_a_validation_asks_for_its_data(tmp_path):
+    with refused(wb.SettingsError, "'val_loss'", "give wb.Workbench(…, val=…)", "'train_loss'"):
+        make(tmp_path, early_stopping="val_loss")
 
 
 def test_no_data_at_all(tmp_path):

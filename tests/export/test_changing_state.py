@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from textwrap import indent
 
 import pytest
 
 from workbench.export.inputs.changing_state import changing_state
+from workbench.task.metrics import over_epoch
 
 CHANGES = {
     "self.calls += 1": "self.calls",
@@ -192,3 +194,31 @@ def test_the_state_of_an_optimizer_is_kept() -> None:
     step = "    def step(self):\n        self.state[0] = {}\n        self.state[0].setdefault('mu', 0)\n        self.calls += 1\n"
     assert changing_state(f"class Lars(torch.optim.Optimizer):\n{step}") == ("Lars.step changes self.calls",)
     assert "Net.step changes self.state" in changing_state(f"class Net(torch.nn.Module):\n{step}")
+
+
+METRIC = """\
+class Error:
+    def __init__(self):
+        self.batches, self.count, self.kept, self.seen = [], torch.zeros(1), {}, 0
+    def reset(self):
+        self.batches: list = []
+        self.count = torch.zeros(1)
+        self.kept.clear()
+        self.seen = self.seen + 1
+    def update(self, output, y):
+        self.batches.append(y)
+        self.count += 1
+        self.kept["last"] = y
+    def compute(self):
+        return sum(self.batches) / self.count
+"""
+
+
+def test_a_metric_begins_each_validation_anew() -> None:
+    """Its reset is called before; what that only changes stays."""
+    assert [str(change) for change in changing_state(METRIC)] == ["Error.reset changes self.seen"]
+    assert any("self.batches" in change for change in changing_state(METRIC.replace("def reset", "def restart")))
+
+
+def test_the_code_of_over_epoch_keeps_no_state() -> None:
+    assert changing_state(inspect.getsource(over_epoch)) == ()

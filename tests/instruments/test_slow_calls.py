@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
@@ -12,6 +13,7 @@ from torch import nn
 
 from tests.engine.problems import bench, labelled, noisy_net, plain_net
 from workbench.events import Observed
+from workbench.instruments import slow_calls
 from workbench.instruments.slow_calls import CallTimer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -63,15 +65,40 @@ def test_what_costs_nothing_is_not_reported_and_the_fit_is_the_same(tmp_path):
     assert losses[0] == losses[1] == losses[2]
 
 
-def test_calls_of_libraries_do_not_count():
-    """An optimizer that reads its step, say."""
-    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=torch.tensor(0.1))
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            p.grad = torch.ones_like(p)
+def calls_of_libraries():
+    net = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(2, 2), nn.BatchNorm1d(2))))
+    adam = torch.optim.Adam(net.parameters(), lr=0.1, foreach=False)
+    schedule, scaler = torch.optim.lr_scheduler.ReduceLROnPlateau(adam), torch.amp.GradScaler("cpu")
+    net(torch.randn(4, 2)).sum().backward()
+    return {
+        "Adam reads its step": adam.step,
+        "a schedule": lambda: schedule.step(torch.ones(())),
+        "clip_grad_norm_": lambda: nn.utils.clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True),
+        "GradScaler": lambda: (scaler.scale(torch.ones(())), scaler.step(adam), scaler.update()),
+        "BatchNorm": lambda: net(torch.randn(4, 2)),
+        "a library's comparison": lambda: torch.testing.assert_close(torch.ones(3), torch.ones(3)),
+    }
+
+
+@pytest.mark.parametrize("what", calls_of_libraries())
+def test_calls_that_a_library_makes_itself_do_not_count(what, monkeypatch):
+    """The user's line has no `item()` that it could leave out."""
+    monkeypatch.setattr(slow_calls, "LEAST", 0.0)
+    calls_by_name = calls_of_libraries()
     with (calls := CallTimer()):
-        optimizer.step()
+        calls_by_name[what]()
     assert calls.found() == ()
+
+
+def test_reading_a_tensor_through_its_methods_or_numpy_counts_for_the_line(monkeypatch):
+    monkeypatch.setattr(slow_calls, "LEAST", 0.0)
+    kept = torch.randn(10)
+    with (calls := CallTimer()):
+        float(kept.sum())
+        np.percentile(kept, 50)
+        with torch.device("cpu"):
+            kept.tolist()
+    assert {sentence.split("`")[1] for sentence in calls.found()} == {"float(kept.sum())", "np.percentile(kept, 50)", "kept.tolist()"}
 
 
 def test_a_tensor_that_is_moved_counts_where_it_goes_to_a_device():

@@ -237,6 +237,18 @@ def test_a_spike_stays_in_the_heat_map() -> None:
     assert total.notes == ("clipped 0% of the updates with clipping on · p50 1, p95 1",)
 
 
+def test_the_map_leaves_out_what_is_rounding_noise_and_says_so() -> None:
+    """A bias before BatchNorm, or a key's: drawn, 1e-11 would stretch the colours. A weight whose gradient vanishes is drawn."""
+    ones = np.geomspace(1.0, 0.5, 300)
+    layers = {"0.weight": ones, "0.bias": 1e-8 * ones, "1.weight": 1e-8 * ones, "2.bias": 1e-8 * ones, "3.bias": 0 * ones}
+    layers["2.bias"][7] = 0.1
+    heat, _ = grad_norm(np.arange(300), ones, layers)
+    assert heat.heat is not None
+    assert np.isnan(heat.heat.z).all(axis=1).tolist() == [False, True, False, False, False]
+    assert heat.notes == ("Rounding noise: 0.bias. A normalisation behind it removes its effect, which is harmless.",)
+    assert "rounding noise" in heat.heat.label
+
+
 def test_the_clip_line_follows_the_changes() -> None:
     line = clip_line(
         np.arange(6),

@@ -58,6 +58,7 @@ from workbench.runs.tables.compare import MOST, Comparison, check_count, check_n
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
+from workbench.settings.spellings import attribute_hint
 from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
@@ -184,8 +185,11 @@ class Workbench(Searches):
 
     def __getattr__(self, name: str) -> Any:
         """Raise an error with a hint, for an attribute that does not exist."""
-        hint = f": a setting is read as bench.settings.{name}" if name in Settings.model_fields else ""
-        raise AttributeError(f"a bench has no attribute {name!r}{hint}.", name=name, obj=self)
+        if name in Settings.model_fields:
+            hint = f": a setting is read as bench.settings.{name}."
+        else:
+            hint = f".{attribute_hint('bench', name, type(self))}"
+        raise AttributeError(f"a bench has no attribute {name!r}{hint}", name=name, obj=self)
 
     # -- jobs
 

@@ -87,13 +87,14 @@ def fit(
     _refuse_second_pass(session.settings, session.task.train, resumed=session.state.resumed)
     run = _Fit(session, validation or ValidationSchedule(session), checkpoints or Checkpointing(), emit, inbox)
     try:
-        run.begin()
-        for _ in run.epochs(at_epoch or {}):
-            for window in run.windows():  # in between: commands, checkpoints, validation
-                run.step(window)
-                run.after_step()
-            run.end_epoch()
-        run.finish()
+        with session.timer.compilations():
+            run.begin()
+            for _ in run.epochs(at_epoch or {}):
+                for window in run.windows():  # in between: commands, checkpoints, validation
+                    run.step(window)
+                    run.after_step()
+                run.end_epoch()
+            run.finish()
     except BaseException as error:
         run.recorder.after_error()
         tell_failure(session.hooks, error)

@@ -88,6 +88,15 @@ class Trial:
     """The typical time is known within this share of itself (95%); None: too few updates were timed."""
     updates_per_epoch: int | None = None
     """How many updates an epoch has with batches of this size; None: the data has no length, or no updates are taken."""
+    refused: int | None = None
+    """Of how many samples the batch was with which the model failed, though memory sufficed: `size`, or
+    an epoch's last batch. None: it failed with none.
+    """
+
+    @property
+    def fits(self) -> bool:
+        """Whether memory sufficed, also where the model refused the size for another reason."""
+        return self.ok or self.refused is not None
 
 
 @dataclass(frozen=True, slots=True)

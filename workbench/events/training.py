@@ -121,7 +121,8 @@ class TimeSpent:
     Parts: "data" (waiting for batches), "first batch" (the same, for the first one of an epoch), "transfer" (to the device),
     "forward", "backward", "sync" (waiting for other ranks), "optimizer", "hooks" (of a LightningModule and its callbacks),
     "validation", "checkpoints", "logging", "searches" (at the start of an epoch), and "workbench" (norms, checks and
-    counting). "other": updates on a device that cannot be timed.
+    counting). "compile": what torch.compile takes, in whichever part it compiles. "other": updates on a
+    device that cannot be timed.
     """
 
     step: int

@@ -30,6 +30,11 @@ class ExportOptions:
 
 def format_of(path: Path, format: Format | None) -> Format:
     """The format of a file: the one that is given, else that of its extension. Raises ExportError where the two contradict each other."""
+    if not path.suffix and format is None:
+        raise ExportError(
+            f"path={str(path)!r} has no ending, which says what is written: {path}.py is a script, "
+            f"{path}.ipynb a notebook, {path}.yaml the settings."
+        )
     found: Format = "notebook" if path.suffix == ".ipynb" else "settings" if path.suffix in (".yaml", ".yml") else "script"
     if format is None or format == found:
         return found

@@ -20,6 +20,7 @@ from time import perf_counter
 from types import FrameType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -35,6 +36,12 @@ MAKES = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
 LEAST = 0.02
 """The least share of an update for which a call is reported."""
 _LIBRARY_PATHS = (str(Path(torch.__file__).parents[1]) + os.sep, str(Path(__file__).parents[1]) + os.sep, "/lib/python")
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_OF_TENSORS = (
+    _TORCH + "_tensor.py", _TORCH + "overrides.py", _TORCH + os.path.join("utils", "_device.py"),
+    str(Path(np.__file__).parent) + os.sep,
+)  # fmt: skip
+"""Code through which a line reads a tensor that it names: methods of tensors in Python, and NumPy."""
 
 
 class _Functions:
@@ -155,13 +162,16 @@ def has_compiled() -> bool:
 
 
 def _place(frame: FrameType | None) -> tuple[str, int] | None:
-    """The innermost line of the user's code; None: the call did not come from the user's code."""
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith("<frozen") and not any(part in name for part in _LIBRARY_PATHS):
-            return name, frame.f_lineno
+    """The line of the user's code that makes a call. None: a library makes it, as Adam reads its step,
+    which no line of the user's can change.
+    """
+    while frame is not None and frame.f_code.co_filename.startswith(_OF_TENSORS):
         frame = frame.f_back
-    return None
+    if frame is None:
+        return None
+    name = frame.f_code.co_filename
+    of_library = name.startswith("<frozen") or any(part in name for part in _LIBRARY_PATHS)
+    return None if of_library else (name, frame.f_lineno)
 
 
 def _where(file: str, line: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import math
 import sys
 import threading
@@ -27,6 +26,7 @@ from workbench.runs.record.event_log import EventLog
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings, lists_keywords, metadata_of
 from workbench.settings.kwargs import LiveKwargs
+from workbench.settings.spellings import attribute_hint
 
 T = TypeVar("T")
 
@@ -438,39 +438,12 @@ class Job(Generic[T]):
         return f"<{self.kind} job {self.id}: {self._status}; .result() waits for what it finds>"
 
     def __getattr__(self, name: str) -> NoReturn:
-        hint = "" if name.startswith("_") else f" {_hint(name)}"
+        hint = attribute_hint("job", name, Job) or f" The result may have it: use .result().{name}"
+        hint = "" if name.startswith("_") else hint
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}")
 
 
 AnyJob = Job[Any]
-
-_MEANT = {
-    "stop() ends it at its next update and keeps the results so far": ("cancel", "kill", "terminate", "abort", "interrupt", "end_job", "quit"),
-    "done() says whether it is over": ("finished", "is_done", "isdone", "complete", "completed", "ready", "is_alive"),
-    "status says where it is: 'queued', 'running', 'paused', 'finished', 'stopped' or 'failed'": (
-        "state", "running", "is_running", "queued", "paused", "is_paused", "cancelled", "canceled", "stopped", "failed", "phase",
-    ),
-    "wait() waits until it is over": ("join", "block"),
-    "result() gives what it found": ("get", "results", "value", "run", "output_value", "fetch"),
-    "exception() gives the error that it failed with": ("error", "traceback"),
-    "resume() continues after a pause": ("unpause", "continue_", "proceed", "restart"),
-    "output is what its processes printed, and events what they reported": ("log", "logs", "stdout", "stderr", "print"),
-    "change(lr=…) changes settings of a fit while it runs": ("set", "update", "set_lr"),
-    "checkpoint() writes a checkpoint before the next update": ("save", "save_checkpoint"),
-    "wb.Workbench(…, listeners=[f]) gets every event of its jobs": ("add_done_callback", "subscribe", "on_end", "callbacks"),
-}  # fmt: skip
-"""Names that other libraries use for methods of a job."""
-_BY_WORD = {word: what for what, words in _MEANT.items() for word in words}
-
-
-def _hint(name: str) -> str:
-    """The remedy for an attribute that no job has."""
-    if name.lower() in _BY_WORD:
-        return f"Of a job, {_BY_WORD[name.lower()]}."
-    near = difflib.get_close_matches(name, [word for word in dir(Job) if not word.startswith("_")], n=1, cutoff=0.75)
-    if near:
-        return f"Did you mean {near[0]!r}?"
-    return f"The result may have it: use .result().{name}"
 
 
 def metrics_of(job: Job[dict[str, float]]) -> dict[str, float]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from workbench.plots.chart import Array
 
 WINDOW = 200
-"""The number of last updates of which a share is computed, and a clip value."""
+"""The number of last updates of which a moving share is computed."""
 _ROUNDING = 1e-4
 
 
@@ -36,10 +37,14 @@ _PERCENTILE = 90
 
 
 def suggest_clip(*norms: Array) -> float | None:
-    """A clip value from the norms before clipping, shape (rows,) for each optimizer: nine of ten of the last `WINDOW` lie below.
+    """A clip value from the norms before clipping, shape (rows,) for each optimizer: nine of ten do not
+    exceed it.
 
-    It cuts the tail and leaves the rest alone, and a spike does not move it. Of several optimizers, each clipped by its own
-    norm, the largest: none is cut more often than that. Two digits; None where fewer than `ENOUGH` finite norms are known.
+    It cuts the tail and leaves the rest alone, and a spike does not move it. Of several optimizers, each
+    clipped by its own norm, the largest: none is cut more often than that. It has three digits, and is
+    rounded up, so that this holds of what is shown, too. None where fewer than `ENOUGH` finite norms are
+    known. Give the norms of the whole run: those of its end often lie far below those with which the
+    next run begins.
 
     Taking it from norms that were seen is the advice of Pascanu, Mikolov & Bengio (2013), "On the difficulty of training
     recurrent neural networks", section 3.2; taking a percentile is AutoClip (Seetharaman et al., 2020), whose own choice, the
@@ -48,10 +53,16 @@ def suggest_clip(*norms: Array) -> float | None:
     found = []
     for one in norms:
         known = np.asarray(one, np.float64)
-        known = known[np.isfinite(known)][-WINDOW:]
+        known = known[np.isfinite(known)]
         if len(known) >= ENOUGH:
-            found.append(float(np.percentile(known, _PERCENTILE)))
-    return float(f"{max(found):.2g}") if found and max(found) > 0 else None
+            found.append(float(np.percentile(known, _PERCENTILE, method="higher")))
+    return _rounded_up(max(found)) if found and max(found) > 0 else None
+
+
+def _rounded_up(value: float) -> float:
+    """The next number with three digits, or `value` itself where it has three but for rounding."""
+    digit = math.floor(math.log10(value)) - 2
+    return float(f"{math.ceil(value / 10.0**digit * (1 - _ROUNDING / 10)) * 10.0**digit:.3g}")
 
 
 def clip_share(norms: Sequence[Array], clip_val: float) -> float:
@@ -59,3 +70,45 @@ def clip_share(norms: Sequence[Array], clip_val: float) -> float:
     known = np.concatenate([np.asarray(one, np.float64) for one in norms] or [np.empty(0)])
     known = known[np.isfinite(known)]
     return float((known > clip_val * (1 + _ROUNDING)).mean()) if len(known) else 0.0
+
+
+class RunNorms:
+    """The norms before clipping of a run of any length: of all parameters, and of each optimizer where
+    there are several.
+
+    Of a long run it keeps every second one, every fourth, and so on: a share of them is the share of the
+    run's updates.
+    """
+
+    MOST = 8192
+    """The most norms that are kept of each."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Array] = {}
+        self._every: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
+
+    def add(self, norms: Mapping[str, Array]) -> None:
+        """Add the norms of further updates, by the names of their columns, each of shape (rows,).
+
+        NaN: a norm is not known.
+        """
+        for name, values in norms.items():
+            new = np.asarray(values, np.float64)
+            new = new[np.isfinite(new)]
+            every, seen = self._every.get(name, 1), self._seen.get(name, 0)
+            kept = np.concatenate([self._kept.get(name, np.empty(0)), new[-seen % every :: every]])
+            while len(kept) > self.MOST:
+                kept, every = kept[::2], 2 * every
+            self._kept[name], self._every[name], self._seen[name] = kept, every, seen + len(new)
+
+    @property
+    def updates(self) -> int:
+        """How many updates have a finite norm of all parameters."""
+        return self._seen.get("grad_norm", 0)
+
+    @property
+    def clipped(self) -> tuple[Array, ...]:
+        """The norms that a clip value limits, shape (rows,) for each optimizer."""
+        apart = tuple(norms for name, norms in self._kept.items() if name != "grad_norm")
+        return apart or tuple(self._kept.values())

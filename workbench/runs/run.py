@@ -39,6 +39,7 @@ from workbench.runs.record.series import Series, joined, write_csv
 from workbench.runs.run_record import RunRecord
 from workbench.runs.tables.render import data_frame
 from workbench.settings import Settings, SettingsError, recorded_settings, setting_text
+from workbench.settings.spellings import with_hints
 from workbench.units import RATES, duration, number, rate
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from workbench.plots.drawing.picture import Picture
 
 
+@with_hints("run")
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(RunRecord):
     """One run, at the moment when this object was made. Two runs are equal if all their events are.
@@ -282,7 +284,9 @@ class Run(RunRecord):
 
     @property
     def clip_suggestion(self) -> float | None:
-        """A clip value from the last 200 recorded norms: nine of ten are below it (reasons: `plots.clip_statistics.suggest_clip`).
+        """A clip value from all recorded norms: nine of ten do not exceed it.
+
+        The reasons are in `plots.clip_statistics.suggest_clip`.
 
         None if fewer than 20 are known, or if the recorded norm (`track_grad_norm`) is not the 2-norm, which is clipped.
         """

@@ -25,6 +25,9 @@ _OF_CLASSES = frozenset(("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLo
 _BROADCASTS = frozenset(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "kl_div", "soft_margin_loss"))
 """torch functions that compare two tensors element by element."""
 NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
+SINGLE_VALUE = (
+    "Batch normalisation needs more than one sample in a batch: drop_last=True leaves out a short last batch."
+)
 _NO_GRADIENT_IN_VALIDATION = (
     "Validations run under torch.no_grad(): where the model or a metric takes gradients itself (forces, say), write "
     "`with torch.enable_grad():` around that part."
@@ -159,7 +162,7 @@ def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False
     if re.search(r"target -?\d+ is out of bounds", low):
         return "A class label is not below the number of the model's outputs."
     if "expected more than 1 value per channel" in low:
-        return "Batch normalisation needs more than one sample in a batch: drop_last=True leaves out a short last batch."
+        return SINGLE_VALUE
     if "does not support sparse gradients" in low:
         return (
             "Give the layer with sparse=True an optimizer that takes them, optimizer={'embedding': torch.optim.SparseAdam, '': "

@@ -11,6 +11,8 @@ import math
 import statistics
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -29,13 +31,17 @@ from workbench.events import Trial
 from workbench.instruments import memory
 from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings
-from workbench.task.data.spec import set_epoch
+from workbench.task.data.loader_parts import length_of
+from workbench.task.data.spec import DataSpec, set_epoch
 from workbench.task.errors import TaskError
+from workbench.task.hints import SINGLE_VALUE
 from workbench.task.protocol import Task
 from workbench.techniques.accumulation import size_at
+from workbench.techniques.limits import effective_settings, fraction_of
 from workbench.tuners.batch_size.batch_size_search import NotEnoughData
 from workbench.tuners.stages import data_of_stage
 from workbench.tuners.trial_batches import NoBatch, cycled_windows
+from workbench.units import counted
 
 ENOUGH = 1.0
 """The most seconds for which a trial that fits is continued to measure its speed."""
@@ -45,6 +51,13 @@ CERTAIN = 0.05
 """Timing ends when the typical time is known within this share of itself."""
 _FEWEST = 10
 """The least number of times from which their spread can be estimated."""
+
+
+class LastBatch(NamedTuple):
+    """The last batch of an epoch, which is shorter than the others."""
+
+    spec: DataSpec
+    samples: int
 
 
 class TrialStep(NamedTuple):
@@ -63,10 +76,11 @@ def measure(
     method: "validate", "test" and "predict" take batches of that stage instead. epoch: the epoch whose accumulation is
     used.
     """
+    last = last_batches(task, settings, size, method)
     settings = at_size(settings, size, method)
     with open_session(task, settings) as session, scratch(session):
         make_average(session.average, method)
-        return measured(session, settings, size, steps, method, epoch)
+        return measured(session, settings, size, steps, method, epoch, last=last)
 
 
 def measure_here(task: Task, settings: Settings, size: int, steps: int, method: str = "fit") -> Trial:
@@ -83,10 +97,11 @@ def measure_here(task: Task, settings: Settings, size: int, steps: int, method: 
 
 def measure_within(session: Session, settings: Settings, size: int, steps: int) -> Trial:
     """Do the same as `measure_here` within the session of a fit, between two updates; the session is restored."""
+    last = last_batches(session.task, settings, size)
     settings = at_size(settings, size)
     with scratch(session):
         try:
-            return measured(session, settings, size, steps, "fit", session.state.epoch)
+            return measured(session, settings, size, steps, "fit", session.state.epoch, last=last)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -115,6 +130,35 @@ def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
     )
 
 
+def last_batches(
+    task: Task, settings: Settings, size: int, method: str = "fit"
+) -> tuple[LastBatch, ...]:
+    """The short last batches that a job with batches of this size meets: of the training data and of each
+    validation set, or of a stage's data.
+    """
+    limited = effective_settings(settings)
+    sets: list[tuple[DataSpec, str]] = []
+    if method == "fit":
+        sets += [] if settings.drop_last else [(data_of_stage(task, method), "limit_train_batches")]
+        held_out = () if task.val is None else task.val.sets
+        sets += [(spec, "limit_val_batches") for spec in held_out]
+    else:
+        name = f"limit_{'val' if method == 'validate' else method}_batches"
+        sets += [(spec, name) for spec in data_of_stage(task, method).sets]
+    found = (LastBatch(spec, _last_of(spec, size, getattr(limited, name))) for spec, name in sets)
+    return tuple(last for last in found if last.samples)
+
+
+def _last_of(spec: DataSpec, size: int, limit: int | float) -> int:
+    """The samples of a pass's last batch, if it is shorter than `size`, and a job reads it; else 0."""
+    if spec.one_shot or spec.parts.own_batches is not None:
+        return 0
+    samples = spec.samples if spec.parts.sampler is None else length_of(spec.parts.sampler)
+    batches = 0 if samples is None else math.ceil(samples / size)
+    read = min(limit, batches) if isinstance(limit, int) else fraction_of(batches, limit)
+    return 0 if samples is None or read < batches else samples % size
+
+
 def make_average(average: WeightAverage | None, method: str) -> None:
     """Allocate the average of the weights, since it needs memory in a fit."""
     if average is not None and method == "fit":
@@ -122,21 +166,77 @@ def make_average(average: WeightAverage | None, method: str) -> None:
 
 
 def measured(
-    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, enough: float = ENOUGH
-) -> Trial:
-    """Run the trial in this session. enough: the most seconds spent on measuring its speed."""
+    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int,
+    enough: float = ENOUGH, *, last: Sequence[LastBatch] = (),
+) -> Trial:  # fmt: skip
+    """Run the trial in this session.
+
+    enough: the most seconds spent on measuring its speed. last: what `last_batches` found for its size.
+    """
     idle, limit = _begin_peak(session.device), _left(session.device)
     work = updates(session, settings, size, epoch) if method == "fit" else _batches(session, settings, size, method)
-    seconds = [timed(work) for _ in range(steps)]
-    if method == "fit":
-        _validate_once(session, size)
+    try:
+        seconds = [timed(work) for _ in range(steps)]
+        if method == "fit":
+            _validate_once(session, size)
+    except ValueError as error:
+        if not _of_a_single_value(error):
+            raise
+        return Trial(size, False, error=f"{error}. {SINGLE_VALUE}", limit_bytes=limit, refused=size)
+    refused = _refused(session, settings, method, last)
     peak = _peak(session.device, idle)
     # The first updates also allocate memory, choose kernels and start threads, so the speed needs more updates.
     until = perf_counter() + enough
     while perf_counter() < until and len(seconds) < steps + MOST and not certain(seconds):
         seconds.append(timed(work))
     typical = typical_time(seconds)
-    return Trial(size, True, typical, work.samples / typical, peak, limit_bytes=limit, uncertainty=uncertainty(seconds))
+    rate, known = work.samples / typical, uncertainty(seconds)
+    trial = Trial(size, True, typical, rate, peak, limit_bytes=limit, uncertainty=known)
+    return trial if refused is None else replace(trial, ok=False, error=refused[1], refused=refused[0])
+
+
+def _of_a_single_value(error: ValueError) -> bool:
+    """Whether a normalisation refuses a batch with but one value of each channel: larger ones have more."""
+    return str(error).startswith("Expected more than 1 value per channel")
+
+
+def _refused(
+    session: Session, settings: Settings, method: str, last: Sequence[LastBatch]
+) -> tuple[int, str] | None:
+    """The samples and the error of the first of these batches with which the model fails; None: with none."""
+    for spec, samples in last:
+        try:
+            _try_batch(session, settings.replace(batch_size=samples), method, spec)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            line = (str(error).strip().splitlines() or ["no message"])[0]
+            remedy = f"take another number of {spec.name} samples"
+            if spec is session.task.train:
+                remedy = "drop_last=True leaves it out"
+            return samples, (
+                f"the last batch of {spec.name} has {counted(samples, 'sample')}, which the model refuses "
+                f"({type(error).__name__}: {line}): {remedy}"
+            )
+        finally:
+            session.optimizers.drop_gradients()
+    return None
+
+
+def _try_batch(session: Session, settings: Settings, method: str, spec: DataSpec) -> None:
+    """Take one batch of `settings.batch_size` samples as a job does: in an update, a check or a prediction."""
+    if method == "fit" and spec is session.task.train:
+        alone = settings.replace(accumulate_grad_batches=1)
+        feed = cycled_windows(session.task, alone, in_step=session.parallel.rounds)
+        with closing(feed) as windows:
+            session.train_mode()
+            train_step(session, next(windows))
+        return
+    batches = itertools.islice(spec.loader(settings), 1)
+    if method == "predict":
+        predict(session, batches)
+    else:
+        validate(session, [(spec, batches)], "test" if method == "test" else "val", trial=True)
 
 
 def most_updates(seconds: Sequence[float]) -> int:

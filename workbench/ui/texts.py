@@ -315,8 +315,8 @@ def clipped(share: str, of: int, norms: str) -> str:
     return f"clipped {share} of the last {of} updates · {norms}"
 
 
-def would_clip(value: str, then: str, first: int, now: str, last: int) -> str:
-    return f" · {value} would cut {then} of the first {first} updates, {now} of the last {last}"
+def would_clip(value: str, share: str, updates: int) -> str:
+    return f" · {value} would cut {share} of the {updates:,} updates"
 
 
 # -- the searches

@@ -15,7 +15,17 @@ from playwright.sync_api import Browser, Locator, expect
 from tests.browser.canvas import Canvas, canvas_in
 from tests.ui.canvas.test_widget import job
 from tests.ui.fakes import sizes, sweep, training
-from workbench.events import BenchEvent, Logged, SearchEnded, SettingsSet, StepsDone, Trial, Validated, pack
+from workbench.events import (
+    BenchEvent,
+    Logged,
+    RunStarted,
+    SearchEnded,
+    SettingsSet,
+    StepsDone,
+    Trial,
+    Validated,
+    pack,
+)
 from workbench.settings import Settings
 
 pytestmark = pytest.mark.browser
@@ -24,14 +34,16 @@ UPDATES = 980
 
 
 def fit() -> Iterator[BenchEvent]:
-    """A fit with metrics, counted samples, memory, a layer that never gets a gradient and one that gets almost none."""
+    """A fit with metrics, counted samples, memory, and layers that get no gradient, rounding noise, zero and almost none."""
     yield SettingsSet(Settings.make(batch_size=64).model_dump())
     for event in training(job("fit", gradient_clip_val=1.0), 5, UPDATES // 5):
         if isinstance(event, StepsDone):
             norms = event.array("layer_norms")
-            norms[:, 3], norms[:, 7] = np.nan, 1e-9
+            norms[:, 3], norms[:, 7], norms[:, 8], norms[:, 9] = np.nan, 1e-9, 0.0, 1e-9
             columns = {**event.columns, "layer_norms": pack(norms), "noise": pack(np.sin(event.steps / 50) + 2)}
             yield dataclasses.replace(event, columns=columns, samples=64 * event.rows, memory=int(2e9 + 1e6 * event.steps[-1]))
+        elif isinstance(event, RunStarted):
+            yield dataclasses.replace(event, layers=tuple(f"{name}.bias" if i == 7 else name for i, name in enumerate(event.layers)))
         elif isinstance(event, Validated):
             better = 1 - math.exp(-3 * event.step / UPDATES)
             yield dataclasses.replace(event, metrics={**event.metrics, "val_accuracy": better, "val_oddness": better})
@@ -145,11 +157,14 @@ def test_zoom_axes_and_hover(browser: Browser) -> None:
             names.append(heat.locator(".wb-readout").inner_text())
         assert names[3].startswith("block1.conv2")
         assert "never a gradient" in names[3]
-        assert "never a gradient (1e-9)" in names[7]
-        assert not any("never" in name for i, name in enumerate(names) if i not in (3, 7))
-        expect(heat.locator(".wb-key")).to_contain_text("never a gradient")
+        assert names[7].startswith("block2.norm.bias")
+        assert "rounding noise (1e-9)" in names[7]
+        assert "a gradient of zero" in names[8]
+        assert "hardly a gradient (1e-9)" in names[9]
+        assert not any("gradient" in name or "noise" in name for i, name in enumerate(names) if i not in (3, 7, 8, 9))
+        expect(heat.locator(".wb-key")).to_contain_text("hardly or never a gradient")
         low_end, high_end = (float(text) for text in heat.locator(".wb-key-item").first.inner_text().split())
-        assert low_end > 1e-4, "two dead layers do not stretch the colours"
+        assert low_end > 1e-4, "dead layers do not stretch the colours"
         assert high_end < 10
 
         # One choice of the horizontal axis for all of them.

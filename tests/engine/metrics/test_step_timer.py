@@ -4,6 +4,7 @@ import types
 
 import pytest
 import torch
+import torch._dynamo
 import torch.nn.functional as F
 from torch.utils.data import Dataset
 
@@ -98,6 +99,34 @@ def test_each_part_has_its_time_and_all_add_up(tmp_path, clock, monkeypatch):
     (chart,) = run.charts("time")
     assert chart.x.ticks == tuple(parts)
     assert wb.Run.open(run.folder).time_spent == parts
+
+
+def test_what_torch_compile_takes_is_a_part_of_its_own(tmp_path, clock):
+    """In the first update, in the first validation, and again in the middle, where a batch has another size."""
+    compiled = []
+
+    def backend(graph, _):
+        compiled.append(torch.is_grad_enabled())
+        clock.works(16 * WORK)
+        return graph
+
+    def slow_loss(output, y):
+        clock.works(WORK)
+        return F.cross_entropy(output, y)
+
+    torch._dynamo.reset()
+    model = torch.compile(plain_net(), backend=backend, dynamic=False)
+    try:
+        b = bench(model, labelled(20), tmp_path, loss=slow_loss, val=labelled(8), dry_run=False)
+        run = b.fit(max_epochs=1, batch_size=8, num_sanity_val_steps=0, compile=True).result()
+    finally:
+        torch._dynamo.reset()
+    assert set(compiled) == {True, False}
+    assert compiled.count(True) > 1, "the last batch of 4 is another shape"
+    parts = {part: seconds / WORK for part, seconds in run.time_spent.items() if seconds}
+    assert parts == pytest.approx({"compile": 16 * len(compiled), "forward": 3, "validation": 1})
+    handler = torch._dynamo.callback.callback_handler
+    assert (handler.start_callbacks, handler.end_callbacks) == ([], [])
 
 
 def test_manual_optimization_and_lbfgs_have_the_same_parts(tmp_path, clock):

@@ -189,6 +189,11 @@ def test_clipping_that_cuts_all_or_nothing() -> None:
 def test_layers_without_a_gradient() -> None:
     usual = [1.0, 1e-9, 0.5, 2.0]  # a bias before a normalisation
     assert said(started(), steps(falling(200), layers=usual)) == []
+    assert said(started(), steps(falling(200), layers=[1.0, 0.0, 0.5, 2.0])) == [], "it cancels without a rest"
+    scales = ("0.bias", "0.parametrizations.weight.original0", "0.parametrizations.weight.original1", "1.weight")
+    assert said(started(layers=scales), steps(falling(200), layers=[1e-9, 1e-5, 1.0, 1.0])) == [], "the scale of a weight norm"
+    (zero,) = said(started(), steps(falling(200), layers=[0.0, 0.0, 0.5, 2.0]))
+    assert zero.startswith("a gradient of zero reaches conv1.weight, conv1.bias in 200 updates; its units are dead from the start")
     none = [1.0, 1.0, np.nan, 2.0]
     assert said(started(), steps(falling(200), layers=none))[0].startswith("no gradient reaches conv2.weight in 200 updates")
     dead = said(started(), steps(falling(50), layers=[1.0, 1.0, 1.0, 2.0]), steps(falling(150, 50), 50, layers=[1.0, 1.0, 0.0, 2.0]))

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     RandomSampler,
     Sampler,
     Subset,
@@ -231,6 +232,42 @@ def test_a_one_shot_iterable_gives_its_batch_back():
     assert same(spec.peek(2), batches[0])
     assert same(list(spec.loader(Settings())), batches)
     assert not DataSpec.of("train", wb.batches(batches)).one_shot
+
+
+class Unreadable(Dataset):
+    """Samples of which the first ones are None."""
+
+    def __init__(self, bad):
+        self.bad = bad
+
+    def __len__(self):
+        return 300
+
+    def __getitem__(self, index):
+        return None if index < self.bad else torch.full((3,), float(index))
+
+
+def readable(samples):
+    kept = [sample for sample in samples if sample is not None]
+    return torch.stack(kept) if kept else None
+
+
+@pytest.mark.parametrize(("bad", "first"), [(0, [0.0, 1.0]), (1, [2.0, 3.0]), (2, [2.0, 3.0]), (5, [6.0, 7.0]), (150, [150.0, 151.0])])
+def test_samples_that_cannot_be_read_are_passed_over_in_search_of_a_batch(bad, first):
+    batch = DataSpec.of("train", Unreadable(bad), readable).peek(2)
+    assert batch[:, 0].tolist() == first
+
+
+def test_batches_of_none_are_passed_over_and_none_is_lost():
+    batches = [None, None, torch.ones(2), torch.zeros(2)]
+    for data in (iter(batches), wb.batches(batches)):
+        spec = DataSpec.of("train", data)
+        assert torch.equal(spec.peek(2), torch.ones(2))
+        assert len(list(spec.loader(Settings(), train=True))) == 4
+    with pytest.raises(TaskError, match=r"train has 300 samples, and its first batches .up to 100 were read. are None"):
+        DataSpec.of("train", Unreadable(300), readable).peek(2)
+    with pytest.raises(TaskError, match="train is empty: it gave no batch, or None for each of the first 100"):
+        DataSpec.of("train", iter([None] * 200)).peek(2)
 
 
 def test_ready_batches_are_looked_at_as_they_will_be_given():

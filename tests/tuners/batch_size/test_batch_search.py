@@ -47,6 +47,53 @@ def sizes(found):
     return [t.size for t in found.trials]
 
 
+class Refusing:
+    """Fits up to `limit` samples; the model refuses a batch of one sample, also as the last one of an epoch of `samples`."""
+
+    def __init__(self, samples, limit=10**6, why="Expected more than 1 value per channel"):
+        self.samples, self.limit, self.why = samples, limit, why
+
+    def __call__(self, size):
+        if size > self.limit:
+            return Trial(size, False, error="OutOfMemoryError: no")
+        refused = next((batch for batch in (size, self.samples % size) if batch == 1), None)
+        known = {"samples_per_second": 100.0, "peak_bytes": 2**20 * size, "limit_bytes": 2**20 * self.limit}
+        return Trial(size, refused is None, error=None if refused is None else self.why, refused=refused, **known)
+
+
+class TestRefused:
+    @pytest.mark.parametrize("mode", ["power", "binsearch"])
+    @pytest.mark.parametrize("init_val", [1, 2, 64])
+    def test_what_is_recommended_leaves_no_last_batch_that_the_model_refuses(self, mode, init_val):
+        for samples in (*range(2, 40), 64, 65, 129, 1001):
+            found = search(Refusing(samples), mode=mode, init_val=init_val, cap=samples)
+            assert found.best > 1
+            assert samples % found.best != 1
+            assert samples % found.largest != 1
+
+    def test_a_refused_size_is_no_limit_of_memory(self):
+        found = search(Refusing(101, limit=80), mode="binsearch", init_val=1, cap=101, headroom=0.0)
+        assert "exact maximum 80" in found.ended
+        assert found.largest == 80
+        assert sizes(search(Refusing(101, limit=80), init_val=1)) == [1, 2, 4, 3, 8, 16, 32, 64, 128]
+
+    def test_where_every_size_is_refused_the_reason_says_why(self):
+        found = search(Refusing(65, why="the last batch of train has 1 sample: drop_last=True leaves it out"), max_val=64)
+        assert (found.best, found.largest) == (None, None)
+        assert found.reason == "None: the last batch of train has 1 sample: drop_last=True leaves it out"
+        assert repr(found).count("refused") == 6
+
+    def test_an_error_in_the_middle_names_the_size_that_leaves_it_out(self):
+        def trial(size):
+            if size == 65:
+                raise ValueError("needs an even batch")
+            return Trial(size, True, samples_per_second=float(size))
+
+        with pytest.raises(ValueError, match="needs an even batch") as raised:
+            search(trial, cap=65)
+        assert "max_val=64" in raised.value.__notes__[0]
+
+
 class TestPower:
     def test_a_data_set_of_100(self):
         """A peer returns 128 for it, untried."""

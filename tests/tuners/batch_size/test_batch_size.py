@@ -191,7 +191,7 @@ def test_errors_that_are_not_memory_are_raised_as_they_are(tmp_path):
 
 
 def test_a_trial_has_whole_batches_at_the_effective_size(tmp_path):
-    """steps_per_trial updates of K batches of exactly this size, and a validation batch of it."""
+    """steps_per_trial updates of K batches of exactly this size, a validation batch of it, and the last batch of either."""
     import workbench as wb
 
     seen = []
@@ -206,9 +206,9 @@ def test_a_trial_has_whole_batches_at_the_effective_size(tmp_path):
     trial = trying.measure(b._task, b.settings, 12, 3)
     assert trial.ok
     training = [size for size, grad in seen if grad]
-    assert set(training) == {12}
-    assert len(training) >= 3 * 2
-    assert [size for size, grad in seen if not grad] == [12]
+    assert [size for size in training if size != 12] == [50 % 12]
+    assert len(training) >= 3 * 2 + 1
+    assert [size for size, grad in seen if not grad] == [12, 20 % 12]
 
 
 def test_measuring_leaves_no_trace(tmp_path, one_thread):
@@ -260,3 +260,36 @@ def test_running_out_of_memory_on_cuda_is_survived(tmp_path):
         assert b.fit(batch_size=2, max_steps=1).result().status == "finished"
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def normalised(*_):
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+
+
+def grouped(*_):
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GroupNorm(8, 8), torch.nn.Linear(8, 3))
+
+
+def test_a_recommended_size_leaves_no_last_batch_of_one_for_a_batch_norm(tmp_path):
+    """A last batch of one sample ends the fit in its first epoch; size 1 is no reason to end the search."""
+    b = bench(normalised(), labelled(9), tmp_path, adam)
+    found = b.find_batch_size(init_val=1, max_val=8, min_updates_per_epoch=1).result()
+    assert [(t.size, t.refused) for t in found.trials] == [(1, 1), (2, 1), (4, 1), (3, None), (8, 1), (7, None)]
+    assert found.best in (3, 7)
+    assert "drop_last=True" in found.trials[1].error
+    b.set(batch_size=found.best)
+    assert b.fit(max_epochs=1).result().status == "finished"
+    left_out = b.find_batch_size(init_val=8, max_val=8, drop_last=True).result()
+    assert left_out.best == 8
+    b.set(batch_size=8, drop_last=False)
+    with pytest.raises(ValueError, match="more than 1 value") as raised:
+        b.fit(max_epochs=1).result()
+    assert any("drop_last=True" in note for note in raised.value.__notes__)
+
+
+def test_a_last_batch_of_a_validation_counts_unless_it_is_left_out(tmp_path):
+    b = bench(grouped(), labelled(16), tmp_path, adam, val=labelled(9))
+    found = b.find_batch_size(init_val=8, max_val=8).result()
+    assert [(t.size, t.refused) for t in found.trials] == [(8, 1), (7, None)]
+    assert "the last batch of val has 1 sample" in found.trials[0].error
+    assert b.find_batch_size(init_val=8, max_val=8, limit_val_batches=1).result().best == 8

@@ -95,6 +95,13 @@ def test_one_rank_that_runs_out_of_memory_decides_for_all_and_strands_nobody(mak
         assert all(untouched for _, untouched in trials)
 
 
+def test_a_last_batch_that_the_model_refuses_is_tried_before_the_ranks_take_updates_together(one_thread):
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    for trials in on_ranks(2, lambda: [tried(model, labelled(33).tensors, size, settings=more) for size, more in ((8, {}), (8, {"drop_last": True}), (7, {}))]):
+        assert [(t.ok, t.refused) for t, _ in trials] == [(False, 1), (True, None), (True, None)]
+        assert all(untouched for _, untouched in trials)
+
+
 def test_a_limit_holds_in_each_rank_and_for_the_trial_alone(one_thread):
     data = labelled(200).tensors
 

@@ -1,7 +1,7 @@
 """Measures where the time of a fit goes: data, forward, backward, optimizer, validation and the rest.
 
-Validation, checkpoints and logging are timed whenever they happen, and on a CPU so is the waiting for data. The parts
-of an update are timed for a sample of the updates: `mark` names the part that has just ended. On a GPU a mark is an
+Validation, checkpoints, logging and what torch.compile takes are timed whenever they happen, and
+on a CPU so is the waiting for data. The parts of an update are timed for a sample of the updates: `mark` names the part that has just ended. On a GPU a mark is an
 event in the stream, which is read later, so that nothing waits for the device.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter
@@ -98,6 +99,42 @@ class StepTimer:
             self._within = outer + passed
             self._marks = marks
             self.mark("")
+
+    @contextlib.contextmanager
+    def compilations(self) -> Iterator[None]:
+        """Context manager in which what torch.compile takes, in whichever part, belongs to "compile"."""
+        dynamo = sys.modules.get("torch._dynamo.callback")  # the first optimizer imports it
+        if dynamo is None:
+            yield
+            return
+        began: list[float] = []
+
+        def starts(*_: Any) -> None:
+            began.append(self._clock())
+
+        def ends(*_: Any) -> None:
+            if began:  # else it began before, in another thread
+                self._compiled(self._clock() - began.pop())
+
+        handler = dynamo.callback_handler
+        handler.register_start_callback(starts)
+        handler.register_end_callback(ends)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ValueError):  # torch._dynamo.reset() removes all
+                handler.remove_start_callback(starts)
+            with contextlib.suppress(ValueError):
+                handler.remove_end_callback(ends)
+
+    def _compiled(self, seconds: float) -> None:
+        """Take these seconds, which have just passed, out of the part that is being timed."""
+        self._whole["compile"] = self._whole.get("compile", 0.0) + seconds
+        self._within += seconds
+        if self._marks is not None:
+            # A device waits meanwhile, and its marks cannot be moved: this update tells nothing.
+            later = [(part, moment + seconds) for part, moment in self._marks] if self._on_cpu else None
+            self._marks = later
 
     def due(self) -> bool:
         """Whether it is time for an event. It never is while the first update since the last event is being timed."""

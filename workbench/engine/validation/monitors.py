@@ -64,6 +64,11 @@ def missing(monitor: Monitor, there: Collection[str], task: Task) -> TaskError:
             f"only training reports it, as a part of the loss. Checkpoints and early stopping follow metrics of a validation: "
             f"compute it there too, in metrics={{{name!r}: …}}, which gives 'val_{name}', or in validation_step."
         )
+    elif task.val is None and name.startswith("val"):
+        why = (
+            "it comes from a validation, and the bench has no data for one: give wb.Workbench(…, val=…), "
+            "or follow 'train_loss'."
+        )
     else:
         alike = [one for one in there if one.split("/")[0] == name.split("/")[0]]  # of several sets
         near = difflib.get_close_matches(name, alike or there, n=1, cutoff=0.0 if alike else 0.6)

@@ -189,6 +189,9 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
     first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]
     begun = {name: value for part in first for name, value in _begun(part)}
     emptied = {name for method in methods if "_epoch_" in method.name for name in _emptied(method, begun)}
+    if {"update", "compute", "reset"} <= {method.name for method in methods}:
+        # A metric: each validation resets it first.
+        emptied |= {name for method in methods if method.name == "reset" for name in _reset(method)}
     registered = {
         part.args[0].value
         for part in ast.walk(node)
@@ -247,6 +250,20 @@ def _emptied(method: ast.FunctionDef, begun: dict[str, str]) -> Iterator[str]:
         match part:
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr="clear" | "reset", value=value))):
                 yield from filter(None, [_attribute(value, method)])
+
+
+def _reset(method: ast.FunctionDef) -> Iterator[str]:
+    """The attributes that a metric's `reset` sets anew, whatever the metric has, or empties, unconditionally."""
+    instance = method.args.args[0].arg
+    for part in method.body:
+        for target, value in _bindings(part):
+            name = _attribute(target, method)
+            used = {inner.id for inner in ast.walk(value) if isinstance(inner, ast.Name)}
+            if name and instance not in used:
+                yield name
+        match part:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="clear" | "reset" | "zero_") as call)):
+                yield from filter(None, [_attribute(call.value, method)])
 
 
 def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterator[tuple[str, bool]]:

@@ -31,8 +31,9 @@ class RankTrial(Assignment):
     kind = "find_batch_size"
 
     def __init__(self, task: Task, settings: Settings, request: BatchSizeRequest, size: int) -> None:
-        super().__init__(task, at_size(request.settings_at(settings, size), size, request.method))
-        self._request, self._size = request, size
+        users = request.settings_at(settings, size)
+        super().__init__(task, at_size(users, size, request.method))
+        self._request, self._size, self._users = request, size, users
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         asked = self._request
@@ -42,7 +43,7 @@ class RankTrial(Assignment):
             make_average(session.average, asked.method)
             try:
                 trial = measure_on_ranks(
-                    session, self.settings, self._size, asked.steps_per_trial, asked.method,
+                    session, self._users, self._size, asked.steps_per_trial, asked.method,
                     max_memory=asked.max_memory, stop=lambda: inbox.has(Stop),
                 )  # fmt: skip
             except TrialStopped:

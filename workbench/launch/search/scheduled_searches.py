@@ -67,12 +67,18 @@ def _stopped_in_lr(session: Session, control: Control) -> bool:
 def _stopped_in_batch_size(session: Session, control: Control) -> bool:
     task, settings = session.task, session.data.settings
     request = BatchSizeRequest()
-    best = None
+    best, why = None, ""
     try:
         with trials(task, settings, request, control.inbox, session) as trial:
-            best = batch_size_finder.run(task, settings, request, control.recorder.emit, control.inbox, trial, session.ranks.world).best
+            sizes = batch_size_finder.run(
+                task, settings, request, control.recorder.emit, control.inbox, trial, session.ranks.world
+            )
+            best, why = sizes.best, sizes.reason
     except ModelDoesNotFit as error:
-        control.recorder.warn(f"no batch size was found at epoch {session.state.epoch}; the fit keeps the present one. {error}")
+        why = str(error)
+    if best is None and why:
+        at = f"at epoch {session.state.epoch}"
+        control.recorder.warn(f"no batch size was found {at}; the fit keeps the present one. {why}")
     if control.inbox.has(Stop):
         return control.apply(stopping=True)
     if best is not None and best != settings.batch_size:

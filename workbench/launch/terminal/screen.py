@@ -170,7 +170,8 @@ class Screen:
                 self._done += trials
                 speed = f"{event.samples_per_second:,.0f} samples/s" if event.samples_per_second else "fits"
                 peak = f", {size(event.peak_bytes)}" if event.peak_bytes else ""
-                self._trials.append(f"batch_size={event.size}: {speed + peak if event.ok else 'does not fit'}")
+                failed = event.error if event.fits else "does not fit"
+                self._trials.append(f"batch_size={event.size}: {speed + peak if event.ok else failed}")
             case SpeedTrial():
                 self._done += trials
                 speed = f"{event.updates_per_second:,.1f} updates/s" if event.updates_per_second else f"failed: {event.error}"

@@ -25,7 +25,8 @@ def clip_value(norms: Sequence[Array], suggestion: float | None = None) -> Chart
         known = np.sort(np.concatenate([one[np.isfinite(one) & (one > 0)] for one in thirds] or [np.empty(0)]))
         if len(known):
             series.append(Series(name, known, 100 * (1 - np.arange(1, len(known) + 1) / len(known)), "line", tone))
-    marks = () if suggestion is None else (Mark(suggestion, rate(suggestion), None, emphasis=True, why="a tenth of the last norms exceed it"),)
+    why = "at most a tenth of the norms exceed it"
+    marks = () if suggestion is None else (Mark(suggestion, rate(suggestion), None, emphasis=True, why=why),)
     return Chart(
         "Share of updates that a clip value would cut", Axis("clip value", log=True), Axis("clipped", "%", range=(-4, 104)), tuple(series), marks
     )

@@ -6,6 +6,7 @@ all rows is an explosion. Where the total is above the clip line, that update wa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,8 +15,22 @@ from workbench.plots.chart import Array, Axis, Chart, Heat, Series
 from workbench.plots.downsample import corners
 from workbench.plots.ranges import span, wide
 from workbench.plots.training.changes import Changes, change_marks
+from workbench.values import first_names
 
 _COLUMNS = 400
+NOTHING = 1e-6
+"""The share of the largest norm of its update that a layer's norm never exceeds where sums cancel."""
+_CANCELS = re.compile(r"(bias|weight_g|\.original0)$")
+
+
+def cancels(layer: str) -> bool:
+    """Whether a normalisation behind this parameter may remove its effect, so that its gradient is
+    rounding noise: it is a bias, or a weight norm's scale.
+
+    A bias before BatchNorm, or that of a key in attention (softmax), moves all that is normalised by the
+    same amount.
+    """
+    return _CANCELS.search(layer) is not None
 
 
 def grad_norm(
@@ -36,12 +51,16 @@ def grad_norm(
     marks = change_marks(changes, step)
     if layers and len(step):
         table = np.stack([np.asarray(v, np.float64) for v in layers.values()])
+        noise = _rounding_noise(table, tuple(layers))
+        table[noise] = np.nan
+        noisy = [name for name, is_noise in zip(layers, noise, strict=True) if is_noise]
         charts.append(
             Chart(
                 "Gradient norm by layer",
                 Axis("update"),
                 Axis("layer"),
                 heat=_heat(step if layer_step is None else layer_step, table, tuple(layers)),
+                notes=_of_noise(noisy),
             )
         )
     series = [Series("total, before clipping", step, total, "thin")]
@@ -69,8 +88,22 @@ def _heat(step: Array, table: Array, names: tuple[str, ...]) -> Heat:
     width = -(-len(step) // _COLUMNS)
     starts = np.arange(0, len(step), width)
     greatest = np.fmax.reduceat(table, starts, axis=1)
-    blank = "" if (greatest > 0).all() else " (blank: none, or zero)"
+    blank = "" if (greatest > 0).all() else " (blank: none, zero or rounding noise)"
     return Heat(step[starts], names, greatest, f"gradient norm{blank}")
+
+
+def _rounding_noise(table: Array, names: tuple[str, ...]) -> Array:
+    """Which layers never have more than rounding noise; `table`: norms of shape (layers, rows)."""
+    largest = np.where(np.isfinite(table), table, 0.0).max(axis=0)
+    tiny = (table > 0).any(axis=1) & ~(table > NOTHING * largest).any(axis=1)
+    return np.array([cancels(name) for name in names], dtype=np.bool_) & tiny
+
+
+def _of_noise(names: list[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    why = "A normalisation behind it removes its effect, which is harmless."
+    return (f"Rounding noise: {first_names(names, 3)}. {why}",)
 
 
 def _summary(total: Array, share: float | None) -> tuple[str, ...]:

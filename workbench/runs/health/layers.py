@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Event, RunStarted, StepsDone
+from workbench.plots.training.grad_norm import cancels
 from workbench.runs.health.finding import Finding, Rule, lower_rate, several, taken
 from workbench.values import first_names
 
@@ -15,7 +16,8 @@ from workbench.values import first_names
 class Layers(Rule):
     """Compares each layer's gradient norm with the median layer's, over consecutive updates.
 
-    The rule about small norms skips biases: before a normalisation their gradient is zero by construction, which is harmless.
+    The rule about small norms skips biases and the scales of weight norm: before a normalisation their
+    gradient is rounding noise by construction, which is harmless, and which the map of layers calls so.
     """
 
     FOR = 100
@@ -58,13 +60,18 @@ class Layers(Rule):
         self._small = _streak(self._small, ~small, stands)
 
     def findings(self) -> Iterator[Finding]:
-        bias = np.array([name.endswith("bias") for name in self._names], dtype=np.bool_)
+        cancelling = np.array([cancels(name) for name in self._names], dtype=np.bool_)
         silent = self._silent >= self.FOR
         dead = silent & (self._weak_since > 0)
+        zero = silent & ~dead & self._zero
+        zero &= (zero & ~cancelling).any()  # the gradient of a bias alone cancels without a rest
         rules = (
-            (silent & ~dead, "no gradient reaches", "is it used in the forward, and joined to the loss?"),
+            (silent & ~dead & ~self._zero, "no gradient reaches",
+             "is it used in the forward, and joined to the loss?"),
+            (zero, "a gradient of zero reaches",
+             "its units are dead from the start (a ReLU that is never positive), or what follows ignores them"),
             (dead, "no gradient reaches", "its units are dead or saturated: lower the learning rate"),
-            ((self._small >= self.FOR) & ~bias, "hardly a gradient (1000 times below the median layer's) reaches",
+            ((self._small >= self.FOR) & ~cancelling, "hardly a gradient (1000 times below the median layer's) reaches",
              "normalise before it, or give it a residual path; or its learning rate is for others"),
         )  # fmt: skip
         for which, what, advice in rules:
@@ -72,7 +79,7 @@ class Layers(Rule):
             if len(found):
                 since = int(self._weak_since[found].min())
                 when = f" since update {since}" if since else f" in {int(max(self._silent[found[0]], self._small[found[0]]))} updates"
-                died = which is dead and bool((dead & self._zero & ~bias).any())
+                died = which is dead and bool((dead & self._zero & ~cancelling).any())
                 remedy, trouble = (self._lower, "dead layers") if died else ("", "")
                 text = f"{what} {first_names([self._names[i] for i in found], 3)}{when}"
                 yield Finding("warning", text, advice, since, remedy, trouble)

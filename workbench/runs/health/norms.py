@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Changed, Event, RunStarted, StepsDone
-from workbench.plots.clip_statistics import WINDOW, was_cut
+from workbench.plots.clip_statistics import WINDOW, RunNorms, suggest_clip, was_cut
 from workbench.runs.health.finding import Finding, OneFinding, Rule, taken
-from workbench.runs.record.series import column
+from workbench.runs.record.series import column, norm_columns
 from workbench.units import number, rate
 
 
@@ -67,24 +67,26 @@ class Clipping(Rule):
         self._clip = clip if isinstance(clip, float | int) else None
         self._same = start.settings.get("track_grad_norm", 2.0) == 2.0
         """Whether the norm before clipping is a 2-norm, as the one after it always is."""
+        self._norms = RunNorms()
         self._clear()
 
     def _clear(self) -> None:
         self._cut: deque[bool] = deque(maxlen=WINDOW)
-        self._norms: deque[float] = deque(maxlen=WINDOW)
         self._seen, self._clipped, self._largest = 0, 0, 0.0
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Changed) and "gradient_clip_val" in event.values:
             self._clip = event.values["gradient_clip_val"]
             self._clear()
-        elif isinstance(event, StepsDone) and self._clip and self._same:
+        elif isinstance(event, StepsDone) and self._same:
+            self._norms.add(norm_columns(event))
+            if not self._clip:
+                return
             norm = column(event, "grad_norm")
             cut = was_cut(norm, column(event, "grad_norm_clipped"))
             known = np.isfinite(cut)
             if known.any():
                 self._cut.extend((cut[known] > 0).tolist())
-                self._norms.extend(norm[known].tolist())
                 self._seen += int(known.sum())
                 self._clipped += int((cut[known] > 0).sum())
                 self._largest = max(self._largest, float(norm[known].max()))
@@ -95,7 +97,9 @@ class Clipping(Rule):
         share = sum(self._cut) / WINDOW
         if len(self._cut) == WINDOW and share >= self.ALWAYS:
             text = f"{share:.0%} of the last {WINDOW} updates were clipped: the clip value sets the length of each step"
-            advice = f"one update in ten has a norm above {rate(float(np.quantile(self._norms, 0.9)), 2)}: a clip value there cuts those alone"
+            value = suggest_clip(*self._norms.clipped)
+            below = "" if value is None else f"nine of ten norms of the run are below {rate(value)}"
+            advice = below and f"{below}: a clip value there limits the largest alone"
             yield Finding("info", text, advice)
         elif self._seen >= self.NEVER and not self._clipped:
             text = f"none of {self._seen} updates was clipped: the largest norm was {rate(self._largest)}, the clip value is {rate(self._clip)}"

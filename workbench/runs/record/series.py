@@ -103,6 +103,14 @@ def column(event: StepsDone, name: str) -> NDArray[Any]:
     return values if len(values) == event.rows else np.full(event.rows, np.nan, np.float32)
 
 
+def norm_columns(event: StepsDone) -> Series:
+    """The norms before clipping, each of shape (rows,): "grad_norm"; of several optimizers, also
+    "grad_norm.0" and so on.
+    """
+    apart = [name for name in event.columns if name.removeprefix("grad_norm.").isdigit()]
+    return {name: column(event, name) for name in ("grad_norm", *apart)}
+
+
 def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], Series]:
     """The data for a picture of "grad_norm" or "update_ratio" by layer, in memory that does not grow with the run.
 

@@ -74,13 +74,16 @@ class Batches(IterableDataset[Any]):
             return iter(self._batches)
         return itertools.islice(self._batches, worker.id, None, worker.num_workers)  # each batch comes from one worker
 
-    def peek(self) -> Any:
-        """The first batch, without losing it."""
-        if not self.one_shot:
-            return next(iter(self._batches), None)
-        first = list(itertools.islice(iter(self._batches), 1))
-        self._batches = itertools.chain(first, self._batches)
-        return first[0] if first else None
+    def peek(self, most: int) -> Any:
+        """Of the first `most` batches, the first that is not None; none is lost. None: there is none."""
+        read: list[Any] = []
+        for batch in itertools.islice(iter(self._batches), most):
+            read.append(batch)
+            if batch is not None:
+                break
+        if self.one_shot:
+            self._batches = itertools.chain(read, self._batches)
+        return read[-1] if read else None
 
 
 def batches(ready: Iterable[Any]) -> Batches:

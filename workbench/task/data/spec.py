@@ -7,6 +7,7 @@ changes the order of the training samples, and the exported script can make the 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from torch.utils.data import (
 )
 
 from workbench.settings import Settings, SettingsError
+from workbench.task.batch import sample_count
 from workbench.task.data.collate import DefaultCollate
 from workbench.task.data.combined import has_loaders, in_turn
 from workbench.task.data.counted_loader import CountedLoader, CountingCollate
@@ -51,6 +53,8 @@ from workbench.task.data.sharding import CommonRng, RankShard, SharedLoader, com
 from workbench.task.data.to_dataset import UNNAMED, dataset_of, listed, sets_in
 from workbench.task.errors import TaskError
 
+PEEKED = 100
+"""How many batches are read at most in search of one that is not None."""
 Loader = CountedLoader
 """The type of loader that `DataSpec.loader` makes."""
 
@@ -240,7 +244,17 @@ class DataSpec:
             raise self._unused("num_workers", given, "loaders of your own make its batches: give num_workers to them")
 
     def _empty(self) -> TaskError:
-        return TaskError(f"{self.name} is empty: it gave no batch, or None for each, and at least one is needed.")
+        samples = self.samples
+        if samples is not None and samples > 0:
+            return TaskError(
+                f"{self.name} has {samples} samples, and its first batches (up to {PEEKED} were read) are None: "
+                "samples that cannot be read, or a collate_fn that returns nothing? "
+                "wb.Workbench(…, dry_run=False) reads none before training."
+            )
+        return TaskError(
+            f"{self.name} is empty: it gave no batch, or None for each of the first {PEEKED}, and at least one "
+            "is needed."
+        )
 
     def _orders_itself(self, parts: Parts) -> str | None:
         """Why the setting `shuffle` has no effect on these data; None: it has, or the sampler shuffles."""
@@ -371,20 +385,41 @@ class DataSpec:
         return ShuffledSampler(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
 
     def peek(self, count: int) -> Any:
-        """One batch of `count` samples, or the first ready batch; a one-shot iterable does not lose it."""
+        """The first batch of `count` samples, or ready batch, that is not None; an iterator does not lose it.
+
+        Raises TaskError where there is none among the first `PEEKED`.
+        """
         parts = self.parts
         if isinstance(parts.dataset, Batches):
-            batch = parts.dataset.peek()
+            batch = parts.dataset.peek(PEEKED)
             if batch is not None:  # as the loader will give it: arrays become tensors
                 batch = (parts.collate_fn or torch.utils.data.default_convert)(batch)
         else:
             samples = self.samples
             size = count if samples is None else min(count, samples)
             calm = Settings(batch_size=max(size, 1), shuffle=False, pin_memory=False)
-            batch = next(iter(self._loader(calm, RankShard())), None)
+            batch = _first_usable(itertools.islice(self._loader(calm, RankShard()), PEEKED), size)
         if batch is None:
             raise self._empty()
         return batch
+
+
+def _first_usable(batches: Iterator[Any], size: int) -> Any:
+    """The first batch that is not None; or one of the next, if that is short, since samples could not be
+    read, and the other is not.
+    """
+    short = None
+    for number, batch in enumerate(batches):
+        if batch is not None and (sample_count(batch) or size) >= size:
+            return batch
+        short = batch if short is None else short
+        if short is not None and number >= _LOOKED_AT:
+            break
+    return short
+
+
+_LOOKED_AT = 10
+"""How many batches are looked at, where the first ones are short."""
 
 
 def _of_sets(name: str, sets: dict[str, DataSpec]) -> DataSpec:

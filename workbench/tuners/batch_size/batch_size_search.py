@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from workbench.plots.searches.batch_size import batch_size
 from workbench.runs.printable import printable
 from workbench.runs.tables.render import data_frame
 from workbench.settings import SettingsError
+from workbench.settings.spellings import with_hints
 from workbench.tuners.batch_size.batch_size_choice import Epoch, choose
 from workbench.tuners.batch_size.effective_batch import accumulation, next_size, rescaled, short_of
 from workbench.values import shown
@@ -48,6 +49,7 @@ NoiseOf = Callable[[Sequence[Trial]], NoiseScale]
 """Measures the gradient noise scale, given the trials that passed."""
 
 
+@with_hints("sizes")
 @dataclass(frozen=True)
 class BatchSizes(Drawable):
     """The result of a batch-size search. Sizes are samples in a batch per device; all were tried and passed.
@@ -140,7 +142,8 @@ class BatchSizes(Drawable):
         if self.fastest != self.best:
             chosen["fastest"] = self.fastest
         note = ", ".join(name for name in chosen if chosen[name] == t.size) if t.ok else _first_line(t.error)
-        return f"  {t.size:>8}  {'passed' if t.ok else 'failed':<8}  {rate:>10}  {within:>5}  {peak:>10}  {note}".rstrip()
+        outcome = "passed" if t.ok else "refused" if t.fits else "failed"
+        return f"  {t.size:>8}  {outcome:<8}  {rate:>10}  {within:>5}  {peak:>10}  {note}".rstrip()
 
 
 def search(
@@ -161,7 +164,9 @@ def search(
     """Try sizes until the limit is known; sizes are samples per device.
 
     `trial(size)` tries one size and returns whether it fitted; any error but running out of memory is raised and ends the
-    search. "power" doubles from `init_val` until a size fails. "binsearch" finds the maximum, predicted from the memory of
+    search. A size that fits and that the model refuses, itself or a short last batch, is never recommended.
+    Where a BatchNorm refuses a last batch of one sample, the next smaller size is tried, too, whose last
+    batch is another. "power" doubles from `init_val` until a size fails. "binsearch" finds the maximum, predicted from the memory of
     the sizes that passed (or by bisection, if memory was not measured), takes off `headroom` (a fraction) and verifies that
     the smaller size passes; the maximum is known within 1%, without headroom exactly. epoch: the updates that a recommended
     size should make. No size is above `max_val` (the user's) or `cap` (the data set's length per rank); the lower of them
@@ -196,6 +201,9 @@ def search(
         except TrialStopped:
             hunt.why = "stopped"
     choice = choose(safe, epoch if effective is None else None)
+    if choice.best is None:
+        refusals = (f"None: {t.error}" for t in hunt.trials if t.refused is not None)
+        choice = replace(choice, reason=next(refusals, ""))
     ended, best = hunt.why or ended, choice.best
     if effective is not None and best is not None:
         many = accumulation(effective, ranks * best)
@@ -225,9 +233,10 @@ class _SizeSearch:
         self.why: str | None = None
 
     def passes(self, size: int) -> bool | None:
+        """Whether a size fits: it is tried, unless it has been."""
         known = next((t for t in self.trials if t.size == size), None)
         if known is not None:
-            return known.ok
+            return known.fits
         if self._stop():
             self.why = "stopped"
         elif len(self.trials) >= self._max:
@@ -242,16 +251,32 @@ class _SizeSearch:
         except NotEnoughData as error:
             self.why = str(error)
             return None
-        return self.trials[-1].ok
+        except Exception as error:
+            if self.largest_that_fits:
+                error.add_note(
+                    f"It came from the trial of batch size {size}: max_val={self.largest_that_fits}, the largest "
+                    "that fits, leaves it out."
+                )
+            raise
+        trial = self.trials[-1]
+        if trial.refused == 1 < size - 1 and "more than 1 value" in (trial.error or ""):
+            self.passes(size - 1)  # leaves another last batch; a larger size may be above the limits
+        return trial.fits
 
     @property
     def measures_memory(self) -> bool:
         """Whether the peak and the limit of trials are known."""
-        return any(t.ok and t.peak_bytes is not None and t.limit_bytes is not None for t in self.trials)
+        return any(t.fits and t.peak_bytes is not None and t.limit_bytes is not None for t in self.trials)
 
     @property
     def smallest_failed(self) -> int | None:
-        return min((t.size for t in self.trials if not t.ok), default=None)
+        return min((t.size for t in self.trials if not t.fits), default=None)
+
+    @property
+    def largest_that_fits(self) -> int:
+        """The largest size that fitted, below the smallest that did not; 0: there is none."""
+        fitted, failed = [t.size for t in self.trials if t.fits], self.smallest_failed
+        return max((size for size in fitted if failed is None or size < failed), default=0)
 
     @property
     def largest(self) -> int | None:
@@ -342,7 +367,7 @@ def size_that_fills(trials: Sequence[Trial]) -> int | None:
 
     None if the peaks or the limit are unknown, or all peaks are too close together.
     """
-    peaks = {t.size: t.peak_bytes for t in trials if t.ok and t.peak_bytes is not None}
+    peaks = {t.size: t.peak_bytes for t in trials if t.fits and t.peak_bytes is not None}
     largest = max(peaks, default=0)
     limit = next((t.limit_bytes for t in trials if t.size == largest), None)
     if limit is None:
@@ -361,8 +386,7 @@ def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
     the others is tried first. If it lies outside the interval, the maximum is near that end, and steps from there grow.
     Returns how it ended, and the size that passed with the headroom taken off (None: there were too few trials).
     """
-    low, high = hunt.largest, hunt.smallest_failed
-    assert low is not None
+    low, high = hunt.largest_that_fits, hunt.smallest_failed
     assert high is not None
     step = 1
     within = min(0.01, headroom / 5)

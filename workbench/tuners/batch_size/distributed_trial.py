@@ -24,9 +24,11 @@ from workbench.settings import Settings
 from workbench.tuners.batch_size.batch_size_search import NotEnoughData, TrialStopped
 from workbench.tuners.trial import (
     ENOUGH,
+    LastBatch,
     at_size,
     certain,
     free_memory,
+    last_batches,
     measured,
     most_updates,
     timed,
@@ -45,12 +47,13 @@ def measure_on_ranks(
     max_memory: bytes that it may use in each rank on CPU; None: an equal share of the free memory. stop: called between two
     updates of all ranks; returns the same value on all of them.
     """
+    last = last_batches(session.task, settings, size, method)
     settings = at_size(settings, size, method)
     with scratch(session):
         allowed = _allowed(session.ranks, max_memory) if session.plan.on_cpu else None
         aside = _of_gradients(session.parallel, session.optimizers) if method == "fit" else 0
         with session.alone():
-            own = _trial_alone(session, settings, size, steps, method, epoch, allowed, aside)
+            own = _trial_alone(session, settings, size, steps, method, epoch, allowed, aside, last)
         trial = _worst(session.ranks.all_gather_object(own))
         for _ in session.ranks.rounds([None]):  # fetches commands that have come meanwhile
             if stop():
@@ -67,14 +70,15 @@ def _allowed(ranks: ProcessGroup, max_memory: int | None) -> int:
 
 
 def _trial_alone(
-    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, allowed: int | None, aside: int
-) -> Trial | NotEnoughData:
+    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int,
+    allowed: int | None, aside: int, last: Sequence[LastBatch],
+) -> Trial | NotEnoughData:  # fmt: skip
     """Run this rank's own part, with `aside` bytes allocated in addition; raises errors other than running out of memory."""
     enough = 0.0 if method == "fit" else ENOUGH
     try:
         with memory.limited(allowed):
             held = torch.empty(aside, dtype=torch.uint8, device=session.device)  # noqa: F841 - takes the memory of the all-reduce
-            passed = measured(session, settings, size, steps, method, epoch, enough)
+            passed = measured(session, settings, size, steps, method, epoch, enough, last=last)
             return passed if allowed is None else replace(passed, limit_bytes=allowed)
     except NotEnoughData as error:
         return NotEnoughData(str(error))
@@ -106,7 +110,8 @@ def _worst(found: Sequence[Trial | NotEnoughData]) -> Trial:
             raise own
         trials.append(own)
     peak = max((t.peak_bytes for t in trials if t.peak_bytes is not None), default=None)
-    for rank, trial in enumerate(trials):
+    memory_first = sorted(enumerate(trials), key=lambda numbered: numbered[1].fits)
+    for rank, trial in memory_first:
         if not trial.ok:
             said = trial.error if len(trials) == 1 else f"rank {rank}: {trial.error}"
             return replace(trial, peak_bytes=peak, error=said, ranks=len(trials))

@@ -16,6 +16,7 @@ from workbench.plots.drawing.drawable import Drawable
 from workbench.plots.searches.lr_curve import lr_curve
 from workbench.runs.printable import printable
 from workbench.runs.tables.render import data_frame
+from workbench.settings.spellings import with_hints
 from workbench.units import rate
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ SWA_LRS = (0.05, 0.5)
 """
 
 
+@with_hints("curve")
 @dataclass(frozen=True, eq=False)
 class LRCurve(Drawable):
     """One sweep of learning rates.

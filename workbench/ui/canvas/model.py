@@ -125,6 +125,7 @@ class CanvasModel:
                 self._progress.tuned(event)
             case StatusChanged():
                 self._progress.status(event.status)
+                self._gradients.status(event.status)
             case RunEnded():
                 self._end(event)
             case Called():

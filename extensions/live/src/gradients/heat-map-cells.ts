@@ -1,5 +1,5 @@
 // Colours the cells of the heat map, one pixel each; only columns that have changed are coloured again.
-// Layers that never get a gradient have a colour of their own, and no part in the scale of the others.
+// Layers that hardly or never get a gradient have a colour of their own, and no part in the scale of the others.
 // Where there are more columns than pixels of the screen, several share one, which shows the largest: none is left out.
 
 import { shade, type Ramp } from "./colormap";
@@ -18,12 +18,12 @@ export interface Scale {
   low: number;
   high: number;
   bad: number;
-  /** The colour of layers that never get a gradient. */
+  /** The colour of layers that hardly or never get a gradient. */
   none: number;
 }
 
 const MOST_DECADES = 8;
-const NOTHING = 1e-6; // of the largest gradient of its update: what is left where sums cancel out, and no gradient
+const NOTHING = 1e-6; // of the largest gradient of its update: what is left where sums cancel out; NOTHING in plots/training/grad_norm.py
 const TAIL = 0.02; // of the values lie beyond each end of the colours
 const SAMPLE = 8192; // values that the ends are taken from
 const BINS = 24; // of each decade, when the ends are looked for
@@ -40,8 +40,10 @@ export class HeatMapCells {
   private ctx: OffscreenCanvasRenderingContext2D | null = null;
   // Of each column: how many values are not finite.
   private broken = new Uint16Array(0);
-  /** Layers that had a gradient. */
+  /** Layers that had a gradient worth the name. */
   private alive = new Uint8Array(0);
+  /** Of the other layers: the largest value so far; NaN: none was computed. */
+  private most = new Float64Array(0);
 
   /** Take in what is new in `rows`. */
   read(rows: Rows): void {
@@ -54,16 +56,25 @@ export class HeatMapCells {
         if (value === Infinity) bad += 1;
         else if (value > high) high = value;
       }
-      for (let layer = 0; layer < rows.columns; layer += 1) if (rows.at(row, layer) > NOTHING * high) this.revive(layer);
+      for (let layer = 0; layer < rows.columns; layer += 1) {
+        const value = rows.at(row, layer);
+        if (value > NOTHING * high) this.revive(layer);
+        if (!(value <= (this.most[layer] as number)) && !Number.isNaN(value)) this.most[layer] = value;
+      }
       this.broken[row] = bad;
     }
     this.clean = Math.min(this.clean, from);
     this.seen = rows.edit;
   }
 
-  /** Whether a layer has had no gradient so far. */
+  /** Whether a layer has had hardly a gradient so far, or none. */
   dead(layer: number): boolean {
     return this.rows.count > 0 && !this.alive[layer];
+  }
+
+  /** The largest value of a layer so far, where it is dead; NaN: none was computed. */
+  largestOfDead(layer: number): number {
+    return this.most[layer] as number;
   }
 
   /** The 2nd and the 98th percentile of the positive values, about, layers without gradients left out; [Infinity, 0] where there is none. */
@@ -124,6 +135,7 @@ export class HeatMapCells {
     this.canvas = new OffscreenCanvas(room, rows.columns);
     this.ctx = this.canvas.getContext("2d");
     this.alive = new Uint8Array(rows.columns);
+    this.most = new Float64Array(rows.columns).fill(NaN);
     this.broken = new Uint16Array(room);
     this.seen = this.clean = 0;
   }

@@ -21,7 +21,7 @@ export class HeatMapToolbar {
     title: words.measureTooltip,
   });
   private readonly bad = el("span", "wb-key-item", texts.notFinite);
-  private readonly none = el("span", "wb-key-item", words.noGradient);
+  private readonly none = el("span", "wb-key-item", words.hardlyOrNever, { title: words.noiseTooltip });
   private readonly low = el("span");
   private readonly high = el("span");
   private readonly ramp = el("i", "wb-ramp");

@@ -25,6 +25,7 @@ const ROW = 8; // pixels of a row at least
 const OWN_KEYS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "Enter", " "]);
 const { heatMap: words } = texts;
 const WORD = 10; // pixels of a row that has room for the word
+const CANCELS = /(bias|weight_g|\.original0)$/; // cancels() in plots/training/grad_norm.py
 const USUAL = 1e-3, AROUND = 100; // an update ratio, and how far from it the colours end
 
 /** A place on the map: the update, not its column, as columns are merged during the run. */
@@ -195,7 +196,15 @@ export class HeatMap {
     return this.named(row) + (many(row) ? " ▸" : "");
   }
 
-  /** The word over the rows of layers that never get a gradient, where there is room. */
+  /** What a layer gets in place of a gradient. Behind a bias or a weight norm's scale a normalisation removes its effect: their gradients cancel. */
+  private insteadOfGradient(layer: number): string {
+    const most = this.cells.largestOfDead(layer);
+    if (Number.isNaN(most)) return words.noGradient;
+    if (!(most > 0)) return words.zero;
+    return CANCELS.test(this.rows[layer]?.[0] ?? "") ? words.noise : words.hardly;
+  }
+
+  /** The word over the rows of layers that hardly or never get a gradient, where there is room. */
   private without(ctx: CanvasRenderingContext2D, frame: Frame): void {
     const each = frame.height / this.rows.length;
     if (each < WORD) return;
@@ -204,7 +213,7 @@ export class HeatMap {
     ctx.textBaseline = "middle";
     ctx.font = CANVAS_FONT;
     this.rows.forEach((_, layer) => {
-      if (this.cells.dead(layer)) ctx.fillText(words.noGradient, frame.left + 6, frame.top + (layer + 0.5) * each);
+      if (this.cells.dead(layer)) ctx.fillText(this.insteadOfGradient(layer), frame.left + 6, frame.top + (layer + 0.5) * each);
     });
   }
 
@@ -315,8 +324,8 @@ export class HeatMap {
     if (!row) return;
     const value = rows.at(this.column(cursor), cursor.layer);
     const dead = this.cells.dead(cursor.layer) && value !== Infinity;
-    const none = value > 0 ? words.noGradientValue(number(value)) : words.noGradient;
-    const shown = dead ? none : Number.isNaN(value) ? words.noValue : Number.isFinite(value) ? number(value) : texts.notFinite;
+    const none = dead ? this.insteadOfGradient(cursor.layer) : "";
+    const shown = dead ? (value > 0 ? words.withValue(none, number(value)) : none) : Number.isNaN(value) ? words.noValue : Number.isFinite(value) ? number(value) : texts.notFinite;
     const largest = many(row) ? words.largestOf(row[2] - row[1]) : "";
     setText(this.name, row[0]);
     this.canvas.title = row[0];

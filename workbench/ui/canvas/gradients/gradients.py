@@ -34,8 +34,7 @@ class Gradients:
 
     def __init__(self, outbox: Outbox, layers: Layers) -> None:
         self._outbox, self.layers, self.clipping = outbox, layers, Clipping(outbox)
-        self._running = False
-        self._resting = False
+        self._running = self._paused = self._resting = False
         """Whether the last event was no update (a validation, a pause): the next update may take a while, so everything is
         shown.
         """
@@ -57,7 +56,7 @@ class Gradients:
 
     def start(self, event: RunStarted) -> None:
         """Begin a fit."""
-        self._running, self._resting = True, False
+        self._running, self._paused, self._resting = True, False, False
         self._clear(event.settings, event.layers)
         self.layers.start(event.layers)
         self.clipping.start(event.settings)
@@ -80,6 +79,10 @@ class Gradients:
         """Note an event that is no update."""
         self._resting = True
         self._unsent = True
+
+    def status(self, status: str) -> None:
+        """Note a new status of the job."""
+        self._paused = status == "paused"
 
     def settings(self, settings: dict[str, Any]) -> None:
         """Take the settings of the next fit."""
@@ -147,9 +150,9 @@ class Gradients:
             return
         self._unsent = False
         if not self._running or self._resting or not 0 <= self._seconds - self._captioned < EVERY:
-            self._captioned = self._seconds if self.clipping.norms else -EVERY
-            self.clipping.settle()
-        total = self.clipping.norms.get("grad_norm", np.empty(0))
+            self._captioned = self._seconds if len(self.clipping.norms) else -EVERY
+            self.clipping.settle(training=self._running and not self._paused)
+        total = self.clipping.norms
         if self._view != self.layers.heat.view:
             self._view = self.layers.heat.view
             self._outbox.put("map", self.layers.map())

@@ -63,7 +63,7 @@ class BatchSizeSearch:
         self._put(event.size, {
             "size": event.size,
             "batches": event.accumulate_grad_batches,
-            "state": "fits" if event.ok else "memory",
+            "state": "fits" if event.ok else "error" if event.fits else "memory",
             "rate": event.samples_per_second,
             "rate_words": "" if event.samples_per_second is None else format.count(event.samples_per_second),
             "rate_within": event.uncertainty,
