@@ -420,7 +420,8 @@ def _restored_groups(optimizers: Sequence[OptimizerHandle]) -> Iterator[None]:
             group.clear()
             group.update(kept)
         there[:] = [*groups, *added]
-        opt.optimizer.param_groups = there  # a hook may have replaced the list
+        if [*map(id, opt.optimizer.param_groups)] != [*map(id, there)]:
+            opt.optimizer.param_groups = there  # a hook has replaced the list
 
 
 def _parameters(groups: Sequence[Mapping[str, Any]]) -> str:

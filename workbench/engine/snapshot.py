@@ -24,7 +24,7 @@ class Snapshot:
 
     session: Session
     weights: WeightsCopy
-    optimizers: tuple[tuple[dict[str, Any], tuple[dict[str, Any], ...], float, int], ...]
+    optimizers: tuple[tuple[int, dict[str, Any], tuple[dict[str, Any], ...], float, int], ...]
     counters: tuple[int, int, int, dict[int, Any]]
     scaler: dict[str, Any]
     modes: Modes
@@ -40,6 +40,7 @@ class Snapshot:
             WeightsCopy.of(session.task, tensors=True),
             tuple(
                 (
+                    len(opt.optimizer.param_groups),
                     copy.deepcopy(state_of(opt.optimizer)),
                     tuple(copy.deepcopy(s.scheduler.state_dict()) for s in opt.schedules),
                     opt.base_lr,
@@ -50,7 +51,7 @@ class Snapshot:
             (session.state.step, session.state.epoch, session.state.batch_idx, session.state.hiddens),
             copy.deepcopy(session.precision.state_dict()),
             Modes.of(session.task.modules),
-            tuple((p, p.requires_grad) for module in session.task.modules for p in module.parameters()),
+            tuple((p, p.requires_grad) for module in session.task.modules for p in nn.Module.parameters(module)),
             rng.RandomState.capture(),
         )
 
@@ -59,10 +60,10 @@ class Snapshot:
         session = self.session
         try:
             self.weights.put(session.task)
-            for opt, (state, schedules, base_lr, taken) in zip(
+            for opt, (groups, state, schedules, base_lr, taken) in zip(
                 session.optimizers, self.optimizers, strict=True
             ):
-                del opt.optimizer.param_groups[len(state["param_groups"]) :]  # which a hook has added since
+                del opt.optimizer.param_groups[groups:]  # which a hook has added since
                 load_state(opt.optimizer, state)
                 for schedule, its in zip(opt.schedules, schedules, strict=True):
                     schedule.scheduler.load_state_dict(its)

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,13 @@ def made_of_lists(batch: Any) -> tuple[str, int] | None:
         if isinstance(part, list) and part and all(isinstance(one, Tensor) and one.ndim == 1 for one in part):
             return repr(key), len(part)
     return None
+
+
+def holds_text(value: Any) -> bool:
+    """Whether a part of a batch is a text or a path, or a list of them."""
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, (str, bytes, PurePath))
 
 
 def _described(part: Tensor | PackedSequence) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 
 from workbench.settings import Settings
 from workbench.task import hints
-from workbench.task.batch import is_several, sample_count
+from workbench.task.batch import holds_text, is_several, sample_count
 from workbench.task.data.combined import side_by_side
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
@@ -30,7 +31,7 @@ from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.part_optimizers import by_part
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
-from workbench.task.signature import fits
+from workbench.task.signature import fits, parameters
 from workbench.values import shown
 
 MakeOptimizer = Callable[..., Optimizer] | Mapping[str, Callable[..., Optimizer]]
@@ -90,7 +91,7 @@ class Supervised(Task):
     @property
     def trained_modules(self) -> Mapping[str, nn.Module]:
         """The model, and the loss if it has trainable parameters of its own (class centres, weights of its terms)."""
-        known, loss = set(map(id, self.model.parameters())), self._loss
+        known, loss = set(map(id, nn.Module.parameters(self.model))), self._loss
         if not isinstance(loss, nn.Module) or not any(p.requires_grad and id(p) not in known for p in loss.parameters()):
             return {"": self.model}
         own = (*self.model.named_children(), *self.model.named_parameters(), *self.model.named_buffers())
@@ -242,7 +243,7 @@ class Supervised(Task):
         if type(inputs) is tuple:
             places = inputs
         elif isinstance(inputs, Mapping):
-            names = inputs
+            names = without_unknown_texts(self.model, inputs)
         else:
             places = _as_tuple(inputs)
         try:
@@ -250,9 +251,12 @@ class Supervised(Task):
         except TypeError as error:
             if fits(self.model.forward, *places, **names):
                 raise
+            given = names if isinstance(inputs, Mapping) else inputs
             if self._loss is None:
-                raise TaskError(hints.explain_missing_loss(self.model, inputs)) from error
-            left_out = "the target's key" if inputs is names else "the last element of a batch"
+                raise TaskError(hints.explain_missing_loss(self.model, given)) from error
+            if unknown := hints.explain_unknown_inputs(self.model, given):
+                raise TaskError(unknown) from error
+            left_out = "the target's key" if given is names else "the last element of a batch"
             error.add_note(f"The model is called with all but {left_out}.")
             raise
 
@@ -284,7 +288,9 @@ class Supervised(Task):
         return Optimization(optimizer, self._schedules(optimizer, settings, updates))
 
     def _trained(self) -> list[nn.Parameter]:
-        return [p for p in self.trained_parameters().values() if p.requires_grad]
+        """The parameters for the optimizer: those that `parameters()` returns, which a model may override."""
+        given = itertools.chain.from_iterable(module.parameters() for module in self.trained_modules.values())
+        return [*dict.fromkeys(p for p in given if p.requires_grad)]
 
     def _schedules(self, optimizer: Optimizer, settings: Settings, updates: int | None) -> tuple[Schedule, ...]:
         if self._scheduler is None:
@@ -303,6 +309,15 @@ class Supervised(Task):
                     "run: make it of the optimizer that it is given."
                 )
         return found
+
+
+def without_unknown_texts(model: nn.Module, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The inputs by name, without texts (file names, say) that the model's forward does not take."""
+    texts = [name for name, value in inputs.items() if holds_text(value)]
+    takes = parameters(model.forward) if texts else None
+    if takes is None or any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
+        return inputs
+    return {name: value for name, value in inputs.items() if name in takes or name not in texts}
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -103,7 +103,7 @@ class Fingerprint:
     @classmethod
     def of(cls, task: Task) -> Fingerprint:
         """The present fingerprint of a task."""
-        parameters = [p for whole in task.modules for p in whole.parameters()]
+        parameters = [p for whole in task.modules for p in nn.Module.parameters(whole)]
         buffers = [b for whole in task.modules for b in whole.buffers()]
         # A buffer of another shape means that the user has changed the model: a fit starts from the new weights.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())

@@ -104,7 +104,7 @@ class _Trial:
         session.train_mode()
         count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may work only one by one
         self._train(_peek(task.train, count))
-        _warn_of_unowned(session.optimizers, session.parameters)
+        _warn_of_unowned(session)
         if task.val is not None:
             self._validate([(spec, _peek(spec, count)) for spec in task.val.sets])
 
@@ -139,7 +139,7 @@ class _Trial:
             )
         _warn_of_outside_parameters(session.task, session.optimizers, loss)
         _explained("backward", _Tried("train", batch), lambda: loss.backward())
-        trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
+        trained = [p for module in session.task.modules for p in nn.Module.parameters(module) if p.requires_grad]
         session.task.partial = any(p.grad is None for p in trained)
         for name, parameter in session.parameters.items():
             if parameter.grad is not None and parameter.grad.is_sparse:
@@ -221,7 +221,7 @@ def _text_remedy(spec: DataSpec) -> str:
 
 def _warn_of_outside_parameters(task: Task, optimizers: Sequence[OptimizerHandle], loss: Tensor) -> None:
     """Warn of parameters in a function's closure: no optimizer has them."""
-    known = [p for module in task.modules for p in module.parameters()]
+    known = [p for module in task.modules for p in nn.Module.parameters(module)]
     known += [p for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]]
     found = unknown_parameters(loss, known)
     if found:
@@ -233,10 +233,11 @@ def _warn_of_outside_parameters(task: Task, optimizers: Sequence[OptimizerHandle
         )
 
 
-def _warn_of_unowned(optimizers: Sequence[OptimizerHandle], parameters: Mapping[str, Tensor]) -> None:
-    """Warn of parameters that get a gradient and belong to no optimizer."""
-    owned = {id(p) for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]}
-    found = [name for name, p in parameters.items() if p.grad is not None and id(p) not in owned]
+def _warn_of_unowned(session: Session) -> None:
+    """Warn of parameters that get a gradient and belong to no optimizer, but for those that an overridden `parameters()` leaves out."""
+    owned = {id(p) for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]}
+    meant = {id(p) for module in session.task.modules for p in module.parameters()}
+    found = [name for name, p in session.parameters.items() if p.grad is not None and id(p) in meant - owned]
     if found:
         names = ", ".join(map(repr, found[:3])) + (", …" if len(found) > 3 else "")
         which = f"{len(found)} parameters ({names}) get gradients and are" if len(found) > 1 else f"the parameter {names} gets a gradient and is"
