@@ -140,7 +140,7 @@ class _Fit:
     def epochs(self, at_epoch: AtEpoch) -> Iterator[int]:
         """Yield the epochs until the fit ends, each after the searches that are scheduled for its start."""
         session, state = self.session, self.session.state
-        if self.stopped:
+        if self.stopped or (not state.resumed and self.over(state.epoch)):  # as in Lightning
             return
         with self._without_new_draws():
             session.hooks.train_started()

@@ -16,6 +16,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from workbench.units import counted
 
+TARGETS = ("labels", "label", "targets", "target", "y")
+"""The keys under which a dict holds its target."""
 _FEW = 3
 """How many similar tensors of a list are described one by one at most."""
 _MANY = 12

@@ -139,10 +139,22 @@ def explain_output_without_loss(model: nn.Module, output: Any, batch: Any) -> st
     if near is not None and "labels" in (parameters(model.forward) or ()):
         called = f"{type(model).__name__}.forward"
         return f"no loss= was given, and {called} makes one of 'labels', which the batch calls {near!r}: {_rename(near, 'labels')}, or give loss=."
+    if not model.training:
+        return (
+            f"no loss= was given, and in eval mode the model's output ({type(output).__name__}) has no .loss, so that a validation has nothing to "
+            "report: give metrics={'map': torchmetrics.detection.MeanAveragePrecision()}, say, or another object with update, compute and "
+            "reset; return {'loss': loss, …} from forward in eval mode, too; or leave val out."
+        )
     return (
         f"no loss= was given, and the model's output ({type(output).__name__}) has no .loss: "
-        "give loss=, for example torch.nn.functional.cross_entropy, or return {'loss': loss, …} from forward."
+        "give loss=, for example torch.nn.functional.cross_entropy, or return {'loss': loss, …} from forward, or nothing but losses by name."
     )
+
+
+def are_losses(output: Any) -> bool:
+    """Whether a model's output is a dict of nothing but losses: scalars, all with a gradient."""
+    values = list(output.values()) if isinstance(output, Mapping) else []
+    return bool(values) and all(isinstance(value, Tensor) and value.ndim == 0 and value.requires_grad for value in values)
 
 
 def explain_loss_error(loss: Callable[..., Any], output: Any, target: Any, error: BaseException) -> str | None:
@@ -157,7 +169,7 @@ def explain_loss_error(loss: Callable[..., Any], output: Any, target: Any, error
     of_classes = _name(loss) in _OF_CLASSES or "nll_loss" in text or "scalar type long" in text or "to be long" in text or "multi-target" in text
     if of_classes and output.ndim > 1:
         return _of_classes(loss, output, target)
-    if not target.is_floating_point() and any(words in text for words in _FLOATS):
+    if (target.dtype is torch.bool and "bool" in text) or (not target.is_floating_point() and any(words in text for words in _FLOATS)):
         return f"the target is {_kind(target)}, and this loss takes {_kind(output)}: {_call(loss, 'output', 'y.float()')}."
     if output.ndim != target.ndim and output.numel() == target.numel():
         return f"it was given {_shapes(output, target)}: {_one_shape(loss, output, target)}."
@@ -193,6 +205,11 @@ def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False
         if torch.float32 in types and torch.float64 not in types:
             return "Inputs and weights differ in type, and the inputs are float32: give a float64 model float64 data (x.double())."
         return "Inputs and weights differ in type: numpy makes float64; convert with x.astype('float32')."
+    if "indices" in low and "embedding" in low:
+        return "An embedding takes whole numbers, and the columns of a frame become float numbers: give them as an array, x.to_numpy()."
+    whole = [name or "x" for name, tensor in leaves(batch) if of_types and not tensor.is_floating_point() and not tensor.is_complex()]
+    if whole and re.search(r"\b(long|int|bool|short|char)", low):
+        return f"Inputs and weights differ in type: where element {whole[0]} holds numbers for the model's weights, convert it with x.astype('float32') (x.float() of a tensor)."
     if "using a target size" in low:
         return "Output and target would be broadcast against each other: give both one shape (squeeze(-1), say)."
     if "shapes cannot be multiplied" in low or re.search(r"size mismatch,? (got|m1|mat1)|expected input( batch_size|\[| to )", low):

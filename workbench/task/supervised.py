@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from workbench.settings import Settings
 from workbench.task import hints
-from workbench.task.batch import holds_text, is_several, sample_count
+from workbench.task.batch import TARGETS, holds_text, is_several, sample_count
 from workbench.task.data.combined import side_by_side
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
@@ -35,7 +35,6 @@ from workbench.task.signature import fits, parameters
 from workbench.values import shown
 
 MakeOptimizer = Callable[..., Optimizer] | Mapping[str, Callable[..., Optimizer]]
-TARGETS = ("labels", "label", "targets", "target", "y")
 
 
 class Supervised(Task):
@@ -71,6 +70,8 @@ class Supervised(Task):
         """Whether `metrics=` was a collection, which names its own values, and not a dict."""
         self.names_its_metrics: bool | None = None
         """Whether a function of `metrics` has returned several numbers by name; None: none was called yet."""
+        self._scores_loss = True
+        """Whether the last batch of a validation had a loss."""
         self._carries = False
         """Whether the model takes a hidden state and returns (output, hiddens)."""
         self._tries = False
@@ -139,12 +140,13 @@ class Supervised(Task):
 
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
         result, output, target, _ = self._forward(batch, None, carries=self._carries)
-        if result is None:
+        self._scores_loss = result is not None
+        if result is None and self._loss is not None:
             raise TaskError(
                 "the loss returned None. Training leaves such a batch out, but a validation or a test needs a number for each: "
                 "return one where torch.is_grad_enabled() is False, or leave these samples out of its data."
             )
-        values: dict[str, Tensor | float] = {f"{stage}_loss": _loss_in(result)}
+        values: dict[str, Tensor | float] = {} if result is None else {f"{stage}_loss": _loss_in(result)}
         counts = _counts(batch, target) if self.metrics else set()
         for name, metric in self.metrics.items():
             try:
@@ -166,7 +168,7 @@ class Supervised(Task):
         known = not self.metrics or self.names_its_metrics is False
         if not known or any(isinstance(metric, OverEpoch) or hasattr(metric, "items") for metric in self.epoch_metrics.values()):
             return None  # a function may return a dict with names of its own
-        names = [f"val_{name}" for name in ("loss", *self.metrics, *self.epoch_metrics)]
+        names = [f"val_{name}" for name in (*(["loss"] if self._scores_loss else []), *self.metrics, *self.epoch_metrics)]
         return (*(name + self.suffix_of(one) for one in self.val.sets for name in names), "train_loss")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
@@ -260,12 +262,19 @@ class Supervised(Task):
             error.add_note(f"The model is called with all but {left_out}.")
             raise
 
-    def _loss_of(self, output: Any, batch: Any) -> Tensor:
-        """The loss in an output."""
+    def _loss_of(self, output: Any, batch: Any) -> Tensor | dict[str, Tensor] | None:
+        """The loss in an output, or the sum of its losses with each by its name, as detection models of torchvision give them.
+
+        None: the model gives predictions alone in a validation, which reports metrics then.
+        """
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if not isinstance(loss, torch.Tensor):
+        if isinstance(loss, torch.Tensor):
+            return loss
+        if self.model.training and hints.are_losses(output):
+            return {**output, "loss": sum(output.values())}
+        if self.model.training or not (self.metrics or self.epoch_metrics):
             raise TaskError(hints.explain_output_without_loss(self.model, output, batch))
-        return loss
+        return None
 
     def _called_with(self, function: Callable[..., Any], what: str, output: Any, target: Any) -> Any:
         """Call a loss or a metric; in a dry run, check the shapes that it compares."""

@@ -40,6 +40,15 @@ class _Tried:
 
     name: str
     batch: Any
+    spec: DataSpec | None = None
+
+    def remedy(self) -> str:
+        """What to do where the samples of a list may be ready batches; "": they are not."""
+        listed: Any = None if self.spec is None else self.spec.parts.dataset
+        tensors = leaves(listed[0]) if isinstance(listed, (list, tuple)) else []
+        if not tensors or not all(tensor.ndim for _, tensor in tensors):
+            return ""
+        return f" If each element of the list is a ready batch, give {self.name}=wb.batches(…), without batch_size."
 
 
 class DryRunResult(NamedTuple):
@@ -112,11 +121,11 @@ class _Trial:
         session = self._session
         if session.task.manual:  # with manual optimization an error shows only in a whole update
             with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step depends on the learning rates
-                _explained("training_step", _Tried("train", batch), lambda: take_update(session, self._window(batch)))
+                _explained("training_step", _Tried("train", batch, session.task.train), lambda: take_update(session, self._window(batch)))
             return
         if session.hooks.within:  # training_step may rely on the hooks before it
             try:
-                _explained("training_step or a hook of its update", _Tried("train", batch), lambda: take_update(session, self._window(batch)))
+                _explained("training_step or a hook of its update", _Tried("train", batch, session.task.train), lambda: take_update(session, self._window(batch)))
             except NonFiniteError as error:
                 if session.settings.on_nonfinite == "stop":
                     raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error
@@ -127,7 +136,7 @@ class _Trial:
 
     def _evaluate(self, opt: OptimizerHandle, batch: Any) -> None:
         session = self._session
-        loss = _explained("the model or the loss", _Tried("train", batch), lambda: self._loss(opt, batch))
+        loss = _explained("the model or the loss", _Tried("train", batch, session.task.train), lambda: self._loss(opt, batch))
         if loss is None:
             return
         if not loss.requires_grad:
@@ -138,7 +147,7 @@ class _Trial:
                 f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch, value)} (batch: {describe(batch)})"
             )
         _warn_of_outside_parameters(session.task, session.optimizers, loss)
-        _explained("backward", _Tried("train", batch), lambda: loss.backward())
+        _explained("backward", _Tried("train", batch, session.task.train), lambda: loss.backward())
         trained = [p for module in session.task.modules for p in nn.Module.parameters(module) if p.requires_grad]
         session.task.partial = any(p.grad is None for p in trained)
         for name, parameter in session.parameters.items():
@@ -179,11 +188,11 @@ class _Trial:
         """Try a validation of one batch of each set."""
         session = self._session
         what = "validation_step" if hasattr(session.task, "module") else "the model or a metric"
-        tried = _Tried("", None)
+        tried = _Tried("", None, None)
 
         def sets() -> Iterator[HeldOut]:
             for spec, batch in held_out:
-                tried.name, tried.batch = spec.name, batch
+                tried.name, tried.batch, tried.spec = spec.name, batch, spec
                 yield spec, [batch]
 
         _explained(what, tried, lambda: validate(session, sets(), trial=True))
@@ -259,12 +268,12 @@ def _explained(what: str, tried: _Tried, call: Any) -> Any:
             return call()
     except (TaskError, NonFiniteError) as error:
         if error.__cause__ is not None:  # of the user's code
-            error.add_note(_TWO)
+            error.add_note(tried.remedy().strip() or _TWO)
         raise
     except Exception as error:
         remedy = explain_batch_error(error, tried.batch, check=tried.name != "train") or _TWO
         raise TaskError(
-            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}. {remedy}{_noted(error, remedy)}"
+            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}. {remedy}{tried.remedy()}{_noted(error, remedy)}"
         ) from error
 
 

@@ -10,9 +10,7 @@ from workbench.export.program import hooks
 from workbench.export.script_spec import ScriptSpec
 from workbench.techniques.limits import is_whole
 
-CONVERTED = (
-    'torch.as_tensor(np.array(column, dtype=np.asarray(column).dtype.newbyteorder("=")) if hasattr(column, "__array__") else column)'
-)
+CONVERTED = "column if isinstance(column, torch.Tensor) else torch.as_tensor(np.array(column, dtype=kind))"
 """The expression for a tensor from a data frame, or from an array that torch does not accept directly."""
 _OPTIONS = ("batches", "sampler", "generator", "collate_fn", "worker_init_fn")
 _COUNTED = ("Counted", "CountedInValidation")
