@@ -19,15 +19,13 @@ def refuse(r: ScriptSpec) -> None:
 def _metrics(r: ScriptSpec) -> dict[str, bool]:
     """Metrics and weights of batches that a script cannot compute; by description, whether the run has them."""
     own = [name for name in r.metrics.pairs if r.has_metrics]
-    counted = "return {'loss': …, 'weight': n} from the loss" if r.hooks is None else "give the batch an attribute batch_size, their number"
     return {
         f"metrics[{own[0]!r}] whose update takes one pair (output, target)" if own else "": bool(own),
         "an optimizer that trains only some of the parameters of model and loss": r.trains_loss and not r.optimizers[0].whole,
         "a metric of torchmetrics over a validation with fewer batches than there were processes": r.distributed and r.has_metrics
         and r.metrics.lacking and r.metrics.synchronised,
-        f"batches whose collate_fn does not keep the samples in the first dimension ({counted})": any(
-            r.weighs(data) and not data.counts for data in r.loaders
-        ),
+        "truncated_bptt_steps with batches whose collate_fn does not keep the samples in the first dimension": r.tbptt
+        and any(r.weighs(data) and not data.counts for data in r.loaders),
     }
 
 

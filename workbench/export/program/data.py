@@ -13,7 +13,6 @@ from workbench.techniques.limits import is_whole
 CONVERTED = "column if isinstance(column, torch.Tensor) else torch.as_tensor(np.array(column, dtype=kind))"
 """The expression for a tensor from a data frame, or from an array that torch does not accept directly."""
 _OPTIONS = ("batches", "sampler", "generator", "collate_fn", "worker_init_fn")
-_COUNTED = ("Counted", "CountedInValidation")
 
 
 def values(r: ScriptSpec) -> dict[str, object]:
@@ -27,7 +26,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "converts_columns": any(data.columns and data.converted for data in r.loaders),
         "samples": samples,
         "shares": not r.single_process_reason or bool(r.settings.num_workers),  # batches, among processes or workers
-        "counts": _counts(r),
+        "loader_kind": "CountingLoader" if any(r.counts(data) for data in r.loaders) else "DataLoader",
         "options": [name for name in _OPTIONS if _differs(r, samples, name)],
         "common": common(r),
         "windows": "" if r.windows is None else ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items())),
@@ -94,16 +93,12 @@ def _options(r: ScriptSpec, data: Data) -> dict[str, str | None]:
 
 def collate_of(r: ScriptSpec, data: Data) -> str | None:
     """The user's collate function; wrapped in `Counted` where a batch's weight is the number of samples from which it was made."""
-    return f"{_COUNTED[_counts(r).index(data.count)]}({data.collate})" if _is_counted(r, data) else data.collate
+    return f"Counted({data.collate})" if r.counts(data) else data.collate
 
 
-def _is_counted(r: ScriptSpec, data: Data) -> bool:
-    return data.collate is not None and data.kind != "batches" and r.weighs(data)
-
-
-def _counts(r: ScriptSpec) -> list[str]:
-    """How the counted batches of training and validation are counted."""
-    return list(dict.fromkeys(data.count for data in r.loaders if _is_counted(r, data)))
+def samples_in(r: ScriptSpec, data: Data) -> str:
+    """The expression for the number of samples in `batch`, before it is moved to the device."""
+    return "CountingLoader.samples[id(batch)]" if r.counts(data) else data.count
 
 
 def common(r: ScriptSpec) -> list[str]:

@@ -21,7 +21,7 @@ _LEAVES_GRADIENTS = re.compile(r"\.(backward|fit)\(")
 def values(r: ScriptSpec) -> dict[str, Any]:
     """The values by name; a value that is a function takes further arguments in the template."""
     about = (
-        data.collate_of, data.given_options, data.of_stream, data.val_batches_of, hooks.asked_to_end, hooks.asks, hooks.call,
+        data.collate_of, data.given_options, data.of_stream, data.samples_in, data.val_batches_of, hooks.asked_to_end, hooks.asks, hooks.call,
         hooks.progress, hooks.step_schedule, optimizers.due, optimizers.may_end, optimizers.set_lr, progress.check_arguments,
         progress.comes_late, progress.is_of_average, progress.ended_by_metric,
     )  # fmt: skip
@@ -119,7 +119,7 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
         "item": item,
         "within": f"({item})" if "," in item else item,
         "only_batch": ", ".join("batch" if name == "batch" else "_" for name in item.split(", ")),
-        "samples_in_batch": " * ".join([*([r.train.count] if r.mean else []), *([r.train.steps] if r.tbptt else [])]),
+        "samples_in_batch": " * ".join([*([data.samples_in(r, r.train)] if r.mean else []), *([r.train.steps] if r.tbptt else [])]),
         "steps_apart": steps_apart,
         "trained_module": "training" if r.trains_loss or steps_apart else "network" if r.hooks is None else "TrainingStep(network)",
         "holds_graph": not (r.distributed or r.accumulates or r.several or r.closure or r.manual or r.owns("optimizer_step")),
