@@ -135,7 +135,12 @@ class Workbench(Searches):
         **settings: Unpack[SettingsKwargs],
     ) -> None:
         refuse_unnamed(model, unnamed)
-        self._site = CallSite.capture(sys._getframe(1))
+        objects = {
+            "model": model, "train": train, "val": val, "test": test, "loss": loss, "scheduler": scheduler, "metrics": metrics,
+            "optimizer": None if optimizer is torch.optim.AdamW else optimizer, "collate_fn": collate_fn,
+            "val_collate_fn": val_collate_fn, "avg_fn": avg_fn, "should_update": should_update,
+        }  # fmt: skip
+        self._site = CallSite.capture(sys._getframe(1), [name for name, value in objects.items() if value is not None])
         self._sites: dict[str, CallSite] = {}  # of each fit
         given = settings_named(settings, type(self), "Workbench")
         Settings.make(**given)  # a bad value is refused before anything is tried
