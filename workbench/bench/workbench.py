@@ -30,8 +30,9 @@ from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
-from workbench.events import Annotated, Called, Compared, Deleted, Shown
+from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
 from workbench.export.file_format import ENDINGS, ExportOptions, Format
+from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
@@ -214,7 +215,7 @@ class Workbench(Searches):
         chosen = origin.predict_settings(self._start.untouched_since, all(job.done() for job in self.jobs))
         refuse_unfit(self._task, chosen)
         self._task.refuse_unused(given)
-        work = jobs.FitWork(self._task, chosen, self._start, origin)
+        work = jobs.FitWork(self._task, chosen, self._start, origin, [] if self._sites else self._export_notes())
         site = self._site.until(sys._getframe(1), self)
         job = self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
         self._sites[job.id] = replace(site, before=self._jobs_before.pop(job))
@@ -249,6 +250,11 @@ class Workbench(Searches):
         work = jobs.AssignmentWork(PredictAssignment(self._task, chosen, spec))
         positional = () if data is None else (Name("data"),)
         return self._submit("predict", chosen, given, work, lambda job: work.value or [], positional=positional)
+
+    def _export_notes(self) -> list[Message]:
+        """The message, before the first fit, that its runs cannot be exported as a script."""
+        why = refusal(self._task)
+        return [Message(f"bench.export cannot write a script of this bench's runs: {why}", "info")] if why else []
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: Mapping[str, Any]) -> Job[dict[str, float]]:
         given = settings_named(settings, getattr(self, kind))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import WITHIN
+from workbench.export.inputs.trainer import refuse_missing
 from workbench.export.program.hooks import asks
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.supported import LENGTHS
@@ -11,6 +12,7 @@ from workbench.export.supported import LENGTHS
 
 def refuse(r: ScriptSpec) -> None:
     """Raise ExportError for the first feature of the run that no script supports yet."""
+    refuse_missing(r.lightning.asks)
     for what, there in {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r), **_metrics(r)}.items():
         if there:
             raise ExportError(f"export does not support {what} yet.")
