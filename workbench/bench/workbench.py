@@ -141,7 +141,9 @@ class Workbench(Searches):
             "optimizer": None if optimizer is torch.optim.AdamW else optimizer, "collate_fn": collate_fn,
             "val_collate_fn": val_collate_fn, "avg_fn": avg_fn, "should_update": should_update,
         }  # fmt: skip
-        self._site = CallSite.capture(sys._getframe(1), [name for name, value in objects.items() if value is not None])
+        self._site = CallSite.capture(
+            sys._getframe(1), [name for name, value in objects.items() if value is not None]
+        )
         self._sites: dict[str, CallSite] = {}  # of each fit
         given = settings_named(settings, type(self), "Workbench")
         Settings.make(**given)  # a bad value is refused before anything is tried
@@ -215,7 +217,9 @@ class Workbench(Searches):
         chosen = origin.predict_settings(self._start.untouched_since, all(job.done() for job in self.jobs))
         refuse_unfit(self._task, chosen)
         self._task.refuse_unused(given)
-        work = jobs.FitWork(self._task, chosen, self._start, origin, [] if self._sites else self._export_notes())
+        work = jobs.FitWork(
+            self._task, chosen, self._start, origin, [] if self._sites else self._export_notes()
+        )
         site = self._site.until(sys._getframe(1), self)
         job = self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
         self._sites[job.id] = replace(site, before=self._jobs_before.pop(job))
@@ -254,7 +258,11 @@ class Workbench(Searches):
     def _export_notes(self) -> list[Message]:
         """The message, before the first fit, that its runs cannot be exported as a script."""
         why = refusal(self._task)
-        return [Message(f"bench.export cannot write a script of this bench's runs: {why}", "info")] if why else []
+        return (
+            [Message(f"bench.export cannot write a script of this bench's runs: {why}", "info")]
+            if why
+            else []
+        )
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: Mapping[str, Any]) -> Job[dict[str, float]]:
         given = settings_named(settings, getattr(self, kind))

@@ -48,10 +48,19 @@ class Snapshot:
                 )
                 for opt in session.optimizers
             ),
-            (session.state.step, session.state.epoch, session.state.batch_idx, session.state.hiddens),
+            (
+                session.state.step,
+                session.state.epoch,
+                session.state.batch_idx,
+                session.state.hiddens,
+            ),
             copy.deepcopy(session.precision.state_dict()),
             Modes.of(session.task.modules),
-            tuple((p, p.requires_grad) for module in session.task.modules for p in nn.Module.parameters(module)),
+            tuple(
+                (p, p.requires_grad)
+                for module in session.task.modules
+                for p in nn.Module.parameters(module)
+            ),
             rng.RandomState.capture(),
         )
 

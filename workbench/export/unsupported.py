@@ -22,10 +22,15 @@ def _metrics(r: ScriptSpec) -> dict[str, bool]:
     """Metrics and weights of batches that a script cannot compute; by description, whether the run has them."""
     own = [name for name in r.metrics.pairs if r.has_metrics]
     return {
-        f"metrics[{own[0]!r}] whose update takes one pair (output, target)" if own else "": bool(own),
-        "an optimizer that trains only some of the parameters of model and loss": r.trains_loss and not r.optimizers[0].whole,
-        "a metric of torchmetrics over a validation with fewer batches than there were processes": r.distributed and r.has_metrics
-        and r.metrics.lacking and r.metrics.synchronised,
+        f"metrics[{own[0]!r}] whose update takes one pair (output, target)" if own else "": bool(
+            own
+        ),
+        "an optimizer that trains only some of the parameters of model and loss": r.trains_loss
+        and not r.optimizers[0].whole,
+        "a metric of torchmetrics over a validation with fewer batches than there were processes": r.distributed
+        and r.has_metrics
+        and r.metrics.lacking
+        and r.metrics.synchronised,
         "truncated_bptt_steps with batches whose collate_fn does not keep the samples in the first dimension": r.tbptt
         and any(r.weighs(data) and not data.counts for data in r.loaders),
     }

@@ -107,7 +107,12 @@ class FitWork(BenchWork):
     """Trains, and leaves the trained weights in the model and in the run's folder."""
 
     def __init__(
-        self, task: Task, settings: Settings, start: InitialWeights, origin: StartResolver, notes: Sequence[Message] = ()
+        self,
+        task: Task,
+        settings: Settings,
+        start: InitialWeights,
+        origin: StartResolver,
+        notes: Sequence[Message] = (),
     ) -> None:
         super().__init__(task, settings)
         scheduled_searches.check(settings)

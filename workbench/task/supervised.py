@@ -146,7 +146,9 @@ class Supervised(Task):
                 "the loss returned None. Training leaves such a batch out, but a validation or a test needs a number for each: "
                 "return one where torch.is_grad_enabled() is False, or leave these samples out of its data."
             )
-        values: dict[str, Tensor | float] = {} if result is None else {f"{stage}_loss": _loss_in(result)}
+        values: dict[str, Tensor | float] = (
+            {} if result is None else {f"{stage}_loss": _loss_in(result)}
+        )
         counts = _counts(batch, target) if self.metrics else set()
         for name, metric in self.metrics.items():
             try:
@@ -168,7 +170,14 @@ class Supervised(Task):
         known = not self.metrics or self.names_its_metrics is False
         if not known or any(isinstance(metric, OverEpoch) or hasattr(metric, "items") for metric in self.epoch_metrics.values()):
             return None  # a function may return a dict with names of its own
-        names = [f"val_{name}" for name in (*(["loss"] if self._scores_loss else []), *self.metrics, *self.epoch_metrics)]
+        names = [
+            f"val_{name}"
+            for name in (
+                *(["loss"] if self._scores_loss else []),
+                *self.metrics,
+                *self.epoch_metrics,
+            )
+        ]
         return (*(name + self.suffix_of(one) for one in self.val.sets for name in names), "train_loss")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
@@ -263,7 +272,8 @@ class Supervised(Task):
             raise
 
     def _loss_of(self, output: Any, batch: Any) -> Tensor | dict[str, Tensor] | None:
-        """The loss in an output, or the sum of its losses with each by its name, as detection models of torchvision give them.
+        """The loss in an output, or the sum of its losses with each by its name, as detection
+        models of torchvision give them.
 
         None: the model gives predictions alone in a validation, which reports metrics then.
         """
@@ -297,8 +307,12 @@ class Supervised(Task):
         return Optimization(optimizer, self._schedules(optimizer, settings, updates))
 
     def _trained(self) -> list[nn.Parameter]:
-        """The parameters for the optimizer: those that `parameters()` returns, which a model may override."""
-        given = itertools.chain.from_iterable(module.parameters() for module in self.trained_modules.values())
+        """The parameters for the optimizer: those that `parameters()` returns, which a model may
+        override.
+        """
+        given = itertools.chain.from_iterable(
+            module.parameters() for module in self.trained_modules.values()
+        )
         return [*dict.fromkeys(p for p in given if p.requires_grad)]
 
     def _schedules(self, optimizer: Optimizer, settings: Settings, updates: int | None) -> tuple[Schedule, ...]:
@@ -321,10 +335,14 @@ class Supervised(Task):
 
 
 def without_unknown_texts(model: nn.Module, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The inputs by name, without texts (file names, say) that the model's forward does not take."""
+    """The inputs by name, without texts (file names, say) that the model's forward does not
+    take.
+    """
     texts = [name for name, value in inputs.items() if holds_text(value)]
     takes = parameters(model.forward) if texts else None
-    if takes is None or any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
+    if takes is None or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()
+    ):
         return inputs
     return {name: value for name, value in inputs.items() if name in takes or name not in texts}
 

@@ -353,7 +353,7 @@ def test_what_is_no_frame_is_refused_with_a_remedy_that_works(tmp_path):
     arrow = pa.Table.from_pandas(frame)
     refused((arrow, y), "train[0] is a Table", "train[0].to_pandas()", root=tmp_path)
     assert losses((arrow.to_pandas(), y), tmp_path / "b", net(3)) == expected
-    records = np.array(list(zip(*x.T)), dtype=[("a", "f4"), ("b", "f4"), ("c", "f4")])
+    records = np.array(list(zip(*x.T, strict=True)), dtype=[("a", "f4"), ("b", "f4"), ("c", "f4")])
     refused((records, y), "structured_to_unstructured(x, dtype='float32')", root=tmp_path)
     assert losses((structured_to_unstructured(records, dtype="float32"), y), tmp_path / "c", net(3)) == expected
     refused((x, pd.Series([None, *range(19)], dtype="Int64")), "some are missing", root=tmp_path)

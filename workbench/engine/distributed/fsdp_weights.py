@@ -112,12 +112,15 @@ class FSDPWeights(WholeWeights):
     # -- updates
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Give an optimizer that was made before the sharding the sharded parameters. Raises TaskError where its state does not show them."""
+        """Give an optimizer that was made before the sharding the sharded parameters. Raises
+        TaskError where its state does not show them.
+        """
         state: Any = optimizer.state_dict()
         if not isinstance(state, Mapping) or not {"param_groups", "state"} <= state.keys():
             kind = type(optimizer).__name__
             raise TaskError(
-                f"{kind}.state_dict() has no 'state' and 'param_groups', by which sharded weights (FSDP) find the state of each parameter: take "
+                f"{kind}.state_dict() has no 'state' and 'param_groups', by which sharded weights "
+                "(FSDP) find the state of each parameter: take "
                 "one optimizer with parameter groups, or a data-parallel config."
             )
         for group in optimizer.param_groups:

@@ -121,14 +121,24 @@ class _Trial:
         session = self._session
         if session.task.manual:  # with manual optimization an error shows only in a whole update
             with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step depends on the learning rates
-                _explained("training_step", _Tried("train", batch, session.task.train), lambda: take_update(session, self._window(batch)))
+                _explained(
+                    "training_step",
+                    _Tried("train", batch, session.task.train),
+                    lambda: take_update(session, self._window(batch)),
+                )
             return
         if session.hooks.within:  # training_step may rely on the hooks before it
             try:
-                _explained("training_step or a hook of its update", _Tried("train", batch, session.task.train), lambda: take_update(session, self._window(batch)))
+                _explained(
+                    "training_step or a hook of its update",
+                    _Tried("train", batch, session.task.train),
+                    lambda: take_update(session, self._window(batch)),
+                )
             except NonFiniteError as error:
                 if session.settings.on_nonfinite == "stop":
-                    raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error
+                    raise TaskError(
+                        f"of the first {sample_count(batch)} samples, {error}"
+                    ) from error
             return
         for opt in session.optimizers.turn(session.state.step):
             with session.optimizers.only(opt):
@@ -136,7 +146,11 @@ class _Trial:
 
     def _evaluate(self, opt: OptimizerHandle, batch: Any) -> None:
         session = self._session
-        loss = _explained("the model or the loss", _Tried("train", batch, session.task.train), lambda: self._loss(opt, batch))
+        loss = _explained(
+            "the model or the loss",
+            _Tried("train", batch, session.task.train),
+            lambda: self._loss(opt, batch),
+        )
         if loss is None:
             return
         if not loss.requires_grad:
@@ -148,7 +162,12 @@ class _Trial:
             )
         _warn_of_outside_parameters(session.task, session.optimizers, loss)
         _explained("backward", _Tried("train", batch, session.task.train), lambda: loss.backward())
-        trained = [p for module in session.task.modules for p in nn.Module.parameters(module) if p.requires_grad]
+        trained = [
+            p
+            for module in session.task.modules
+            for p in nn.Module.parameters(module)
+            if p.requires_grad
+        ]
         session.task.partial = any(p.grad is None for p in trained)
         for name, parameter in session.parameters.items():
             if parameter.grad is not None and parameter.grad.is_sparse:
@@ -243,10 +262,21 @@ def _warn_of_outside_parameters(task: Task, optimizers: Sequence[OptimizerHandle
 
 
 def _warn_of_unowned(session: Session) -> None:
-    """Warn of parameters that get a gradient and belong to no optimizer, but for those that an overridden `parameters()` leaves out."""
-    owned = {id(p) for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]}
+    """Warn of parameters that get a gradient and belong to no optimizer, but for those that an
+    overridden `parameters()` leaves out.
+    """
+    owned = {
+        id(p)
+        for opt in session.optimizers
+        for group in opt.optimizer.param_groups
+        for p in group["params"]
+    }
     meant = {id(p) for module in session.task.modules for p in module.parameters()}
-    found = [name for name, p in session.parameters.items() if p.grad is not None and id(p) in meant - owned]
+    found = [
+        name
+        for name, p in session.parameters.items()
+        if p.grad is not None and id(p) in meant - owned
+    ]
     if found:
         names = ", ".join(map(repr, found[:3])) + (", …" if len(found) > 3 else "")
         which = f"{len(found)} parameters ({names}) get gradients and are" if len(found) > 1 else f"the parameter {names} gets a gradient and is"
@@ -273,7 +303,8 @@ def _explained(what: str, tried: _Tried, call: Any) -> Any:
     except Exception as error:
         remedy = explain_batch_error(error, tried.batch, check=tried.name != "train") or _TWO
         raise TaskError(
-            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}. {remedy}{tried.remedy()}{_noted(error, remedy)}"
+            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with "
+            f"{_said(error)}. {remedy}{tried.remedy()}{_noted(error, remedy)}"
         ) from error
 
 

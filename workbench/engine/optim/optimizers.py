@@ -150,8 +150,12 @@ def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
 
 
 def _add_hooks(optimizer: Optimizer) -> None:
-    """Give an optimizer that joins others, and does not call `Optimizer.__init__`, what torch's optimizers have besides groups and state."""
-    if type(optimizer).state_dict is not Optimizer.state_dict and "_optimizer_step_pre_hooks" not in vars(optimizer):
+    """Give an optimizer that joins others, and does not call `Optimizer.__init__`, what torch's
+    optimizers have besides groups and state.
+    """
+    if type(
+        optimizer
+    ).state_dict is not Optimizer.state_dict and "_optimizer_step_pre_hooks" not in vars(optimizer):
         vars(optimizer).setdefault("defaults", {})
         Optimizer.__setstate__(optimizer, {})
 

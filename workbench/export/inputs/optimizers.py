@@ -63,7 +63,13 @@ def _of_object(task: LightningTask, listed: Sequence[Optimization]) -> tuple[Opt
     custom = task.manual or own_method(task.module, "lr_scheduler_step") is not None
     for place, entry, monitor in schedulers:
         made = schedule_of(
-            entry, "configure_optimizers() returned", interval="epoch", monitor=monitor, watches=not task.manual, custom=custom, by_batches=True
+            entry,
+            "configure_optimizers() returned",
+            interval="epoch",
+            monitor=monitor,
+            watches=not task.manual,
+            custom=custom,
+            by_batches=True,
         )
         number = next(n for n, (_, optimizer) in enumerate(optimizers) if optimizer is made.scheduler.optimizer)
         own[number].append(_schedule(place + _inside(entry), made))

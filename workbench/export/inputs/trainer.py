@@ -59,7 +59,8 @@ def refuse_missing(asked: frozenset[str]) -> None:
     missing = sorted(asked & MISSING)
     if missing:
         raise ExportError(
-            f"the code asks for self.trainer.{', self.trainer.'.join(missing)}, which no script has yet: for a LightningModule, "
+            f"the code asks for self.trainer.{', self.trainer.'.join(missing)}, which no script "
+            "has yet: for a LightningModule, "
             "format='lightning' writes a script with Lightning's own Trainer."
         )
 

@@ -109,22 +109,51 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
         "returned": names,
         "forward_gives": _forward_gives(r, names),
         "forward_call": _forward_call(r),
-        "taken_too": ["of_batch" if name == "loss_parts" and several_batches else name if name in needed else "_" for name in names[1:]],
+        "taken_too": [
+            "of_batch"
+            if name == "loss_parts" and several_batches
+            else name
+            if name in needed
+            else "_"
+            for name in names[1:]
+        ],
         "marked_part": _marked_part(r),
         "in_result": _in_result(r, names),
         "in_turns": in_turns,
-        "noted_parts": ("(value, _)" if several_batches else "value") + " in " + ("all_parts" if in_turns else "loss_parts"),
+        "noted_parts": ("(value, _)" if several_batches else "value")
+        + " in "
+        + ("all_parts" if in_turns else "loss_parts"),
         "gives_loss_alone": set(names[1:]) <= {"output", "target"},
         "splits": r.hooks is not None and r.hooks.splits,
         "item": item,
         "within": f"({item})" if "," in item else item,
         "only_batch": ", ".join("batch" if name == "batch" else "_" for name in item.split(", ")),
-        "samples_in_batch": " * ".join([*([data.samples_in(r, r.train)] if r.mean else []), *([r.train.steps] if r.tbptt else [])]),
+        "samples_in_batch": " * ".join(
+            [
+                *([data.samples_in(r, r.train)] if r.mean else []),
+                *([r.train.steps] if r.tbptt else []),
+            ]
+        ),
         "steps_apart": steps_apart,
-        "trained_module": "training" if r.trains_loss or steps_apart else "network" if r.hooks is None else "TrainingStep(network)",
-        "holds_graph": not (r.distributed or r.accumulates or r.several or r.closure or r.manual or r.owns("optimizer_step")),
+        "trained_module": "training"
+        if r.trains_loss or steps_apart
+        else "network"
+        if r.hooks is None
+        else "TrainingStep(network)",
+        "holds_graph": not (
+            r.distributed
+            or r.accumulates
+            or r.several
+            or r.closure
+            or r.manual
+            or r.owns("optimizer_step")
+        ),
         "alone": "network" if r.hooks is None and not r.trains_loss else "training",
-        "evaluated": "window" if r.accumulates else "number, batch" if r.uses_batch_idx else "batch",
+        "evaluated": "window"
+        if r.accumulates
+        else "number, batch"
+        if r.uses_batch_idx
+        else "batch",
         "readies": r.clips or r.owns("on_before_optimizer_step", "configure_gradient_clipping"),
         "clip_arguments": (f"gradient_clip_val={clips}", f"gradient_clip_algorithm={algorithm}"),
         "optimizer_step_arguments": _optimizer_step_arguments(r),

@@ -107,7 +107,9 @@ class CallSite:
     problem: str | None = None
     """Why there is no source to slice."""
     given: frozenset[str] = frozenset()
-    """The names of the objects that the Workbench was given, of which the call may name some only in `**kwargs`."""
+    """The names of the objects that the Workbench was given, of which the call may name some only
+    in `**kwargs`.
+    """
     module: str = ""
     """The name of the module that made it."""
     around: tuple[Frame, ...] = ()
@@ -119,7 +121,8 @@ class CallSite:
 
     @classmethod
     def capture(cls, frame: FrameType, given: Iterable[str] = ()) -> CallSite:
-        """The call site of the function that runs in `frame`, a caller of Workbench. It never raises an error.
+        """The call site of the function that runs in `frame`, a caller of Workbench. It never
+        raises an error.
 
         given: the names of the objects that it gave.
         """

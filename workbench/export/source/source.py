@@ -122,7 +122,9 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
             writer.write(each)
     edits = tuple(wanted.attributes)
     def text_of(name: str, node: ast.expr) -> str:
-        return source_text.cut_expression(source, node, joined(edits if name in CODE_ARGUMENTS else (), secrets.edits(node)))
+        return source_text.cut_expression(
+            source, node, joined(edits if name in CODE_ARGUMENTS else (), secrets.edits(node))
+        )
 
     arguments = {name: text_of(name, node) for name, node in given.items() if name not in places}
     for name, (containers, place) in places.items():
@@ -195,7 +197,8 @@ def _sources(pieces: Iterable[Piece]) -> list[Source]:
 def _arguments(
     call: ast.Call, source: Source, objects: Collection[str]
 ) -> tuple[dict[str, ast.expr], dict[str, tuple[list[ast.expr], str]]]:
-    """The expressions of the call by parameter name; and, for an argument that a container gives, the container and the place, '["train"]'.
+    """The expressions of the call by parameter name; and, for an argument that a container gives,
+    the container and the place, '["train"]'.
 
     objects: the names of the objects that the call gave, some of them perhaps only in `**kwargs`. The settings in it are in the record.
     """
@@ -223,7 +226,9 @@ def _arguments(
     for name in CODE_ARGUMENTS:
         if name in objects and name not in found:
             containers = [_readable_again(value, "**", where) for value in unpacked]
-            found[name] = containers[0] if len(containers) == 1 else ast.Tuple(containers, ast.Load())
+            found[name] = (
+                containers[0] if len(containers) == 1 else ast.Tuple(containers, ast.Load())
+            )
             places[name] = containers, f'["{name}"]'
     for name in set(found) & set(CODE_ARGUMENTS):
         for part in own_level(found[name]):
@@ -241,22 +246,36 @@ def _arguments(
 
 
 def _keywords(keywords: Iterable[ast.keyword]) -> Iterator[tuple[str | None, ast.expr]]:
-    """The named arguments, those of a dict that is written in the call among them; and with None, expressions of other dicts."""
+    """The named arguments, those of a dict that is written in the call among them; and with None,
+    expressions of other dicts.
+    """
     for keyword in keywords:
         value = keyword.value
         if keyword.arg is not None:
             yield keyword.arg, value
-        elif isinstance(value, ast.Dict) and all(key is None or isinstance(key, ast.Constant) for key in value.keys):
+        elif isinstance(value, ast.Dict) and all(
+            key is None or isinstance(key, ast.Constant) for key in value.keys
+        ):
             pairs = zip(value.keys, value.values, strict=True)
-            yield from _keywords(ast.keyword(str(key.value) if isinstance(key, ast.Constant) else None, part) for key, part in pairs)
-        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "dict" and not value.args:
+            yield from _keywords(
+                ast.keyword(str(key.value) if isinstance(key, ast.Constant) else None, part)
+                for key, part in pairs
+            )
+        elif (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Name)
+            and value.func.id == "dict"
+            and not value.args
+        ):
             yield from _keywords(value.keywords)
         else:
             yield None, value
 
 
 def _readable_again(value: ast.expr, stars: str, where: str) -> ast.expr:
-    """The expression of a container, where reading it once for each argument gives the same; ExportError for another."""
+    """The expression of a container, where reading it once for each argument gives the same;
+    ExportError for another.
+    """
     inner = value
     while isinstance(inner, (ast.Attribute, ast.Subscript)):
         inner = inner.value
@@ -264,7 +283,8 @@ def _readable_again(value: ast.expr, stars: str, where: str) -> ast.expr:
         return value
     text = ast.unparse(value)
     raise ExportError(
-        f"`{stars}{text}` in the Workbench call ({where}) would be made anew for each argument. Give it a name before, `given = {text}`, and write "
+        f"`{stars}{text}` in the Workbench call ({where}) would be made anew for each argument. "
+        f"Give it a name before, `given = {text}`, and write "
         f"`{stars}given`; then fit again and export that run."
     )
 

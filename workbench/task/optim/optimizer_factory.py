@@ -101,8 +101,10 @@ class OptimizerFactory:
         if not isinstance(optimizer, Optimizer):
             kind = type(optimizer).__name__
             raise TaskError(
-                f"optimizer(params, lr=…) returned a {kind}, no torch.optim.Optimizer: let {kind} inherit from it; where it joins several "
-                "optimizers, give one for each part of the model, optimizer={'body': torch.optim.SGD, 'head': torch.optim.AdamW}."
+                f"optimizer(params, lr=…) returned a {kind}, no torch.optim.Optimizer: let {kind} "
+                "inherit from it; where it joins several "
+                "optimizers, give one for each part of the model, optimizer={'body': "
+                "torch.optim.SGD, 'head': torch.optim.AdamW}."
             )
         return optimizer
 

@@ -28,7 +28,9 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     inner = _inner(optimizer)
     shares = [one for one in inner.values() if one.param_groups is optimizer.param_groups]
     joined = _joined(optimizer)
-    own = {name: value for name, value in state.items() if name != INNER} if INNER in state else state
+    own: Any = (
+        {name: value for name, value in state.items() if name != INNER} if INNER in state else state
+    )
     optimizer.load_state_dict(own)
     if type(optimizer).load_state_dict is Optimizer.load_state_dict:
         _load_as_it_was(optimizer, own)
@@ -46,7 +48,9 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def _joined(optimizer: Optimizer) -> list[tuple[int, Optimizer, int, dict[str, Any]]]:
-    """The parameter groups that an optimizer shares with inner ones: its number, the inner optimizer, its place there, the group."""
+    """The parameter groups that an optimizer shares with inner ones: its number, the inner
+    optimizer, its place there, the group.
+    """
     numbers = {id(group): number for number, group in enumerate(optimizer.param_groups)}
     return [
         (numbers[id(group)], inner, place, group)
@@ -57,7 +61,9 @@ def _joined(optimizer: Optimizer) -> list[tuple[int, Optimizer, int, dict[str, A
 
 
 def _inner(optimizer: Optimizer) -> dict[str, Optimizer]:
-    """The inner optimizers whose state an optimizer leaves out; none if it has a `state_dict` of its own."""
+    """The inner optimizers whose state an optimizer leaves out; none if it has a `state_dict` of
+    its own.
+    """
     return _held(optimizer) if type(optimizer).state_dict is Optimizer.state_dict else {}
 
 
