@@ -208,6 +208,8 @@ def test_length_is_ten_epochs_when_nothing_is_said() -> None:
     assert Settings().epochs == 10
     assert Settings.make(max_steps=5).epochs is None
     assert Settings.make(max_epochs=3, max_steps=5).epochs == 3
+    assert Settings.make(max_epochs=0).epochs == 0
+    assert Settings.make(max_epochs=-1).epochs is None
 
 
 def test_settings_read_back_from_plain_data() -> None:

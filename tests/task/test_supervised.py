@@ -472,3 +472,187 @@ def test_a_loss_that_is_none_in_a_validation_is_explained(tmp_path):
     made = wb.Workbench(nn.Linear(5, 3), train=(x, y), val=(x, y), loss=some, batch_size=2, max_epochs=1, root=tmp_path, accelerator="cpu")
     with made, pytest.raises(TaskError, match=r"the loss returned None.*a number for each: return one where torch.is_grad_enabled\(\) is False"):
         made.fit().result()
+
+
+# -- parameters() of the model's own
+
+
+class HeadOnly(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+    def parameters(self, recurse=True):
+        return self.head.parameters(recurse)
+
+
+def test_an_overridden_parameters_decides_what_is_trained(tmp_path, recwarn):
+    model, twin = HeadOnly(), HeadOnly()
+    settings = {"batch_size": 20, "max_steps": 4, "lr": 0.1, "accelerator": "cpu", "root": tmp_path, "shuffle": False}
+    with wb.Workbench(model, train=labelled(20), loss=F.cross_entropy, optimizer=torch.optim.SGD, **settings) as b:
+        run = b.fit().result()
+    assert not [w for w in recwarn if "optimizer" in str(w.message)], "the class says so itself"
+    optimizer, (x, y) = torch.optim.SGD(twin.parameters(), lr=0.1), labelled(20).tensors
+    for loss in run.history["loss"]:
+        own = F.cross_entropy(twin(x), y)
+        assert own.item() == loss
+        optimizer.zero_grad()
+        own.backward()
+        optimizer.step()
+    same_weights(model, twin)
+
+
+def test_parameters_that_are_groups_are_refused_with_a_remedy_that_works(tmp_path):
+    class Groups(HeadOnly):
+        def parameter_groups(self):
+            return [{"params": self.body.parameters(), "lr": 0.01}, {"params": self.head.parameters()}]
+
+        parameters = nn.Module.parameters
+
+    class Wrong(Groups):
+        def parameters(self, recurse=True):
+            return self.parameter_groups()
+
+    with pytest.raises(TaskError, match=r"Wrong.parameters\(\) returns parameter groups.*model.parameter_groups\(\), lr=lr"):
+        task(Wrong())
+    model = Groups()
+    settings = {"max_steps": 2, "lr": 0.1, "accelerator": "cpu", "root": tmp_path}
+    with wb.Workbench(
+        model, train=labelled(), loss=F.cross_entropy, optimizer=lambda params, lr: torch.optim.SGD(model.parameter_groups(), lr=lr), **settings
+    ) as b:
+        assert len(b.fit().result().history["loss"]) == 2
+
+
+# -- more in a batch than the model takes
+
+
+def test_texts_that_forward_does_not_take_are_left_out(tmp_path):
+    x, y = labelled(20).tensors
+    samples = [{"input": one, "label": label, "path": f"{n}.png"} for n, (one, label) in enumerate(zip(x, y, strict=True))]
+    settings = {"loss": F.cross_entropy, "accelerator": "cpu", "max_epochs": 2, "batch_size": 4, "root": tmp_path}
+    losses = []
+    for data in (labelled(20), samples):
+        with wb.Workbench(twin_of(plain_net()), train=data, val=data, **settings) as b:
+            losses.append(list(b.fit().result().history["loss"]))
+    assert losses[0] == losses[1]
+
+    class Sees(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.seen = nn.Linear(6, 3), []
+
+        def forward(self, input, path):
+            self.seen.extend(path)
+            return self.net(input)
+
+    model = Sees()
+    t = task(model, train=samples)
+    t.training_step(default_collate(samples[:2]), 0)
+    assert model.seen == ["0.png", "1.png"]
+
+
+def test_numbers_that_forward_does_not_take_are_refused_with_a_remedy():
+    x, y = labelled(4).tensors
+    with pytest.raises(TaskError, match=r"Linear.forward\(input\) does not take 'idx' of the batch: leave it out .* or let forward take it, idx=None"):
+        task(nn.Linear(6, 3)).training_step({"input": x, "y": y, "idx": y, "path": ["a"] * 4}, 0)
+    with pytest.raises(TaskError, match=r"takes 'input', and the batch has 'inputs': rename it"):
+        task(nn.Linear(6, 3)).training_step({"inputs": x, "y": y}, 0)
+    with pytest.raises(TaskError, match=r"a batch has 3 parts: .*default_collate\(\[\(x, y\) for x, y, \*_ in samples\]\)"):
+        task(nn.Linear(6, 3)).training_step((x, y, ["a"] * 4), 0)
+
+
+@pytest.mark.parametrize("loss", [nn.TripletMarginLoss(), F.triplet_margin_loss, nn.CosineEmbeddingLoss(), nn.CTCLoss()])
+def test_a_loss_of_more_than_output_and_target_is_refused_with_a_remedy_that_works(loss, tmp_path):
+    with pytest.raises(TaskError, match=r"is called as loss\(output, target\)\. Leave loss= out.*\{'loss': the_loss"):
+        task(nn.Linear(6, 3), loss=loss)
+
+
+class Triplets(nn.Module):
+    """The remedy, as the message has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.loss = plain_net(), nn.TripletMarginLoss()
+
+    def forward(self, anchor, positive, negative):
+        return {"loss": self.loss(self.net(anchor), self.net(positive), self.net(negative))}
+
+
+def test_triplets(tmp_path):
+    x = labelled(20).tensors[0]
+    with wb.Workbench(Triplets(), train=(x, x + 0.1, -x), val=(x, x + 0.1, -x), max_epochs=1, accelerator="cpu", root=tmp_path, batch_size=4) as b:
+        assert b.fit().result().metrics["val_loss"] > 0
+
+
+# -- detection, as torchvision has it
+
+
+class Detector(nn.Module):
+    """Its losses by name in train mode, predictions in eval mode; images of different sizes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images, targets=None):
+        found = [self.net(image[None]).mean((2, 3)) for image in images]
+        if not self.training:
+            return [{"boxes": boxes} for boxes in found]
+        near = [F.l1_loss(boxes, target["boxes"]) for boxes, target in zip(found, targets, strict=True)]
+        return {"loss_box": torch.stack(near).mean(), "loss_size": torch.stack(found).square().mean()}
+
+
+class Distance:
+    def reset(self):
+        self.seen = []
+
+    def update(self, predictions, targets):
+        self.seen += [F.l1_loss(p["boxes"], t["boxes"]) for p, t in zip(predictions, targets, strict=True)]
+
+    def compute(self):
+        return torch.stack(self.seen).mean()
+
+
+def pictures():
+    g = torch.Generator().manual_seed(0)
+    return [(torch.rand(3, 8 + n % 3, 9, generator=g), {"boxes": torch.rand(1, 4, generator=g)}) for n in range(8)]
+
+
+def in_lists(samples):
+    return tuple(zip(*samples, strict=True))
+
+
+def test_a_detection_model_gives_its_losses_and_its_predictions(tmp_path):
+    model, twin = Detector(), Detector()
+    given = {"train": pictures(), "collate_fn": in_lists, "batch_size": 4, "lr": 0.1, "shuffle": False, "max_epochs": 2, "accelerator": "cpu"}
+    given |= {"optimizer": torch.optim.SGD, "root": tmp_path}
+    with wb.Workbench(model, val=pictures(), metrics={"map": Distance()}, **given) as b:
+        run = b.fit().result()
+        assert [len(one) for one in b.predict(pictures()).result()] == [4, 4]
+    assert "val_loss" not in run.metrics
+    assert {"loss_box", "loss_size", "val_map"} <= run.metrics.keys()
+    optimizer, losses = torch.optim.SGD(twin.parameters(), lr=0.1), []
+    for images, targets in [*DataLoader(pictures(), 4, collate_fn=in_lists)] * 2:
+        loss = sum(twin(images, targets).values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert list(run.history["loss"]) == losses
+    with pytest.raises(TaskError, match=r"in eval mode .* has no \.loss.*give metrics=\{'map'.*or leave val out"):
+        wb.Workbench(Detector(), val=pictures(), **given)
+
+
+def test_a_dict_with_more_than_losses_is_no_sum_of_losses(tmp_path):
+    class Both(Detector):
+        def forward(self, images, targets=None):
+            losses = super().forward(images, targets)
+            return {**losses, "accuracy": torch.tensor(0.5)} if self.training else losses
+
+    with pytest.raises(TaskError, match=r"has no \.loss.*or nothing but losses by name"):
+        wb.Workbench(Both(), train=pictures(), collate_fn=in_lists, batch_size=4, accelerator="cpu", root=tmp_path)

@@ -31,8 +31,9 @@ from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
-from workbench.events import Annotated, Called, Compared, Deleted, Shown
+from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
 from workbench.export.file_format import ENDINGS, ExportOptions, Format
+from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
@@ -137,7 +138,14 @@ class Workbench(Searches):
         **settings: Unpack[SettingsKwargs],
     ) -> None:
         refuse_unnamed(model, unnamed)
-        self._site = CallSite.capture(sys._getframe(1))
+        objects = {
+            "model": model, "train": train, "val": val, "test": test, "loss": loss, "scheduler": scheduler, "metrics": metrics,
+            "optimizer": None if optimizer is torch.optim.AdamW else optimizer, "collate_fn": collate_fn,
+            "val_collate_fn": val_collate_fn, "avg_fn": avg_fn, "should_update": should_update,
+        }  # fmt: skip
+        self._site = CallSite.capture(
+            sys._getframe(1), [name for name, value in objects.items() if value is not None]
+        )
         self._sites: dict[str, CallSite] = {}  # of each fit
         given = settings_named(settings, type(self), "Workbench")
         Settings.make(**given)  # a bad value is refused before anything is tried
@@ -216,7 +224,9 @@ class Workbench(Searches):
         refuse_unfit(self._task, chosen)
         refuse_without_effect(self._task, chosen, {*self._waiting, *given})
         self._task.refuse_unused(given)
-        work = jobs.FitWork(self._task, chosen, self._start, origin)
+        work = jobs.FitWork(
+            self._task, chosen, self._start, origin, [] if self._sites else self._export_notes()
+        )
         site = self._site.until(sys._getframe(1), self)
         job = self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
         self._sites[job.id] = replace(site, before=self._jobs_before.pop(job))
@@ -251,6 +261,15 @@ class Workbench(Searches):
         work = jobs.AssignmentWork(PredictAssignment(self._task, chosen, spec), self._start)
         positional = () if data is None else (Name("data"),)
         return self._submit("predict", chosen, given, work, lambda job: work.value or [], positional=positional)
+
+    def _export_notes(self) -> list[Message]:
+        """The message, before the first fit, that its runs cannot be exported as a script."""
+        why = refusal(self._task)
+        return (
+            [Message(f"bench.export cannot write a script of this bench's runs: {why}", "info")]
+            if why
+            else []
+        )
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: Mapping[str, Any]) -> Job[dict[str, float]]:
         given = settings_named(settings, getattr(self, kind))

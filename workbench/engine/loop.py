@@ -148,7 +148,7 @@ class _Fit:
     def epochs(self, at_epoch: AtEpoch) -> Iterator[int]:
         """Yield the epochs until the fit ends, each after the searches that are scheduled for its start."""
         session, state = self.session, self.session.state
-        if self.stopped:
+        if self.stopped or (not state.resumed and self.over(state.epoch)):  # as in Lightning
             return
         with self._without_new_draws():
             session.hooks.train_started()
@@ -436,7 +436,8 @@ def _restored_groups(optimizers: Sequence[OptimizerHandle]) -> Iterator[None]:
             group.clear()
             group.update(kept)
         there[:] = [*groups, *added]
-        opt.optimizer.param_groups = there  # a hook may have replaced the list
+        if [*map(id, opt.optimizer.param_groups)] != [*map(id, there)]:
+            opt.optimizer.param_groups = there  # a hook has replaced the list
 
 
 def _parameters(groups: Sequence[Mapping[str, Any]]) -> str:

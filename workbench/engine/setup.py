@@ -63,7 +63,7 @@ def open_session(
 
 
 def _parameters(task: Task) -> list[torch.nn.Parameter]:
-    return [p for module in task.modules for p in module.parameters()]
+    return [p for module in task.modules for p in torch.nn.Module.parameters(module)]
 
 
 @contextlib.contextmanager

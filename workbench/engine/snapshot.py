@@ -23,7 +23,7 @@ class Snapshot:
 
     session: Session
     weights: WeightsCopy
-    optimizers: tuple[tuple[dict[str, Any], tuple[dict[str, Any], ...], float, int], ...]
+    optimizers: tuple[tuple[int, dict[str, Any], tuple[dict[str, Any], ...], float, int], ...]
     counters: tuple[int, int, int, dict[int, Any]]
     scaler: dict[str, Any]
     modes: Modes
@@ -39,6 +39,7 @@ class Snapshot:
             WeightsCopy.of(session.task, callbacks=True),
             tuple(
                 (
+                    len(opt.optimizer.param_groups),
                     copy.deepcopy(state_of(opt.optimizer)),
                     tuple(copy.deepcopy(s.scheduler.state_dict()) for s in opt.schedules),
                     opt.base_lr,
@@ -46,10 +47,19 @@ class Snapshot:
                 )
                 for opt in session.optimizers
             ),
-            (session.state.step, session.state.epoch, session.state.batch_idx, session.state.hiddens),
+            (
+                session.state.step,
+                session.state.epoch,
+                session.state.batch_idx,
+                session.state.hiddens,
+            ),
             copy.deepcopy(session.precision.state_dict()),
             Modes.of(session.task.modules),
-            tuple((p, p.requires_grad) for module in session.task.modules for p in module.parameters()),
+            tuple(
+                (p, p.requires_grad)
+                for module in session.task.modules
+                for p in nn.Module.parameters(module)
+            ),
             rng.RandomState.capture(),
         )
 
@@ -59,10 +69,10 @@ class Snapshot:
         try:
             self.modes.restore()  # first: a train() of the user's may change weights
             self.weights.put(session.task, searched=True)
-            for opt, (state, schedules, base_lr, taken) in zip(
+            for opt, (groups, state, schedules, base_lr, taken) in zip(
                 session.optimizers, self.optimizers, strict=True
             ):
-                del opt.optimizer.param_groups[len(state["param_groups"]) :]  # which a hook has added since
+                del opt.optimizer.param_groups[groups:]  # which a hook has added since
                 load_state(opt.optimizer, state)
                 for schedule, its in zip(opt.schedules, schedules, strict=True):
                     schedule.scheduler.load_state_dict(its)

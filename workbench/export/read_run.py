@@ -38,6 +38,7 @@ from workbench.export.inputs.module_readers import reads_modules
 from workbench.export.inputs.optimizers import optimizers_of
 from workbench.export.inputs.saved_data import SavedData, check_unchanged
 from workbench.export.inputs.step import step_of
+from workbench.export.inputs.task import check_task
 from workbench.export.inputs.trainer import reads
 from workbench.export.resume_points import epoch_ends_of, resume_points_of
 from workbench.export.script_spec import ScriptSpec
@@ -78,7 +79,7 @@ def script_spec_of(
     resume_points = resume_points_of(run)
     _check_start(run, tensors_of(task.trained_modules))
     _check_settings(run.settings)
-    _check_task(task)
+    check_task(task)
     sliced = slice_call(site, frozenset() if data_file is None else _DATA)
     sliced = with_plain_base(sliced, task) if plain else sliced
     if isinstance(task, Supervised) and task.one_collection:
@@ -294,22 +295,6 @@ def _followed(run: Run) -> list[Changed]:
 
 
 # ---- the task ---------------------------------------------------------------------------------------------------
-
-
-def _check_task(task: Task) -> None:
-    if not isinstance(task, (Supervised, LightningTask)):
-        raise ExportError(f"model={type(task).__name__} is a Task of its own kind, which cannot be exported yet.")
-    if task.train is None:
-        raise ExportError("the bench has no training data to export.")
-    model, *others = task.trained_modules.values()
-    if any(id(p) in set(map(id, model.parameters())) for other in others for p in other.parameters()):
-        raise ExportError("the loss has parameters of its own and shares others with the model, which cannot be exported yet.")
-    if isinstance(task, LightningTask) and task.hooks.objects:
-        names = ", ".join(type(one).__name__ for one in task.hooks.objects)
-        raise ExportError(f"callbacks=: export does not support callbacks with hooks ({names}): write what they do in the module's own hooks.")
-    if isinstance(task, LightningTask) and task.model is not task.module:
-        name = type(task.module).__name__
-        raise ExportError(f"model={name} is not an nn.Module: make it one (class {name}(nn.Module)) to export it.")
 
 
 @contextlib.contextmanager

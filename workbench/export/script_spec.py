@@ -328,10 +328,16 @@ class ScriptSpec:
             "the optimizer evaluates the loss again": self.closure,
             "batches are split in time": self.tbptt,
             "an update may be left out": self.settings.on_nonfinite == "skip",
+            "the samples of a stream's batches are counted": any(
+                d.kind == "stream" and self.counts(d) for d in self.loaders
+            )
+            and not self.distributed,
             "batches may be left out": self.may_skip_batches or self.train.empty,
             "batches say how much they count": self.reports_weight,
-            "the model changes which parameters are trained": self.lightning.freezes and not self.distributed,
-            "batch-norm statistics are collected anew": self.refreshes_batch_norm and not self.distributed,
+            "the model changes which parameters are trained": self.lightning.freezes
+            and not self.distributed,
+            "batch-norm statistics are collected anew": self.refreshes_batch_norm
+            and not self.distributed,
         }
         return next((why for why, holds in reasons.items() if holds), "")
 
@@ -438,6 +444,17 @@ class ScriptSpec:
         if data is self.train:
             return bool(self.logged.in_epochs) or (self.mean and (self.accumulates or self.distributed) and not self.step.reports_weight)
         return self.validates and not (self.step.reports_weight if self.hooks is None else self.lightning.weighs)
+
+    def counts(self, data: Data) -> bool:
+        """Whether the loader of this data notes of how many samples a batch was made, which its
+        collate function may not show.
+        """
+        return (
+            data.collate is not None
+            and data.kind != "batches"
+            and not self.tbptt
+            and self.weighs(data)
+        )
 
     @property
     def tries_validation(self) -> bool:

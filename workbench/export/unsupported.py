@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import WITHIN
+from workbench.export.inputs.trainer import refuse_missing
 from workbench.export.program.hooks import asks
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.supported import LENGTHS
@@ -11,6 +12,7 @@ from workbench.export.supported import LENGTHS
 
 def refuse(r: ScriptSpec) -> None:
     """Raise ExportError for the first feature of the run that no script supports yet."""
+    refuse_missing(r.lightning.asks)
     for what, there in {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r), **_metrics(r)}.items():
         if there:
             raise ExportError(f"export does not support {what} yet.")
@@ -19,15 +21,18 @@ def refuse(r: ScriptSpec) -> None:
 def _metrics(r: ScriptSpec) -> dict[str, bool]:
     """Metrics and weights of batches that a script cannot compute; by description, whether the run has them."""
     own = [name for name in r.metrics.pairs if r.has_metrics]
-    counted = "return {'loss': …, 'weight': n} from the loss" if r.hooks is None else "give the batch an attribute batch_size, their number"
     return {
-        f"metrics[{own[0]!r}] whose update takes one pair (output, target)" if own else "": bool(own),
-        "an optimizer that trains only some of the parameters of model and loss": r.trains_loss and not r.optimizers[0].whole,
-        "a metric of torchmetrics over a validation with fewer batches than there were processes": r.distributed and r.has_metrics
-        and r.metrics.lacking and r.metrics.synchronised,
-        f"batches whose collate_fn does not keep the samples in the first dimension ({counted})": any(
-            r.weighs(data) and not data.counts for data in r.loaders
+        f"metrics[{own[0]!r}] whose update takes one pair (output, target)" if own else "": bool(
+            own
         ),
+        "an optimizer that trains only some of the parameters of model and loss": r.trains_loss
+        and not r.optimizers[0].whole,
+        "a metric of torchmetrics over a validation with fewer batches than there were processes": r.distributed
+        and r.has_metrics
+        and r.metrics.lacking
+        and r.metrics.synchronised,
+        "truncated_bptt_steps with batches whose collate_fn does not keep the samples in the first dimension": r.tbptt
+        and any(r.weighs(data) and not data.counts for data in r.loaders),
     }
 
 

@@ -107,18 +107,26 @@ class BenchWork(abc.ABC):
 class FitWork(BenchWork):
     """Trains, and leaves the trained weights in the model and in the run's folder."""
 
-    def __init__(self, task: Task, settings: Settings, start: InitialWeights, origin: StartResolver) -> None:
+    def __init__(
+        self,
+        task: Task,
+        settings: Settings,
+        start: InitialWeights,
+        origin: StartResolver,
+        notes: Sequence[Message] = (),
+    ) -> None:
         super().__init__(task, settings)
         scheduled_searches.check(settings)
         self._start = start
         self._origin = origin
+        self._notes = notes
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         on = self._origin.resolve(self._start.untouched_since)
         self.settings = self._origin.asked if on is None else on.settings
         scheduled_searches.check(self.settings)
         select_launcher.check(self.settings)
-        early: list[Message] = [] if self._origin.note is None else [self._origin.note]
+        early = [*self._notes, *([] if self._origin.note is None else [self._origin.note])]
         folder = self._place.folder
         with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id, resumed=on is not None):
             training = FitAssignment(

@@ -81,8 +81,6 @@ def _off_when_zero(value: object) -> object:
 def _some_epochs(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("input should be a number")
-    if value == 0:
-        raise ValueError("should be at least 1, or -1 for no limit")
     return value
 
 
@@ -153,7 +151,7 @@ class Settings(BaseModel):
     )
 
     max_epochs: Annotated[int | None, BeforeValidator(_some_epochs)] = _setting(
-        None, "Passes over the training data; -1: no limit. 10 when neither max_steps nor max_time is given.", "length",
+        None, "Passes over the training data; 0: none, so that nothing is trained; -1: no limit. 10 when neither max_steps nor max_time is given.", "length",
         "epochs", ge=-1,
     )  # fmt: skip
     min_epochs: int | None = _setting(None, "Early stopping waits for this many epochs.", "length", "epochs", ge=0)

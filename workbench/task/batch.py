@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import zlib
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from workbench.units import counted
 
+TARGETS = ("labels", "label", "targets", "target", "y")
+"""The keys under which a dict holds its target."""
 _FEW = 3
 """How many similar tensors of a list are described one by one at most."""
 _MANY = 12
@@ -194,6 +197,13 @@ def made_of_lists(batch: Any) -> tuple[str, int] | None:
         if isinstance(part, list) and part and all(isinstance(one, Tensor) and one.ndim == 1 for one in part):
             return repr(key), len(part)
     return None
+
+
+def holds_text(value: Any) -> bool:
+    """Whether a part of a batch is a text or a path, or a list of them."""
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, (str, bytes, PurePath))
 
 
 def _described(part: Tensor | PackedSequence) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from workbench.task.batch import leaves, made_of_lists
+from workbench.task.batch import TARGETS, leaves, made_of_lists
 from workbench.task.errors import TaskError
 from workbench.task.signature import parameters
 from workbench.values import shown
@@ -38,7 +38,17 @@ _FLOATS = ("but expected float", "can't be cast to the desired output type", "to
 
 
 def refuse_unusable(name: str, module: nn.Module) -> None:
-    """Raise TaskError for weights on the meta device, and for TorchScript, whose state cannot be restored."""
+    """Raise TaskError for weights on the meta device, for TorchScript, whose state cannot be
+    restored, and for parameter groups in place of
+    parameters.
+    """
+    if not all(isinstance(parameter, Tensor) for parameter in module.parameters()):
+        kind = type(module).__name__
+        raise TaskError(
+            f"{name}: {kind}.parameters() returns parameter groups, and torch's own returns "
+            "parameters: name that method otherwise, and give "
+            f"optimizer=lambda params, lr: torch.optim.AdamW(model.parameter_groups(), lr=lr)."
+        )
     empty = [path for path, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
     if empty:
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
@@ -64,6 +74,24 @@ def check_loss(loss: Any) -> None:
         refuse_unusable("loss", loss)
     if loss is not None and not callable(loss):
         raise TaskError(f"loss={shown(loss)} cannot be called: give a function of (output, target).")
+    known = (
+        parameters(loss.forward if isinstance(loss, nn.Module) else loss)
+        if loss is not None
+        else None
+    )
+    needed = [
+        p.name
+        for p in (known or {}).values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(needed) > 2:
+        raise TaskError(
+            f"loss={_name(loss)} needs {', '.join(needed)}, and a loss is called as loss(output, "
+            "target). Leave loss= out, and let the model "
+            "return it: an nn.Module around yours whose forward takes all parts of a batch, calls "
+            "your model on them, and returns "
+            "{'loss': the_loss(…)}."
+        )
 
 
 def explain_missing_loss(model: nn.Module, batch: Any) -> str:
@@ -79,7 +107,7 @@ def explain_missing_loss(model: nn.Module, batch: Any) -> str:
     unknown = [key for key in keys if key not in accepted]
     for key in unknown:
         if near := difflib.get_close_matches(key, accepted, 1):
-            return f"{called} takes {near[0]!r}, and the batch has {key!r}: {_rename(key, near[0])}."
+            return f"{called} takes {near[0]!r}, and the batch has {key!r}: {_rename(key, near[0])}, or give loss=."
     takes = f"{called}({', '.join(accepted)})"
     if len(accepted) == 1 and accepted[0] not in keys:
         return (
@@ -88,9 +116,54 @@ def explain_missing_loss(model: nn.Module, batch: Any) -> str:
         )
     if not unknown:
         return f"no loss= was given, and {takes} needs more than the batch has ({', '.join(keys)}): add loss=."
+    add = ", or add loss=" if any(key in TARGETS for key in unknown) else ""
     return (
-        f"no loss= was given, and {takes} does not take {', '.join(map(repr, unknown))} of the batch: leave it out, "
-        f"dataset.remove_columns({unknown[0]!r}) for a Hugging Face data set, or add loss=."
+        f"no loss= was given, and {takes} does not take {', '.join(map(repr, unknown))} of the batch: "
+        f"{_leave_out(unknown)}{add}."
+    )
+
+
+def explain_unknown_inputs(model: nn.Module, inputs: Any) -> str:
+    """The error where a batch has more than the model takes, by their names or in a tuple; "": it
+    has not.
+    """
+    accepted = [*(parameters(model.forward) or ())]
+    takes = f"{type(model).__name__}.forward({', '.join(accepted)})"
+    if isinstance(inputs, Mapping):
+        unknown = [str(key) for key, _ in inputs.items() if key not in accepted]
+        near = next(
+            (
+                (key, like)
+                for key in unknown
+                for like in difflib.get_close_matches(key, accepted, 1)
+                if like not in inputs
+            ),
+            None,
+        )
+        if not unknown or near is not None:
+            return (
+                ""
+                if near is None
+                else f"{takes} takes {near[1]!r}, and the batch has {near[0]!r}: {_rename(*near)}."
+            )
+        return f"{takes} does not take {', '.join(map(repr, unknown))} of the batch: {_leave_out(unknown)}."
+    if not isinstance(inputs, tuple) or len(inputs) <= len(accepted):
+        return ""
+    return (
+        f"{takes} is called with all parts of a batch but the last, its target, and a batch has "
+        f"{len(inputs) + 1} parts: leave out those that the "
+        "model does not take, collate_fn=lambda samples: default_collate([(x, y) for x, y, *_ in "
+        "samples]) with that of torch.utils.data."
+    )
+
+
+def _leave_out(keys: list[str]) -> str:
+    """The remedy for parts of a batch that the model does not take."""
+    return (
+        f"leave {'it' if len(keys) == 1 else 'them'} out of the samples "
+        f"(dataset.remove_columns({keys[0]!r}) for a Hugging Face data set), or let "
+        f"forward take {'it' if len(keys) == 1 else 'them'}, "
+        f"{', '.join(f'{key}=None' for key in keys)}"
     )
 
 
@@ -100,10 +173,27 @@ def explain_output_without_loss(model: nn.Module, output: Any, batch: Any) -> st
     near = next((key for key in ("label", "target", "targets", "y") if key in keys and "labels" not in keys), None)
     if near is not None and "labels" in (parameters(model.forward) or ()):
         called = f"{type(model).__name__}.forward"
-        return f"no loss= was given, and {called} makes one of 'labels', which the batch calls {near!r}: {_rename(near, 'labels')}."
+        return f"no loss= was given, and {called} makes one of 'labels', which the batch calls {near!r}: {_rename(near, 'labels')}, or give loss=."
+    if not model.training:
+        return (
+            f"no loss= was given, and in eval mode the model's output ({type(output).__name__}) "
+            "has no .loss, so that a validation has nothing to "
+            "report: give metrics={'map': torchmetrics.detection.MeanAveragePrecision()}, say, or "
+            "another object with update, compute and "
+            "reset; return {'loss': loss, …} from forward in eval mode, too; or leave val out."
+        )
     return (
         f"no loss= was given, and the model's output ({type(output).__name__}) has no .loss: "
-        "give loss=, for example torch.nn.functional.cross_entropy, or return {'loss': loss, …} from forward."
+        "give loss=, for example torch.nn.functional.cross_entropy, or return {'loss': loss, …} "
+        "from forward, or nothing but losses by name."
+    )
+
+
+def are_losses(output: Any) -> bool:
+    """Whether a model's output is a dict of nothing but losses: scalars, all with a gradient."""
+    values = list(output.values()) if isinstance(output, Mapping) else []
+    return bool(values) and all(
+        isinstance(value, Tensor) and value.ndim == 0 and value.requires_grad for value in values
     )
 
 
@@ -119,7 +209,9 @@ def explain_loss_error(loss: Callable[..., Any], output: Any, target: Any, error
     of_classes = _name(loss) in _OF_CLASSES or "nll_loss" in text or "scalar type long" in text or "to be long" in text or "multi-target" in text
     if of_classes and output.ndim > 1:
         return _of_classes(loss, output, target)
-    if not target.is_floating_point() and any(words in text for words in _FLOATS):
+    if (target.dtype is torch.bool and "bool" in text) or (
+        not target.is_floating_point() and any(words in text for words in _FLOATS)
+    ):
         return f"the target is {_kind(target)}, and this loss takes {_kind(output)}: {_call(loss, 'output', 'y.float()')}."
     if output.ndim != target.ndim and output.numel() == target.numel():
         return f"it was given {_shapes(output, target)}: {_one_shape(loss, output, target)}."
@@ -155,6 +247,15 @@ def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False
         if torch.float32 in types and torch.float64 not in types:
             return "Inputs and weights differ in type, and the inputs are float32: give a float64 model float64 data (x.double())."
         return "Inputs and weights differ in type: numpy makes float64; convert with x.astype('float32')."
+    if "indices" in low and "embedding" in low:
+        return "An embedding takes whole numbers, and the columns of a frame become float numbers: give them as an array, x.to_numpy()."
+    whole = [
+        name or "x"
+        for name, tensor in leaves(batch)
+        if of_types and not tensor.is_floating_point() and not tensor.is_complex()
+    ]
+    if whole and re.search(r"\b(long|int|bool|short|char)", low):
+        return f"Inputs and weights differ in type: where element {whole[0]} holds numbers for the model's weights, convert it with x.astype('float32') (x.float() of a tensor)."
     if "using a target size" in low:
         return "Output and target would be broadcast against each other: give both one shape (squeeze(-1), say)."
     if "shapes cannot be multiplied" in low or re.search(r"size mismatch,? (got|m1|mat1)|expected input( batch_size|\[| to )", low):
@@ -333,4 +434,6 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _rename(name: Any, wanted: str) -> str:
-    return f"rename it, dataset.rename_column({str(name)!r}, {wanted!r}) for a Hugging Face data set, or give loss="
+    return (
+        f"rename it, dataset.rename_column({str(name)!r}, {wanted!r}) for a Hugging Face data set"
+    )

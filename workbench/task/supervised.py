@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 
 from workbench.settings import Settings
 from workbench.task import hints
-from workbench.task.batch import is_several, sample_count
+from workbench.task.batch import TARGETS, holds_text, is_several, sample_count
 from workbench.task.data.combined import side_by_side
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
@@ -30,11 +31,10 @@ from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.part_optimizers import by_part
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
-from workbench.task.signature import fits
+from workbench.task.signature import fits, parameters
 from workbench.values import shown
 
 MakeOptimizer = Callable[..., Optimizer] | Mapping[str, Callable[..., Optimizer]]
-TARGETS = ("labels", "label", "targets", "target", "y")
 
 
 class Supervised(Task):
@@ -70,6 +70,8 @@ class Supervised(Task):
         """Whether `metrics=` was a collection, which names its own values, and not a dict."""
         self.names_its_metrics: bool | None = None
         """Whether a function of `metrics` has returned several numbers by name; None: none was called yet."""
+        self._scores_loss = True
+        """Whether the last batch of a validation had a loss."""
         self._carries = False
         """Whether the model takes a hidden state and returns (output, hiddens)."""
         self._tries = False
@@ -90,7 +92,7 @@ class Supervised(Task):
     @property
     def trained_modules(self) -> Mapping[str, nn.Module]:
         """The model, and the loss if it has trainable parameters of its own (class centres, weights of its terms)."""
-        known, loss = set(map(id, self.model.parameters())), self._loss
+        known, loss = set(map(id, nn.Module.parameters(self.model))), self._loss
         if not isinstance(loss, nn.Module) or not any(p.requires_grad and id(p) not in known for p in loss.parameters()):
             return {"": self.model}
         own = (*self.model.named_children(), *self.model.named_parameters(), *self.model.named_buffers())
@@ -138,12 +140,15 @@ class Supervised(Task):
 
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
         result, output, target, _ = self._forward(batch, None, carries=self._carries)
-        if result is None:
+        self._scores_loss = result is not None
+        if result is None and self._loss is not None:
             raise TaskError(
                 "the loss returned None. Training leaves such a batch out, but a validation or a test needs a number for each: "
                 "return one where torch.is_grad_enabled() is False, or leave these samples out of its data."
             )
-        values: dict[str, Tensor | float] = {f"{stage}_loss": _loss_in(result)}
+        values: dict[str, Tensor | float] = (
+            {} if result is None else {f"{stage}_loss": _loss_in(result)}
+        )
         counts = _counts(batch, target) if self.metrics else set()
         for name, metric in self.metrics.items():
             try:
@@ -165,7 +170,14 @@ class Supervised(Task):
         known = not self.metrics or self.names_its_metrics is False
         if not known or any(isinstance(metric, OverEpoch) or hasattr(metric, "items") for metric in self.epoch_metrics.values()):
             return None  # a function may return a dict with names of its own
-        names = [f"val_{name}" for name in ("loss", *self.metrics, *self.epoch_metrics)]
+        names = [
+            f"val_{name}"
+            for name in (
+                *(["loss"] if self._scores_loss else []),
+                *self.metrics,
+                *self.epoch_metrics,
+            )
+        ]
         return (*(name + self.suffix_of(one) for one in self.val.sets for name in names), "train_loss")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
@@ -242,7 +254,7 @@ class Supervised(Task):
         if type(inputs) is tuple:
             places = inputs
         elif isinstance(inputs, Mapping):
-            names = inputs
+            names = without_unknown_texts(self.model, inputs)
         else:
             places = _as_tuple(inputs)
         try:
@@ -250,18 +262,29 @@ class Supervised(Task):
         except TypeError as error:
             if fits(self.model.forward, *places, **names):
                 raise
+            given = names if isinstance(inputs, Mapping) else inputs
             if self._loss is None:
-                raise TaskError(hints.explain_missing_loss(self.model, inputs)) from error
-            left_out = "the target's key" if inputs is names else "the last element of a batch"
+                raise TaskError(hints.explain_missing_loss(self.model, given)) from error
+            if unknown := hints.explain_unknown_inputs(self.model, given):
+                raise TaskError(unknown) from error
+            left_out = "the target's key" if given is names else "the last element of a batch"
             error.add_note(f"The model is called with all but {left_out}.")
             raise
 
-    def _loss_of(self, output: Any, batch: Any) -> Tensor:
-        """The loss in an output."""
+    def _loss_of(self, output: Any, batch: Any) -> Tensor | dict[str, Tensor] | None:
+        """The loss in an output, or the sum of its losses with each by its name, as detection
+        models of torchvision give them.
+
+        None: the model gives predictions alone in a validation, which reports metrics then.
+        """
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if not isinstance(loss, torch.Tensor):
+        if isinstance(loss, torch.Tensor):
+            return loss
+        if self.model.training and hints.are_losses(output):
+            return {**output, "loss": sum(output.values())}
+        if self.model.training or not (self.metrics or self.epoch_metrics):
             raise TaskError(hints.explain_output_without_loss(self.model, output, batch))
-        return loss
+        return None
 
     def _called_with(self, function: Callable[..., Any], what: str, output: Any, target: Any) -> Any:
         """Call a loss or a metric; in a dry run, check the shapes that it compares."""
@@ -284,7 +307,13 @@ class Supervised(Task):
         return Optimization(optimizer, self._schedules(optimizer, settings, updates))
 
     def _trained(self) -> list[nn.Parameter]:
-        return [p for p in self.trained_parameters().values() if p.requires_grad]
+        """The parameters for the optimizer: those that `parameters()` returns, which a model may
+        override.
+        """
+        given = itertools.chain.from_iterable(
+            module.parameters() for module in self.trained_modules.values()
+        )
+        return [*dict.fromkeys(p for p in given if p.requires_grad)]
 
     def _schedules(self, optimizer: Optimizer, settings: Settings, updates: int | None) -> tuple[Schedule, ...]:
         if self._scheduler is None:
@@ -303,6 +332,19 @@ class Supervised(Task):
                     "run: make it of the optimizer that it is given."
                 )
         return found
+
+
+def without_unknown_texts(model: nn.Module, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The inputs by name, without texts (file names, say) that the model's forward does not
+    take.
+    """
+    texts = [name for name, value in inputs.items() if holds_text(value)]
+    takes = parameters(model.forward) if texts else None
+    if takes is None or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()
+    ):
+        return inputs
+    return {name: value for name, value in inputs.items() if name in takes or name not in texts}
 
 
 def check_optimizer(optimizer: Any) -> None:

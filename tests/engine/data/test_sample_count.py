@@ -216,13 +216,3 @@ def test_a_run_that_goes_on_counts_on(tmp_path):
     parts = run("parts", max_steps=3)
     parts.fit().result()
     assert list(parts.fit(start="continue", max_steps=6).result().history["loss"]) == whole
-
-
-def test_a_script_that_cannot_count_is_refused(tmp_path):
-    from workbench.export.errors import ExportError
-
-    bench = wb.Workbench(Means(), train=sequences(), val=sequences(), collate_fn=time_first, loss=F.mse_loss, batch_size=3, max_epochs=1,
-                         accelerator="cpu", root=tmp_path)  # fmt: skip
-    bench.fit().result()
-    with pytest.raises(ExportError, match=r"whose collate_fn does not keep the samples in the first dimension .*'weight': n"):
-        bench.export(tmp_path / "train.py")

@@ -8,7 +8,7 @@ import pytest
 
 import workbench as wb
 from tests.combinations import every
-from tests.export.export_running import PRELUDE, Runner, check, fit_asking, lint, make_bench
+from tests.export.export_running import PRELUDE, Runner, check, fit_asking, lint, make_bench, repeats
 from workbench.export.errors import ExportError
 from workbench.launch.job import Job
 
@@ -174,6 +174,11 @@ CASES = {
         "model, train=Doubled(TensorDataset(x, y), 16), loss=F.cross_entropy, max_epochs=2",
         "from torch.utils.data import DataLoader, TensorDataset\n\n\nclass Doubled(DataLoader):\n    def __iter__(self):\n"
         "        for inputs, labels in super().__iter__():\n            yield 2 * inputs, labels\n",
+    ),
+    "frames with flags and whole numbers": (
+        "model, train=(frame, y.numpy()), val=(frame, y.numpy()), loss=F.cross_entropy, max_epochs=2",
+        "import pandas as pd\n\nframe = pd.DataFrame(x.numpy()).assign(flag=x[:, 0].numpy() > 0, whole=range(len(x)))\n"
+        "model = nn.Linear(10, 3)\n",
     ),
     "frames, and arrays the other way round": (
         "model, train=(frame, pd.Series(y.numpy())), val=(x.numpy()[::-1], y.numpy()[::-1]), loss=F.cross_entropy, max_epochs=2",
@@ -352,14 +357,24 @@ FILTERED = (
 )
 
 
-def test_a_collate_fn_that_leaves_samples_out_is_named_by_the_script(runner: Runner, tmp_path: Path) -> None:
-    """The run weighs a batch by the samples that were drawn, and the script cannot: it does not go on with other weights."""
-    arguments = "model, train=Samples(), val=Samples(), loss=F.cross_entropy, collate_fn=collate, batch_size=8, max_epochs=1"
-    with make_bench(tmp_path, arguments, FILTERED) as bench:
-        bench.fit().result()
-        script = bench.export(tmp_path / "train.py")
-    with pytest.raises(AssertionError, match=r"collate_fn made a batch of \d from \d samples.*'weight': n"):
-        runner.run(script)
+TIME_FIRST = (
+    "class TimeFirst(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.net = nn.Linear(8, 3)\n\n"
+    "    def forward(self, x):\n        return self.net(x.mean(0))\n\n\n"
+    "def time_first(samples):\n    xs, ys = zip(*samples)\n    return torch.stack([torch.stack([a, -a * a]) for a in xs], 1), torch.stack(ys)\n"
+)
+COUNTED = {
+    "samples that are left out": ("model, train=Samples(), val=Samples(), collate_fn=collate", FILTERED),
+    "batches with the time first": ("TimeFirst(), train=list(zip(x, y)), val=list(zip(x, y)), collate_fn=time_first, accumulate_grad_batches=3", TIME_FIRST),
+    "the same with workers": ("TimeFirst(), train=list(zip(x, y)), val=list(zip(x, y)), collate_fn=time_first, accumulate_grad_batches=3, num_workers=2", TIME_FIRST),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_batch_weighs_as_the_samples_that_it_was_made_of(runner: Runner, tmp_path: Path, name: str) -> None:
+    """Whatever its first dimension is."""
+    arguments, before = COUNTED[name]
+    with make_bench(tmp_path, f"{arguments}, loss=F.cross_entropy, batch_size=7, max_epochs=2", before) as bench:
+        repeats(bench, runner, tmp_path)
 
 
 BY_NAME = (

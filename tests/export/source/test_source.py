@@ -843,3 +843,23 @@ def test_literals_are_bounded() -> None:
 
 def test_a_list_that_holds_itself_does_not_end_the_capture() -> None:
     assert values("a = []\na.append(a)\nbig = 10**5000\nmodel = [1]", MAKE)
+
+
+@pytest.mark.parametrize(
+    ("before", "call"),
+    [
+        ("given = {'train': [1], 'loss': abs, 'lr': 0.1}", "model, **given"),
+        ("given = {'train': [1]}\ngiven['loss'] = abs\nsettings = dict(lr=0.1)", "model, **given, **settings"),
+        ("given = {'model': [3], 'train': [1], 'loss': abs}", "**given, lr=0.1"),
+        ("settings = {'lr': 0.1}", "model, **{'train': [1], **settings}, **dict(loss=abs)"),
+        ("class C:\n    kept = {'a': {'train': [1], 'loss': abs}}", "model, **C.kept['a']"),
+        ("parts = [[2]]", "*parts, train=[1], loss=abs"), ("", "*[model], train=[1], loss=abs"),
+        ("def made():\n    return {'lr': 0.1}", "model, train=[1], loss=abs, **made()"),
+        ("settings = {'lr': 0.1}", "model, train=[1], loss=abs, **{name: value for name, value in settings.items()}"),
+    ],
+)  # fmt: skip
+def test_arguments_that_a_dict_or_a_list_gives(before: str, call: str) -> None:
+    outcome = slice_cells(WB, "model = [1]", before, f"bench = wb.Workbench({call})")
+    objects = {name: value for name, value in outcome.given.items() if name != "lr"}
+    assert outcome.again == objects
+    assert objects.keys() == {"model", "train", "loss"}

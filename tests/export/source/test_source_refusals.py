@@ -53,8 +53,8 @@ REFUSALS = {
         ["def train(m):\n    b = wb.Workbench(m)\n    b.fit()", "teacher = [1]\ntrain(teacher)", "wb.Workbench([2], loss=lambda a: teacher)"],
         ["`teacher` is needed, but `train(teacher)` (In [3], line 2) changed it"],
     ),
-    "keywords in bulk": (["more = {'train': [1]}", "wb.Workbench([1], **more)"], ["`**more`", "one by one"]),
-    "positions in bulk": (["more = [[1]]", "wb.Workbench(*more)"], ["`*more`", "one by one"]),
+    "keywords in bulk": (["def more():\n    return {'train': [1]}", "wb.Workbench([1], **more())"], ["`**more()`", "`given = more()`"]),
+    "positions in bulk": (["wb.Workbench(*list([[1]]))"], ["`*list([[1]])`", "`given = list([[1]])`"]),
     "a walrus in the call": (["wb.Workbench(m := [1], train=m)"], ["`(m := [1])`", "Define `m` before"]),
     "called through another name": (
         ["import functools\nmake = functools.partial(wb.Workbench, [1])", "wb_Workbench = make\nwb_Workbench(train=[2])"],

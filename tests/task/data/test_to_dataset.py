@@ -7,9 +7,11 @@ import datasets
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 import torch.nn.functional as F
+from numpy.lib.recfunctions import structured_to_unstructured
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -292,3 +294,81 @@ def test_a_read_only_array_warns_of_nothing(tmp_path):
     )
     done = warm.python().run("-c", code)
     assert done.stdout == "20\n", done.stderr
+
+
+# -- frames with flags, whole numbers and other columns
+
+
+def table(package=pd):
+    x = labelled(20).tensors[0].numpy()
+    columns = {"a": x[:, 0].astype("float64"), "flag": x[:, 1] > 0, "count": np.arange(20)}
+    return package.DataFrame(columns), np.stack([column.astype("float32") for column in columns.values()], 1)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [table()[0], table(pl)[0], table()[0].convert_dtypes(dtype_backend="numpy_nullable"), table()[0].convert_dtypes(dtype_backend="pyarrow")],
+    ids=["pandas", "polars", "nullable", "arrow"],
+)
+def test_flags_and_whole_numbers_of_a_frame_are_numbers(frame, tmp_path):
+    y, x = labelled(20).tensors[1].numpy(), table()[1]
+    expected = losses((x, y), tmp_path / "a", net(3))
+    assert losses((frame, y), tmp_path / "b", net(3)) == expected
+    assert losses({"input": frame, "y": y}, tmp_path / "c", net(3)) == expected
+
+
+@pytest.mark.parametrize("columns", [("flag", "flag"), ("count", "count"), ("flag", "count")])
+def test_a_frame_without_a_float_column_has_float_features(columns, tmp_path):
+    frame, y = table()[0][list(columns)], pd.Series(labelled(20).tensors[1].numpy())
+    expected = losses((frame.to_numpy().astype("float32"), y), tmp_path / "a", net(2))
+    assert losses((frame, y), tmp_path / "b", net(2)) == expected
+    assert losses((pd.get_dummies(frame), y), tmp_path / "c", net(2)) == expected
+
+
+def test_targets_keep_their_type():
+    frame, _ = table()
+    kinds = [column.dtype for column in DataSpec.of("train", (frame, frame[["count"]])).parts.dataset.columns]
+    assert kinds == [torch.float32, torch.int64]
+    assert DataSpec.of("train", (frame, frame["count"].convert_dtypes())).parts.dataset.columns[1].dtype is torch.int64
+    same = pd.DataFrame(table()[1].astype("float64"))
+    assert DataSpec.of("train", (same, frame["count"])).parts.dataset.columns[0].dtype is torch.float64, "as numpy has it"
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (["x"] * 20, ("'city'", "get_dummies")), (pd.date_range("2024", periods=20), ("'city'", "datetime64")),
+        (pd.Categorical([1, 2] * 10), ("'city' (category)",)), (pd.array([None, *range(19)], dtype="Int64"), ("'city' (Int64)", "fillna")),
+    ],
+)  # fmt: skip
+def test_a_column_without_numbers_is_named(column, words, tmp_path):
+    y = labelled(20).tensors[1].numpy()
+    refused((table()[0].assign(city=column), y), "train[0] is a DataFrame of shape (20, 4)", *words, root=tmp_path)
+
+
+def test_what_is_no_frame_is_refused_with_a_remedy_that_works(tmp_path):
+    frame, x = table()
+    y = labelled(20).tensors[1].numpy()
+    expected = losses((x, y), tmp_path / "a", net(3))
+    arrow = pa.Table.from_pandas(frame)
+    refused((arrow, y), "train[0] is a Table", "train[0].to_pandas()", root=tmp_path)
+    assert losses((arrow.to_pandas(), y), tmp_path / "b", net(3)) == expected
+    records = np.array(list(zip(*x.T, strict=True)), dtype=[("a", "f4"), ("b", "f4"), ("c", "f4")])
+    refused((records, y), "structured_to_unstructured(x, dtype='float32')", root=tmp_path)
+    assert losses((structured_to_unstructured(records, dtype="float32"), y), tmp_path / "c", net(3)) == expected
+    refused((x, pd.Series([None, *range(19)], dtype="Int64")), "some are missing", root=tmp_path)
+    refused((x > 0, y), "element 0", "x.astype('float32')", root=tmp_path, model=net(3))
+    codes = pd.DataFrame({"a": [0, 1] * 10})
+    embedding = nn.Sequential(nn.Embedding(2, 3), nn.Flatten())
+    refused((codes, y), "x.to_numpy()", root=tmp_path, model=embedding)
+    losses((codes.to_numpy(), y), tmp_path / "d", embedding)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_ready_batches_in_a_list_are_told_of_batches(count, tmp_path):
+    x, y = labelled(20).tensors
+    given = {"root": tmp_path, "model": net(), "batch_size": None}
+    for ready in ([(x, y)] * count, [{"input": x, "y": y}] * count):
+        refused(ready, "wb.batches(…)", **given)
+        refused(ready, "train=wb.batches(…), without batch_size", **(given | {"batch_size": 1}))
+        assert len(losses(wb.batches(ready), tmp_path / str(type(ready[0])))) == 2 * count

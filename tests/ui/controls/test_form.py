@@ -65,7 +65,7 @@ def form_of(edited: Callable[[str, Any], str]) -> tuple[Form, SettingControls]:
     ("name", "typed"),
     [
         ("batch_size", "1.5"), ("batch_size", "0"), ("batch_size", "-5"), ("batch_size", "many"), ("lr", "1e9"), ("lr", "-1"), ("lr", "nan"),
-        ("gradient_clip_val", "-3"), ("max_epochs", "0"), ("max_epochs", "2.5"), ("seed", "-1"), ("monitor", "[val_loss"), ("devices", "two"),
+        ("gradient_clip_val", "-3"), ("max_epochs", "-2"), ("max_epochs", "2.5"), ("seed", "-1"), ("monitor", "[val_loss"), ("devices", "two"),
     ],
 )  # fmt: skip
 def test_what_is_refused_stays_as_it_was_typed_with_the_reason_below(name: str, typed: str) -> None:

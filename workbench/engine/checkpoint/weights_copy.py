@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from workbench.engine.distributed.dtensor import local
 from workbench.task.modules import Slot, parts_of, set_by_modes, slots_of
@@ -77,7 +77,7 @@ class Fingerprint:
     def of(cls, task: Task) -> Fingerprint:
         """The present fingerprint of a task."""
         merged = {id(p) for p in set_by_modes(task.modules)}  # model.eval() is no change of the weights
-        parameters = [p for whole in task.modules for p in whole.parameters() if id(p) not in merged]
+        parameters = [p for whole in task.modules for p in nn.Module.parameters(whole) if id(p) not in merged]
         buffers = [b for whole in task.modules for b in whole.buffers()]
         # A buffer of another shape means that the user has changed the model: a fit starts from the new weights.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())

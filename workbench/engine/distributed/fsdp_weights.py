@@ -22,6 +22,7 @@ from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.dtensor import in_shards, like, local, whole, whole_of
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.whole_weights import WholeWeights
+from workbench.task.errors import TaskError
 from workbench.task.protocol import Scores, StepResult, Task
 from workbench.units import counted
 
@@ -112,7 +113,17 @@ class FSDPWeights(WholeWeights):
     # -- updates
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Give an optimizer that was made before the sharding the sharded parameters."""
+        """Give an optimizer that was made before the sharding the sharded parameters. Raises
+        TaskError where its state does not show them.
+        """
+        state: Any = optimizer.state_dict()
+        if not isinstance(state, Mapping) or not {"param_groups", "state"} <= state.keys():
+            kind = type(optimizer).__name__
+            raise TaskError(
+                f"{kind}.state_dict() has no 'state' and 'param_groups', by which sharded weights "
+                "(FSDP) find the state of each parameter: take "
+                "one optimizer with parameter groups, or a data-parallel config."
+            )
         for group in optimizer.param_groups:
             group["params"] = [self._renewed.get(p, p) for p in group["params"]]
         for before, now in self._renewed.items():

@@ -119,7 +119,7 @@ class WholeWeights:
 
     def own_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
         """A state_dict that the optimizer can load, from one with whole tensors."""
-        return dict(state)
+        return dict(state) if isinstance(state, Mapping) else state
 
     def shown(self) -> contextlib.AbstractContextManager[None]:
         """Context manager in which rank 0 can read whole weights from the modules."""

@@ -42,6 +42,15 @@ class _Tried:
 
     name: str
     batch: Any
+    spec: DataSpec | None = None
+
+    def remedy(self) -> str:
+        """What to do where the samples of a list may be ready batches; "": they are not."""
+        listed: Any = None if self.spec is None else self.spec.parts.dataset
+        tensors = leaves(listed[0]) if isinstance(listed, (list, tuple)) else []
+        if not tensors or not all(tensor.ndim for _, tensor in tensors):
+            return ""
+        return f" If each element of the list is a ready batch, give {self.name}=wb.batches(…), without batch_size."
 
 
 class DryRunResult(NamedTuple):
@@ -132,7 +141,7 @@ class _Trial:
         session.train_mode()
         count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may work only one by one
         self._train(_peek(task.train, count))
-        _warn_of_unowned(session.optimizers, session.parameters)
+        _warn_of_unowned(session)
         if task.val is not None:
             self._validate([(spec, _peek(spec, count)) for spec in task.val.sets])
 
@@ -140,14 +149,24 @@ class _Trial:
         session = self._session
         if session.task.manual:  # with manual optimization an error shows only in a whole update
             with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step depends on the learning rates
-                _explained("training_step", _Tried("train", batch), lambda: take_update(session, self._window(batch)))
+                _explained(
+                    "training_step",
+                    _Tried("train", batch, session.task.train),
+                    lambda: take_update(session, self._window(batch)),
+                )
             return
         if session.hooks.within:  # training_step may rely on the hooks before it
             try:
-                _explained("training_step or a hook of its update", _Tried("train", batch), lambda: take_update(session, self._window(batch)))
+                _explained(
+                    "training_step or a hook of its update",
+                    _Tried("train", batch, session.task.train),
+                    lambda: take_update(session, self._window(batch)),
+                )
             except NonFiniteError as error:
                 if session.settings.on_nonfinite == "stop":
-                    raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error
+                    raise TaskError(
+                        f"of the first {sample_count(batch)} samples, {error}"
+                    ) from error
             return
         for opt in session.optimizers.turn(session.state.step):
             with session.optimizers.only(opt):
@@ -155,7 +174,11 @@ class _Trial:
 
     def _evaluate(self, opt: OptimizerHandle, batch: Any) -> None:
         session = self._session
-        loss = _explained("the model or the loss", _Tried("train", batch), lambda: self._loss(opt, batch))
+        loss = _explained(
+            "the model or the loss",
+            _Tried("train", batch, session.task.train),
+            lambda: self._loss(opt, batch),
+        )
         if loss is None:
             return
         if not loss.requires_grad:
@@ -166,8 +189,13 @@ class _Trial:
                 f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch, value)} (batch: {describe(batch)})"
             )
         _warn_of_outside_parameters(session.task, session.optimizers, loss)
-        _explained("backward", _Tried("train", batch), lambda: loss.backward())
-        trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
+        _explained("backward", _Tried("train", batch, session.task.train), lambda: loss.backward())
+        trained = [
+            p
+            for module in session.task.modules
+            for p in nn.Module.parameters(module)
+            if p.requires_grad
+        ]
         session.task.partial = any(p.grad is None for p in trained)
         for name, parameter in session.parameters.items():
             if parameter.grad is not None and parameter.grad.is_sparse:
@@ -207,11 +235,11 @@ class _Trial:
         """Try a validation of one batch of each set."""
         session = self._session
         what = "validation_step" if hasattr(session.task, "module") else "the model or a metric"
-        tried = _Tried("", None)
+        tried = _Tried("", None, None)
 
         def sets() -> Iterator[HeldOut]:
             for spec, batch in held_out:
-                tried.name, tried.batch = spec.name, batch
+                tried.name, tried.batch, tried.spec = spec.name, batch, spec
                 yield spec, [batch]
 
         _explained(what, tried, lambda: validate(session, sets(), trial=True))
@@ -249,7 +277,7 @@ def _text_remedy(spec: DataSpec) -> str:
 
 def _warn_of_outside_parameters(task: Task, optimizers: Sequence[OptimizerHandle], loss: Tensor) -> None:
     """Warn of parameters in a function's closure: no optimizer has them."""
-    known = [p for module in task.modules for p in module.parameters()]
+    known = [p for module in task.modules for p in nn.Module.parameters(module)]
     known += [p for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]]
     found = unknown_parameters(loss, known)
     if found:
@@ -261,10 +289,22 @@ def _warn_of_outside_parameters(task: Task, optimizers: Sequence[OptimizerHandle
         )
 
 
-def _warn_of_unowned(optimizers: Sequence[OptimizerHandle], parameters: Mapping[str, Tensor]) -> None:
-    """Warn of parameters that get a gradient and belong to no optimizer."""
-    owned = {id(p) for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]}
-    found = [name for name, p in parameters.items() if p.grad is not None and id(p) not in owned]
+def _warn_of_unowned(session: Session) -> None:
+    """Warn of parameters that get a gradient and belong to no optimizer, but for those that an
+    overridden `parameters()` leaves out.
+    """
+    owned = {
+        id(p)
+        for opt in session.optimizers
+        for group in opt.optimizer.param_groups
+        for p in group["params"]
+    }
+    meant = {id(p) for module in session.task.modules for p in module.parameters()}
+    found = [
+        name
+        for name, p in session.parameters.items()
+        if p.grad is not None and id(p) in meant - owned
+    ]
     if found:
         names = ", ".join(map(repr, found[:3])) + (", …" if len(found) > 3 else "")
         which = f"{len(found)} parameters ({names}) get gradients and are" if len(found) > 1 else f"the parameter {names} gets a gradient and is"
@@ -286,12 +326,13 @@ def _explained(what: str, tried: _Tried, call: Any) -> Any:
             return call()
     except (TaskError, NonFiniteError) as error:
         if error.__cause__ is not None:  # of the user's code
-            error.add_note(_TWO)
+            error.add_note(tried.remedy().strip() or _TWO)
         raise
     except Exception as error:
         remedy = explain_batch_error(error, tried.batch, check=tried.name != "train") or _TWO
         raise TaskError(
-            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with {_said(error)}. {remedy}{_noted(error, remedy)}"
+            f"{what} failed on a batch of {tried.name} ({describe(tried.batch)}) with "
+            f"{_said(error)}. {remedy}{tried.remedy()}{_noted(error, remedy)}"
         ) from error
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from workbench.engine.distributed.whole_weights import WholeWeights
@@ -105,6 +105,7 @@ def optimizers_of(
     if not weights.sharded:
         for optimization in listed:
             _refuse_others_parameters(task, optimization.optimizer)
+            _add_hooks(optimization.optimizer)
             _refuse_stateless(optimization.optimizer)
     found: list[OptimizerHandle] = []
     frequencies = [optimization.frequency for optimization in listed]
@@ -132,7 +133,7 @@ def optimizers_of(
 
 def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
     """Raise TaskError for an optimizer with parameters that no module of the task has: they could not be restored or stored."""
-    own = {id(p) for module in task.modules for p in module.parameters()}
+    own = {id(p) for module in task.modules for p in nn.Module.parameters(module)}
     given = [p for group in optimizer.param_groups for p in group["params"]]
     others = [p for p in given if id(p) not in own]
     kind = type(optimizer).__name__
@@ -146,6 +147,17 @@ def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
             f"the {kind} has {counted_parameters(others)} that belongs to no module of the run, so that its value would be neither stored "
             "nor restored: make it part of the model (model.scale = nn.Parameter(…)), or of an nn.Module given as loss=."
         )
+
+
+def _add_hooks(optimizer: Optimizer) -> None:
+    """Give an optimizer that joins others, and does not call `Optimizer.__init__`, what torch's
+    optimizers have besides groups and state.
+    """
+    if type(
+        optimizer
+    ).state_dict is not Optimizer.state_dict and "_optimizer_step_pre_hooks" not in vars(optimizer):
+        vars(optimizer).setdefault("defaults", {})
+        Optimizer.__setstate__(optimizer, {})
 
 
 def _refuse_stateless(optimizer: Optimizer) -> None:

@@ -22,7 +22,7 @@ def restored_devices(task: Task) -> Iterator[None]:
     The values of the tensors are not restored here.
     """
     slots = list(slots_of(parts_of(task.modules)))
-    inside = {p: (p.data, p.grad) for whole in task.modules for p in whole.parameters()}
+    inside = {p: (p.data, p.grad) for whole in task.modules for p in nn.Module.parameters(whole)}
     homes = [(whole, _device_of(whole)) for whole in task.modules]
     devices = [tensor.device for _, tensor in slots]
     moved = False
@@ -51,6 +51,6 @@ def restored_devices(task: Task) -> Iterator[None]:
 
 def _device_of(whole: nn.Module) -> torch.device | None:
     """The device of all its tensors; None if they are on several devices, or it has no tensor."""
-    tensors: list[Tensor] = [*whole.parameters(), *whole.buffers()]
+    tensors: list[Tensor] = [*nn.Module.parameters(whole), *whole.buffers()]
     devices = {tensor.device for tensor in tensors}
     return devices.pop() if len(devices) == 1 else None

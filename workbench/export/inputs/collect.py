@@ -41,6 +41,8 @@ class Data:
     """Whether it is a tuple of arrays, which makes a TensorDataset."""
     converted: bool = False
     """Whether one of these arrays is a data frame, or has a form that torch does not accept."""
+    kinds: tuple[str, ...] = ()
+    """Of a tuple or a dict of arrays, the type of each as a tensor."""
     columns: bool = False
     """Whether it is a dict of arrays, which needs a class of its own."""
     iterable: bool = True

@@ -22,14 +22,13 @@ from workbench.export.inputs.step import may_skip
 from workbench.export.source.origins import is_inlined
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
-from workbench.task.batch import own_count, sample_count
+from workbench.task.batch import TARGETS, own_count, sample_count
 from workbench.task.data.combined import CombinedBatches, in_turn
 from workbench.task.data.datasets import Batches, Columns
 from workbench.task.data.loader_parts import length_of, makes_batches_itself
 from workbench.task.data.sharding import RankShard, common_rng_for
 from workbench.task.data.spec import DataSpec, Loader, resumable_sampler_of, users_dataset
 from workbench.task.data.to_dataset import UNNAMED
-from workbench.task.supervised import TARGETS
 from workbench.techniques.limits import is_whole
 
 _EPOCHS = 1000
@@ -68,6 +67,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         columns=isinstance(columns, dict),
         iterable=stream and (not isinstance(dataset, Batches) or (spec.from_batches and name not in sliced.ready)),
         converted=isinstance(dataset, Columns) and dataset.converted,
+        kinds=dataset.kinds if isinstance(dataset, Columns) else (),
         sampler=None if parts.sampler is None else f"{base}.batch_sampler.sampler",
         batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
         generator=None if parts.generator is None else saved.generator if saved is not None else f"{base}.generator.clone_state()",

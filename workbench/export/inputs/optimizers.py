@@ -14,6 +14,7 @@ from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Optimizer, Schedule
 from workbench.settings import Settings
 from workbench.task import protocol
+from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.optim.closures import closure_use
 from workbench.task.optim.optimizer_factory import group_rates, leading_group
@@ -59,9 +60,16 @@ def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Opti
 def _of_object(task: LightningTask, listed: Sequence[Optimization]) -> tuple[Optimizer, ...]:
     optimizers, schedulers = _places(task.module.configure_optimizers())
     own: list[list[Schedule]] = [[] for _ in optimizers]
+    custom = task.manual or own_method(task.module, "lr_scheduler_step") is not None
     for place, entry, monitor in schedulers:
         made = schedule_of(
-            entry, "configure_optimizers() returned", interval="epoch", monitor=monitor, watches=not task.manual, by_batches=True
+            entry,
+            "configure_optimizers() returned",
+            interval="epoch",
+            monitor=monitor,
+            watches=not task.manual,
+            custom=custom,
+            by_batches=True,
         )
         number = next(n for n, (_, optimizer) in enumerate(optimizers) if optimizer is made.scheduler.optimizer)
         own[number].append(_schedule(place + _inside(entry), made))

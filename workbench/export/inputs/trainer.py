@@ -48,13 +48,21 @@ _LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "
 
 
 def attributes_read(owners: Iterable[Any], code: str) -> frozenset[str]:
-    """The attributes of a trainer that these objects' methods and the script's code read. Raises ExportError for one that no script has."""
+    """The attributes of a trainer that these objects' methods and the script's code read."""
     codes = [compile(code, "the script", "exec", dont_inherit=True), *(c for owner in owners for c in methods(owner))]
     found = frozenset(name for outer in codes for one in _with_inner(outer) for name in _attributes_read(one))
-    missing = sorted(found & MISSING)
+    return found & (CARRIED | MISSING)
+
+
+def refuse_missing(asked: frozenset[str]) -> None:
+    """Raise ExportError for attributes of a trainer that no script on torch and accelerate has."""
+    missing = sorted(asked & MISSING)
     if missing:
-        raise ExportError(f"the code asks for self.trainer.{', self.trainer.'.join(missing)}, which no script has yet.")
-    return found & CARRIED
+        raise ExportError(
+            f"the code asks for self.trainer.{', self.trainer.'.join(missing)}, which no script "
+            "has yet: for a LightningModule, "
+            "format='lightning' writes a script with Lightning's own Trainer."
+        )
 
 
 def attributes(code: CodeType) -> Iterator[str]:

@@ -11,11 +11,10 @@ from workbench.export.script_spec import ScriptSpec
 from workbench.techniques.limits import is_whole
 
 CONVERTED = (
-    'torch.as_tensor(np.array(column, dtype=np.asarray(column).dtype.newbyteorder("=")) if hasattr(column, "__array__") else column)'
+    "column if isinstance(column, torch.Tensor) else torch.as_tensor(np.array(column, dtype=kind))"
 )
 """The expression for a tensor from a data frame, or from an array that torch does not accept directly."""
 _OPTIONS = ("batches", "sampler", "generator", "collate_fn", "worker_init_fn")
-_COUNTED = ("Counted", "CountedInValidation")
 
 
 def values(r: ScriptSpec) -> dict[str, object]:
@@ -24,23 +23,29 @@ def values(r: ScriptSpec) -> dict[str, object]:
     return {
         "checksums": checksums(r),
         "first_numbers": f"{FIRST:_}",
-        "of_trainer": "\n".join(f'"{line}"' for line in textwrap.wrap(" ".join(OF_TRAINER), 88, drop_whitespace=False)),
+        "of_trainer": "\n".join(
+            f'"{line}"' for line in textwrap.wrap(" ".join(OF_TRAINER), 88, drop_whitespace=False)
+        ),
         "converted": CONVERTED,
         "converts_columns": any(data.columns and data.converted for data in r.loaders),
         "samples": samples,
         "shares": not r.single_process_reason or bool(r.settings.num_workers),  # batches, among processes or workers
-        "counts": _counts(r),
         "reuses_memory": any(data.reuses_memory and data.kind != "samples" for data in r.loaders),
+        "loader_kind": "CountingLoader" if any(r.counts(data) for data in r.loaders) else "DataLoader",
         "options": [name for name in _OPTIONS if _differs(r, samples, name)],
         "common": common(r),
-        "windows": "" if r.windows is None else ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items())),
+        "windows": ""
+        if r.windows is None
+        else ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items())),
         "with_set_epoch": _with_set_epoch(r),
         "batches": _batches(r),
         "batches_left": _batches(r) if r.tbptt or r.uses_batch_idx else f"iter({_batches(r)})",
         "batches_in_epoch": batches_in_epoch(r),
         "updates_in_epoch": updates_in_epoch(r),
         "total_updates": _total_updates(r),
-        "refreshing_batches": first(r.train, "training_batches()", "limit") if r.limits else "training_batches()",
+        "refreshing_batches": first(r.train, "training_batches()", "limit")
+        if r.limits
+        else "training_batches()",
         "sanity_batches": _sanity_batches(r),
         "val_sets": "given_val" if r.val is not None and r.val.before else "val_sets",
         "val_batches": hooks.val_batches(r, r.val),
@@ -97,16 +102,12 @@ def _options(r: ScriptSpec, data: Data) -> dict[str, str | None]:
 
 def collate_of(r: ScriptSpec, data: Data) -> str | None:
     """The user's collate function; wrapped in `Counted` where a batch's weight is the number of samples from which it was made."""
-    return f"{_COUNTED[_counts(r).index(data.count)]}({data.collate})" if _is_counted(r, data) else data.collate
+    return f"Counted({data.collate})" if r.counts(data) else data.collate
 
 
-def _is_counted(r: ScriptSpec, data: Data) -> bool:
-    return data.collate is not None and data.kind != "batches" and r.weighs(data)
-
-
-def _counts(r: ScriptSpec) -> list[str]:
-    """How the counted batches of training and validation are counted."""
-    return list(dict.fromkeys(data.count for data in r.loaders if _is_counted(r, data)))
+def samples_in(r: ScriptSpec, data: Data) -> str:
+    """The expression for the number of samples in `batch`, before it is moved to the device."""
+    return "CountingLoader.samples[id(batch)]" if r.counts(data) else data.count
 
 
 def common(r: ScriptSpec) -> list[str]:

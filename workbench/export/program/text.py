@@ -230,7 +230,11 @@ def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
         return _sets(r, given)
     read = {"train_data": r.train, "val_data": r.val}.get(name)
     if read is not None and read.arrays and read.converted:
-        return f"TensorDataset(*({data.CONVERTED} for column in ...))", [given]
+        return (
+            f"TensorDataset(*({data.CONVERTED} for column, kind in zip(..., "
+            f"{quoted(read.kinds)})))",
+            [given],
+        )
     if read is not None and read.arrays:
         return _tensors(given, r.kinds)
     return "...", [given]
@@ -245,8 +249,11 @@ def _sets(r: ScriptSpec, given: str) -> tuple[str, list[str]]:
     if r.val.arrays and not r.val.converted and pairs and all(isinstance(key, ast.Constant) for key, _ in pairs):
         made = [(quoted(str(key.value)), *_tensors(text, r.kinds)) for key, text in pairs if isinstance(key, ast.Constant)]
         return "{" + ", ".join(f"{key}: {around}" for key, around, _ in made) + "}", [part for _, _, parts in made for part in parts]
-    column = data.CONVERTED if r.val.converted else "torch.as_tensor(column)"
-    one = f"TensorDataset(*({column} for column in given))" if r.val.arrays else "given"
+    one = (
+        "TensorDataset(*(torch.as_tensor(column) for column in given))" if r.val.arrays else "given"
+    )
+    if r.val.arrays and r.val.converted:
+        one = f"TensorDataset(*({data.CONVERTED} for column, kind in zip(given, {quoted(r.val.kinds)})))"
     if named and r.hooks is None and not r.val.combined:
         return ("..." if one == "given" else f"{{name: {one} for name, given in (...).items()}}"), [given]
     sets = ("(...).iterables" if r.val.combined else "...") if not named else "(...).iterables.values()" if r.val.combined else "(...).values()"

@@ -21,7 +21,7 @@ _LEAVES_GRADIENTS = re.compile(r"\.(backward|fit)\(")
 def values(r: ScriptSpec) -> dict[str, Any]:
     """The values by name; a value that is a function takes further arguments in the template."""
     about = (
-        data.collate_of, data.given_options, data.of_stream, data.val_batches_of, hooks.asked_to_end, hooks.asks, hooks.call,
+        data.collate_of, data.given_options, data.of_stream, data.samples_in, data.val_batches_of, hooks.asked_to_end, hooks.asks, hooks.call,
         hooks.progress, hooks.step_schedule, optimizers.due, optimizers.may_end, optimizers.set_lr, progress.check_arguments,
         progress.comes_late, progress.is_of_average, progress.ended_by_metric,
     )  # fmt: skip
@@ -110,22 +110,51 @@ def _of_update(r: ScriptSpec) -> dict[str, object]:
         "returned": names,
         "forward_gives": _forward_gives(r, names),
         "forward_call": _forward_call(r),
-        "taken_too": ["of_batch" if name == "loss_parts" and several_batches else name if name in needed else "_" for name in names[1:]],
+        "taken_too": [
+            "of_batch"
+            if name == "loss_parts" and several_batches
+            else name
+            if name in needed
+            else "_"
+            for name in names[1:]
+        ],
         "marked_part": _marked_part(r),
         "in_result": _in_result(r, names),
         "in_turns": in_turns,
-        "noted_parts": ("(value, _)" if several_batches else "value") + " in " + ("all_parts" if in_turns else "loss_parts"),
+        "noted_parts": ("(value, _)" if several_batches else "value")
+        + " in "
+        + ("all_parts" if in_turns else "loss_parts"),
         "gives_loss_alone": set(names[1:]) <= {"output", "target"},
         "splits": r.hooks is not None and r.hooks.splits,
         "item": item,
         "within": f"({item})" if "," in item else item,
         "only_batch": ", ".join("batch" if name == "batch" else "_" for name in item.split(", ")),
-        "samples_in_batch": " * ".join([*([r.train.count] if r.mean else []), *([r.train.steps] if r.tbptt else [])]),
+        "samples_in_batch": " * ".join(
+            [
+                *([data.samples_in(r, r.train)] if r.mean else []),
+                *([r.train.steps] if r.tbptt else []),
+            ]
+        ),
         "steps_apart": steps_apart,
-        "trained_module": "training" if r.trains_loss or steps_apart else "network" if r.hooks is None else "TrainingStep(network)",
-        "holds_graph": not (r.distributed or r.accumulates or r.several or r.closure or r.manual or r.owns("optimizer_step")),
+        "trained_module": "training"
+        if r.trains_loss or steps_apart
+        else "network"
+        if r.hooks is None
+        else "TrainingStep(network)",
+        "holds_graph": not (
+            r.distributed
+            or r.accumulates
+            or r.several
+            or r.closure
+            or r.manual
+            or r.owns("optimizer_step")
+        ),
         "alone": "network" if r.hooks is None and not r.trains_loss else "training",
-        "evaluated": "window" if r.accumulates else "number, batch" if r.uses_batch_idx else "batch",
+        "evaluated": "window"
+        if r.accumulates
+        else "number, batch"
+        if r.uses_batch_idx
+        else "batch",
         "readies": r.clips or r.owns("on_before_optimizer_step", "configure_gradient_clipping"),
         "clip_arguments": (f"gradient_clip_val={clips}", f"gradient_clip_algorithm={algorithm}"),
         "optimizer_step_arguments": _optimizer_step_arguments(r),

@@ -12,7 +12,7 @@ import linecache
 import pathlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -106,6 +106,10 @@ class CallSite:
     """The text of the user's own modules that were loaded, by module name."""
     problem: str | None = None
     """Why there is no source to slice."""
+    given: frozenset[str] = frozenset()
+    """The names of the objects that the Workbench was given, of which the call may name some only
+    in `**kwargs`.
+    """
     module: str = ""
     """The name of the module that made it."""
     around: tuple[Frame, ...] = ()
@@ -116,10 +120,14 @@ class CallSite:
     """The jobs before this fit that may have changed the state with which it began."""
 
     @classmethod
-    def capture(cls, frame: FrameType) -> CallSite:
-        """The call site of the function that runs in `frame`, a caller of Workbench. It never raises an error."""
+    def capture(cls, frame: FrameType, given: Iterable[str] = ()) -> CallSite:
+        """The call site of the function that runs in `frame`, a caller of Workbench. It never
+        raises an error.
+
+        given: the names of the objects that it gave.
+        """
         try:
-            return _capture(frame)
+            return replace(_capture(frame), given=frozenset(given))
         except Exception as error:  # noqa: BLE001  # making a Workbench must not fail because of its export
             return cls(problem=f"its source could not be read ({type(error).__name__}: {error})")
 

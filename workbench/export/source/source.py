@@ -23,7 +23,7 @@ by code that is not needed are not drawn by the script (`Sliced.differs` has a n
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
@@ -98,7 +98,8 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
         )
     sources = _sources(site.pieces)
     source, call, owner = _call_of(site, site.call, sources)
-    given = {name: node for name, node in _arguments(call, source).items() if name not in leave_out}
+    every, places = _arguments(call, source, site.given)
+    given = {name: node for name, node in every.items() if name not in leave_out}
     here = Spot(site.call.piece, call.lineno, call.col_offset) if owner is None else owner.caller.spot
     slicer = Slicer(site.sources)
     line, called = statements_in_order(site, sources, call, given.get("model"), owner)
@@ -120,10 +121,15 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
         if each.kept:
             writer.write(each)
     edits = tuple(wanted.attributes)
-    arguments = {
-        name: source_text.cut_expression(source, node, joined(edits if name in CODE_ARGUMENTS else (), secrets.edits(node)))
-        for name, node in given.items()
-    }
+    def text_of(name: str, node: ast.expr) -> str:
+        return source_text.cut_expression(
+            source, node, joined(edits if name in CODE_ARGUMENTS else (), secrets.edits(node))
+        )
+
+    arguments = {name: text_of(name, node) for name, node in given.items() if name not in places}
+    for name, (containers, place) in places.items():
+        texts = [text_of(name, node) for node in containers]
+        arguments[name] = (texts[0] if len(texts) == 1 else f"{{**{', **'.join(texts)}}}") + place
     if secrets.module == "os" and secrets.read:
         writer.imports.append(Import("os"))
     blocks = tuple(replace(block, text=hide_in_comments(block.text)) for block in writer.blocks)
@@ -156,7 +162,8 @@ def given_names(site: CallSite) -> frozenset[str]:
         call = find_call(source, site.call)
     except ExportError:
         return frozenset()
-    return frozenset([*(["model"] if call.args else []), *(keyword.arg or "**" for keyword in call.keywords)])
+    named = [keyword.arg for keyword in call.keywords if keyword.arg is not None]
+    return frozenset([*(["model"] if call.args else []), *named]) | site.given
 
 
 # ---- the call ---------------------------------------------------------------------------------------------------
@@ -187,28 +194,42 @@ def _sources(pieces: Iterable[Piece]) -> list[Source]:
     return found
 
 
-def _arguments(call: ast.Call, source: Source) -> dict[str, ast.expr]:
-    """The expressions of the call by parameter name."""
+def _arguments(
+    call: ast.Call, source: Source, objects: Collection[str]
+) -> tuple[dict[str, ast.expr], dict[str, tuple[list[ast.expr], str]]]:
+    """The expressions of the call by parameter name; and, for an argument that a container gives,
+    the container and the place, '["train"]'.
+
+    objects: the names of the objects that the call gave, some of them perhaps only in `**kwargs`. The settings in it are in the record.
+    """
     where = f"{source.label}, line {call.lineno}"
     found: dict[str, ast.expr] = {}
+    places: dict[str, tuple[list[ast.expr], str]] = {}
     for value in call.args:
-        if isinstance(value, ast.Starred):
-            raise ExportError(
-                f"`*{ast.unparse(value.value)}` in the Workbench call ({where}) cannot be read. "
-                "Write the arguments one by one."
-            )
         if found:
             raise ExportError(
                 f"The Workbench call ({where}) has several positional arguments; only the model is one. Name the others."
             )
         found["model"] = value
-    for keyword in call.keywords:
-        if keyword.arg is None:
-            raise ExportError(
-                f"`**{ast.unparse(keyword.value)}` in the Workbench call ({where}) cannot be read. "
-                "Write the arguments one by one."
+        if isinstance(value, ast.Starred):
+            if isinstance(value.value, (ast.Tuple, ast.List)) and value.value.elts:
+                found["model"] = value.value.elts[0]
+                continue
+            found["model"] = _readable_again(value.value, "*", where)
+            places["model"] = [found["model"]], "[0]"
+    unpacked: list[ast.expr] = []
+    for name, value in _keywords(call.keywords):
+        if name is None:
+            unpacked.append(value)
+        else:
+            found[name] = value
+    for name in CODE_ARGUMENTS:
+        if name in objects and name not in found:
+            containers = [_readable_again(value, "**", where) for value in unpacked]
+            found[name] = (
+                containers[0] if len(containers) == 1 else ast.Tuple(containers, ast.Load())
             )
-        found[keyword.arg] = keyword.value
+            places[name] = containers, f'["{name}"]'
     for name in set(found) & set(CODE_ARGUMENTS):
         for part in own_level(found[name]):
             if isinstance(part, ast.NamedExpr):
@@ -221,7 +242,51 @@ def _arguments(call: ast.Call, source: Source) -> dict[str, ast.expr]:
                     f"`{ast.unparse(part)}` inside the Workbench call ({where}) waits, which a script cannot do at its "
                     "top level. Call it in plain code before."
                 )
-    return found
+    return found, places
+
+
+def _keywords(keywords: Iterable[ast.keyword]) -> Iterator[tuple[str | None, ast.expr]]:
+    """The named arguments, those of a dict that is written in the call among them; and with None,
+    expressions of other dicts.
+    """
+    for keyword in keywords:
+        value = keyword.value
+        if keyword.arg is not None:
+            yield keyword.arg, value
+        elif isinstance(value, ast.Dict) and all(
+            key is None or isinstance(key, ast.Constant) for key in value.keys
+        ):
+            pairs = zip(value.keys, value.values, strict=True)
+            yield from _keywords(
+                ast.keyword(str(key.value) if isinstance(key, ast.Constant) else None, part)
+                for key, part in pairs
+            )
+        elif (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Name)
+            and value.func.id == "dict"
+            and not value.args
+        ):
+            yield from _keywords(value.keywords)
+        else:
+            yield None, value
+
+
+def _readable_again(value: ast.expr, stars: str, where: str) -> ast.expr:
+    """The expression of a container, where reading it once for each argument gives the same;
+    ExportError for another.
+    """
+    inner = value
+    while isinstance(inner, (ast.Attribute, ast.Subscript)):
+        inner = inner.value
+    if isinstance(inner, ast.Name):
+        return value
+    text = ast.unparse(value)
+    raise ExportError(
+        f"`{stars}{text}` in the Workbench call ({where}) would be made anew for each argument. "
+        f"Give it a name before, `given = {text}`, and write "
+        f"`{stars}given`; then fit again and export that run."
+    )
 
 
 def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozenset[str]:

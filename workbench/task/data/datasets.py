@@ -25,6 +25,11 @@ class Columns(Dataset[Any]):
         self.converted = converted
         self.columns = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The type of each column, by its name in torch."""
+        return tuple(str(column.dtype).removeprefix("torch.") for column in self._values())
+
     def _values(self) -> Iterable[Tensor]:
         return self.columns.values() if isinstance(self.columns, dict) else self.columns
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from workbench.task.batch import TARGETS
 from workbench.task.data.combined import combined_in, in_turn, is_combined
 from workbench.task.data.datasets import Batches, Columns
 from workbench.task.errors import TaskError
@@ -104,6 +105,17 @@ def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
     if any(map(_is_source, data)):
         number, kind = next((n, type(part).__name__) for n, part in enumerate(data) if _is_source(part))
         raise TaskError(f"{name} is a {type(data).__name__} of {len(data)}, and {name}[{number}] is a {kind}: {_SEVERAL}.")
+    tables = [
+        number
+        for number, part in enumerate(data)
+        if callable(getattr(part, "to_pandas", None)) and not is_frame(part)
+    ]
+    if isinstance(data, tuple) and tables:
+        where = f"{name}[{tables[0]}]"
+        raise TaskError(
+            f"{where} is a {short(data[tables[0]])}, which is no array: give a frame or a series, "
+            f"{where}.to_pandas()."
+        )
     arrays = [is_array(part) for part in data]
     if all(arrays):
         columns = isinstance(data, tuple) or _are_columns(name, data, collated)
@@ -177,9 +189,16 @@ def columns_of(name: str, data: Mapping[Any, Any] | Sequence[Any]) -> Columns:
     """Arrays of equal length as columns; TaskError names one that cannot be a tensor."""
     columns: Any
     if isinstance(data, Mapping):
-        columns = {key: column_of(f"{name}[{key!r}]", value) for key, value in data.items()}
+        columns = {
+            key: column_of(f"{name}[{key!r}]", value, target=key in TARGETS)
+            for key, value in data.items()
+        }
     else:
-        columns = [column_of(f"{name}[{number}]", value) for number, value in enumerate(data)]
+        last = len(data) - 1
+        columns = [
+            column_of(f"{name}[{number}]", value, target=0 < number == last)
+            for number, value in enumerate(data)
+        ]
     values = list(columns.values()) if isinstance(columns, dict) else columns
     if not values:
         raise TaskError(f"{name} is empty: it holds no arrays.")
@@ -194,13 +213,15 @@ def columns_of(name: str, data: Mapping[Any, Any] | Sequence[Any]) -> Columns:
     return Columns(columns, converted=any(taken) or any(map(is_frame, given)))
 
 
-def column_of(where: str, value: Any) -> Tensor:
-    """An array, frame, series or list of numbers as a tensor; it shares the array's memory where it can."""
+def column_of(where: str, value: Any, *, target: bool = False) -> Tensor:
+    """An array, frame, series or list of numbers as a tensor; it shares the array's memory where
+    it can. target: it is a frame of targets.
+    """
     if isinstance(value, Tensor):
         return value
     array = value
     if is_frame(value):
-        array = value.to_numpy()
+        array = _numbers_of(where, value, target) if len(value.shape) == 2 else value.to_numpy()
         array = array if array.flags.writeable else array.copy()
     if isinstance(array, np.ndarray):
         with warnings.catch_warnings():  # nothing here writes into the user's arrays
@@ -215,15 +236,58 @@ def column_of(where: str, value: Any) -> Tensor:
         ) from error
 
 
+def _numbers_of(where: str, frame: Any, target: bool) -> np.ndarray[Any, Any]:
+    """The numbers of a frame. Flags and whole numbers become torch's default float beside other
+    numbers, and as inputs of a model.
+
+    Raises TaskError for a column without numbers, and for one with missing ones.
+    """
+    series = [getattr(frame, "iloc", frame)[:, number] for number in range(frame.shape[1])]
+    arrays = [np.asarray(column.to_numpy()) for column in series]
+    for name, column, array in zip(frame.columns, series, arrays, strict=True):
+        kind = getattr(column.dtype, "kind", array.dtype.kind)
+        lacks = kind in "biuf" and array.dtype.kind not in (
+            "f" if kind == "f" else "biu"
+        )  # pandas' own types, with a value that is missing
+        if kind not in "biufc" or array.dtype.kind not in "biufc" or lacks:
+            remedy = (
+                "fill its missing values, x.fillna(0),"
+                if lacks
+                else "make numbers of it (pandas.get_dummies(x) makes flags of classes)"
+            )
+            raise TaskError(
+                f"{where} is a {short(frame)} whose column {name!r} ({column.dtype}) makes no "
+                f"tensor: {remedy} or leave it out."
+            )
+    types = {array.dtype for array in arrays}
+    if len(types) == 1 and (target or arrays[0].dtype.kind in "fc"):
+        return np.asarray(frame.to_numpy())
+    kind = str(torch.get_default_dtype()).removeprefix("torch.")
+    return (
+        np.stack([array.astype(kind) for array in arrays], axis=1)
+        if arrays
+        else np.asarray(frame.to_numpy())
+    )
+
+
 def _plain(where: str, given: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array in a form that torch takes: in its own byte order, without negative strides."""
     if isinstance(array, np.ma.MaskedArray):
         raise TaskError(f"{where} is a masked array: fill it, for example x.filled(0).")
-    if array.dtype.kind not in "biufc":
+    lacks = (
+        getattr(getattr(given, "dtype", None), "kind", "O") in "biu"
+        and array.dtype.kind not in "biu"
+    )
+    if array.dtype.kind not in "biufc" or lacks:
         kind = {"O": "objects", "U": "strings", "S": "bytes", "M": "dates", "m": "durations"}.get(array.dtype.kind, "records")
+        remedy = f"x.astype('float32'){' or codes of its classes' if kind in ('objects', 'strings', 'bytes') else ''}"
+        if kind == "records":
+            remedy = "numpy.lib.recfunctions.structured_to_unstructured(x, dtype='float32')"
+        if lacks:  # a series of pandas' own type
+            kind, remedy = "numbers of which some are missing", "x.fillna(0), say"
         raise TaskError(
-            f"{where} is a {short(given)} of {kind} (dtype {array.dtype}), which makes no tensor: turn it into numbers, "
-            f"x.astype('float32'){' or codes of its classes' if kind in ('objects', 'strings', 'bytes') else ''}."
+            f"{where} is a {short(given)} of {kind} (dtype "
+            f"{getattr(given, 'dtype', array.dtype)}), which makes no tensor: turn it into numbers, {remedy}."
         )
     if array.dtype.itemsize > 8 and array.dtype.kind == "f":
         raise TaskError(f"{where} is a {short(given)} of {array.dtype}, which torch does not have: x.astype('float32').")

@@ -99,7 +99,13 @@ class OptimizerFactory:
             raise TaskError(self._explain(missing))
         optimizer = self.make(list(parameters), **arguments)
         if not isinstance(optimizer, Optimizer):
-            raise TaskError(f"optimizer(params, lr=…) returned a {type(optimizer).__name__}, no torch.optim.Optimizer.")
+            kind = type(optimizer).__name__
+            raise TaskError(
+                f"optimizer(params, lr=…) returned a {kind}, no torch.optim.Optimizer: let {kind} "
+                "inherit from it; where it joins several "
+                "optimizers, give one for each part of the model, optimizer={'body': "
+                "torch.optim.SGD, 'head': torch.optim.AdamW}."
+            )
         return optimizer
 
     @property

@@ -22,12 +22,15 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """Load a state that `state_of` returned.
 
     torch's own `load_state_dict` casts all tensors to the dtype of their parameter and changes values that are neither numbers
-    nor containers; here they stay unchanged. An optimizer with its own `load_state_dict` uses that. An inner optimizer that
-    shared the parameter groups shares the new ones.
+    nor containers; here they stay unchanged. An optimizer with its own `load_state_dict` uses that. An optimizer and its inner
+    ones that shared parameter groups share the new ones.
     """
     inner = _inner(optimizer)
     shares = [one for one in inner.values() if one.param_groups is optimizer.param_groups]
-    own = {name: value for name, value in state.items() if name != INNER}
+    joined = _joined(optimizer)
+    own: Any = (
+        {name: value for name, value in state.items() if name != INNER} if INNER in state else state
+    )
     optimizer.load_state_dict(own)
     if type(optimizer).load_state_dict is Optimizer.load_state_dict:
         _load_as_it_was(optimizer, own)
@@ -36,12 +39,36 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
             load_state(one, state[INNER][name])
     for one in shares:
         one.param_groups = optimizer.param_groups
+    for number, inner_optimizer, place, before in joined if not shares else ():
+        group = inner_optimizer.param_groups[place]
+        if group is before:  # only the outer one has loaded
+            inner_optimizer.param_groups[place] = optimizer.param_groups[number]
+        elif optimizer.param_groups[number] is not group:
+            optimizer.param_groups[number] = group
+
+
+def _joined(optimizer: Optimizer) -> list[tuple[int, Optimizer, int, dict[str, Any]]]:
+    """The parameter groups that an optimizer shares with inner ones: its number, the inner
+    optimizer, its place there, the group.
+    """
+    numbers = {id(group): number for number, group in enumerate(optimizer.param_groups)}
+    return [
+        (numbers[id(group)], inner, place, group)
+        for inner in _held(optimizer).values()
+        for place, group in enumerate(inner.param_groups)
+        if id(group) in numbers
+    ]
 
 
 def _inner(optimizer: Optimizer) -> dict[str, Optimizer]:
-    """The inner optimizers that an optimizer has as attributes, or in lists and dicts; none if it has a `state_dict` of its own."""
-    if type(optimizer).state_dict is not Optimizer.state_dict:
-        return {}
+    """The inner optimizers whose state an optimizer leaves out; none if it has a `state_dict` of
+    its own.
+    """
+    return _held(optimizer) if type(optimizer).state_dict is Optimizer.state_dict else {}
+
+
+def _held(optimizer: Optimizer) -> dict[str, Optimizer]:
+    """The inner optimizers that an optimizer has as attributes, or in lists and dicts."""
     found: dict[str, Optimizer] = {}
     for name, value in vars(optimizer).items():
         if isinstance(value, Optimizer):

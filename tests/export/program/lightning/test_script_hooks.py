@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+import workbench as wb
 from tests.combinations import every
-from tests.export.export_running import Runner, check, fit_asking, lint, make_bench
+from tests.export.export_running import Runner, check, fit_asking, lint, make_bench, repeats
 from tests.export.program.lightning.export_hooked import (
     ASKS,
     DATA,
@@ -114,6 +115,37 @@ def test_names_of_the_user_stay(runner: Runner, tmp_path: Path, monkeypatch: pyt
     assert told(runner.folder) == told(tmp_path)
 
 
+PACED = """
+class Halving:
+    def __init__(self, optimizer):
+        self.optimizer, self.epoch = optimizer, 0
+
+    def step(self, epoch):
+        self.epoch = epoch
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.05 * 0.5**epoch
+
+    def state_dict(self):
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.epoch = state["epoch"]
+
+
+class Paced(Own):
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [{"scheduler": Halving(optimizer), "interval": "epoch"}]
+
+    def lr_scheduler_step(self, scheduler, metric):
+        scheduler.step(epoch=self.current_epoch + 1)
+"""
+
+
+def test_a_scheduler_of_another_kind_that_the_module_steps(runner: Runner, tmp_path: Path) -> None:
+    repeats(make_bench(tmp_path, f"Paced(), {DATA}, max_epochs=3", PACED, PRELUDE), runner, tmp_path)
+
+
 REFUSED: dict[str, tuple[str, str]] = {
     r"on_train_batch_start that ends epochs \(-1\) with accumulate_grad_batches": (f"Short(), {DATA}, accumulate_grad_batches=2", SHORT),
     r"on_train_batch_end with batches that are left out of windows": (
@@ -140,10 +172,16 @@ REFUSED: dict[str, tuple[str, str]] = {
 def test_what_no_script_does(match: str, tmp_path: Path) -> None:
     arguments, before = REFUSED[match]
     bench = make_bench(tmp_path, f"{arguments}, max_epochs=1", before.replace(TOLD, "\n"), PRELUDE)
-    bench.fit().result()
+    first = bench.fit()
+    first.result()
     with pytest.raises(ExportError, match=match):
         bench.export(tmp_path / "train.py")
     assert not (tmp_path / "train.py").exists()
+    if "callback_metrics" in match:  # it shows before the run, and only once
+        second = bench.fit()
+        second.result()
+        said = [[e.text for e in job.events if isinstance(e, wb.events.Message)] for job in (first, second)]
+        assert [len([text for text in texts if "callback_metrics" in text]) for texts in said] == [1, 0]
 
 
 @pytest.mark.parametrize("case", every(2, [*CASES]))

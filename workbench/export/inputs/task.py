@@ -1,0 +1,53 @@
+"""Finds what no script can have of a task; a bench says so before its first fit."""
+
+from __future__ import annotations
+
+from workbench.export.errors import ExportError
+from workbench.export.inputs.trainer import attributes_read, refuse_missing
+from workbench.task.lightning.task import LightningTask
+from workbench.task.protocol import Task
+from workbench.task.supervised import Supervised
+
+
+def refusal(task: Task) -> str:
+    """Why no script can be written for the runs of a task, as far as its objects show it; "": they
+    show nothing.
+    """
+    try:
+        check_task(task)
+        if isinstance(task, LightningTask):
+            refuse_missing(attributes_read([task.module], ""))
+    except ExportError as error:
+        return str(error)
+    return ""
+
+
+def check_task(task: Task) -> None:
+    """Raise ExportError for a task of which no script can be written, as far as its objects show
+    it.
+    """
+    if not isinstance(task, (Supervised, LightningTask)):
+        raise ExportError(
+            f"model={type(task).__name__} is a Task of its own kind, which cannot be exported yet."
+        )
+    if task.train is None:
+        raise ExportError("the bench has no training data to export.")
+    model, *others = task.trained_modules.values()
+    if any(
+        id(p) in set(map(id, model.parameters())) for other in others for p in other.parameters()
+    ):
+        raise ExportError(
+            "the loss has parameters of its own and shares others with the model, which cannot be "
+            "exported yet."
+        )
+    if isinstance(task, LightningTask) and task.hooks.objects:
+        names = ", ".join(type(one).__name__ for one in task.hooks.objects)
+        raise ExportError(
+            f"callbacks=: export does not support callbacks with hooks ({names}): write what they "
+            "do in the module's own hooks."
+        )
+    if isinstance(task, LightningTask) and task.model is not task.module:
+        name = type(task.module).__name__
+        raise ExportError(
+            f"model={name} is not an nn.Module: make it one (class {name}(nn.Module)) to export it."
+        )
