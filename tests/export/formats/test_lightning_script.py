@@ -157,7 +157,7 @@ def test_a_datamodule_stays_one(with_lightning: Warm, tmp_path: Path) -> None:
     bench.close()
 
 
-@pytest.mark.parametrize("averaging", ["weight_averaging='ema', ema_decay=0.9", "weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1"])
+@pytest.mark.parametrize("averaging", ["weight_averaging='ema', ema_decay=0.9, ema_warmup=False", "weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1"])
 def test_averages_of_weights_are_lightnings(with_lightning: Warm, tmp_path: Path, averaging: str) -> None:
     bench, run, script = exported(tmp_path, f"nn.Linear(8, 3), train=(x, y), loss=F.cross_entropy, max_epochs=3, {averaging}")
     weights, losses = train(with_lightning, script)
