@@ -47,7 +47,7 @@ class DataRngState:
                     self._stateful[path] = value
                 elif isinstance(value, Sampler) and library(type(value)) not in ("torch", "workbench"):
                     self._samplers.append(path)
-        self._held = HeldState(self._others, set(), earlier=None if earlier is None else earlier._held)
+        self._held: HeldState = HeldState(self._others, set(), earlier=None if earlier is None else earlier._held)
 
     @property
     def stateful(self) -> Mapping[str, Any]:

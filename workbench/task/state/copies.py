@@ -59,7 +59,8 @@ _DATA_BUDGET = 1 << 26
 """Bytes of arrays in data that are copied; what is beyond them is data."""
 ANY = "*"
 """Stands for all names, where code sets attributes by names that are known only when it runs."""
-IN_PLACE = tuple(type(iter(source)) for source in ([], (), range(1), "", b"", bytearray()))
+_SOURCES: tuple[Iterable[Any], ...] = ([], (), range(1), "", b"", bytearray())
+IN_PLACE: tuple[type[Any], ...] = tuple(type(iter(source)) for source in _SOURCES)
 """Iterators that can be set to a place."""
 
 
@@ -191,7 +192,7 @@ class Content(Holding):
         return self._mark
 
     def same(self, other: Self) -> bool:
-        return self.mark == other.mark
+        return bool(self.mark == other.mark)
 
     def merged(self, left: Self, now: Self) -> Self:
         """A generator that was used meanwhile begins anew; a new one is another object."""
@@ -226,7 +227,7 @@ class Place(Holding):
         if isinstance(self.value, io.IOBase):
             put_place(self.value, self.place)
         elif isinstance(self.value, IN_PLACE) and isinstance(self.place, int):
-            self.value.__setstate__(self.place)
+            set_place(self.value, self.place)
         if place_of(self.value) == self.place:
             return None
         return f"a {type(self.value).__name__} that was read further"
@@ -240,6 +241,11 @@ def place_of(value: Any) -> Any:
         state = value.__reduce__()
         return state[2] if isinstance(state, tuple) and len(state) > 2 else mark_of(value)
     return mark_of(value)
+
+
+def set_place(iterator: Any, place: int) -> None:
+    """Set an iterator of `IN_PLACE` to a place."""
+    iterator.__setstate__(place)
 
 
 # ---- the state of a task ----------------------------------------------------------------------------------------

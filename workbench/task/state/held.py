@@ -28,6 +28,7 @@ from workbench.task.state.copies import (
     has_state,
     place_of,
     set_name,
+    set_place,
     set_variable,
     state_names,
     variables_of,
@@ -266,7 +267,7 @@ class _Kind(_Reference):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Kind) and self._kind == other._kind
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -321,7 +322,7 @@ def _put(holder: Any, name: str, kept: Mapping[str, Any], device: torch.device) 
         return
     if "place" in kept:
         if isinstance(present, IN_PLACE) and type(kept["place"]) is int:
-            present.__setstate__(kept["place"])
+            set_place(present, kept["place"])
         return
     if "count" in kept:
         value = copy_of_count(str(kept["count"]))

@@ -225,7 +225,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def slots_of_class(kind: type) -> dict[str, types.MemberDescriptorType]:
+def slots_of_class(kind: Any) -> dict[str, types.MemberDescriptorType]:
     """The slots of a class that Python code defines, by name."""
     return {
         name: member
