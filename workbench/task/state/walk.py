@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from torch import Tensor, nn
@@ -224,16 +225,16 @@ def attributes_of(value: Any) -> dict[str, Any]:
     return attributes
 
 
-@functools.cache
-def slots_of_class(kind: Any) -> dict[str, types.MemberDescriptorType]:
+def slots_of_class(kind: type) -> dict[str, types.MemberDescriptorType]:
     """The slots of a class that Python code defines, by name."""
-    return {
-        name: member
-        for base in reversed(kind.__mro__)
-        if "__slots__" in vars(base)
-        for name, member in vars(base).items()
-        if isinstance(member, types.MemberDescriptorType)
-    }
+    if kind not in _SLOTS:
+        slotted = [base for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
+        members = {name: member for base in slotted for name, member in vars(base).items()}
+        _SLOTS[kind] = {name: member for name, member in members.items() if isinstance(member, types.MemberDescriptorType)}
+    return _SLOTS[kind]
+
+
+_SLOTS: WeakKeyDictionary[type, dict[str, types.MemberDescriptorType]] = WeakKeyDictionary()
 
 
 def own_objects(root: Any) -> list[tuple[Any, frozenset[str]]]:
