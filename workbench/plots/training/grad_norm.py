@@ -96,7 +96,8 @@ def _rounding_noise(table: Array, names: tuple[str, ...]) -> Array:
     """Which layers never have more than rounding noise; `table`: norms of shape (layers, rows)."""
     largest = np.where(np.isfinite(table), table, 0.0).max(axis=0)
     tiny = (table > 0).any(axis=1) & ~(table > NOTHING * largest).any(axis=1)
-    return np.array([cancels(name) for name in names], dtype=np.bool_) & tiny
+    noise: Array = np.array([cancels(name) for name in names], dtype=np.bool_) & tiny
+    return noise
 
 
 def _of_noise(names: list[str]) -> tuple[str, ...]:
