@@ -421,7 +421,6 @@ def _memory(name: str) -> int:
 
 
 def _measure(name: str, root: Path) -> tuple[str, float, int, str]:
-    gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
     before, began, why = _memory("VmRSS"), time.process_time(), ""
     try:
@@ -437,6 +436,7 @@ def _measure(name: str, root: Path) -> tuple[str, float, int, str]:
 def read_all(root: Path) -> dict[str, tuple[float, int, str]]:
     """What each reader takes for this root: CPU seconds, bytes, and how it failed; in a child process."""
     out, into = os.pipe()
+    gc.freeze()  # else a collection in the child would copy the memory that it shares with this process
     child = os.fork()
     if child == 0:
         os.close(out)
