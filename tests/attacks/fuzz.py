@@ -1,6 +1,6 @@
 """Gives each reader of a run's folder files that were changed at random, under a limit of time and memory.
 
-    python -m tests.attacks.fuzz 600     (seconds; prints a table)
+    python -m tests.attacks.fuzz 600       (seconds, then a seed if it should repeat; prints a table)
 
 Each input is read in a child process of its own. What counts is the reader's CPU time, since a machine may be busy, and the
 largest memory beyond that at the start.
@@ -53,6 +53,7 @@ from workbench.runs.tables.report import record_data, text_lines
 from workbench.runs.tables.run_list import RunList
 from workbench.server.canvas import RunCanvas
 from workbench.server.details import Details, output
+from workbench.server.errors import NotFoundError
 from workbench.server.query import Query
 from workbench.server.watcher import Watcher
 from workbench.settings import file as settings_file
@@ -61,7 +62,7 @@ from workbench.task.errors import TaskError
 SECONDS, MEMORY = 2.0, 500 << 20
 _PATIENCE = 300.0
 """Seconds after which one of the readers hangs, on a machine that may be busy."""
-OURS = (ValueError, OSError, TaskError)
+OURS = (ValueError, OSError, TaskError, NotFoundError)
 RUN, OTHER = "0001-fit", "0002-fit"
 
 
@@ -421,7 +422,6 @@ def _memory(name: str) -> int:
 
 
 def _measure(name: str, root: Path) -> tuple[str, float, int, str]:
-    gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
     before, began, why = _memory("VmRSS"), time.process_time(), ""
     try:
@@ -437,6 +437,7 @@ def _measure(name: str, root: Path) -> tuple[str, float, int, str]:
 def read_all(root: Path) -> dict[str, tuple[float, int, str]]:
     """What each reader takes for this root: CPU seconds, bytes, and how it failed; in a child process."""
     out, into = os.pipe()
+    gc.freeze()  # else a collection in the child would copy the memory that it shares with this process
     child = os.fork()
     if child == 0:
         os.close(out)
@@ -491,17 +492,17 @@ def _made_elsewhere(folder: Path) -> Path:
     return folder / "root"
 
 
-def main(seconds: float) -> int:
+def main(seconds: float, seed: int) -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as made:
         root = _made_elsewhere(Path(made))
         worst: dict[str, list[Any]] = defaultdict(lambda: [0, 0.0, 0, 0])
         seen: Counter[str] = Counter()
-        began, seed = time.monotonic(), int(time.time())
-        inputs: Iterator[tuple[str, Callable[[Path], Any]]] = iter(SPECIAL.items())
+        began, number = time.monotonic(), 0
+        inputs = iter(random.Random(seed).sample([*SPECIAL.items()], len(SPECIAL)))
         while time.monotonic() - began < seconds:
-            name, special = next(inputs, ("", None))
-            seed += 1
+            name, special = ("", None) if number % 3 else next(inputs, ("", None))
+            number, seed = number + 1, seed + 1
             there = copied(root, Path(made) / "changed")
             said = (name, special(there / "runs" / RUN))[0] if special else change(random.Random(seed), there / "runs" / RUN)
             found = read_all(there)
@@ -513,10 +514,10 @@ def main(seconds: float) -> int:
                 seen[failure] += 1
                 print(f"{seed} {said}: {failure}", flush=True)
         print("\n| reader | inputs | worst time | worst memory | failures |\n|---|---|---|---|---|")
-        for reader, (number, took, size, failed) in worst.items():
-            print(f"| {reader} | {number} | {took:.2f} s | {size / 1e6:.0f} MB | {failed} |")
+        for reader, (inputs_read, took, size, failed) in worst.items():
+            print(f"| {reader} | {inputs_read} | {took:.2f} s | {size / 1e6:.0f} MB | {failed} |")
     return 1 if seen else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1])))
+    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())))

@@ -46,6 +46,8 @@ class Constant(Rule):
     """The number for the validation loss, which has many digits. It counts only while the training loss has not fallen: a fit
     that has reached its minimum, to the last digit, has fallen before."""
     MOVED = 0.01
+    METRICS = 500
+    """How many metrics are looked at: the first ones, since all are looked at after each validation."""
 
     def __init__(self, start: RunStarted) -> None:
         self._series: dict[str, _Series] = {}
@@ -64,6 +66,8 @@ class Constant(Rule):
         elif isinstance(event, Validated) and event.step > self._step and not event.asked:
             self._step = event.step
             for name, value in event.metrics.items():
+                if name not in self._series and len(self._series) >= self.METRICS:
+                    continue
                 there = self._series.setdefault(name, _Series(value, 0))
                 there.validations += 1
                 there.same = there.same and value == there.value
