@@ -111,10 +111,12 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def _end(number: int) -> None:
-    _caught.stop(signal.Signals(number).name)
-    _caught.waits.wait(_LEAVE)
-    _caught.waits.set()
-    os.kill(os.getpid(), number)  # its handler ends the process, which only the main thread can do
+    try:
+        _caught.stop(signal.Signals(number).name)
+        _caught.waits.wait(_LEAVE)
+    finally:
+        _caught.waits.set()
+        os.kill(os.getpid(), number)  # its handler ends the process, which only the main thread can do
     time.sleep(SAME)
     os._exit(128 + number)  # the main thread is busy outside of Python
 

@@ -125,7 +125,7 @@ def test_a_container_with_ways_of_its_own_is_only_kept_as_it_is():
     model = nn.Linear(6, 3)
     model.own = Own([1])
     task = supervised(model)
-    weights = WeightsCopy.of(task, tensors=True)
+    weights = WeightsCopy.of(task)
     kept, model.own = model.own, Own([2])
     weights.put(task)
     assert model.own is kept

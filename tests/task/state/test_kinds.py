@@ -324,3 +324,42 @@ def test_what_no_checkpoint_can_store_is_named_when_the_bench_is_made_and_in_hea
     assert any("cannot be stored in a checkpoint: Playing.last (an object)" in text for text in texts)
     health = [str(finding) for finding in bench.fit().result().health]
     assert any("Playing.last (an object) cannot be stored in a checkpoint" in text for text in health)
+
+
+def test_objects_that_refer_to_one_another_still_do_once_a_bench_is_made(tmp_path: Path) -> None:
+    class Logs(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.log: dict[str, list[float]] = {"norm": []}
+            self.norms = self.log["norm"]
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.norms.append(1.0)
+            return self.layer(x)
+
+    model = Logs()
+    bench = wb.Workbench(model, train=(X, X[:, :1]), loss=F.mse_loss, batch_size=8, max_epochs=1, root=tmp_path, accelerator="cpu")
+    assert model.norms is model.log["norm"]
+    for _ in range(2):
+        bench.fit().result()
+        assert model.norms is model.log["norm"]
+        assert len(model.log["norm"]) == 5
+
+
+def test_a_large_array_of_a_data_set_is_data_and_what_lies_beside_it_is_state(tmp_path: Path) -> None:
+    class Large(Dataset[Any]):
+        def __init__(self) -> None:
+            self.values, self.seen = np.zeros(80 << 20, np.uint8), np.zeros(2)
+
+        def __len__(self) -> int:
+            return len(X)
+
+        def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+            self.seen += 1
+            return X[index] * (1 + 0.01 * float(self.seen[0])), X[index, :1]
+
+    data = Large()
+    bench = wb.Workbench(nn.Linear(4, 1), train=data, loss=F.mse_loss, batch_size=8, max_epochs=1, root=tmp_path, accelerator="cpu")
+    assert data.seen.tolist() == [0, 0]
+    losses = [bench.fit().result().history["loss"].tolist() for _ in range(2)]
+    assert losses[0] == losses[1]

@@ -81,4 +81,4 @@ class Fingerprint:
         buffers = [b for whole in task.modules for b in whole.buffers()]
         # A buffer of another shape means that the user has changed the model: a fit starts from the new weights.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
-        return cls(checksum_of_tensors(parameters, shapes), checksum_of_tensors(buffers), copy_state(task).marks())
+        return cls(checksum_of_tensors(parameters, shapes), checksum_of_tensors(buffers), copy_state(task, marks=True))

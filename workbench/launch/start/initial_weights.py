@@ -14,6 +14,7 @@ from workbench.events import Message
 from workbench.task.modules import in_training_mode
 from workbench.task.protocol import Task
 from workbench.task.state.copies import StateCopy
+from workbench.task.state.of_task import copy_state
 from workbench.values import first_names
 
 
@@ -56,7 +57,7 @@ class InitialWeights:
     def evaluated(self) -> Iterator[None]:
         """Context manager of a job that evaluates the model: what it changes is not taken for a change by the user."""
         with in_training_mode(self._task.modules):
-            self._take_state(Fingerprint.of(self._task).state)
+            self._take_state(copy_state(self._task, marks=True))
         parameters, buffers = self._left.parameters, self._left.buffers
         with self._running():
             yield
@@ -65,7 +66,7 @@ class InitialWeights:
     @contextmanager
     def _running(self) -> Iterator[None]:
         with in_training_mode(self._task.modules):
-            begun = Fingerprint.of(self._task).state
+            begun = copy_state(self._task, marks=True)
         try:
             yield
         finally:

@@ -36,7 +36,7 @@ class DataRngState:
         self._samplers: list[str] = []
         self.lost: list[str] = []
         """What no file can hold of their state, as far as it has changed."""
-        self._objects = list(walk(roots, closed=is_machinery, data=True))
+        self._objects = list(walk(roots, closed=is_machinery))
         for reached in self._objects:
             path, value = reached.path, reached.value
             if is_generator(value):
@@ -56,7 +56,7 @@ class DataRngState:
 
     def _others(self) -> Iterator[Reached]:
         """The objects that are neither generators nor in a part that has a state of its own."""
-        inside = {id(reached.value) for reached in walk(self._stateful, data=True)}
+        inside = {id(reached.value) for reached in walk(self._stateful)}
         return (reached for reached in self._objects if not is_generator(reached.value) and id(reached.value) not in inside)
 
     def state(self) -> State:

@@ -28,16 +28,14 @@ from workbench.task.rng import is_generator
 from workbench.task.state.contents import (
     MOST_PARTS,
     content_of,
-    copy_of,
     is_container,
     is_data,
     is_large,
+    is_plain,
     mark_of,
     put_content,
-    put_items,
     put_place,
     refill,
-    same_items,
 )
 from workbench.task.state.walk import (
     ARRAYS,
@@ -55,6 +53,8 @@ _OURS = ("workbench.task.metrics", "workbench.task.data")
 """The workbench's own objects that hold the user's functions and objects."""
 _SPECS = "workbench.task.data.spec"
 """Those that hold data, which are roots of their own."""
+_SMALL, _SAMPLED = 1 << 16, 1 << 12
+"""Bytes up to which an array is always copied, and how many values of a large one are compared."""
 _DATA_BUDGET = 1 << 26
 """Bytes of arrays in data that are copied; what is beyond them is data."""
 ANY = "*"
@@ -139,23 +139,25 @@ class Numbers(Holding):
 
 
 class Items(Holding):
-    """What a container holds."""
+    """What a container holds. Containers inside it stay the same objects, since others may refer to them."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
-        self._data = is_data(container)
-        self.items = copy.copy(container) if self._data else copy_of(container)
+        self.items = copy.copy(container)
+        nested = not is_data(container) and is_plain(container)
+        self._inner = [Items(item) for item in _flat(container) if is_container(item)] if nested else []
 
     def same(self, other: Self) -> bool:
-        return len(self.items) == len(other.items) and same_items(self.items, other.items)
+        if len(self.items) != len(other.items) or len(self._inner) != len(other._inner):
+            return False
+        pairs = zip(self._inner, other._inner, strict=True)
+        return _same_items(self.items, other.items) and all(inner.same(theirs) for inner, theirs in pairs)
 
     def put(self, names: Collection[str] | None) -> None:
-        if not self._data:
-            put_items(self.container, self.items)
-        elif len(self.container) != len(self.items) or any(
-            item is not other for item, other in zip(_flat(self.container), _flat(self.items), strict=True)
-        ):
-            refill(self.container, self.items)
+        for inner in self._inner:
+            inner.put(names)
+        if len(self.container) != len(self.items) or not _same_items(self.container, self.items):
+            refill(self.container, copy.copy(self.items))
 
 
 class Variables(Holding):
@@ -181,7 +183,7 @@ class Content(Holding):
     def __init__(self, value: Any, *, copied: bool) -> None:
         self.value = value
         self.content = content_of(value) if copied else None
-        self._version = value._version if isinstance(value, Tensor) and not value.is_inference() else None
+        self._version = _version_of(value) if self.content is None else None
         self._mark: Any = None
 
     @property
@@ -201,8 +203,8 @@ class Content(Holding):
     def put(self, names: Collection[str] | None) -> str | None:
         if self.content is not None:
             put_content(self.value, self.content)
-        elif self._version is not None and self.value._version != self._version:
-            return "a tensor too large to be copied"
+        elif self._version is not None and self._version != _version_of(self.value):
+            return "too large to be copied"
         return None
 
     def forget(self) -> None:
@@ -261,8 +263,8 @@ class StateCopy:
 
     @classmethod
     def of_data(cls, objects: Iterable[Reached]) -> StateCopy:
-        """Copy what these objects of data hold, containers that functions use included."""
-        copied = Copied(True, 0, set())
+        """Copy what these objects of data hold."""
+        copied = Copied(False, 0, set())
         copied.take(objects, data=True)
         return copied.all()
 
@@ -318,21 +320,15 @@ class StateCopy:
                     changed.append(path)
         return StateCopy(merged, self._counted), changed
 
-    def marks(self) -> StateCopy:
-        """This state without the contents of arrays, for comparing; it is this object."""
-        for _, holding in self._holdings.values():
-            if isinstance(holding, Content):
-                holding.forget()
-        return self
-
 
 class Copied:
     """Copies what objects hold."""
 
-    def __init__(self, trial: bool, budget: int, sources: Collection[int]) -> None:
+    def __init__(self, trial: bool, budget: int, sources: Collection[int], *, marks: bool = False) -> None:
         """trial: copy the containers that functions use, too. budget: bytes of arrays beside the data. sources: the ids of objects that a
-        set-up fills, of which numbers alone are copied.
+        set-up fills, of which numbers alone are copied. marks: keep checksums of arrays alone, for comparing.
         """
+        self._marks = marks
         self.holdings: dict[int, tuple[str, Holding]] = {}
         self._functions: dict[int, types.FunctionType] = {}
         self._trial, self._budget, self._sources = trial, budget, sources
@@ -344,7 +340,11 @@ class Copied:
             self._functions.update((id(function), function) for function in functions_of(reached.value))
             holding = self._of(reached, data)
             if holding is not None:
+                if self._marks and isinstance(holding, Content):
+                    holding.forget()
                 self.holdings[id(reached.value)] = reached.path, holding
+            if isinstance(holding, Items) and has_state(reached.value):  # of a class of the user's own
+                self.holdings[-id(reached.value)] = reached.path, Attributes(reached.value)
 
     def all(self) -> StateCopy:
         """All copies, with those of the variables that functions set."""
@@ -370,18 +370,22 @@ class Copied:
         if type(value) is itertools.count and reached.attribute and not reached.path.endswith("]"):
             return None  # its owner gets another one
         if isinstance(value, (Iterator, io.IOBase)) and not (reached.ours or _is_written(value)):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(Exception):  # the user's object may raise anything
                 return Place(value)
         return None
 
     def _may_copy(self, value: Any, data: bool) -> bool:
         """Whether an array is small enough; beside the data a large one may be state, such as an average of the weights."""
         size = 0 if isinstance(value, Tensor) and value.layout is not torch.strided else value.nbytes
+        if size <= _SMALL:
+            return True
+        if (data and is_large(value)) or size > (self._data_budget if data else self._budget):
+            return False
         if data:
             self._data_budget -= size
-            return not is_large(value) and self._data_budget > 0
-        self._budget -= size
-        return self._budget > 0
+        else:
+            self._budget -= size
+        return True
 
 
 def counted_names(functions: Iterable[types.FunctionType]) -> frozenset[str]:
@@ -458,7 +462,7 @@ def set_names(code: types.CodeType) -> dict[str, frozenset[str]]:
     for step in dis.get_instructions(code):
         if step.opname in names and (step.opname, code.co_name) != ("STORE_ATTR", "__init__"):
             names[step.opname].add(str(step.argval))
-    if {"setattr", "__setattr__", "__dict__", "vars"} & {*code.co_names} and code.co_name != "__init__":
+    if is_own_code(code) and {"setattr", "__setattr__", "__dict__", "vars"} & {*code.co_names} and code.co_name != "__init__":
         names["STORE_ATTR"].add(ANY)
     inner = [set_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return {kind: frozenset(own.union(*(other[kind] for other in inner))) for kind, own in names.items()}
@@ -471,6 +475,11 @@ def _layers_of(owner: Any) -> frozenset[str]:
 def _is_written(value: Any) -> bool:
     """Whether it is a file that is written: what was logged there stays."""
     return isinstance(value, io.IOBase) and not value.closed and value.writable()
+
+
+def _same_items(container: Any, other: Any) -> bool:
+    """Whether two containers of one length hold the same objects, or equal numbers and texts, in the same order."""
+    return all(_alike(item, theirs) for item, theirs in zip(_flat(container), _flat(other), strict=True))
 
 
 def _flat(container: Any) -> Iterator[Any]:
@@ -504,6 +513,16 @@ def _alike(value: Any, other: Any) -> bool:
     if type(value) in (bool, int, float, complex, str, bytes, itertools.count):
         return repr(value) == repr(other)
     return isinstance(value, np.generic) and bool(value == other)
+
+
+def _version_of(value: Any) -> Any:
+    """What shows that a large tensor or array has changed: torch's version, or a checksum of some of its values; None: nothing does."""
+    if isinstance(value, Tensor):
+        return None if value.is_inference() else value._version
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject and value.size:
+        flat = value.reshape(-1) if value.flags.c_contiguous else value[:1].reshape(-1)
+        return zlib.crc32(flat[:: max(1, flat.size // _SAMPLED)].tobytes())
+    return None
 
 
 def _checksum(content: Any) -> Any:

@@ -34,8 +34,10 @@ from workbench.task.state.copies import (
     variables_of,
 )
 from workbench.task.state.serialization import NotPlainError, to_plain
-from workbench.task.state.walk import ARRAYS, Reached, functions_of, is_own_code, key_name, methods
+from workbench.task.state.walk import ARRAYS, WIDE, Reached, functions_of, is_own_code, key_name, methods
 
+_MANY_TEXTS = 1000
+_FLAT = {types.NoneType, bool, int, float, complex, str, bytes}
 _BY_ID = "_metric_attributes"
 """A LightningModule's names by the ids of objects, which differ in another process."""
 Moved = set[tuple[str, str]]
@@ -157,7 +159,15 @@ def _values_of(reached: Reached, *, ours: bool, data: bool) -> Iterator[tuple[st
         yield from ((f":{name}", variable) for name, variable in variables_of(value).items())
     elif not is_container(value):
         yield from state_names(value).items()
-    elif not _is_plain(value):
+    else:
+        yield from _of_container(value)
+
+
+def _of_container(value: Any) -> Iterator[tuple[str, Any]]:
+    """The items of a container, unless its owner stores it whole; and the attributes that a class of the user's gives it."""
+    if has_state(value):
+        yield from state_names(value).items()
+    if len(value) <= WIDE and not _is_plain(value):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         yield from ((f"[{key_name(key, number)}]", item) for number, (key, item) in enumerate(items))
 
@@ -213,6 +223,8 @@ class _Marks:
             return place_of(value)
         if self._data and self._is_data(value):
             return None
+        if is_container(value) and len(value) > WIDE and any(type(item) not in _FLAT for item in _items(value)):
+            return None  # too wide to be entered, so that nothing restores it
         if not buffer and any(id(tensor) in self._weights for tensor in _tensors(value)):
             return _Reference(value, "", counts=False)  # a reference to the weights, such as an LSTM's list of them, has no value of its own
         try:
@@ -223,7 +235,11 @@ class _Marks:
     def _is_data(self, value: Any) -> bool:
         if isinstance(value, ARRAYS):
             return is_large(value)
-        return is_container(value) and (is_data(value) or any(isinstance(item, ARRAYS) and is_large(item) for item in _items(value)))
+        if not is_container(value):
+            return False
+        items = _items(value)
+        texts = len(value) > _MANY_TEXTS and isinstance(next(iter(items)), (str, bytes))  # a vocabulary, or names of files
+        return texts or is_data(value) or any(isinstance(item, ARRAYS) and is_large(item) for item in items)
 
     def _of_object(self, value: Any, why: str) -> Any:
         """The mark of a value that no file can hold, whose own values are stored where they are."""
@@ -308,10 +324,23 @@ def _stored(value: Any, *, packed: bool) -> dict[str, Any]:
 def _may_set(holder: Any, name: str, kept: Mapping[str, Any], counted: frozenset[str]) -> bool:
     """Whether a file may set this: it may name anything, and a text may be the path of a file that the user's code opens."""
     if isinstance(holder, nn.Module):
-        return name == "training" or _is_kept(name)
-    if name.startswith("__"):
+        if name == "training" or name[:1] == "?":
+            return type(kept.get("value")) is bool
+        if not _is_kept(name):
+            return False
+    if name.startswith("__") or callable(getattr(type(holder), name, None)):
         return False
-    return not isinstance(kept.get("value"), str) or name in counted or name.startswith(":")
+    if name[:1] in ("", ":", "["):
+        return True
+    return name in counted or not _has_text(kept.get("value"))
+
+
+def _has_text(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_text, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return any(map(_has_text, value))
+    return isinstance(value, (str, bytes))
 
 
 def _put(holder: Any, name: str, kept: Mapping[str, Any], device: torch.device) -> None:

@@ -19,18 +19,18 @@ _BUDGET = 1 << 28
 """Bytes of arrays, beside weights and data, that are copied at least; a model with larger weights may hold as much again, twice."""
 
 
-def copy_state(task: Task, *, trial: bool = False) -> StateCopy:
+def copy_state(task: Task, *, trial: bool = False, marks: bool = False) -> StateCopy:
     """Copy what the objects of a task hold, beside their weights and buffers.
 
     trial: no other code runs until it is restored. Only then are containers copied that functions use as variables (logs, say), and data
-    that are yet to be made.
+    that are yet to be made. marks: keep checksums of arrays alone, for comparing.
     """
     modules = parts_of(task.modules)
     weights = {id(tensor): tensor for _, tensor in slots_of(modules)}
     size = sum(math.prod(tensor.shape) * tensor.element_size() for tensor in weights.values())
     preparation = () if task.preparation is None else task.preparation.sources
     sources = {f"source {number}": source for number, source in enumerate(preparation)}
-    copied = Copied(trial, max(_BUDGET, 2 * size), set(map(id, sources.values())))
+    copied = Copied(trial, max(_BUDGET, 2 * size), set(map(id, sources.values())), marks=marks)
     for (part, _, name), tensor in slots_of(modules):  # a quantized weight keeps its scales as attributes
         copied.holdings[id(tensor)] = f"{type(part).__name__}.{name}", Attributes(tensor)
 
@@ -39,7 +39,7 @@ def copy_state(task: Task, *, trial: bool = False) -> StateCopy:
 
     copied.take(walk(_roots(task), closed=closed), data=False)
     data = {**_data_roots(task, made=trial), **sources}
-    copied.take(walk(data, closed=lambda value: id(value) in copied.holdings or closed(value), data=True), data=True)
+    copied.take(walk(data, closed=lambda value: id(value) in copied.holdings or closed(value)), data=True)
     return copied.all()
 
 
@@ -80,7 +80,7 @@ def _data_objects(task: Task) -> Iterator[Reached]:
     """The objects of a task's data, without the modules that are trained."""
     parts = parts_of(task.modules)
     beside = {id(part) for part in parts} | {id(tensor) for _, tensor in slots_of(parts)}
-    return walk(_data_roots(task, made=True), closed=lambda value: id(value) in beside or is_machinery(value), data=True)
+    return walk(_data_roots(task, made=True), closed=lambda value: id(value) in beside or is_machinery(value))
 
 
 def _roots(task: Task) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import contextlib
 import enum
 import functools
 import sys
+import sysconfig
 import threading
 import types
 from collections import deque
@@ -46,16 +47,12 @@ _RESOURCES = frozenset({
     "mlflow", "wandb", "tensorboard", "tokenizers", "lightning", "pytorch_lightning", "lightning_fabric", "accelerate",
 })  # fmt: skip
 """Libraries whose objects are tables, pictures, files, trackers or trainers: nothing in them is entered."""
-_LIBRARY_PLACES = ("site-packages", "dist-packages", "<frozen", "/lib/python")
-_DEPTH = 8
-_WIDE = 256
-"""A container of data with more items holds the data; nothing in it is entered."""
-_WIDE_STATE = 4096
-"""The same for a container that no data set holds: a list of averages, say."""
+_LIBRARY_PLACES = ("site-packages", "dist-packages", "<frozen", sysconfig.get_paths()["stdlib"])
+_DEPTH = 16
+WIDE = 4096
+"""A container with more items, other than numbers and texts, holds data: nothing in it is entered."""
 _MOST = 20_000
 _NUMBERS_AND_TEXTS = {types.NoneType, bool, int, float, complex, str, bytes}
-_UNNAMED = (frozenset, Tensor, nn.Module)
-"""Keys whose repr may differ in another process, or is long."""
 _LONGEST = 200
 
 
@@ -73,12 +70,11 @@ class Reached:
 
 
 def walk(
-    roots: Mapping[str, Any], *, closed: Callable[[Any], bool] = lambda value: False, data: bool = False, depth: int = _DEPTH
+    roots: Mapping[str, Any], *, closed: Callable[[Any], bool] = lambda value: False, depth: int = _DEPTH
 ) -> Iterator[Reached]:
     """Yield every object that can be reached, nearest first. Numbers and texts are left out.
 
-    closed: whether an object is left out, in addition to those of `_CLOSED`. data: the roots are data, whose long containers are not
-    entered.
+    closed: whether an object is left out, in addition to those of `_CLOSED`.
     """
     seen: set[int] = set()
     waiting = deque((Reached(path, root, ours=True, attribute=True), 0) for path, root in roots.items())
@@ -94,17 +90,28 @@ def walk(
         if level >= depth or issubclass(type(value), _ENDS):
             continue
         ours = _is_ours(type(value)) or (reached.ours and _is_collection(value))
-        for name, item in _within(value, data):
+        for name, item in _readable(_within(value)):
             if type(item) not in _NUMBERS_AND_TEXTS:
                 variable = isinstance(value, types.FunctionType) or ":" in name
                 attribute = not variable and (reached.attribute or not _is_collection(value))
                 waiting.append((Reached(path + name, item, ours, attribute), level + 1))
 
 
+def _readable(parts: Parts) -> Parts:
+    """These objects, up to the first that cannot be read: an object of the user's may raise anything."""
+    with contextlib.suppress(Exception):
+        yield from parts
+
+
 def _is_closed(value: Any) -> bool:
     if isinstance(value, type):
         return not is_users(value)
-    return isinstance(value, _CLOSED) or library(type(value)) in _OF_THREADS
+    if library(type(value)) in _OF_THREADS or issubclass(type(value), _CLOSED):
+        return True
+    try:
+        return isinstance(value, _CLOSED)
+    except Exception:  # noqa: BLE001  # a proxy without its object
+        return True
 
 
 def _is_ours(kind: type) -> bool:
@@ -115,10 +122,10 @@ def _is_collection(value: Any) -> bool:
     return isinstance(value, (dict, list, tuple, set, deque))
 
 
-def _within(value: Any, data: bool) -> Parts:
+def _within(value: Any) -> Parts:
     """The objects within an object."""
     if _is_collection(value):
-        yield from _items(value, _WIDE if data else _WIDE_STATE)
+        yield from _items(value)
     elif isinstance(value, functools.partial):
         yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
     elif isinstance(value, types.FunctionType):
@@ -174,8 +181,8 @@ def _is_own_module(module: types.ModuleType) -> bool:
     return file is not None and not any(place in file for place in _LIBRARY_PLACES)
 
 
-def _items(container: Any, widest: int) -> Parts:
-    if len(container) <= widest:
+def _items(container: Any) -> Parts:
+    if len(container) <= WIDE:
         items = list(container.items()) if isinstance(container, dict) else enumerate(list(container))
         yield from ((f"[{key_name(key, number)}]", item) for number, (key, item) in enumerate(items))
 
@@ -184,8 +191,14 @@ def key_name(key: Any, number: int) -> str:
     """The name of a key in a path, which must be the same in another process, since checkpoints use it: the key's repr, or else its position."""
     if isinstance(key, (int, str)):
         return repr(key)
-    said = "" if isinstance(key, _UNNAMED) else repr(key)
+    said = repr(key) if _is_named(key) else ""
     return said if 0 < len(said) <= _LONGEST and " at 0x" not in said else f"#{number}"
+
+
+def _is_named(key: Any) -> bool:
+    if type(key) is tuple:
+        return len(key) < _LONGEST and all(map(_is_named, key))
+    return key is None or isinstance(key, (bool, int, float, complex, str, bytes, enum.Enum))
 
 
 @functools.cache
