@@ -118,7 +118,7 @@ def test_train_says_which_box_is_wrong(panel: Panel, bench: FakeBench) -> None:
     assert (box.value, bench.settings.batch_size) == ("1.5", 32)
     assert below(panel, "batch_size") == "should be a whole number"
     assert panel.run.fit.description == "Train: correct batch_size"
-    panel.header.epochs.widget.value = "0"
+    panel.header.epochs.widget.value = "-2"
     assert panel.run.fit.description == "Train: correct batch_size and 1 more"
     panel.run.fit.click()
     panel.run.tune.click()

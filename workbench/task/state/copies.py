@@ -51,8 +51,8 @@ from workbench.task.state.walk import (
 
 _OURS = ("workbench.task.metrics", "workbench.task.data")
 """The workbench's own objects that hold the user's functions and objects."""
-_SPECS = "workbench.task.data.spec"
-"""Those that hold data, which are roots of their own."""
+_MACHINERY = ("workbench.task.data.spec", "workbench.engine.")
+"""Those that hold none: data are roots of their own."""
 _SMALL, _SAMPLED = 1 << 16, 1 << 12
 """Bytes up to which an array is always copied, and how many values of a large one are compared."""
 _DATA_BUDGET = 1 << 26
@@ -396,7 +396,7 @@ def counted_names(functions: Iterable[types.FunctionType]) -> frozenset[str]:
 def is_machinery(value: Any) -> bool:
     """Whether it is an object of the workbench's own that holds none of the user's."""
     home = type(value).__module__
-    return home == _SPECS or (home.startswith("workbench.") and not isinstance(value, nn.Module) and not home.startswith(_OURS))
+    return home.startswith(_MACHINERY) or (home.startswith("workbench.") and not isinstance(value, nn.Module) and not home.startswith(_OURS))
 
 
 def has_state(value: Any) -> bool:

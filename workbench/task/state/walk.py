@@ -118,6 +118,11 @@ def _is_ours(kind: type) -> bool:
     return library(kind) == "workbench" or kind.__module__.startswith("torch.utils.data.")
 
 
+def _is_of_torch(kind: type) -> bool:
+    """Whether it is torch's own, such as the hooks and states of sharded modules; its data sets and samplers refer to the user's."""
+    return library(kind) == "torch" and not kind.__module__.startswith("torch.utils.data.")
+
+
 def _is_collection(value: Any) -> bool:
     return isinstance(value, (dict, list, tuple, set, deque))
 
@@ -133,7 +138,7 @@ def _within(value: Any) -> Parts:
         yield from ((f".{name}", item) for name, item in list(vars(value).items()))
     elif isinstance(value, nn.Module):
         yield from _of_module(value)
-    elif library(type(value)) not in _RESOURCES:
+    elif library(type(value)) not in _RESOURCES and not _is_of_torch(type(value)):
         for name, item in attributes_of(value).items():
             if not (isinstance(value, Sampler) and (isinstance(item, Dataset) or name == "data_source")):  # its data are no part of it
                 yield f".{name}", item
