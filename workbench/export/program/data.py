@@ -30,6 +30,7 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "converts_columns": any(data.columns and data.converted for data in r.loaders),
         "samples": samples,
         "shares": not r.single_process_reason or bool(r.settings.num_workers),  # batches, among processes or workers
+        "copies_counted": r.accumulates and r.train.reuses_memory and r.counts(r.train),
         "reuses_memory": any(data.reuses_memory and data.kind != "samples" for data in r.loaders),
         "loader_kind": "CountingLoader" if any(r.counts(data) for data in r.loaders) else "DataLoader",
         "options": [name for name in _OPTIONS if _differs(r, samples, name)],
@@ -144,7 +145,7 @@ def _with_set_epoch(r: ScriptSpec) -> list[str]:
 def _batches(r: ScriptSpec) -> str:
     """The training batches of an epoch."""
     found = first(r.train, "loader", "limit") if r.limits else "loader"
-    found = f"map(copy.deepcopy, {found})" if r.accumulates and r.train.reuses_memory else found
+    found = f"map(copy.deepcopy, {found})" if r.accumulates and r.train.reuses_memory and not r.counts(r.train) else found
     found = f"compared({found})" if "batches" in checksums(r) else found
     if r.tbptt:
         return f"pieces({found}, config{', network' if r.hooks is not None and r.hooks.splits else ''})"

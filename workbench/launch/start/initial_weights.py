@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -72,9 +72,7 @@ class InitialWeights:
         finally:
             with in_training_mode(self._task.modules):
                 self._left = Fingerprint.of(self._task)
-            state, changed = self._fresh.state.adopting(begun, self._left.state)
-            self._fresh = self._fresh.with_state(state)
-            self._note(changed)
+            self._fresh = self._fresh.with_state(self._fresh.state.adopting(begun, self._left.state))
 
     def _place(self, where: Path | None, fresh: bool, emit: Callable[[Message], None]) -> None:
         self._take_changes(emit, fresh)
@@ -103,9 +101,6 @@ class InitialWeights:
     def _take_state(self, now: StateCopy) -> None:
         state, changed = self._fresh.state.with_changes(self._left.state, now)
         self._fresh = self._fresh.with_state(state)
-        self._note(changed)
-
-    def _note(self, changed: Sequence[str]) -> None:
         self._changed += [path for path in changed if path not in self._changed]
 
     def untouched_since(self, fit: str) -> bool:

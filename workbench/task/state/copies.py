@@ -286,8 +286,7 @@ class StateCopy:
         return lost
 
     def with_changes(self, left: StateCopy, now: StateCopy) -> tuple[StateCopy, list[str]]:
-        """This state, with what the user has changed between `left` and `now`; and the paths of what was changed in objects other than
-        modules.
+        """This state, with what the user has changed between `left` and `now`; and the paths of what may have changed by accident.
         """
         merged, changed = dict(self._holdings), []
         for key, (path, holding) in now._holdings.items():
@@ -297,28 +296,32 @@ class StateCopy:
             elif not holding.same(before[1]):
                 if key in merged:
                     merged[key] = path, merged[key][1].merged(before[1], holding)
-                if not isinstance(getattr(holding, "owner", None), nn.Module) and not is_generator(getattr(holding, "value", None)):
+                if self._is_told(holding, before[1]):
                     changed.append(path)
         return StateCopy(merged, self._counted), changed
 
-    def adopting(self, begun: StateCopy, end: StateCopy) -> tuple[StateCopy, list[str]]:
+    def _is_told(self, holding: Holding, before: Holding) -> bool:
+        """Whether a change between two jobs may be an accident: of an array in data, or of what the task's own code counts."""
+        if isinstance(holding, Attributes) and isinstance(before, Attributes) and not isinstance(holding.owner, nn.Module):
+            names = (name for name, value in holding.names.items() if name not in before.names or not _alike(value, before.names[name]))
+            return ANY in self._counted or any(name in self._counted for name in names)
+        return isinstance(holding, Content) and not is_generator(holding.value)
+
+    def adopting(self, begun: StateCopy, end: StateCopy) -> StateCopy:
         """This state, with the attributes that the user's cells have set while a job ran, from `begun` to `end`: those that the task's own
-        code does not set. And the paths of the objects that have them.
+        code does not set.
         """
-        merged, changed = dict(self._holdings), []
+        merged = dict(self._holdings)
         if ANY in end._counted:
-            return self, []
+            return self
         for key, (path, holding) in end._holdings.items():
             before, kept = begun._holdings.get(key), merged.get(key)
             if before is None or kept is None or not isinstance(holding, Attributes) or isinstance(holding.owner, nn.Module):
                 continue
             names = holding.names.keys() - end._counted
             if isinstance(kept[1], Attributes) and isinstance(before[1], Attributes):
-                adopted = kept[1].adopting(before[1], holding, names)
-                if not adopted.same(kept[1]):
-                    merged[key] = path, adopted
-                    changed.append(path)
-        return StateCopy(merged, self._counted), changed
+                merged[key] = path, kept[1].adopting(before[1], holding, names)
+        return StateCopy(merged, self._counted)
 
 
 class Copied:
