@@ -54,6 +54,8 @@ class Fit:
 
     def __init__(self, task, settings, folder=None, state=None, commands=(), before=None):
         self.events, self.folder, inbox = [], folder, Script(commands)
+        if folder is not None:
+            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         with open_session(task, settings, past=state) as session:
             self.session = inbox.session = session
             checks = ValidationSchedule(session)
