@@ -4,6 +4,7 @@ import functools
 import json
 import threading
 import time
+from collections import defaultdict
 
 import lightning
 import numpy as np
@@ -34,19 +35,24 @@ TOTAL = 21  # updates of three epochs
 AGAINST = {**RICH, "monitor": "val_loss", "monitor_mode": "max"}
 
 
+CALLS, ACTS = defaultdict(int), defaultdict(dict)
+"""Of each `Watched`, by its number: the calls, and what is to happen at one. They are no state of the loss, which fits would restore."""
+
+
 class Watched:
     """A loss that calls what is asked of it at an update (from 0, counted from now), in its forward."""
 
     def __init__(self):
-        self.calls, self.at = 0, {}
+        self.number = len(CALLS)
+        CALLS[self.number] = 0
 
     def on(self, update, act):
-        self.at[self.calls + update] = act
+        ACTS[self.number][CALLS[self.number] + update] = act
 
     def __call__(self, output, y):
         if torch.is_grad_enabled():  # no check, no pass for the statistics of averaged weights
-            act = self.at.pop(self.calls, None)
-            self.calls += 1
+            act = ACTS[self.number].pop(CALLS[self.number], None)
+            CALLS[self.number] += 1
             if act is not None:
                 act()
         return output if y is None else F.cross_entropy(output, y)

@@ -48,10 +48,12 @@ class InitialWeights:
             self._place(where, fresh, emit)
             if resumed:
                 self._fresh.state.put()
-        with self._running():
-            yield
-        if fit is not None:
-            self._ends[fit] = self._left.parameters
+        try:
+            with self._running():
+                yield
+        finally:
+            if fit is not None:
+                self._ends[fit] = self._left.parameters
 
     @contextmanager
     def evaluated(self) -> Iterator[None]:
@@ -59,9 +61,11 @@ class InitialWeights:
         with in_training_mode(self._task.modules):
             self._take_state(copy_state(self._task, marks=True))
         parameters, buffers = self._left.parameters, self._left.buffers
-        with self._running():
-            yield
-        self._left = replace(self._left, parameters=parameters, buffers=buffers)
+        try:
+            with self._running():
+                yield
+        finally:
+            self._left = replace(self._left, parameters=parameters, buffers=buffers)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
