@@ -479,7 +479,7 @@ def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench, monkeypatch: 
     assert panel.dispatcher.drain(60)
     assert panel._replayed == panel._on_their_way == {}
     picture = panel.canvas._picture
-    assert len(picture._gradients.clipping.norms["grad_norm"]) == 80
+    assert len(picture._gradients.clipping.norms) == 80
     assert visible(panel.header.use_lr)
     assert panel.run.stop.disabled
 

@@ -14,6 +14,7 @@ import dis
 import functools
 import io
 import itertools
+import random
 import types
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -53,6 +54,8 @@ _OURS = ("workbench.task.metrics", "workbench.task.data")
 """The workbench's own objects that hold the user's functions and objects."""
 _MACHINERY = ("workbench.task.data.spec", "workbench.engine.")
 """Those that hold none: data are roots of their own."""
+_UNDRAWN = 624
+"""The position of a Mersenne Twister that has just been seeded."""
 _SMALL, _SAMPLED = 1 << 16, 1 << 12
 """Bytes up to which an array is always copied, and how many values of a large one are compared."""
 _DATA_BUDGET = 1 << 26
@@ -184,6 +187,7 @@ class Content(Holding):
         self.value = value
         self.content = content_of(value) if copied else None
         self._version = _version_of(value) if self.content is None else None
+        self._seed = _seed_of(value)
         self._mark: Any = None
 
     @property
@@ -197,8 +201,10 @@ class Content(Holding):
         return bool(self.mark == other.mark)
 
     def merged(self, left: Self, now: Self) -> Self:
-        """A generator that was used meanwhile begins anew; a new one is another object."""
-        return self if is_generator(self.value) else super().merged(left, now)
+        """A generator that was used meanwhile begins anew, unless the user has seeded it."""
+        if is_generator(self.value) and not (now._seed is not None and now._seed != left._seed):
+            return self
+        return super().merged(left, now)
 
     def put(self, names: Collection[str] | None) -> str | None:
         if self.content is not None:
@@ -516,6 +522,19 @@ def _alike(value: Any, other: Any) -> bool:
     if type(value) in (bool, int, float, complex, str, bytes, itertools.count):
         return repr(value) == repr(other)
     return isinstance(value, np.generic) and bool(value == other)
+
+
+def _seed_of(value: Any) -> Any:
+    """What shows that a generator has been seeded since: torch's seed, or the state of one that has drawn nothing yet; None: it has drawn."""
+    if isinstance(value, torch.Generator):
+        return value.initial_seed()
+    if isinstance(value, random.Random):
+        state = value.getstate()
+        return state if state[1][-1] == _UNDRAWN else None
+    if isinstance(value, np.random.RandomState):
+        legacy = value.get_state(legacy=True)
+        return legacy[1].tobytes() if legacy[2] == _UNDRAWN else None
+    return None
 
 
 def _version_of(value: Any) -> Any:
