@@ -379,6 +379,7 @@ SPECIAL: dict[str, Callable[[Path], None]] = {
     "2 million lines of {}": lambda run: _append(run, b"{}\n" * 2_000_000),
     "2 million empty lines": lambda run: _append(run, b"\n" * 2_000_000),
     "one wide sign in a text of 30 MB": lambda run: _append(run, b'{"type":"StepsDone","columns":{"a":"' + b"A" * (30 << 20) + b'\\ud83d\\ude00"}}\n'),
+    "10,000 starts": lambda run: _append(run, *((run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:1] * 10_000)),
     "a text of 60 MB": lambda run: _append(run, b'{"type":"Message","text":"' + b"a" * (60 << 20) + b'"}\n'),
     "rows of nothing": lambda run: _append(run, *(_flush(n * 60_000, 60_000, {}) for n in range(2000))),
     "thousands of names": lambda run: _append(run, *(_flush(n * 256, 256, {"loss": pack([1.0] * 256), f"a{n}": pack([1.0] * 256)}) for n in range(200))),

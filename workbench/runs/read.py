@@ -254,7 +254,7 @@ def parse(lines: Iterable[bytes], budget: Budget, only: Container[str] | None = 
             if budget.spent:
                 return
         else:
-            budget.event(len(line))
+            budget.event(len(line), event)
             yield event
 
 
