@@ -259,7 +259,7 @@ def _bytes(rng: random.Random, data: bytes) -> bytes:
         case 1:
             return data[:at] + data[end:]
         case 2:
-            return data[:at] + data[at:end] * rng.choice([2, 50, 2000]) + data[end:]
+            return data[:at] + data[at:end] * min(rng.choice([2, 50, 2000]), 1 + 400_000 // max(1, end - at)) + data[end:]
         case 3:
             return data[:at] + rng.choice(_TOKENS) * rng.choice([1, 10, 1000, 100_000]) + data[at:]
         case 4:
@@ -276,6 +276,8 @@ def change(rng: random.Random, run: Path) -> str:
         paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name != ".reserve"]
         favoured = [path for path in paths if path.name in ("metrics.jsonl", "run.json")] * 5
         path = rng.choice([*paths, *favoured])
+        if path.stat().st_size > 1 << 24:  # it has a hole already
+            continue
         data = path.read_bytes()
         how = rng.choice([_json, _json, _bytes, _bytes, "sparse", "lines"])
         if how == "sparse":
