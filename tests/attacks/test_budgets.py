@@ -55,9 +55,9 @@ def losses(run: Path) -> list[float]:
 
 @pytest.mark.parametrize(
     "data",
-    [b"{}\n" * 500_000, b"\n" * 500_000, b"[" + b"{}," * (8 << 20) + b"{}]\n", b'{"type":"Message","text":"' + b"a" * (20 << 20) + b'"}\n',
+    [lines(RunStarted("0001-fit", "fit", {"lr": 0.5}, "cpu")) * 2000, b"{}\n" * 500_000, b"\n" * 500_000, b"[" + b"{}," * (8 << 20) + b"{}]\n", b'{"type":"Message","text":"' + b"a" * (20 << 20) + b'"}\n',
      b'"type"\n' * 100_000, None],
-    ids=["lines of {}", "empty lines", "a line of 24 MB", "a text of 20 MB", "lines of a type", "1 TB of a hole"],
+    ids=["starts", "lines of {}", "empty lines", "a line of 24 MB", "a text of 20 MB", "lines of a type", "1 TB of a hole"],
 )  # fmt: skip
 def test_what_is_no_event_ends_the_reading_and_the_other_runs_are_listed(run: Path, data: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
     if data is None:
@@ -174,10 +174,10 @@ def test_a_state_that_grows_in_memory_is_refused_by_name(point: Path) -> None:
     for _ in range(60):
         one = [one, one]
     torch.save({"held": {"a": one}}, path)
-    refused("more than 16777216 values")
+    refused("repeats a few values")
     wide = torch.zeros(1, dtype=torch.int64).expand(1 << 40)
     torch.save({"held": {"a": {"__workbench__": "integers", "data": wide, "tuple": False}}}, path)
-    refused("more than 16777216 values")
+    refused("repeats a few values")
     path.write_bytes(whole)
     os.truncate(path, 1 << 40)
     refused("torch.save has not written it")

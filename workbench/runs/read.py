@@ -276,7 +276,7 @@ def parse(lines: Iterable[bytes], run: str, budget: Budget, only: Container[str]
             if budget.spent:
                 return
         else:
-            budget.event(len(line))
+            budget.event(len(line), event)
             yield event
 
 

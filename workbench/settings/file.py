@@ -13,13 +13,19 @@ from workbench.values import SettingsError
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)$")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 
+_LONGEST = 1 << 17
+"""The most characters of a file."""
 _MOST = 100_000
 """How many values a file may have, those that aliases repeat included."""
 
 
 def read(path: str | Path) -> dict[str, Any]:
     """Read the settings in a file, by name. `SettingsError` names the file and what in it cannot be read."""
-    return parsed(Path(path).expanduser().read_text(encoding="utf-8"), str(path))
+    with Path(path).expanduser().open(encoding="utf-8") as file:
+        text = file.read(_LONGEST + 1)
+    if len(text) > _LONGEST:
+        raise SettingsError(f"{path} has more than {_LONGEST} characters: write those that settings need.")
+    return parsed(text, str(path))
 
 
 def parsed(text: str, name: str) -> dict[str, Any]:

@@ -21,9 +21,11 @@ from workbench.runs.store import RunFolder
 def test_a_record_is_heard_while_it_is_written(tmp_path: Path) -> None:
     def write() -> None:
         with RunFolder.create(tmp_path, "a", {"kind": "fit"}) as folder:
+            step = 0
             for i in range(300):
                 values = pack(np.full(1 + 37 * i, float(i)))
-                folder.append(StepsDone(i, 1, 1 + 37 * i, 0, 0.1, {"loss": values}))
+                folder.append(StepsDone(step, 1, 1 + 37 * i, 0, 0.1, {"loss": values}))
+                step += 1 + 37 * i
 
     path, heard = tmp_path / "runs" / "a", list[Event]()
     tail = Tail(path)

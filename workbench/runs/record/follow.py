@@ -53,13 +53,15 @@ class Tail:
                     self._budget.other(1)
                     continue
                 try:
-                    found.append((number, event_of(line, self._path.parent.name, self._only)))
-                    self._budget.event(len(line))
+                    event = event_of(line, self._path.parent.name, self._only)
                 except UNREADABLE:
                     self.skipped += 1
                     self._budget.other(len(line))
-                    if self._budget.spent:
-                        return found
+                else:
+                    found.append((number, event))
+                    self._budget.event(len(line), event)
+                if self._budget.spent:
+                    return found
         return found
 
     def _read(self) -> list[bytes]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from workbench.events import Changed, Event, Resumed, RunStarted, StepsDone
+
 LONGEST = 1 << 26
 """The most bytes of a line; a flush of 256 updates of 10,000 layers has 30 MB."""
 LONG = 1 << 22
@@ -17,6 +19,10 @@ OTHER_BYTES, OTHER_LINES = 1 << 24, 10_000
 """How many bytes and lines of a record may be no events: a file of 1 TB may take no room on a disk, and a run is read many times."""
 _FOR_AN_EVENT = 10
 """How many times as many there may be besides for each event."""
+_COSTLY: dict[type, int] = {RunStarted: 200, Changed: 30, Resumed: 30}
+"""Events with settings, whose check takes as long as that of so many lines. A record has few of them."""
+_AGAIN = 100
+"""The same for a flush of updates that an earlier one has: it cannot be joined to that one, and is judged by itself."""
 _TYPE, _TORN = b'"type"', b"~\n"
 """The key that each event has, and what a writer leaves where a disk was full."""
 _PIECE = 1 << 20
@@ -31,25 +37,34 @@ class Budget:
     Each event adds to it, so that a long record is read whole, whatever a newer version or a full disk has left in it.
     """
 
-    __slots__ = ("_bytes", "_lines", "_record")
+    __slots__ = ("_bytes", "_done", "_lines", "_record")
 
     def __init__(self, record: Path | None = None) -> None:
         """record: its path, for a warning; None: there is none."""
         self._record = record
         self._bytes, self._lines = OTHER_BYTES, OTHER_LINES
+        self._done = 0
 
-    def event(self, size: int) -> None:
-        """Count a line of so many bytes that is an event."""
+    def event(self, size: int, event: Event) -> None:
+        """Count a line of so many bytes that is this event."""
         self._bytes += _FOR_AN_EVENT * size
         self._lines += _FOR_AN_EVENT
+        cost = _COSTLY.get(type(event), 0)
+        if isinstance(event, StepsDone):
+            cost, self._done = _AGAIN if event.rows and event.step < self._done else 0, event.done
+        if cost:
+            self._count(0, cost)
 
     def other(self, size: int) -> None:
         """Count a line, or a part of one, that is none."""
+        self._count(size, 1)
+
+    def _count(self, size: int, lines: int) -> None:
         self._bytes -= size
-        self._lines -= 1
+        self._lines -= lines
         if self.spent and self._record is not None and self._record not in _named:
             _named.add(self._record)
-            _log.warning("%s", f"{str(self._record)!r} is read in part: too many of its bytes or lines are no events, and the rest was left out.")
+            _log.warning("%s", f"{str(self._record)!r} is read in part: too many of its lines are no events, or begin anew, and the rest was left out.")
 
     @property
     def spent(self) -> bool:

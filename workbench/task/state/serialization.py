@@ -21,8 +21,8 @@ _KEYS = (type(None), bool, int, float, str)
 _AS_THEY_ARE = (*_KEYS, complex, torch.Size, torch.dtype, torch.device)
 _SEQUENCES: tuple[type, ...] = (list, tuple)
 _MANY = 64
-_MOST = 1 << 24
-"""How many values the containers of a state may have in all, and its tensors besides those that are stored."""
+_MOST = 1 << 21
+"""How many values a state may have besides twice those that are stored."""
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 
@@ -57,18 +57,25 @@ def check_extent(value: Any) -> None:
     """Raise ValueError for packed state that would take much more memory or time than its file: what refers to one list a thousand times,
     or a tensor whose numbers are one number.
     """
-    left, waiting = _MOST, [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, Tensor):
-            inside = one.numel() if one.layout is torch.strided and one.numel() * one.element_size() > one.untyped_storage().nbytes() else 0
-        else:
-            inside = len(one)
-            parts = one.values() if isinstance(one, dict) else one
-            waiting += [part for part in parts if isinstance(part, dict | list | tuple | Tensor)]
-        left -= inside
-        if left < 0:
-            raise ValueError(f"it refers to more than {_MOST} values")
+    extents: dict[int, int] = {}
+    stored = 0
+
+    def extent(part: Any) -> int:
+        """How many values a part has for who walks through it."""
+        nonlocal stored
+        if isinstance(part, Tensor):
+            repeats = part.layout is torch.strided and part.numel() * part.element_size() > part.untyped_storage().nbytes()
+            return part.numel() if repeats else 0
+        if not isinstance(part, dict | list | tuple):
+            return 0
+        if id(part) not in extents:
+            extents[id(part)] = _MOST  # for one that contains itself
+            stored += len(part)
+            extents[id(part)] = len(part) + sum(map(extent, part.values() if isinstance(part, dict) else part))
+        return extents[id(part)]
+
+    if extent(value) > 2 * stored + _MOST:
+        raise ValueError("it repeats a few values millions of times")
 
 
 def _is_earlier_array(value: dict[Any, Any]) -> bool:
