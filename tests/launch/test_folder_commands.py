@@ -280,7 +280,7 @@ def test_a_change_of_the_working_directory_does_not_cut_it_off(tmp_path: Path, m
     monkeypatch.chdir(tmp_path / "elsewhere")
     control.send(tmp_path / "here" / "runs" / job.id, Change({"lr": 0.5}))
     wait_for(lambda: loss.requests)
-    assert loss.requests == ["wb.attach('0001-fit', 'here').change(lr=0.5)"]
+    assert loss.requests == [f"wb.attach('0001-fit', {str(tmp_path / 'here')!r}).change(lr=0.5)"]
     bench.close()
 
 

@@ -154,10 +154,6 @@ CASES: dict[str, tuple[str, str]] = {
         "def plateau(optimizer, updates):\n"
         "    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5)\n",
     ),
-    "a cycle of the user's own that is shorter than the run": (
-        f"{PAIR}, max_epochs=3, scheduler=cycle",
-        "def cycle(optimizer, updates):\n    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=updates // 2)\n",
-    ),
     "a cycle of the user's own, every third update": (
         f"{PAIR}, max_epochs=4, scheduler=cycle",
         "def cycle(optimizer, updates):\n    made = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4)\n"

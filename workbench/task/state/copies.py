@@ -532,7 +532,7 @@ def _seed_of(value: Any) -> Any:
         state = value.getstate()
         return state if state[1][-1] == _UNDRAWN else None
     if isinstance(value, np.random.RandomState):
-        legacy = value.get_state(legacy=True)
+        legacy: Any = value.get_state(legacy=True)
         return legacy[1].tobytes() if legacy[2] == _UNDRAWN else None
     return None
 
