@@ -156,6 +156,15 @@ def test_weights_of_any_size_are_refused_by_name(point: Path) -> None:
             files.read_weights(weights)
 
 
+@pytest.mark.parametrize("removed", [7, "weight", {"weight": 1}, [["weight"]], None])
+def test_names_of_weights_that_are_none_are_ignored(point: Path, removed: object) -> None:
+    info = json.loads((point / "info.json").read_text())
+    (point / "info.json").write_text(json.dumps({**info, "removed": removed}))
+    model, weights = nn.Linear(2, 2), files.read_weights(point / "model.safetensors")
+    files.load_weights(model, point / "model.safetensors")
+    assert torch.equal(model.weight, weights["weight"])
+
+
 def test_a_state_that_grows_in_memory_is_refused_by_name(point: Path) -> None:
     path = point / "state.pt"
     whole = path.read_bytes()

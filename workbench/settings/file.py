@@ -13,7 +13,7 @@ from workbench.values import SettingsError
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)$")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 
-_LONGEST = 1 << 17
+_LONGEST = 1 << 16
 """The most characters of a file."""
 _MOST = 100_000
 """How many values a file may have, those that aliases repeat included."""

@@ -96,7 +96,8 @@ def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
         removed = read_json(path.with_name("info.json"), LARGEST_INFO).get("removed", ())
     except (OSError, ValueError):
         return {}  # weights that belong to no checkpoint
-    return {name: tensor for name, tensor in tensors_of(model).items() if name in removed}
+    names = {name for name in removed if isinstance(name, str)} if isinstance(removed, list) else set()
+    return {name: tensor for name, tensor in tensors_of(model).items() if name in names}
 
 
 def mismatch(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
