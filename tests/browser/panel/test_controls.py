@@ -24,7 +24,7 @@ bench"""
 REFUSED = (
     (0, "1.5", "Should be a whole number"), (0, "0", "Should be at least 1"), (0, "-5", "Should be at least 1"),
     (0, "99999", "batch_size=99999 is larger than the train data (1437 samples)"), (1, "1e9", "Should be at most 1000"),
-    (2, "-3", "Should be at least 0"), (3, "0", "Should be at least 1, or -1 for no limit"),
+    (2, "-3", "Should be at least 0"), (3, "-2", "Should be at least -1"),
 )  # fmt: skip
 
 

@@ -156,7 +156,7 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "a cycle of the user's own, every third update": (
         f"{PAIR}, max_epochs=4, scheduler=cycle",
-        "def cycle(optimizer, updates):\n    made = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4)\n"
+        "def cycle(optimizer, updates):\n    made = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=updates // 3 + 1)\n"
         "    return {'scheduler': made, 'interval': 'step', 'frequency': 3}\n",
     ),
     # precision, compilation

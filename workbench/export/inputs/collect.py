@@ -113,8 +113,6 @@ class Schedule:
     frequency: int
     monitor: str | None = None
     """The metric that a ReduceLROnPlateau follows; None: it is another scheduler."""
-    cycle: int | None = None
-    """The length of one cycle, after which the last rate stays; None: it is another scheduler."""
     by_batches: bool = False
     """Whether its frequency counts the batches of an epoch."""
     strict: bool = True

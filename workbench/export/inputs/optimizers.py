@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import OneCycleLR
 
 from workbench.engine.optim.schedule_free import has_modes
 from workbench.export.errors import ExportError
@@ -116,9 +115,8 @@ def _inside(entry: Any) -> str:
 
 
 def _schedule(place: str, made: protocol.Schedule) -> Schedule:
-    cycle = made.scheduler.total_steps if isinstance(made.scheduler, OneCycleLR) else None
     restores, has_length = _restores(made.scheduler), _has_length(made.scheduler)
-    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.by_batches, made.strict, restores, has_length)
+    return Schedule(place, made.interval, made.frequency, made.monitor, made.by_batches, made.strict, restores, has_length)
 
 
 def _has_length(scheduler: Any) -> bool:

@@ -122,19 +122,9 @@ def counts_turns(r: ScriptSpec) -> bool:
     return r.optimizers_alternate and any(s.frequency > 1 and s.interval == "step" for s in r.schedules)
 
 
-def may_end(r: ScriptSpec, schedule: Schedule) -> bool:
-    """Whether a scheduler is one cycle that the run may outlast."""
-    steps = r.planned if schedule.interval == "step" else r.settings.epochs
-    if schedule.cycle is None:
-        return False
-    return steps is None or steps > schedule.cycle * schedule.frequency or r.another_length
-
-
-def due(r: ScriptSpec, name: str, schedule: Schedule, counter: str) -> str:
+def due(r: ScriptSpec, schedule: Schedule, counter: str) -> str:
     """The condition under which a scheduler steps; "": it always steps. counter: the expression for the number of updates or epochs so far."""
     count = f"({counter})" if " " in counter else counter
     if schedule.by_batches and schedule.interval == "step" and not r.tbptt:
         count = "(window[-1][0] + 1)" if r.accumulates else "(number + 1)"
-    found = [f"{count} % {schedule.frequency} == 0"] if schedule.frequency != 1 else []
-    found += [f"{name}.last_epoch < {name}.total_steps - 1"] if may_end(r, schedule) else []
-    return " and ".join(found)
+    return f"{count} % {schedule.frequency} == 0" if schedule.frequency != 1 else ""

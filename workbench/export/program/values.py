@@ -22,7 +22,7 @@ def values(r: ScriptSpec) -> dict[str, Any]:
     """The values by name; a value that is a function takes further arguments in the template."""
     about = (
         data.collate_of, data.given_options, data.of_stream, data.samples_in, data.val_batches_of, hooks.asked_to_end, hooks.asks, hooks.call,
-        hooks.progress, hooks.step_schedule, optimizers.due, optimizers.may_end, optimizers.set_lr, progress.check_arguments,
+        hooks.progress, hooks.step_schedule, optimizers.due, optimizers.set_lr, progress.check_arguments,
         progress.comes_late, progress.is_of_average, progress.ended_by_metric,
     )  # fmt: skip
     return {
