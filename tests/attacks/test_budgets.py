@@ -135,6 +135,7 @@ def test_a_setting_that_is_a_book_is_as_if_it_were_not_recorded(run: Path) -> No
 def point(tmp_path: Path) -> Path:
     """The folder of a checkpoint of one layer."""
     path = tmp_path / "0001-fit" / "checkpoints" / "00000004"
+    path.parents[1].mkdir()
     files.write(path.parent, path.name, nn.Linear(2, 2).state_dict(), {"step": 4, "held": {}}, {"step": 4})
     return path
 

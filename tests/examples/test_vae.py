@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
 import workbench as wb
@@ -30,7 +30,7 @@ def test_the_same_as_a_plain_loop(one_thread, tmp_path):
     loader = loop.loader_of(TensorDataset(*train), 64)
     optimizer = torch.optim.Adam(twin.parameters(), lr=LR)
     schedule = CosineAnnealingLR(optimizer, EPOCHS * len(loader))
-    average = AveragedModel(twin, multi_avg_fn=get_ema_multi_avg_fn(0.95))
+    average = AveragedModel(twin, avg_fn=lambda old, new, count: torch.lerp(new, old, min(0.95, (1 + float(count)) / (10 + float(count)))))
     losses, rates = [], []
     for _ in range(EPOCHS):
         for x, y in loader:

@@ -20,6 +20,10 @@ FIRST, SECOND = 5, 10
 """The updates at which the fit waits until it is asked for what `ask` asks."""
 
 
+REQUESTS: dict[Path, list[str]] = {}
+"""Of each root, the requests that came. They are no state of the loss, which each new fit would put back."""
+
+
 class Waiting:
     """A cross entropy that waits at FIRST until six requests have come, and at SECOND until the seventh has.
 
@@ -29,8 +33,11 @@ class Waiting:
     def __init__(self, root: Path) -> None:
         self.updates = 0
         self.wanted = {FIRST: 6, SECOND: 7}
-        self.requests: list[str] = []
         self._root = root.absolute()
+
+    @property
+    def requests(self) -> list[str]:
+        return REQUESTS.setdefault(self._root, [])
 
     def __call__(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():

@@ -151,29 +151,25 @@ def test_what_cannot_be_carried_is_refused_by_name(tmp_path: Path) -> None:
     assert not made.jobs
 
 
-def test_an_active_run_of_mlflow(tmp_path: Path) -> None:
+def test_an_active_run_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     active: list[Any] = []
 
     def look(place: str) -> None:
         mlflow.log_metric(place, 1.0)
         active.append(mlflow.active_run().info.run_id)
 
-    try:
-        with bench(tmp_path, look, dry_run=False, max_steps=1) as made:
-            with mlflow.start_run() as run:
-                made.fit().result()
-                assert mlflow.get_run(run.info.run_id).info.status == "RUNNING"  # it is the user's to end
-                late = made.fit()
-            late.result()
-            assert {*active} == {run.info.run_id}
-            assert len(mlflow.search_runs(output_format="list")) == 1
-            assert mlflow.get_run(run.info.run_id).info.status == "FINISHED"
-            assert "step" in mlflow.get_run(run.info.run_id).data.metrics
-    finally:
-        mlflow.set_tracking_uri(before)
+    with bench(tmp_path, look, dry_run=False, max_steps=1) as made:
+        with mlflow.start_run() as run:
+            made.fit().result()
+            assert mlflow.get_run(run.info.run_id).info.status == "RUNNING"  # it is the user's to end
+            late = made.fit()
+        late.result()
+        assert {*active} == {run.info.run_id}
+        assert len(mlflow.search_runs(output_format="list")) == 1
+        assert mlflow.get_run(run.info.run_id).info.status == "FINISHED"
+        assert "step" in mlflow.get_run(run.info.run_id).data.metrics
 
 
 class OfOneThread(Samples):

@@ -265,7 +265,7 @@ def test_a_change_may_have_any_live_settings(tmp_path: Path) -> None:
     for values in changes:
         control.send(folder_of(job), Change(values))
     wait_for(lambda: len(loss.requests) == 2)
-    loss.requests += [""] * 5
+    loss.requests.extend([""] * 5)
     job.stop()
     assert [change.values for change in job.result(200).changes] == changes
     assert messages(job) == []

@@ -65,7 +65,7 @@ MUTATIONS = (
     Mutation("tuners/batch_size/batch_size_search.py", "known = next((t for t in self.trials if t.size == size), None)", "known = None",
              "tests/tuners/batch_size/test_batch_search.py"),
     Mutation("tuners/learning_rate/lr_finder.py", "smoother.update(loss) if math.isfinite(loss) else loss", "loss", "tests/tuners/learning_rate/test_lr_finder.py"),
-    Mutation("tuners/trial.py", "work.samples / typical, peak", "typical / work.samples, peak", "tests/tuners/batch_size/test_batch_size.py"),
+    Mutation("tuners/trial.py", "work.samples / typical, uncertainty", "typical / work.samples, uncertainty", "tests/tuners/batch_size/test_batch_size.py"),
     # -- export
     Mutation("export/program/templates/main.py.jinja", "            ${replayed(\"CHANGES.get(step, ())\")}  #? run.changes\n", "",
              "tests/export/program/test_script_live.py"),
@@ -74,6 +74,6 @@ MUTATIONS = (
     Mutation("launch/module_diff.py", "            parameter.requires_grad_(trains)\n", "            pass\n", "tests/launch/test_module_diff.py"),
     Mutation("launch/module_diff.py", "        vars(part).pop(name, None)\n", "        pass\n", "tests/launch/test_module_diff.py"),
     Mutation("launch/pool/failures.py", "        kind = 1\n", "        kind = 0\n", "tests/launch/pool/test_failures.py"),
-    Mutation("launch/process/fork_server.py", "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n", "", "tests/launch/process/test_child_handle.py"),
+    Mutation("launch/process/fork_server.py", "in (signal.SIGINT, *signals.NUMBERS)", "in signals.NUMBERS", "tests/launch/process/test_child_handle.py"),
     Mutation("launch/start/start_spec.py", "if not untouched(job.id):", "if untouched(job.id):", "tests/launch/start/test_resume_plan.py"),
 )

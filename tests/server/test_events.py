@@ -21,7 +21,7 @@ def of(kind):
 
 def appears(run, root):
     """The run is in this root with all that it has recorded: the server does not find it half made, when it has not begun or not ended."""
-    run.path.rename(root / "runs" / run.id)
+    run.path = run.folder.path = run.path.rename(root / "runs" / run.id)
     return run
 
 

@@ -30,6 +30,8 @@ class ExportOptions:
 
 def format_of(path: Path, format: Format | None) -> Format:
     """The format of a file: the one that is given, else that of its extension. Raises ExportError where the two contradict each other."""
+    if not path.name.strip(".") or path.is_dir():
+        raise ExportError(f"{str(path)!r} is not a name for a script: give a file, as in 'train.py'.")
     if not path.suffix and format is None:
         raise ExportError(
             f"path={str(path)!r} has no ending, which says what is written: {path}.py is a script, "

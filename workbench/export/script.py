@@ -104,8 +104,6 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
 
 def _beside(path: Path, what: str) -> Path:
     """The path of a file with tensors next to the script."""
-    if not path.name or path.is_dir():
-        raise ExportError(f"{str(path)!r} is not a name for a script: give a file, as in 'train.py'.")
     own = path.name if path.suffix == ".ipynb" else path.stem  # train.py may lie beside train.ipynb
     return path.with_name(f"{own}.{what}.safetensors")
 

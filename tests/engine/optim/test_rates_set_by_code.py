@@ -25,14 +25,16 @@ PLACES = [
 ]
 
 
-class Watched(torch.optim.SGD):
-    """Notes the rate of each of its steps, with its class, which no search restores."""
+USED: list[float] = []
+"""The rates of all steps; a class attribute is state, which a search would restore."""
 
-    used: list[float] = []  # noqa: RUF012
+
+class Watched(torch.optim.SGD):
+    """Notes the rate of each of its steps."""
 
     def step(self, closure=None):
         loss = super().step(closure)
-        self.used.append(float(self.param_groups[0]["lr"]))
+        USED.append(float(self.param_groups[0]["lr"]))
         return loss
 
 
@@ -89,11 +91,11 @@ def told(job):
 def test_the_record_has_the_rate_of_the_step_itself(place, tmp_path):
     model = Module(place)
     made = bench(model, tmp_path)
-    Watched.used.clear()
+    USED.clear()
     job = made.fit()
     run = job.result()
-    np.testing.assert_allclose(run.history["lr"], Watched.used[-run.step :], rtol=1e-6)
-    assert len(set(Watched.used)) > 1
+    np.testing.assert_allclose(run.history["lr"], USED[-run.step :], rtol=1e-6)
+    assert len(set(USED)) > 1
     assert not told(job)
     job = made.fit(lr=0.5)
     job.result()
@@ -105,9 +107,9 @@ def test_the_record_has_the_rate_of_the_step_itself(place, tmp_path):
 def test_a_sweep_steps_at_the_rates_that_it_reports(place, tmp_path):
     model = Module(place)
     made = bench(model, tmp_path)
-    Watched.used.clear()
+    USED.clear()
     curve = made.find_lr(num_training=12, early_stop_threshold=None, max_lr=0.1).result()
-    np.testing.assert_allclose(Watched.used[-12:], curve.lrs, rtol=1e-6)
+    np.testing.assert_allclose(USED[-12:], curve.lrs, rtol=1e-6)
     by_update = place not in (
         "on_train_epoch_start",
         "on_train_batch_end",
@@ -170,10 +172,10 @@ class Noam(Watched):
 
 def test_an_optimizer_that_sets_its_own_rate(tmp_path):
     made = bench(nn.Linear(4, 1), tmp_path, loss=F.mse_loss, optimizer=Noam, lr=0.05)
-    Watched.used.clear()
+    USED.clear()
     job = made.fit()
     run = job.result()
-    np.testing.assert_allclose(run.history["lr"], Watched.used[-run.step :], rtol=1e-6)
+    np.testing.assert_allclose(run.history["lr"], USED[-run.step :], rtol=1e-6)
     assert told(job)
     with pytest.raises(TaskError, match=r"Noam\.step\(\) sets the learning rate itself"):
         made.find_lr(num_training=5).result()

@@ -97,7 +97,6 @@ CASES = {
         "data = torch.utils.data.TensorDataset(x, y)\nsampler = torch.utils.data.WeightedRandomSampler(torch.ones(100), 50)\n"
         "loader = torch.utils.data.DataLoader(data, 10, sampler=sampler)\n",
     ),
-    r"`\*\*options`.*one by one": ("model, **options, max_epochs=1", "options = {'train': (x, y), 'loss': F.cross_entropy}"),
 }
 
 

@@ -47,8 +47,8 @@ def test_a_run_draws_its_ratios_and_suggests_a_clip_value() -> None:
     (chart,) = a_run().charts("update_ratio")
     assert chart.heat is not None
     assert (chart.heat.rows, chart.heat.x.tolist()) == (("a", "b"), [0, 10, 20, 30])
-    assert a_run().clip_suggestion == 1.9
-    assert "suggested clip 1.9" in repr(a_run())
+    assert a_run().clip_suggestion == 1.93
+    assert "suggested clip 1.93" in repr(a_run())
     assert a_run(track_grad_norm=1.0).clip_suggestion is None
     events = [e for e in a_run().events if not isinstance(e, StepsDone)]
     with pytest.raises(ValueError, match="no update ratios were measured \\(track_update_ratio=True\\)"):

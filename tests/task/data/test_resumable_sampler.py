@@ -108,7 +108,7 @@ def test_where_generators_are_found():
             self.module = torch.nn.Sequential(torch.nn.Identity())
             self.module[0].rng = inner[4]
             self.again = self
-            self.many = [Box(rng=inner[5])] * 1000
+            self.many = [Box(rng=inner[5])] * 5000
             self.processes_own = [random.random, np.random.rand, torch.default_generator, random.SystemRandom()]
 
         def __getitem__(self, index):
@@ -123,7 +123,7 @@ def test_where_generators_are_found():
         "dataset.parts[3].func:late": late,
         "dataset.parts[3].func.own": closed_over.own,
         "dataset.parts[3].keywords['rng']": inner[2],
-        "dataset.module._modules['0'].rng": inner[4],
+        "dataset.module.0.rng": inner[4],
     }
     assert {path: id(generator) for path, generator in found.items()} == {k: id(g) for k, g in expected.items()}
 

@@ -161,7 +161,8 @@ def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Se
 def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping[str, Any], before: Mapping[str, Any]) -> None:
     """Restore the session's optimizers from these states. then: the checkpoint's settings; before: its `plan`."""
     now = plan(session.settings, session.total_steps.planned())
-    same = {name: now[name] == before.get(name, now[name]) for name in now}
+    before = {"updates": now["updates"], **before}  # checkpoints of earlier releases do not have it
+    same = {name: now[name] == before[name] for name in now}
     for opt, state in zip(session.optimizers, states, strict=True):
         fresh = [{name: value for name, value in group.items() if name != "params"} for group in opt.optimizer.param_groups]
         made_at, opt.base_lr, opt.taken = opt.base_lr, state["base_lr"], state["taken"]

@@ -21,7 +21,7 @@ from workbench.settings import Settings
 from workbench.task.batch import checksum_of
 from workbench.task.data.datasets import Columns, Preloaded
 from workbench.task.data.loader_parts import Parts
-from workbench.task.data.rng_state import DataRngState
+from workbench.task.data.rng_state import generator_states
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.rng import process_state, restored_process_state
@@ -127,7 +127,7 @@ def probed_samples(dataset: Dataset[Any], count: int, error: Callable[[int], Exc
 
 def random_states(dataset: Any) -> int:
     """A checksum of the random states of the process and of the generators that the data set holds."""
-    return checksum_of([process_state(), DataRngState(dataset=dataset).state()["generators"]])
+    return checksum_of([process_state(), generator_states(dataset)])
 
 
 def _read(parts: Parts, settings: Settings, count: int) -> Iterator[Any]:

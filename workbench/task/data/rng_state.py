@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -31,18 +31,15 @@ class DataRngState:
         """earlier: that of the same roots, which remembers what they held when they were first looked at. beside: a generator that is saved
         elsewhere.
         """
-        self.generators: dict[str, Any] = {}
         self._stateful: dict[str, Any] = {}
         self._samplers: list[str] = []
         self.lost: list[str] = []
         """What no file can hold of their state, as far as it has changed."""
         self._objects = list(walk(roots, closed=is_machinery))
+        self.generators = {path: generator for path, generator in _generators(self._objects) if generator is not beside}
         for reached in self._objects:
             path, value = reached.path, reached.value
-            if is_generator(value):
-                if value is not beside and is_own(value):
-                    self.generators[path] = value
-            elif isinstance(value, (Dataset, Sampler)) or path in roots:
+            if isinstance(value, (Dataset, Sampler)) or path in roots:
                 if _has_state_dict(value):
                     self._stateful[path] = value
                 elif isinstance(value, Sampler) and library(type(value)) not in ("torch", "workbench"):
@@ -99,6 +96,15 @@ class DataRngState:
         finally:
             lost = before.put()
             read_on += [path for path in (*self._stateful, *self._samplers) if any(place.startswith(path) for place in lost)]
+
+
+def generator_states(root: Any) -> dict[str, Any]:
+    """The states of the generators in an object, by their paths."""
+    return {path: generator_state(generator) for path, generator in _generators(walk({"": root}, closed=is_machinery))}
+
+
+def _generators(objects: Iterable[Reached]) -> Iterator[tuple[str, Any]]:
+    return ((reached.path, reached.value) for reached in objects if is_generator(reached.value) and is_own(reached.value))
 
 
 def _has_state_dict(part: Any) -> bool:

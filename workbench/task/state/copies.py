@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.task.modules import is_own_name
-from workbench.task.rng import is_generator
+from workbench.task.rng import is_generator, is_own
 from workbench.task.state.contents import (
     MOST_PARTS,
     content_of,
@@ -366,7 +366,7 @@ class Copied:
         """What to copy of an object; None: it holds no state."""
         value = reached.value
         if is_generator(value):
-            return Content(value, copied=True)
+            return Content(value, copied=True) if is_own(value) else None
         if isinstance(value, ARRAYS):
             return None if reached.ours else Content(value, copied=self._may_copy(value, data))
         if is_container(value):

@@ -57,7 +57,8 @@ class HeldState:
         """
         self._objects, self._modules = objects, modules
         if earlier is None:
-            self.moved, self._reported = moved, Moved()
+            self.moved = moved
+            self._reported: set[str] = set()
             self._before = {(path, name): mark for path, _, name, _, mark in self._now()}
         else:
             self.moved, self._reported, self._before = earlier.moved, earlier._reported, earlier._before
@@ -72,9 +73,11 @@ class HeldState:
                 continue
             if not isinstance(mark, _Reference):
                 changed.setdefault(path, {})[name] = _stored(value, packed=self._modules is not None)
-            elif mark.counts and place not in self._reported:
-                self._reported.add(place)
-                lost.append(f"{_owner_name(path, holder)}.{name.removeprefix(':')} ({mark.what})")
+            elif mark.counts:
+                whole = path if is_container(holder) else f"{path}.{name}"  # an attribute, or the container that is one
+                if whole not in self._reported:
+                    self._reported.add(whole)
+                    lost.append(f"{_place_name(path, holder, name)} ({mark.what})")
         return changed, lost
 
     def _now(self) -> Iterator[tuple[str, Any, str, Any, Any]]:
@@ -200,8 +203,14 @@ def _is_kept(name: str) -> bool:
     return is_own_name(name) and name != _BY_ID
 
 
-def _owner_name(path: str, holder: Any) -> str:
-    return path if is_container(holder) or isinstance(holder, types.FunctionType) else type(holder).__name__
+def _place_name(path: str, holder: Any, name: str) -> str:
+    """What a person calls a place: "Meter.values", "scale.calls", or the path of a container, whose items are too many to name."""
+    number, _, within = path.partition(":")
+    if number.isdigit():
+        path = within.lstrip(".")
+    if is_container(holder):
+        return path
+    return f"{path if isinstance(holder, types.FunctionType) else type(holder).__name__}.{name.removeprefix(':')}"
 
 
 # ---- marks ------------------------------------------------------------------------------------------------------

@@ -12,10 +12,12 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -30,9 +32,9 @@ ARRAYS = (Tensor, np.ndarray)
 _ENDS = (*GENERATORS, *ARRAYS)
 """Types whose objects have no others within them."""
 _CLOSED = (
-    str, bytes, int, float, complex, types.ModuleType, types.CodeType, Optimizer, LRScheduler, threading.Thread,
+    str, bytes, int, float, complex, PurePath, types.ModuleType, types.CodeType, Optimizer, LRScheduler, threading.Thread,
 )  # fmt: skip
-"""Optimizers and schedules have states of their own (`state_dict`)."""
+"""Optimizers and schedules have states of their own (`state_dict`); a path only remembers its text."""
 _OF_THREADS = frozenset({
     "threading", "_thread", "queue", "_queue", "asyncio", "multiprocessing", "concurrent", "logging", "weakref",
 })  # fmt: skip
@@ -194,16 +196,20 @@ def _items(container: Any) -> Parts:
 
 def key_name(key: Any, number: int) -> str:
     """The name of a key in a path, which must be the same in another process, since checkpoints use it: the key's repr, or else its position."""
-    if isinstance(key, (int, str)):
-        return repr(key)
-    said = repr(key) if _is_named(key) else ""
-    return said if 0 < len(said) <= _LONGEST and " at 0x" not in said else f"#{number}"
+    try:
+        text = repr(key) if _is_named(key) else ""
+    except Exception:  # noqa: BLE001  # the user's object may raise anything
+        text = ""
+    return text if 0 < len(text) <= _LONGEST and " at 0x" not in text else f"#{number}"
 
 
 def _is_named(key: Any) -> bool:
+    """Whether a key is hashed by its value, so that its text is short and the same in another process."""
     if type(key) is tuple:
         return len(key) < _LONGEST and all(map(_is_named, key))
-    return key is None or isinstance(key, (bool, int, float, complex, str, bytes, enum.Enum))
+    if isinstance(key, (Tensor, frozenset)):  # whose items have no order
+        return False
+    return key is None or isinstance(key, torch.dtype) or type(key).__hash__ != object.__hash__
 
 
 @functools.cache
