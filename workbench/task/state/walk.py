@@ -203,13 +203,16 @@ def key_name(key: Any, number: int) -> str:
     return text if 0 < len(text) <= _LONGEST and " at 0x" not in text else f"#{number}"
 
 
+_BY_PLACE: Any = object.__hash__
+
+
 def _is_named(key: Any) -> bool:
     """Whether a key is hashed by its value, so that its text is short and the same in another process."""
     if type(key) is tuple:
         return len(key) < _LONGEST and all(map(_is_named, key))
     if isinstance(key, (Tensor, frozenset)):  # whose items have no order
         return False
-    return key is None or isinstance(key, torch.dtype) or type(key).__hash__ != object.__hash__
+    return key is None or isinstance(key, torch.dtype) or type(key).__hash__ is not _BY_PLACE
 
 
 @functools.cache
