@@ -27,12 +27,15 @@ def findings(path: Path) -> Iterator[tuple[str, int]]:
             yield "names", node.lineno
             if node.id in VAGUE:
                 yield "vague names", node.lineno
-        elif isinstance(node, ast.IfExp):
-            if sum(isinstance(child, ast.IfExp) for child in ast.walk(node)) > 1:
-                yield "conditional expressions with one inside", node.lineno
+        elif isinstance(node, ast.IfExp) and len(_conditionals(node)) > 1:
+            yield "conditional expressions with one inside", node.lineno
     for number, line in enumerate(source.splitlines(), 1):
         if len(line) > WIDTH:
             yield "lines over 100 columns", number
+
+
+def _conditionals(node: ast.expr) -> list[ast.IfExp]:
+    return [child for child in ast.walk(node) if isinstance(child, ast.IfExp)]
 
 
 def main() -> int:
