@@ -86,7 +86,7 @@ def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | 
             continue
         total = loss if total is None else total + loss
         session.state.losses[opt.index] = loss
-        if session.plan.several and session.state.records:
+        if session.plan.several_optimizers and session.state.records:
             session.meter.put_loss(opt.column, loss)
         if taken:
             stepped.append(opt)
@@ -205,7 +205,7 @@ def _record(session: Session, loss: Tensor | None) -> None:
     state.step_logs.update(logged)
     if loss is None or not state.records:
         return
-    if session.plan.several:
+    if session.plan.several_optimizers:
         sum_up(meter, session.optimizers)
     for parts in state.loss_parts.values():
         meter.note({recorded_name(name): value for name, value in parts.items()})

@@ -149,6 +149,6 @@ def _measure(session: Session, updates: int, stopped: Callable[[], bool]) -> tup
                 raise
             ended = f"training diverged: {error}"
     flushes += session.meter.flush(session.state.epoch, wait=True)
-    names = [f"grad_norm.{opt.index}" for opt in session.optimizers] if session.plan.several else ["grad_norm"]
+    names = [f"grad_norm.{opt.index}" for opt in session.optimizers] if session.plan.several_optimizers else ["grad_norm"]
     norms = tuple(tuple(float(norm) for flush in flushes for norm in flush.array(name) if np.isfinite(norm)) for name in names)
     return norms, session.ranks.broadcast_object(ended)

@@ -343,7 +343,7 @@ def _optimizers(
         why = _why_other(opt, saved[number]) if counts else ""
         if not counts or why:
             if why:
-                which = f"optimizer {number}" if session.plan.several else "the optimizer"
+                which = f"optimizer {number}" if session.plan.several_optimizers else "the optimizer"
                 schedulers = " and its schedulers" if one["own"] else ""
                 lost.append(f"the state of {which} ({why}), which begins anew{schedulers} at lr={rate(opt.base_lr, None)}; fit(lr=…) sets another rate")
             found.append(one)

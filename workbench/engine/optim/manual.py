@@ -121,7 +121,7 @@ class ManualOptimizers:
         own = self._session.parallel.reduce(opt, own)
         self._since = None
         self._session.state.losses[opt.index] = own
-        if self._session.state.records and self._session.plan.several:
+        if self._session.state.records and self._session.plan.several_optimizers:
             self._session.meter.put_loss(opt.column, own)
         if opt.index in self._stepped:  # for the loss scaler, a second step in this window belongs to a new iteration
             self._session.precision.update()

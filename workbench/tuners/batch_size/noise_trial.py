@@ -84,7 +84,7 @@ def _not_here(session: Session) -> str | None:
         return "it takes one device"
     if session.task.manual:
         return "with manual optimization the model calls backward itself"
-    if session.plan.several:
+    if session.plan.several_optimizers:
         return "each of several optimizers has a gradient of its own"
     return "the pieces of a batch in time depend on each other" if session.plan.tbptt is not None else None
 

@@ -132,7 +132,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
         end = dataclasses.replace(end, notes=(*end.notes, _SET_BY_CODE))
     if request.group is not None:
         end = dataclasses.replace(end, notes=(*end.notes, _of_group(opt.optimizer, request.group)))
-    if session.plan.several:
+    if session.plan.several_optimizers:
         end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
     end = session.ranks.broadcast_object(end)
     emit(end)
