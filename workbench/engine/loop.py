@@ -191,7 +191,7 @@ class _Fit:
     def windows(self) -> Iterator[Sequence[Any]]:
         """Yield the batches of each update until the epoch ends, or the run ends within it."""
         session, state = self.session, self.session.state
-        if state.checking:  # resumed after the epoch's last update
+        if state.validation_due:  # resumed after the epoch's last update
             return
         data = _Pass(session)
         while True:
@@ -286,11 +286,11 @@ class _Fit:
         if self.stopped:
             return
         if not self.validation.ended:
-            if not state.checking:
+            if not state.validation_due:
                 if session.average is not None:
                     session.average.after_epoch(state)
                 session.optimizers.step_epoch_schedules(state, session.hooks)
-                state.checking = True
+                state.validation_due = True
             with session.timer.timed("validation"):
                 self.stopped = self.validation.at_end_of_epoch(self.over(state.epoch + 1), self.control)
             if self.stopped:

@@ -40,7 +40,7 @@ from workbench.values import shown
 
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "left_out", "world"), (int,)),
-    **dict.fromkeys(("mid_epoch", "checking"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)), "samples": (int, type(None)),
+    **dict.fromkeys(("mid_epoch", "validation_due"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)), "samples": (int, type(None)),
     **dict.fromkeys(("settings", "held", "checks", "length", "metrics", "clip_next"), (dict,)), "optimizers": (list,),
 }  # fmt: skip
 """The types of the entries of a fit's state. They are checked at once, since a wrong type would raise an error deep inside the fit, or never."""

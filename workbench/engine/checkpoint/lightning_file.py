@@ -71,7 +71,7 @@ class Position:
     """The updates taken."""
     epoch: int
     """The epochs finished."""
-    checking: bool
+    validation_due: bool
     """Whether all updates of one more epoch are taken, whose validation is due."""
     judged: bool
     """Whether schedulers that watch a metric have seen that of the last epoch."""
@@ -81,8 +81,8 @@ class Position:
     @property
     def past(self) -> dict[str, Any]:
         """The state on which the length of a resumed fit depends (`total_steps.NAMES`)."""
-        counters = {"step": self.step, "epoch": self.epoch, "batch_idx": 0, "epoch_step": 0, "mid_epoch": self.checking}
-        return {**counters, "checking": self.checking, "settings": {"batch_size": 1}, "length": {"per_epoch": None, "ahead": 0}}
+        counters = {"step": self.step, "epoch": self.epoch, "batch_idx": 0, "epoch_step": 0, "mid_epoch": self.validation_due}
+        return {**counters, "validation_due": self.validation_due, "settings": {"batch_size": 1}, "length": {"per_epoch": None, "ahead": 0}}
 
 
 # -- reading
@@ -281,8 +281,8 @@ def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
     weights, extra, edits = _weights(session.task, checkpoint, path)
     state, lost = session.state, list[str]()
     state.step = state.epoch_step = here.step
-    state.epoch, state.epochs_scheduled = here.epoch, here.epoch + here.checking
-    state.mid_epoch = state.checking = here.checking
+    state.epoch, state.epochs_scheduled = here.epoch, here.epoch + here.validation_due
+    state.mid_epoch = state.validation_due = here.validation_due
     session.data.begin_epoch(state.epoch)
     own, used = session.hooks.of_lightning(checkpoint)
     session.weights.load(session.task.trained_modules, weights, extra)
@@ -300,7 +300,7 @@ def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
         session.precision.load_state_dict(scaler)
     state.resumed = True
     lost += _entries(checkpoint, used)
-    text = f"it continues from {path.name}, a checkpoint of Lightning, after {counted(here.epoch + here.checking, 'epoch')} and {counted(here.step, 'update')}"
+    text = f"it continues from {path.name}, a checkpoint of Lightning, after {counted(here.epoch + here.validation_due, 'epoch')} and {counted(here.step, 'update')}"
     without = f"; not restored: {'; '.join(lost)}" if lost else ""
     session.notes.append(Message(f"{text}{without}.", "warning" if lost else "info", here.step))
 
@@ -455,7 +455,7 @@ def _whole(state: Mapping[str, Any], doubts: list[str]) -> tuple[dict[str, Any],
         doubts.append("its weights are those of training; the average of them is not in it")
     if any(one["built_in"] is not None for one in optimizers):
         doubts.append("lr_schedule and warmup are settings of the bench, which a Trainer does not follow: its rate stays constant")
-    if state["mid_epoch"] and not state["checking"]:
+    if state["mid_epoch"] and not state["validation_due"]:
         doubts.append("it was saved within an epoch: a Trainer runs as many batches as were left, but from the loader's beginning")
     return found, state["extra_state"]
 
@@ -476,7 +476,7 @@ def _progress(state: Mapping[str, Any], steps: int, batches: int | None) -> dict
     unread = {"ready": 0, "started": 0, "processed": 0, "completed": 0}
     loop = {
         "state_dict": {}, "epoch_loop.state_dict": {"_batches_that_stepped": state["step"] - inside},
-        _BATCHES: {"total": in_all, "current": ready, "is_last_batch": not inside or bool(state["checking"])},
+        _BATCHES: {"total": in_all, "current": ready, "is_last_batch": not inside or bool(state["validation_due"])},
         "epoch_loop.scheduler_progress": {"total": dict(nothing), "current": dict(nothing)},
         "epoch_loop.automatic_optimization.state_dict": {},
         _STEPS: {"optimizer": {"step": step, "zero_grad": zero}},

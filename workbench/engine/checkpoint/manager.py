@@ -228,7 +228,7 @@ class CheckpointManager(Checkpointing):
 
     def _place(self) -> tuple[int, ...]:
         session = self._session
-        return session.state.step, session.state.epoch, session.state.batch_idx, session.state.pieces, session.state.checking
+        return session.state.step, session.state.epoch, session.state.batch_idx, session.state.pieces, session.state.validation_due
 
     def _save(self, point: ResumePoint, asked: bool = False) -> None:
         session = self._session
@@ -262,7 +262,7 @@ class CheckpointManager(Checkpointing):
         held, lost = self._extras.state()
         for what in lost:
             self._say(what, f"{what} {checkpoints.UNSTORED}: a fit that continues from one begins with its value at that time.")
-        inexact = self._session.data.why_inexact() if self._session.state.mid_epoch and not self._session.state.checking else None
+        inexact = self._session.data.why_inexact() if self._session.state.mid_epoch and not self._session.state.validation_due else None
         if inexact is not None:
             self._say("data", f"a fit that continues from the middle of an epoch is not exact: {inexact}.")
         state: dict[str, Any] | None = None

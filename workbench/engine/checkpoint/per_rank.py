@@ -49,7 +49,7 @@ def state_of_rank(ranks: ProcessGroup, state: Mapping[str, Any]) -> tuple[dict[s
     """This rank's part of such a state, and whether there were as many ranks as now; else rank 0's part."""
     world = state.get("world", 1)
     if world != ranks.world:
-        if state["mid_epoch"] and not state["checking"]:
+        if state["mid_epoch"] and not state["validation_due"]:
             there, here = _in_words(world), _in_words(ranks.world)
             raise TaskError(
                 f"the checkpoint is of {there} in the middle of an epoch, whose batches cannot be redistributed to {here}: set "

@@ -169,7 +169,7 @@ class ValidationSchedule:
         own = {} if "train_loss" in self._later else session.meter.epoch_loss.metric()
         known = {**noted, **(metrics or {}), **logged}
         known |= {name: value for name, value in own.items() if name not in known}  # a value that the task logs wins over ours of the same name
-        known, at_end = by_own_names(known), session.state.checking
+        known, at_end = by_own_names(known), session.state.validation_due
         there = [*known, *(self._tried - known.keys() if metrics is None else ())]  # of a coming validation: what was tried
         self._look_for_monitors(there, at_end=at_end)
         self._found |= at_end
