@@ -38,7 +38,7 @@ MUTATIONS = (
     Mutation("engine/loop.py", "                session.optimizers.step_epoch_schedules(state, session.hooks)\n", "", "tests/engine/optim"),
     Mutation("engine/loop.py", "            checkpoints.mark()\n", "            pass\n", "tests/engine/checkpoint"),
     Mutation("engine/loop.py", "size, self._size = self._size, self._wanted()", "size = self._wanted()", "tests/engine/test_live_accumulation.py"),
-    Mutation("engine/step.py", "opt.step_schedules(\"step\", opt.taken, session.hooks, batches)", "pass", "tests/engine/optim"),
+    Mutation("engine/step.py", "opt.step_schedules(\"step\", opt.steps, session.hooks, batches)", "pass", "tests/engine/optim"),
     Mutation("engine/step.py", "        opt.put_held_lrs()\n", "        pass\n", "tests/engine/test_step.py"),
     Mutation("engine/optim/closure_step.py", "        undo()  # the optimizer", "        pass  # the optimizer", "tests/engine/test_nonfinite.py"),
     Mutation("techniques/precision.py", "return not overflowed", "return True", "tests/techniques/test_precision.py tests/engine/test_nonfinite.py"),
@@ -51,7 +51,7 @@ MUTATIONS = (
              "tests/engine/test_nonfinite.py"),
     # -- state that must come back
     Mutation("engine/snapshot.py", "            self.random.restore()\n", "", "tests/launch/search/test_scheduled_searches.py"),
-    Mutation("engine/snapshot.py", "                opt.base_lr, opt.taken = base_lr, taken\n", "", "tests/engine/checkpoint/test_weights_copy.py"),
+    Mutation("engine/snapshot.py", "                opt.base_lr, opt.steps = base_lr, steps\n", "", "tests/engine/checkpoint/test_weights_copy.py"),
     Mutation("task/rng.py", "            state.restore()\n", "            pass\n", "tests/tuners/learning_rate/test_lr_finder.py"),
     Mutation("engine/checkpoint/fit_state.py", "session.weights.load_gradients(state[\"gradients\"])", "pass", "tests/engine/checkpoint tests/lightning"),
     Mutation("engine/checkpoint/fit_state.py", "    RandomState.from_state(state[\"random\"]).restore()\n", "", "tests/engine/checkpoint"),

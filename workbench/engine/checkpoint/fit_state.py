@@ -56,7 +56,7 @@ class ResumePoint:
         if not parallel.several or session.state.validation_due or not session.state.mid_epoch:
             return cls(RandomState.capture(), data.position(0 if session.state.validation_due else session.state.batch_idx))
         # Each rank counts its own batches, since it may have had fewer than the others.
-        own = data.taken - parallel.waiting if session.plan.tbptt is None else session.state.batch_idx
+        own = data.batches_read - parallel.waiting if session.plan.tbptt is None else session.state.batch_idx
         return cls(RandomState.capture(), data.position(own, data.begun))
 
 
@@ -150,12 +150,12 @@ def first_steps(optimizers: Sequence[OptimizerHandle], path: Path) -> Iterator[N
     Raises TaskError, as `restoring` does, where an optimizer cannot step with its restored state: most optimizers load any state,
     and read it only when they step.
     """
-    taken = {id(opt.optimizer): opt.taken for opt in optimizers}
+    taken = {id(opt.optimizer): opt.steps for opt in optimizers}
     try:
         yield
     except OF_STRUCTURE as error:
         opt = _stepping(optimizers, error)
-        if opt is None or opt.taken > taken[id(opt.optimizer)]:
+        if opt is None or opt.steps > taken[id(opt.optimizer)]:
             raise
         if opt.grown:
             kind = type(opt.optimizer).__name__

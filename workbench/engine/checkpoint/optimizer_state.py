@@ -55,7 +55,7 @@ def state_of(opt: OptimizerHandle, settings: Settings) -> dict[str, Any]:
         "names": opt.names(),
         "state": to_plain(_own_state(opt), f"the state of {kind}"),
         "base_lr": float(opt.base_lr),
-        "taken": opt.taken,
+        "taken": opt.steps,
         "own": [_schedule_state(schedule) for schedule in parts.own],
         "built_in": None if parts.built_in is None else _schedule_state(parts.built_in),
         "swa": None if parts.swa is None else _schedule_state(parts.swa),
@@ -165,7 +165,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
     same = {name: now[name] == before[name] for name in now}
     for opt, state in zip(session.optimizers, states, strict=True):
         fresh = [{name: value for name, value in group.items() if name != "params"} for group in opt.optimizer.param_groups]
-        made_at, opt.base_lr, opt.taken = opt.base_lr, state["base_lr"], state["taken"]
+        made_at, opt.base_lr, opt.steps = opt.base_lr, state["base_lr"], state["taken"]
         if state["swa"] is not None and weight_averaging.rates_begun(session.settings, session.state):
             weight_averaging.begin_rates(session.settings, opt)
         swa_lrs = [group.get("swa_lr") for group in opt.optimizer.param_groups]
@@ -177,7 +177,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
         for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting does not apply to a group that a hook added
             base = group.get("initial_lr", group["lr"])
             fresh[number] = {**{name: value for name, value in group.items() if name != "params"}, "lr": base, "initial_lr": base}
-        opt.optimizer._opt_called = opt.taken > 0  # type: ignore[attr-defined]  # or a scheduler would warn that it steps before the optimizer
+        opt.optimizer._opt_called = opt.steps > 0  # type: ignore[attr-defined]  # or a scheduler would warn that it steps before the optimizer
         if session.settings.weight_decay != then["weight_decay"]:
             _reset_groups(opt.optimizer, fresh, ("weight_decay",))
         parts, old_rate = _Schedules(session.settings, opt), opt.lr
@@ -195,7 +195,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
                 _reset_groups(opt.optimizer, fresh, _MOMENTA)
             opt.base_lr = made_at
             if parts.built_in is not None:
-                schedules.fast_forward(parts.built_in, opt.taken)
+                schedules.fast_forward(parts.built_in, opt.steps)
                 if other_length and state["built_in"] is not None:
                     what = f"lr_schedule={session.settings.lr_schedule!r}"
                     _note_other_length(session, opt, what, other_length, old_rate)

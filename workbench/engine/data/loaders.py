@@ -321,9 +321,9 @@ class Loaders:
         return self._current is not None and self._current.begun
 
     @property
-    def taken(self) -> int:
+    def batches_read(self) -> int:
         """The batches of this epoch that were read."""
-        return self._current.taken if self._current is not None and self._current.begun else 0
+        return self._current.batches_read if self._current is not None and self._current.begun else 0
 
     @property
     def length(self) -> int | None:
@@ -378,10 +378,10 @@ class Loaders:
             found["loaded"] = self._loaded[0], random.state_dict()
         if not (batch_idx if begun is None else begun):
             return {**found, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.state_between_passes()}
-        if going is None or batch_idx > going.taken:
+        if going is None or batch_idx > going.batches_read:
             raise ValueError(f"position({batch_idx}): the training data have not been read so far in this epoch.")
         # A batch that is used piece by piece is needed again.
-        pieces = self._pieces if cut and batch_idx == going.taken else 0
+        pieces = self._pieces if cut and batch_idx == going.batches_read else 0
         taken = batch_idx - (pieces > 0)
         return {
             **found,

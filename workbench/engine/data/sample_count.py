@@ -56,10 +56,10 @@ def note_length(session: Session) -> None:
     spare = 1 if session.ranks.several else 0  # some ranks may lack a batch in the last round
     whole = is_whole(settings.limit_train_batches) and not settings.overfit_batches
     text, epoch = "", session.state.epoch
-    if data.taken + spare < planned:
+    if data.batches_read + spare < planned:
         text = (
-            f"the training data gave {data.taken} batches in epoch {epoch}, and their length (len) says {planned}: schedules are planned "
-            f"for {planned} and will not reach their end. Let len say how many there are, or set limit_train_batches={data.taken}."
+            f"the training data gave {data.batches_read} batches in epoch {epoch}, and their length (len) says {planned}: schedules are planned "
+            f"for {planned} and will not reach their end. Let len say how many there are, or set limit_train_batches={data.batches_read}."
         )
     elif whole and there is not None and there > planned:
         text = (

@@ -34,7 +34,7 @@ class ManualOptimizers:
         self._share, self._last = 1.0, True
         self.loss: Tensor | None = None
         self._since: Tensor | None = None
-        self.taken: list[OptimizerHandle] = []
+        self.optimizers_stepped: list[OptimizerHandle] = []
         self._stepped: set[int] = set()
         """The optimizers that stepped since the loss scale was last updated (16-mixed)."""
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
@@ -51,7 +51,7 @@ class ManualOptimizers:
         """Give each batch of the window to the task; returns the sum of the losses that went backward, and the optimizers that stepped."""
         session = self._session
         self._window = window
-        self.loss, self._since, self.taken = None, None, []
+        self.loss, self._since, self.optimizers_stepped = None, None, []
         self._stepped.clear()
         self._kept.clear()  # an error may have ended the window before
         there = [number for number, batch in enumerate(window) if batch is not None]
@@ -86,13 +86,13 @@ class ManualOptimizers:
             return None, []
         loss = self.loss if self.loss is not None else returned
         loss = session.parallel.mean(loss)
-        if loss is None and not self.taken:
+        if loss is None and not self.optimizers_stepped:
             return None, []
         if loss is None:
             raise TaskError(
                 "a manual training_step stepped an optimizer without a loss: use manual_backward(loss), or return the loss."
             )
-        return loss, list(dict.fromkeys(self.taken))
+        return loss, list(dict.fromkeys(self.optimizers_stepped))
 
     def backward(self, loss: Tensor, **options: Any) -> None:
         """Run the backward pass of a loss, weighted by its batch's share of the window."""
@@ -130,7 +130,7 @@ class ManualOptimizers:
         opt.step_options = options
         try:
             if self._take_step(self._session, opt, self._window, own):
-                self.taken.append(opt)
+                self.optimizers_stepped.append(opt)
         finally:
             opt.step_options = {}
 

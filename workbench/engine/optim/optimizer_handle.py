@@ -67,8 +67,8 @@ class OptimizerHandle:
         """Whether its state is a checkpoint's."""
         self.grown = False
         """Whether it has parameters that the checkpoint's did not have."""
-        self.taken = 0
-        """Steps taken."""
+        self.steps = 0
+        """The updates in which it has stepped."""
         self.rate: float | Tensor = self.base_lr
         """The rate of its latest step; in an update in which it has not stepped, the rate at the update's beginning."""
         self._expected: float | None = None
