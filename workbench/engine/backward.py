@@ -1,4 +1,9 @@
-"""Computes the gradient of one window of batches: forward and backward, each batch weighted by its samples."""
+"""Computes the gradient of one update: forward and backward over a window of batches.
+
+The loss of each batch is multiplied by the batch's share of the window, which follows from its
+number of samples or from the weight that the training step returns. `of_one_batch` is the short way
+for an update of a single batch in one process.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +26,17 @@ from workbench.techniques.tbptt import detached
 
 
 class WindowBackward:
-    """Adds a window's gradient to the parameters of one optimizer: `accumulate` takes all batches but the last, `finish` the last.
+    """Computes the gradient of one window for the parameters of one optimizer.
 
-    Between the two, the task's own optimizer step begins (`Hooks.step`). Each batch counts by its weight, which is known
-    before, or reported by training_step. After `finish`, gradients and loss are those of all ranks.
+    `accumulate` runs all batches but the last, and `finish` runs the last one. The task's hook for
+    the optimizer's step (`Hooks.step`) begins between them, as in Lightning. After `finish`,
+    gradients and loss are averaged over all ranks.
     """
 
     def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False) -> None:
-        """anew: this update evaluates the window again, so the hooks after each batch were called already."""
+        """anew: the optimizer evaluates the window again within one update; the hooks after each
+        batch are not called again.
+        """
         self._session, self._opt, self._window, self._anew = session, opt, window, anew
         self._plan = session.parallel.plan(window)
         self._loss = session.parallel.window_loss(self._plan)
@@ -97,8 +105,11 @@ class WindowBackward:
             session.notes.append(Message(text, "warning", session.state.step))
 
     def _finish_without_batch(self) -> Tensor | None:
-        """Finish a window whose last batch was left out, or that has none. This rank still takes part in the update, also in the
-        steps that other ranks take. The hooks then follow the all-reduce, since all ranks must change the gradients alike.
+        """Finish a window whose last batch was left out, or that has no batch.
+
+        This rank still takes part in the all-reduce, and runs padding batches while other ranks run
+        theirs. The hooks after the backward are called after the all-reduce, so that they change
+        the gradients alike on all ranks.
         """
         session, parallel = self._session, self._session.parallel
         if not parallel.several:

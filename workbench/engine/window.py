@@ -120,7 +120,10 @@ class WindowLoss:
     """The sum of losses and weights over the batches of a window so far."""
 
     def __init__(self, plan: WindowPlan, unit: float, *, whole: bool) -> None:
-        """unit: the share of a weight of 1. whole: a single batch is all of the update, whatever its weight."""
+        """unit: a loss with a reported weight is multiplied by that weight and by `unit`, until the
+        sum of all reported weights is known, by which the gradients are divided at the end. whole:
+        a single batch is the whole update, whatever its weight.
+        """
         self._plan, self._unit = plan, unit
         self.single = whole and len(plan.present) == 1
         self.loss: Tensor | None = None

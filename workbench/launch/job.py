@@ -89,7 +89,9 @@ class Work(Protocol):
     updates: int
     """How many updates it has taken."""
     settings: Settings
-    """Its settings; while the run that a fit continues has not ended, as far as they are known."""
+    """The settings of the job. A fit that continues a run gets that run's settings when its turn
+    comes; before, they are those of the call.
+    """
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status: ...
 

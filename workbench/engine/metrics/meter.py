@@ -1,11 +1,17 @@
-"""Meters the updates: the measurements stay on the device and are copied out together about ten times a second.
+"""Keeps the measurements of updates on the device, and copies many of them to the host at once.
 
-A ring of rows (loss, total norm, total after clipping, one norm per layer; with several optimizers the first three for
-each of them too) is on the model's device. The `put_…` methods write values without a sync, and `record` completes the
-row. `flush` copies the rows out, on CUDA asynchronously: the next flush returns the copy that this one begins, unless it
-waits. Update ratios have a ring of their own while they are measured; a flush returns it only if one of its rows has any.
-Values are float32, except for those of a model in double precision and for float64 losses and logged values, which stay
-float64.
+The meter has a table on the model's device, with a row for each recorded update. A row has the
+loss, the total norm before clipping, the total norm after it, and a norm for each layer. With
+several optimizers it also has the first three for each of them. The methods `put_…` write into the
+present row, and `record` ends it. None of them waits for the device.
+
+About ten times a second `flush` copies the rows to the host, and the table is used again from its
+first row. On CUDA the copy runs while training goes on, so a flush returns the rows whose copy the
+flush before it began; with `wait` it waits for its own. Update ratios have a table of their own
+while they are measured.
+
+Numbers are float32. They are float64 for a model in double precision, and losses and logged values
+that are float64 stay float64.
 """
 
 from __future__ import annotations
@@ -86,7 +92,12 @@ class Meter:
         self._updates: dict[int, Tensor] = {}
         """The rows for which one tensor has the loss and then the norms of all layers."""
         self._loss: tuple[Tensor, int] | None = None
-        """The loss of the row that is not complete yet, with its version, if it is in `_updates`: `record` knows it by that."""
+        """The loss that `put_update` put into the present row, and how often it had been changed in
+        place by then.
+
+        `record` gets the update's loss again. If it is the same tensor, unchanged, its value is in
+        the row already.
+        """
         self.adds_up = kind in (torch.float32, torch.float64) and optimizers == 1 and not xla.is_xla(device)
         """Whether a flush can compute the total norms, of all rows at once, where nothing reads them before."""
         self._numbers: dict[int, list[float]] = {}
