@@ -44,7 +44,7 @@ MUTATIONS = (
     Mutation("techniques/precision.py", "return not overflowed", "return True", "tests/techniques/test_precision.py tests/engine/test_nonfinite.py"),
     Mutation("engine/backward.py", "            if first:\n", "            if True:\n", "tests/lightning"),
     Mutation("engine/hooks/called.py", "            self.cut_short = True\n", "", "tests/engine/test_step.py tests/lightning"),
-    Mutation("engine/window.py", "self.loss + part.detach()", "self.loss - part.detach()", "tests/engine/twins/test_windows_are_one_batch.py"),
+    Mutation("engine/window.py", "self.loss + weighted_loss.detach()", "self.loss - weighted_loss.detach()", "tests/engine/twins/test_windows_are_one_batch.py"),
     Mutation("engine/distributed/single.py", "if window_loss.some_left_out:", "if not window_loss.some_left_out:", "tests/engine/twins/test_windows_are_one_batch.py"),
     Mutation("engine/distributed/ddp.py", "(self._sync.weight / total)", "(total / self._sync.weight)", "tests/engine/distributed"),
     Mutation("engine/nonfinite.py", "        session.replay.restore_buffers()  # a forward pass", "        # a forward pass",

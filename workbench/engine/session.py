@@ -231,8 +231,8 @@ class Session:
     @property
     def device_name(self) -> str:
         """The name of the device, with the number of ranks."""
-        there = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
-        return f"{there}, {self.weights.shard_strategy}" if self.weights.sharded else there
+        devices = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
+        return f"{devices}, {self.weights.shard_strategy}" if self.weights.sharded else devices
 
     @property
     def seconds(self) -> float:
@@ -325,7 +325,7 @@ def _precision_of(task: Task, settings: Settings, device: torch.device) -> Preci
 
 def _trainable(task: Task) -> dict[str, Tensor]:
     """The parameters that are trained, by name."""
-    found: dict[str, Tensor] = {name: p for name, p in task.trained_parameters().items() if p.requires_grad}
-    if not found:
+    trained: dict[str, Tensor] = {name: p for name, p in task.trained_parameters().items() if p.requires_grad}
+    if not trained:
         raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
-    return found
+    return trained

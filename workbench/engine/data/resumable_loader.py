@@ -210,7 +210,7 @@ class ResumableLoader:
         """
         data = self._data_rng_state()
         parts = [data] if self._sampler is None else [data, self._sampler.rng_state()]
-        before = [one.state() for one in parts]
+        before = [rng_state.state() for rng_state in parts]
         with contextlib.ExitStack() as kept:
             for rng_state, state in zip(parts, before, strict=True):
                 kept.callback(rng_state.put, state, states=False)
@@ -228,22 +228,22 @@ class ResumableLoader:
         lost: list[str] = []
         self._data = self._data_rng_state()
         parts = [self._data] if self._sampler is None else [self._data, self._sampler.rng_state()]
-        before = [one.state() for one in parts]
+        before = [rng_state.state() for rng_state in parts]
         try:
             with contextlib.ExitStack() as kept:
-                read_on = [kept.enter_context(one.attributes_kept()) for one in parts]
+                read_on = [kept.enter_context(rng_state.attributes_kept()) for rng_state in parts]
                 yield lost
         finally:
-            for one, state, paths in zip(parts, before, read_on, strict=True):
-                one.put(state, states=False)
-                lost += self._move_back(one, state["states"], paths)
+            for rng_state, state, paths in zip(parts, before, read_on, strict=True):
+                rng_state.put(state, states=False)
+                lost += self._move_back(rng_state, state["states"], paths)
 
     def _move_back(self, data: DataRngState, states: Mapping[str, Any], read_on: Collection[str]) -> list[str]:
         """Let the next pass begin from these states of some parts; returns messages about those that could not be moved back, since a pass has begun.
 
         read_on: the parts with an iterator that was read.
         """
-        now = {path: checksum_of(part.state_dict()) for path, part in data.stateful.items()}
+        now = {path: checksum_of(stream.state_dict()) for path, stream in data.stateful.items()}
         moved = {path: state for path, state in states.items() if path in read_on or now[path] != checksum_of(state)}
         if not moved:
             return []
@@ -328,7 +328,9 @@ class ResumableLoader:
         ahead = self.batches_read - taken - rereads
         if self._by_index:
             self._data = self._data_rng_state()  # not before each pass: that would cost as much as many small updates
-        crc = self._last_checksum if self._last is _NONE else checksum_of(self._last) if not self._by_index else None
+        crc = self._last_checksum
+        if self._last is not _NONE:
+            crc = None if self._by_index else checksum_of(self._last)
         return {
             "made": self._seeds.before,
             "pass": {**self._pass_start, "order": None if self._sampler is None else self._sampler.position()},

@@ -204,7 +204,7 @@ class Meter:
 
     @functools.cached_property
     def _cells(self) -> list[tuple[Tensor, ...]]:
-        return [self._ring[:, place].unbind() for place in range(self._layers_at)]
+        return [self._ring[:, cell].unbind() for cell in range(self._layers_at)]
 
     @functools.cached_property
     def total(self) -> list[tuple[Tensor, ...]]:
@@ -380,8 +380,9 @@ class Meter:
         self._take_updates()
         waiting, self._at_flush = self._at_flush, {}
         self._add_up(waiting)
-        for place, found in {place: self._fetched(found) for place, found in waiting.items()}.items():
-            self._take(self._ring[:, place], found)
+        fetched = {cell: self._fetched(values) for cell, values in waiting.items()}
+        for cell, values in fetched.items():
+            self._take(self._ring[:, cell], values)
         norms, self._layer_norms = self._layer_norms, {}
         self._take(self._ring[:, self._layers_at :], self._fetched(norms))
         if self._host is not None:
@@ -400,9 +401,9 @@ class Meter:
         updates, self._updates, self._loss = self._updates, {}, None
         updates.pop(self.row, None)  # of an update that an error ended
         if len(updates) == self.row and self.norm_order is not None:
-            found = torch.stack([*updates.values()])
-            norms = found[:, 1:].contiguous()
-            self._ring[: self.row, LOSS] = found[:, 0]
+            table = torch.stack([*updates.values()])
+            norms = table[:, 1:].contiguous()
+            self._ring[: self.row, LOSS] = table[:, 0]
             self._ring[: self.row, TOTAL] = total_norms(norms, self.norm_order)
             self._ring[: self.row, self._layers_at :] = norms
             return
@@ -461,9 +462,9 @@ class Meter:
         columns = {"loss": pack(rows[:, LOSS], wide), "lr": pack(lrs[:, 0])}
         self._totals(columns, rows, "")
         for number in range(self._several):
-            own = rows[:, 3 * (1 + number) :]
-            columns[f"loss.{number}"], columns[f"lr.{number}"] = pack(own[:, LOSS], wide), pack(lrs[:, number])
-            self._totals(columns, own, f".{number}")
+            columns_of = rows[:, 3 * (1 + number) :]
+            columns[f"loss.{number}"], columns[f"lr.{number}"] = pack(columns_of[:, LOSS], wide), pack(lrs[:, number])
+            self._totals(columns, columns_of, f".{number}")
         if self.norm_order is not None:
             columns["layer_norms"] = pack(rows[:, self._layers_at :])
         if pending.ratios is not None:
@@ -472,11 +473,11 @@ class Meter:
             columns["skipped"] = pack(np.asarray(pending.skipped, dtype=np.float32))
         double = [name for name in columns if wide and _OF_UPDATE.match(name)]
         for name, (at, values) in pending.logged.items():
-            found = values.numpy()
-            column = np.full(len(rows), np.nan, dtype=found.dtype)
-            column[at] = found
-            columns[name] = pack(column, found.dtype == np.float64)
-            double += [name] if found.dtype == np.float64 else []
+            numbers = values.numpy()
+            column = np.full(len(rows), np.nan, dtype=numbers.dtype)
+            column[at] = numbers
+            columns[name] = pack(column, numbers.dtype == np.float64)
+            double += [name] if numbers.dtype == np.float64 else []
         shown = tuple(name for name in pending.logged if name in self.on_bar)
         return StepsDone(
             pending.step, self.every, len(rows), pending.epoch, pending.seconds, columns, shown, pending.waited, pending.memory,
@@ -518,8 +519,8 @@ def _stacked(values: Iterable[Tensor | float]) -> Tensor:
     """Scalars as one tensor, on the device if one of them is there; float64 if one of them is, as Python's numbers
     are.
     """
-    found = list(values)
-    device = next((v.device for v in found if isinstance(v, Tensor) and v.device.type != "cpu"), torch.device("cpu"))
-    wide = any(isinstance(v, float) or v.dtype is torch.float64 for v in found) and device.type != "mps"  # which has none
+    scalars = list(values)
+    device = next((v.device for v in scalars if isinstance(v, Tensor) and v.device.type != "cpu"), torch.device("cpu"))
+    wide = any(isinstance(v, float) or v.dtype is torch.float64 for v in scalars) and device.type != "mps"  # which has none
     kind = torch.float64 if wide else torch.float32
-    return torch.stack([torch.as_tensor(v, dtype=kind).to(device, non_blocking=True) for v in found])
+    return torch.stack([torch.as_tensor(v, dtype=kind).to(device, non_blocking=True) for v in scalars])

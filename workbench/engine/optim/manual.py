@@ -54,8 +54,8 @@ class ManualOptimizers:
         self.loss, self._since, self.optimizers_stepped = None, None, []
         self._stepped.clear()
         self._kept.clear()  # an error may have ended the window before
-        there = [number for number, batch in enumerate(window) if batch is not None]
-        batches = [window[number] for number in there]
+        present = [number for number, batch in enumerate(window) if batch is not None]
+        batches = [window[number] for number in present]
         weights = [weight for weight in batch_weights(session.task, window) if weight is not None]
         returned: Tensor | None = None
         parts = WeightedMeans()
@@ -66,7 +66,7 @@ class ManualOptimizers:
                 session.timer.mark("workbench")
                 batch = session.to_device(batches[number]) if session.plan.moves else batches[number]
                 session.timer.mark("transfer")
-                index, samples = session.state.batch_idx + number, samples_at(window, there[number])
+                index, samples = session.state.batch_idx + number, samples_at(window, present[number])
                 if not session.update_hooks.start_moved(batch, index, samples):
                     break
                 session.task.begin_batch(samples)
@@ -77,8 +77,8 @@ class ManualOptimizers:
                 parts.add(loss_parts(result), share)
                 loss = result.get("loss") if isinstance(result, Mapping) else result
                 if isinstance(loss, Tensor) and loss.numel() == 1:
-                    part = loss.detach().reshape(()) * share
-                    returned = part if returned is None else returned + part
+                    weighted_loss = loss.detach().reshape(()) * share
+                    returned = weighted_loss if returned is None else returned + weighted_loss
             self._finish()
         finally:
             self._toggle.untoggle()  # in case the task did not
@@ -96,15 +96,15 @@ class ManualOptimizers:
 
     def backward(self, loss: Tensor, **options: Any) -> None:
         """Run the backward pass of a loss, weighted by its batch's share of the window."""
-        part = loss if self._share == 1.0 else loss * self._share
-        scaled = self._session.precision.scale(part)
+        weighted_loss = loss if self._share == 1.0 else loss * self._share
+        scaled = self._session.precision.scale(weighted_loss)
         self._session.timer.mark("forward")
         self._session.hooks.backward(scaled, **options)
         self._session.timer.mark("backward")
         self._session.hooks.after_backward()
-        part = part.detach()
-        self.loss = part if self.loss is None else self.loss + part
-        self._since = part if self._since is None else self._since + part
+        weighted_loss = weighted_loss.detach()
+        self.loss = weighted_loss if self.loss is None else self.loss + weighted_loss
+        self._since = weighted_loss if self._since is None else self._since + weighted_loss
 
     def step(self, optimizer: int = 0, **options: Any) -> None:
         """Take an optimizer's step, or set its gradients aside until the window's last batch."""
@@ -117,19 +117,21 @@ class ManualOptimizers:
             self._options[optimizer] = options
             opt.zero_grad()
             return
-        own = self._since if self._since is not None else torch.zeros((), device=self._session.device)
-        own = self._session.parallel.reduce(opt, own)
+        summed = self._since
+        if summed is None:
+            summed = torch.zeros((), device=self._session.device)
+        summed = self._session.parallel.reduce(opt, summed)
         self._since = None
-        self._session.state.losses[opt.index] = own
+        self._session.state.losses[opt.index] = summed
         if self._session.state.records and self._session.plan.several_optimizers:
-            self._session.meter.put_loss(opt.column, own)
+            self._session.meter.put_loss(opt.column, summed)
         if opt.index in self._stepped:  # for the loss scaler, a second step in this window belongs to a new iteration
             self._session.precision.update()
             self._stepped.clear()
         self._stepped.add(opt.index)
         opt.step_options = options
         try:
-            if self._take_step(self._session, opt, self._window, own):
+            if self._take_step(self._session, opt, self._window, summed):
                 self.optimizers_stepped.append(opt)
         finally:
             opt.step_options = {}
