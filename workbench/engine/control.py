@@ -82,8 +82,8 @@ class Control:
     def _run(self, command: Validate | Checkpoint, *, stopping: bool) -> bool:
         """Carry out one request; returns whether it was stopped."""
         if stopping:
-            what = "validate()" if isinstance(command, Validate) else "checkpoint()"
-            self.recorder.add(Message(f"{what} was left out: the run stops here.", "info", self._session.state.step))
+            method = "validate()" if isinstance(command, Validate) else "checkpoint()"
+            self.recorder.add(Message(f"{method} was left out: the run stops here.", "info", self._session.state.step))
             return False
         if isinstance(command, Validate):
             return self._validate()
@@ -141,8 +141,8 @@ class Control:
             optimizers.set_lr(lr)
             return True
         if lr != optimizers.base_lr:
-            what = "to 0" if optimizers.base_lr else "from 0"
-            self.recorder.warn(f"lr={rate(lr)} was left out: the rate of a running fit cannot change {what}. pause() the run, or fit(lr=…) anew.")
+            direction = "to 0" if optimizers.base_lr else "from 0"
+            self.recorder.warn(f"lr={rate(lr)} was left out: the rate of a running fit cannot change {direction}. pause() the run, or fit(lr=…) anew.")
         return lr == optimizers.base_lr
 
     def _accumulate(self, size: int) -> bool:

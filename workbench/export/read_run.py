@@ -162,7 +162,7 @@ def _in_a_check(run: Run) -> bool:
     if not (there and there[-1].end and there[-1].step == run.step):
         return False
     with contextlib.suppress(OSError, ValueError):
-        return bool(peek(there[-1].path, "checking")["checking"])
+        return bool(peek(there[-1].path, "validation_due")["validation_due"])
     return False
 
 

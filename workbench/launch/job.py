@@ -19,7 +19,7 @@ from workbench.events import Event, Message, RunEnded, RunStarted, Status, Statu
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import code_line, signals
 from workbench.launch.cell_context import CellContext
-from workbench.launch.terminal.progress import Progress
+from workbench.launch.terminal.progress import ProgressBar
 from workbench.runs.live_change import live_change
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import EventLog
@@ -89,7 +89,9 @@ class Work(Protocol):
     updates: int
     """How many updates it has taken."""
     settings: Settings
-    """Its settings; while the run that a fit continues has not ended, as far as they are known."""
+    """The settings of the job. A fit that continues a run gets that run's settings when its turn
+    comes; before, they are those of the call.
+    """
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status: ...
 
@@ -314,7 +316,7 @@ class Job(Generic[T]):
         if not sys.stderr or (over and self._shown >= len(self.events)):
             return self._ended.wait(timeout)
         bar = self.settings.enable_progress_bar and not over
-        with Progress(self.kind, self._began or time.time(), bar=bar, shown=self._shown) as progress:
+        with ProgressBar(self.kind, self._began or time.time(), bar=bar, shown=self._shown) as progress:
             seen = 0
             until = math.inf if timeout is None else time.monotonic() + timeout
             while not (over := self._ended.wait(max(0.0, min(0.2, until - time.monotonic())))):

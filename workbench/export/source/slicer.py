@@ -1,8 +1,10 @@
-"""Slices backwards from the names that the Workbench call reads, by definition and use.
+"""Selects the statements of the user's code that a script needs, from the Workbench call backwards.
 
-A name is looked up at a place; the statements that define it are kept, and their names are looked up in turn. A function
-reads its globals when it is called, so they are looked up at each kept statement that may call it, and at the end.
-Statements that change a kept object are kept too.
+The slicer begins with the names that the call reads. For each name it finds the statement that
+bound it last before that point, keeps that statement, and goes on with the names that this one
+reads. A function reads its globals when it is called, so they are looked up at each kept statement
+that may call it, and at the end of the code. A statement that changes a kept object is kept, too
+(`effects.py`).
 """
 
 from __future__ import annotations
