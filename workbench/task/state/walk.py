@@ -188,6 +188,13 @@ def _is_own_module(module: types.ModuleType) -> bool:
     return file is not None and not any(place in file for place in _LIBRARY_PLACES)
 
 
+def own_modules() -> list[types.ModuleType]:
+    """The modules of the user's own files that are imported."""
+    libraries = _NOT_OWN_CODE | _RESOURCES | {"__main__", "__mp_main__"}
+    named = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] not in libraries]
+    return [module for module in named if isinstance(module, types.ModuleType) and _is_own_module(module)]
+
+
 def _items(container: Any) -> Parts:
     if len(container) <= WIDE:
         items = list(container.items()) if isinstance(container, dict) else enumerate(list(container))
