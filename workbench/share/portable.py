@@ -78,7 +78,7 @@ def pack_portable(
     pickler = _PortablePickler(sizes, buffers.append)
     with _by_value(modules):
         try:
-            pickler.dump((tuple(parts.values()), value))
+            pickler.dump(value)
         except (MemoryError, TooLargeError):
             raise
         except Exception as error:
@@ -92,8 +92,7 @@ def pack_portable(
 
 def unpack_portable(code: bytes, buffers: Iterable[Any]) -> Any:
     """A copy of what was packed, with classes and globals of its own. Tensors and arrays lie in the `buffers`."""
-    _, value = _PortableUnpickler(io.BytesIO(code), buffers).load()
-    return value
+    return _PortableUnpickler(io.BytesIO(code), buffers).load()
 
 
 @contextlib.contextmanager
