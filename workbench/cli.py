@@ -116,7 +116,10 @@ def rerun(run: str, trust: bool, root: Path) -> None:
     from workbench.bench.rerun import rerun_in_this_process
     from workbench.runs.folder.lookup import find_run
 
-    again, compared = rerun_in_this_process(find_run(root, run), trust=trust)
+    def tell(text: str) -> None:
+        click.echo(printable(text), err=True)
+
+    again, compared = rerun_in_this_process(find_run(root, run), tell, trust=trust)
     click.echo(printable(f"{again.id} {compared.text}"))
     if not compared.equal:
         raise click.exceptions.Exit(1)

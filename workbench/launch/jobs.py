@@ -170,9 +170,14 @@ class RerunWork(FitWork):
         if self._past is not None:
             training.point = self._past[1].path
         try:
-            with self._start.placed(None, False, early.append, fit=self._place.id, resumed=training.point is not None):
-                with self._kept.process():
-                    return self._train(training, emit, inbox, early, self._history, self._past, None)
+            resumed = training.point is not None
+            placed = self._start.placed(
+                None, False, early.append, fit=self._place.id, resumed=resumed
+            )
+            with placed, self._kept.process():
+                return self._train(
+                    training, emit, inbox, early, self._history, self._past, None
+                )
         finally:
             if self._place.folder is not None:
                 emit.settle()

@@ -1,8 +1,10 @@
-"""Packs any object for a process of another time: all code of the user by value, no secrets, at most so many bytes.
+"""Packs any object for a process of another time: all code of the user by value, no secrets, at
+most so many bytes.
 
-A package of `share/package.py` goes to a process that lives at the same time: it imports the user's modules as they are
-now, and shares the classes of a notebook. Here a module may have changed since, a class was defined anew, a global has
-another value. So the code of the user's own modules is pickled too, and unpacking makes classes and globals of its own.
+A package of `share/package.py` goes to a process that lives at the same time: it imports the
+user's modules as they are now, and shares the classes of a notebook. Here a module may have
+changed since, a class was defined anew, a global has another value. So the code of the user's own
+modules is pickled too, and unpacking makes classes and globals of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +44,9 @@ class TooLargeError(Exception):
 
 @dataclass
 class Portable:
-    """A packed object: a pickle, and a segment with a snapshot of the tensors and arrays (None: there are none)."""
+    """A packed object: a pickle, and a segment with a snapshot of the tensors and arrays (None:
+    there are none).
+    """
 
     code: bytes
     segment: Segment | None
@@ -49,6 +54,8 @@ class Portable:
     """The names of the secrets that were left out: their values arrive as "…"."""
     files: set[str]
     """The names of the files and cells that have the code."""
+    imported: bool
+    """Whether the user's modules are imported again when it is unpacked."""
 
     def buffers(self) -> Sequence[memoryview]:
         """The bytes of the tensors and arrays. Two that had the same memory have it here, too."""
@@ -68,30 +75,51 @@ def pack_portable(
     Args:
         value: any object.
         parts: the parts of it, by the names that the user knows, for errors.
-        modules: the modules whose functions and classes are packed by value.
+        modules: the modules whose functions and classes are packed by value. Where one of them
+            holds what cannot be packed, all of them are imported again when the package is
+            unpacked.
         largest: the most bytes; None: no limit.
 
     Raises TooLargeError, or PackageError for a part that cannot be packed.
     """
+    try:
+        with _by_value(modules):
+            return _packed(value, parts, largest, imported=False)
+    except (MemoryError, TooLargeError):
+        raise
+    except Exception:  # noqa: BLE001 - the second attempt raises it again
+        pass
+    try:
+        return _packed(value, parts, largest, imported=True)
+    except (MemoryError, TooLargeError):
+        raise
+    except Exception as error:
+        raise PackageError(explain(error, parts, _fails)) from error
+
+
+def _packed(
+    value: Any, parts: Mapping[str, Any], largest: int | None, *, imported: bool
+) -> Portable:
     buffers: list[Any] = []
     sizes = _Sizes(parts, largest)
     pickler = _PortablePickler(sizes, buffers.append)
-    with _by_value(modules):
-        try:
-            pickler.dump(value)
-        except (MemoryError, TooLargeError):
-            raise
-        except Exception as error:
-            raise PackageError(explain(error, parts, _fails)) from error
+    pickler.dump(value)
     if buffers and largest is not None and size_of(buffers) + sizes.written > largest:
         raise TooLargeError(sizes.too_large())
     segment = Segment.place(buffers) if buffers else None
-    names = sorted({name for name in pickler.secrets.values() if name})
-    return Portable(sizes.file.getvalue(), segment, names, pickler.files)
+    return Portable(
+        sizes.file.getvalue(),
+        segment,
+        sorted(set(pickler.secrets.values())),
+        pickler.files,
+        imported,
+    )
 
 
 def unpack_portable(code: bytes, buffers: Iterable[Any]) -> Any:
-    """A copy of what was packed, with classes and globals of its own. Tensors and arrays lie in the `buffers`."""
+    """A copy of what was packed, with classes and globals of its own. Tensors and arrays lie in
+    the `buffers`.
+    """
     return _PortableUnpickler(io.BytesIO(code), buffers).load()
 
 
@@ -111,7 +139,9 @@ def _by_value(modules: Iterable[types.ModuleType]) -> Iterator[None]:
 
 
 class _Sizes:
-    """The file that a pickler writes. It counts the bytes of each part, and raises TooLargeError beyond the limit."""
+    """The file that a pickler writes. It counts the bytes of each part, and raises TooLargeError
+    beyond the limit.
+    """
 
     def __init__(self, parts: Mapping[str, Any], largest: int | None) -> None:
         self.file = io.BytesIO()
@@ -134,10 +164,12 @@ class _Sizes:
 
     def too_large(self) -> str:
         """The largest part so far, with its size."""
-        places = [*(place for _, place in self._began), self.written + self.beside]
-        sizes = [after - before for before, after in zip(places, places[1:], strict=False)]
-        parts = zip((name for name, _ in self._began), sizes, strict=False)
-        name, size = max(parts, key=lambda part: part[1], default=("it", places[-1]))
+        end = self.written + self.beside
+        sizes = [
+            (after - begin, name)
+            for (name, begin), (_, after) in itertools.pairwise([*self._began, ("", end)])
+        ]
+        size, name = max(sizes, default=(end, "it"))
         return f"{name} has {size / 1e6:.0f} MB or more"
 
 
@@ -195,7 +227,9 @@ def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
 
 
 class _PortableUnpickler(Unpickler):
-    """Unpickles with classes of its own: cloudpickle would take a notebook's class that has the same mark."""
+    """Unpickles with classes of its own: cloudpickle would take a notebook's class that has the
+    same mark.
+    """
 
     def persistent_load(self, pid: Any) -> Any:
         """Return what stands in the place of a secret."""
@@ -221,5 +255,3 @@ def _fails(value: Any) -> bool:
     except Exception:  # noqa: BLE001 - that it fails is the answer
         return True
     return False
-
-

@@ -1,13 +1,14 @@
-"""Keeps what a fit starts from in the folder of its run, and reads it to repeat the run (`wb.rerun`).
+"""Keeps what a fit starts from in the folder of its run, and reads it to repeat the run
+(`wb.rerun`).
 
     start/
       start.json     plain data: versions, checksums, what is missing, a signature
       code           a pickle, and small tensors and arrays
       1f0c….data     a large tensor or array, named by its checksum
 
-It is code, as every pickle is. All files have mode 600, and a key of the user signs them: a start with another signature
-came from somebody else, and is unpacked only with the user's word for it. Large data that another run of the root has
-kept already is a hard link.
+It is code, as every pickle is. All files have mode 600, and a key of the user signs them: a start
+with another signature came from somebody else, and is unpacked only with the user's word for it.
+Large data that another run of the root has kept already is a hard link.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ from workbench.runs.folder.files import check_no_link, open_regular, read_json
 from workbench.runs.printable import printable
 from workbench.runs.read import run_folders
 from workbench.secrets import hide
-from workbench.share.package import PackageError
 from workbench.share.portable import Portable, TooLargeError, pack_portable, unpack_portable
 from workbench.share.segment import ALIGN, address_of
 from workbench.task import rng
@@ -62,7 +62,9 @@ _KEY = 32
 
 @dataclass
 class FitStart:
-    """What a fit starts from: its task with weights, data and generators, its settings, and the state of the process."""
+    """What a fit starts from: its task with weights, data and generators, its settings, and the
+    state of the process.
+    """
 
     assignment: FitAssignment
     random: rng.State
@@ -74,7 +76,9 @@ class FitStart:
 
     @contextlib.contextmanager
     def process(self) -> Iterator[None]:
-        """Context manager in which this process has the random states, flags and threads; its own are restored afterwards."""
+        """Context manager in which this process has the random states, flags and threads; its own
+        are restored afterwards.
+        """
         flags, threads = torch_flags(), torch.get_num_threads()
         set_flags({name: value for name, value in self.flags.items() if name in flags})
         torch.set_num_threads(self.threads)
@@ -91,7 +95,11 @@ class FitStart:
 
 @contextlib.contextmanager
 def keeping(
-    run: Path | None, assignment: FitAssignment, megabytes: int | None, early: list[Message], emit: EventSink
+    run: Path | None,
+    assignment: FitAssignment,
+    megabytes: int | None,
+    early: list[Message],
+    emit: EventSink,
 ) -> Iterator[None]:
     """Context manager of a fit. What it starts from is packed at once, and written while it trains.
 
@@ -107,14 +115,21 @@ def keeping(
         return
     write = _packed(run, assignment, megabytes, early)
     errors: list[Exception] = []
-    writer = threading.Thread(target=_caught, args=(write, errors), name="workbench-start", daemon=True)
+    writer = threading.Thread(
+        target=_caught, args=(write, errors), name="workbench-start", daemon=True
+    )
     writer.start()
+    del write  # the package need not stay in memory
     try:
         yield
     finally:
         writer.join()
         for error in errors:
-            emit(Message(f"what the run starts from could not be kept for wb.rerun ({error}).", "warning"))
+            emit(
+                Message(
+                    f"what the run starts from could not be kept for wb.rerun ({error}).", "warning"
+                )
+            )
 
 
 def _caught(write: Callable[[], None], errors: list[Exception]) -> None:
@@ -130,26 +145,30 @@ def _packed(
     """Pack a fit's start; returns the function that writes it, or the reason why it is not kept."""
     start = FitStart(assignment, rng.process_state(), torch_flags(), torch.get_num_threads())
     largest = None if megabytes is None else int(megabytes * 1e6)
-    imported = False
     try:
-        try:
-            packed = pack_portable(start, assignment.names(), own_modules(), largest)
-        except PackageError:  # a module of the user may hold what cannot be packed, which the fit does not need
-            packed, imported = pack_portable(start, assignment.names(), (), largest), True
+        packed = pack_portable(start, assignment.names(), own_modules(), largest)
     except TooLargeError as error:
         why = f"{error}, and keep_start={megabytes} MB; a larger keep_start= keeps it"
     except Exception as error:  # noqa: BLE001 - objects of the user may raise anything
-        why = printable(str(error) or type(error).__name__)
+        why = printable(hide(str(error) or type(error).__name__))
     else:
-        head = {**_about(), "files": _sources(packed), "secrets": packed.secrets, "imported": imported}
+        head = {
+            **_about(),
+            "files": _sources(packed),
+            "secrets": packed.secrets,
+            "imported": packed.imported,
+        }
         return lambda: _write(run, head, packed)
-    early.append(Message(f"wb.rerun cannot repeat this run, whose start is not kept: {why}", "info"))
+    early.append(
+        Message(f"wb.rerun cannot repeat this run, whose start is not kept: {why}", "info")
+    )
     return lambda: _write_head(run, {"missing": why})
 
 
 def _about() -> dict[str, Any]:
     """The properties of this process and machine on which the numbers of a run may depend."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
+    begun: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    gpu = torch.cuda.get_device_name() if begun else ""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
@@ -161,9 +180,15 @@ def _about() -> dict[str, Any]:
 
 
 def _sources(packed: Portable) -> dict[str, str]:
-    """The source text of the cells whose code is packed, for tracebacks. Code of files is not among them."""
+    """The source text of the cells whose code is packed, for tracebacks. Code of files is not
+    among them.
+    """
     cells = {name: linecache.cache.get(name, ()) for name in packed.files}
-    return {name: hide("".join(cell[2])) for name, cell in cells.items() if len(cell) == 4 and cell[1] is None}
+    return {
+        name: hide("".join(cell[2]))
+        for name, cell in cells.items()
+        if len(cell) == 4 and cell[1] is None
+    }
 
 
 def _write(run: Path, head: Mapping[str, Any], packed: Portable) -> None:
@@ -176,8 +201,10 @@ def _write(run: Path, head: Mapping[str, Any], packed: Portable) -> None:
         for piece in _pieces(packed.code, table, small):
             code.update(piece)
             file.write(piece)
+    others = _other_data(run) if files else {}
     for name, view in files.items():
-        if not _link(run, folder / name, view):
+        other = others.get(name.partition("-")[0])
+        if other is None or not _link(other, folder / name, view):
             _write_file(folder / name, view)
     data = {name: view.nbytes for name, view in files.items()}
     unsigned = {**head, "code": code.hexdigest(), "data": data}
@@ -186,8 +213,12 @@ def _write(run: Path, head: Mapping[str, Any], packed: Portable) -> None:
     _write_head(run, {**unsigned, "signature": signature})
 
 
-def _placed(views: Sequence[memoryview]) -> tuple[array[int], list[memoryview], dict[str, memoryview]]:
-    """The table of the buffers (for each: which file, the place in it, its bytes), the small ones, and the large ones by file name."""
+def _placed(
+    views: Sequence[memoryview],
+) -> tuple[array[int], list[memoryview], dict[str, memoryview]]:
+    """The table of the buffers (for each: which file, the place in it, its bytes), the small ones,
+    and the large ones by file name.
+    """
     table = array("q")
     small: list[memoryview] = []
     files: dict[str, memoryview] = {}
@@ -208,8 +239,12 @@ def _placed(views: Sequence[memoryview]) -> tuple[array[int], list[memoryview], 
     return table, small, files
 
 
-def _pieces(code: bytes, table: array[int], small: Sequence[memoryview]) -> Iterator[bytes | memoryview]:
-    """The contents of the file of the code: the sizes of the pickle and the table, both, and the small buffers."""
+def _pieces(
+    code: bytes, table: array[int], small: Sequence[memoryview]
+) -> Iterator[bytes | memoryview]:
+    """The contents of the file of the code: the sizes of the pickle and the table, both, and the
+    small buffers.
+    """
     yield array("q", [len(code), len(table)]).tobytes()
     yield code
     yield table.tobytes()
@@ -218,21 +253,30 @@ def _pieces(code: bytes, table: array[int], small: Sequence[memoryview]) -> Iter
         yield bytes(-view.nbytes % ALIGN)
 
 
-def _link(run: Path, path: Path, view: memoryview) -> bool:
-    """Make a hard link to the same data of another run; False: there is none, or the file system has no links."""
+def _other_data(run: Path) -> dict[str, Path]:
+    """The large data that other runs of the root have kept, by checksum."""
     others = sorted(run_folders(run.parents[1]), key=lambda folder: folder.name, reverse=True)
-    checksum = path.name.partition("-")[0]
-    for other in others[:_LOOKED]:
-        for there in (other / FOLDER).glob(f"{checksum}-*{_DATA}") if other != run else ():
-            with contextlib.suppress(OSError):
-                number = open_private(there)
-                try:
-                    if _holds(number, view):
-                        os.link(there, path, follow_symlinks=False)
-                        return True
-                finally:
-                    os.close(number)
-    return False
+    files = (file for other in others[:_LOOKED] for file in (other / FOLDER).glob(f"*{_DATA}"))
+    return {file.name.partition("-")[0]: file for file in files if file.parents[1] != run}
+
+
+def _link(other: Path, path: Path, view: memoryview) -> bool:
+    """Make a hard link to the data of another run; False: it has other bytes, or the file system
+    has no links.
+    """
+    try:
+        number = open_private(other)
+    except OSError:
+        return False
+    try:
+        if not _holds(number, view):
+            return False
+        os.link(other, path, follow_symlinks=False)
+    except OSError:
+        return False
+    finally:
+        os.close(number)
+    return True
 
 
 def _holds(number: int, view: memoryview) -> bool:
@@ -263,12 +307,18 @@ def _made(run: Path) -> Path:
 
 
 def _key_file() -> Path:
-    place = os.environ.get("XDG_DATA_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".local" / "share"
+    place = (
+        os.environ.get("XDG_DATA_HOME")
+        or os.environ.get("LOCALAPPDATA")
+        or Path.home() / ".local" / "share"
+    )
     return Path(place) / "tuning-workbench" / "key"
 
 
 def _key() -> bytes | None:
-    """The key with which this user signs starts, made at its first use; None: it cannot be read or made."""
+    """The key with which this user signs starts, made at its first use; None: it cannot be read or
+    made.
+    """
     path = _key_file()
     try:
         if not path.exists():
@@ -287,7 +337,9 @@ def _key() -> bytes | None:
 
 
 def _signature(key: bytes, head: Mapping[str, Any]) -> str:
-    text = json.dumps({name: value for name, value in head.items() if name != "signature"}, sort_keys=True)
+    text = json.dumps(
+        {name: value for name, value in head.items() if name != "signature"}, sort_keys=True
+    )
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
@@ -307,33 +359,41 @@ class StartFile:
 
         trust: the user vouches for code that somebody else has written.
 
-        Raises FileNotFoundError where nothing was kept, PermissionError where it has not the user's signature and `trust`
-        is False, RuntimeError for bytecode of another Python.
+        Raises FileNotFoundError where nothing was kept, PermissionError where it has not the
+        user's signature and `trust` is False, RuntimeError for bytecode of another Python.
         """
         try:
             check_no_link(run / FOLDER)
             head = read_json(run / FOLDER / _HEAD, _HEAD_SIZE)
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"{run.name} cannot be repeated: its folder has no {FOLDER}/{_HEAD}. The fit had keep_start=0, did not begin, or "
-                "is of an earlier version."
+                f"{run.name} cannot be repeated: its folder has no {FOLDER}/{_HEAD}. "
+                "The fit had keep_start=0, did not begin, or is of an earlier version."
             ) from None
         if isinstance(head.get("missing"), str):
-            raise FileNotFoundError(f"{run.name} cannot be repeated: its start was not kept. {printable(head['missing'])}")
+            raise FileNotFoundError(
+                f"{run.name} cannot be repeated: its start was not kept. "
+                f"{printable(head['missing'])}"
+            )
         key = _key()
         signature = head.get("signature")
-        signed = key is not None and isinstance(signature, str) and hmac.compare_digest(signature, _signature(key, head))
+        signed = (
+            key is not None
+            and isinstance(signature, str)
+            and hmac.compare_digest(signature, _signature(key, head))
+        )
         if not signed and not trust:
             raise PermissionError(
-                f"{run.name} has no signature of yours: another user or another machine has made {run / FOLDER}, or it was "
-                "changed since. It is code, and would run with your rights. If you trust whoever made it: "
+                f"{run.name} has no signature of yours: another user or another machine has made "
+                f"{run / FOLDER}, or it was changed since. It is code, and would run with your "
+                "rights. If you trust whoever made it: "
                 f"wb.rerun(…, trust=True), or workbench rerun {run.name} --trust."
             )
         made_by = _text(head, "versions", "python")
         if made_by.split(".")[:2] != platform.python_version().split(".")[:2]:
             raise RuntimeError(
-                f"{run.name} cannot be repeated here: its code is kept as bytecode of Python {made_by}, and this is Python "
-                f"{platform.python_version()}."
+                f"{run.name} cannot be repeated here: its code is kept as bytecode of Python "
+                f"{made_by}, and this is Python {platform.python_version()}."
             )
         return cls(run, head)
 
@@ -349,7 +409,10 @@ class StartFile:
             if was and here[name] and was != here[name]:
                 found.append(f"{name} {was} there, {here[name]} here")
         if self.folder != here["folder"]:
-            found.append(f"it ran in {self.folder}; relative paths in its code begin at {here['folder']} here")
+            found.append(
+                f"it ran in {self.folder}; relative paths in its code begin at "
+                f"{here['folder']} here"
+            )
         hidden = self.head.get("secrets")
         if isinstance(hidden, list) and hidden:
             names = ", ".join(printable(str(name)) for name in hidden[:5])
@@ -364,31 +427,48 @@ class StartFile:
         return _text(self.head, "folder")
 
     def open(self) -> FitStart:
-        """Unpack it, which runs code. Raises ImportError for a module that is missing, RuntimeError where it cannot be unpacked."""
+        """Unpack it, which runs code. Raises ImportError for a module that is missing,
+        RuntimeError where it cannot be unpacked.
+        """
         code, buffers = self._read()
         path = self.head.get("path")
-        sys.path += [entry for entry in (path if isinstance(path, list) else ()) if isinstance(entry, str) and entry not in sys.path]
+        sys.path += [
+            entry
+            for entry in (path if isinstance(path, list) else ())
+            if isinstance(entry, str) and entry not in sys.path
+        ]
         files = self.head.get("files")
         for name, text in (files if isinstance(files, dict) else {}).items():
             if name not in linecache.cache and isinstance(text, str):
                 linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         try:
-            start = unpack_portable(code, buffers)
+            start = unpack_portable(bytes(code), buffers)
         except ImportError as error:
-            raise ImportError(f"{self.run.name} cannot be repeated here: its code imports what is missing ({error}).", name=error.name) from error
+            raise ImportError(
+                f"{self.run.name} cannot be repeated here: its code imports what is missing "
+                f"({error}).",
+                name=error.name,
+            ) from error
         except Exception as error:
             raise RuntimeError(
-                f"{self.run.name} cannot be repeated: what it started from cannot be unpacked ({type(error).__name__}: {error})."
+                f"{self.run.name} cannot be repeated: what it started from cannot be unpacked "
+                f"({type(error).__name__}: {error})."
             ) from error
         if not isinstance(start, FitStart):
-            raise RuntimeError(f"{self.run.name} cannot be repeated: {self.run / FOLDER} holds a {type(start).__name__}, and no fit.")
+            raise RuntimeError(
+                f"{self.run.name} cannot be repeated: {self.run / FOLDER} holds a "
+                f"{type(start).__name__}, and no fit."
+            )
         return start
 
     def _read(self) -> tuple[memoryview, list[memoryview]]:
         """The pickle, and all buffers. Raises RuntimeError for a file that was changed."""
         memory = self._memory(_CODE, str(self.head.get("code")), None)
         data = self.head.get("data")
-        files = [self._memory(name, name.partition("-")[0], size) for name, size in (data if isinstance(data, dict) else {}).items()]
+        files = [
+            self._memory(name, name.partition("-")[0], size)
+            for name, size in (data if isinstance(data, dict) else {}).items()
+        ]
         sizes = memory[:16].cast("q")
         code, entries = 16, 16 + sizes[0]
         table = array("q", bytes(memory[entries : entries + 8 * sizes[1]]))
@@ -411,8 +491,12 @@ class StartFile:
             memory = memoryview(mmap.mmap(-1, max(1, there)))
             file.readinto(memory)  # type: ignore[attr-defined]  # it is a buffered reader
         whole = memory[:there]
-        if (size is not None and there != size) or not hashlib.sha256(whole).hexdigest().startswith(checksum):
-            raise RuntimeError(f"{self.run.name} cannot be repeated: {path} was changed since it was written.")
+        if (size is not None and there != size) or not hashlib.sha256(whole).hexdigest().startswith(
+            checksum
+        ):
+            raise RuntimeError(
+                f"{self.run.name} cannot be repeated: {path} was changed since it was written."
+            )
         return whole
 
 
