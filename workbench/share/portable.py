@@ -206,7 +206,7 @@ class _PortablePickler(Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.CodeType):
             self.files.add(obj.co_filename)
-            texts = secrets_in([text for text in obj.co_consts if type(text) is str])
+            texts = secrets_in(obj.co_consts)
             if texts:
                 self.secrets.update((id(text), obj.co_name) for text in texts)
                 obj = obj.replace(co_consts=without_secrets(obj.co_consts))

@@ -380,7 +380,7 @@ class StartFile:
         signed = (
             key is not None
             and isinstance(signature, str)
-            and hmac.compare_digest(signature, _signature(key, head))
+            and hmac.compare_digest(signature.encode(), _signature(key, head).encode())
         )
         if not signed and not trust:
             raise PermissionError(
