@@ -14,6 +14,7 @@ import functools
 import io
 import itertools
 import threading
+import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,11 +36,17 @@ _WIDE = 1000
 """A dict with more items holds data, in which no secrets are looked for."""
 _SHORTEST = 8
 """Texts with fewer characters stay: the same text may stand in other places."""
+_SECONDS = 1.0
+"""The most seconds of this thread for packing, where there is a limit."""
+_BETWEEN = 256
+"""After how many objects the time is looked at."""
 _CACHED = type(functools.lru_cache(len))
 
 
 class TooLargeError(Exception):
-    """Raised for an object with more bytes than allowed. The message names the largest part."""
+    """Raised for an object with more bytes than allowed, or of too many small ones. The message
+    names the part.
+    """
 
 
 @dataclass
@@ -78,7 +85,7 @@ def pack_portable(
         modules: the modules whose functions and classes are packed by value. Where one of them
             holds what cannot be packed, all of them are imported again when the package is
             unpacked.
-        largest: the most bytes; None: no limit.
+        largest: the most bytes, which may take a second to pack; None: no limit.
 
     Raises TooLargeError, or PackageError for a part that cannot be packed.
     """
@@ -146,9 +153,11 @@ class _Sizes:
     def __init__(self, parts: Mapping[str, Any], largest: int | None) -> None:
         self.file = io.BytesIO()
         self.written = self.beside = 0
+        self.names = {id(part): name for name, part in parts.items()}
+        """The parts that have not begun, by their `id`."""
         self._largest = largest
-        self._names = {id(part): name for name, part in parts.items()}
         self._began: list[tuple[str, int]] = []
+        self._until = time.thread_time() + _SECONDS
 
     def write(self, data: Any) -> int:
         self.written += memoryview(data).nbytes
@@ -157,10 +166,14 @@ class _Sizes:
         return self.file.write(data)
 
     def begin(self, value: Any) -> None:
-        """Note that the bytes from here on belong to this object, if it is a part."""
-        name = self._names.pop(id(value), None)
-        if name is not None:
-            self._began.append((name, self.written + self.beside))
+        """Note that the bytes from here on belong to this part."""
+        self._began.append((self.names.pop(id(value)), self.written + self.beside))
+
+    def check_time(self) -> None:
+        """Raise TooLargeError for an object of too many parts."""
+        if self._largest is not None and time.thread_time() > self._until:
+            name = self._began[-1][0] if self._began else "it"
+            raise TooLargeError(f"{name} takes more than {_SECONDS:g} s to pack")
 
     def too_large(self) -> str:
         """The largest part so far, with its size."""
@@ -179,6 +192,7 @@ class _PortablePickler(Pickler):
     def __init__(self, sizes: _Sizes, keep: Callable[[Any], object]) -> None:
         super().__init__(sizes, self._keep)
         self._sizes, self._take = sizes, keep
+        self._calls = 0
         self.files: set[str] = set()
         self.secrets: dict[int, str] = {}
         """By the `id` of each text that is a secret, the name under which it was found."""
@@ -188,14 +202,20 @@ class _PortablePickler(Pickler):
         self._take(buffer)
 
     def persistent_id(self, obj: Any) -> Any:
+        # It is called for every object, so the most frequent kinds come first.
         kind = type(obj)
+        if kind is int or kind is float:
+            return None
         if kind is str:
             return "secret" if id(obj) in self.secrets else None
+        self._calls += 1
+        if self._calls % _BETWEEN == 0:
+            self._sizes.check_time()
         if kind is dict and len(obj) <= _WIDE:
             for name, value in obj.items():
                 if type(value) is str and type(name) is str:
                     self._look(name, value)
-        elif kind is not int and kind is not float:
+        if self._sizes.names and id(obj) in self._sizes.names:
             self._sizes.begin(obj)
         return None
 

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -46,6 +47,7 @@ from workbench.secrets import hide
 from workbench.share.portable import Portable, TooLargeError, pack_portable, unpack_portable
 from workbench.share.segment import ALIGN, address_of
 from workbench.task import rng
+from workbench.task.protocol import Task
 from workbench.task.state.walk import own_modules
 
 FOLDER = "start"
@@ -143,12 +145,16 @@ def _packed(
     run: Path, assignment: FitAssignment, megabytes: int | None, early: list[Message]
 ) -> Callable[[], None]:
     """Pack a fit's start; returns the function that writes it, or the reason why it is not kept."""
+    limit, why = _too_large.get(assignment.task, (None, ""))
+    if limit is not None and limit == megabytes:
+        return _not_kept(run, why, early)
     start = FitStart(assignment, rng.process_state(), torch_flags(), torch.get_num_threads())
     largest = None if megabytes is None else int(megabytes * 1e6)
     try:
         packed = pack_portable(start, assignment.names(), own_modules(), largest)
     except TooLargeError as error:
-        why = f"{error}, and keep_start={megabytes} MB; a larger keep_start= keeps it"
+        why = f"{error} (keep_start={megabytes} MB; keep_start=None has no limit)"
+        _too_large[assignment.task] = megabytes, why
     except Exception as error:  # noqa: BLE001 - objects of the user may raise anything
         why = printable(hide(str(error) or type(error).__name__))
     else:
@@ -159,9 +165,19 @@ def _packed(
             "imported": packed.imported,
         }
         return lambda: _write(run, head, packed)
-    early.append(
-        Message(f"wb.rerun cannot repeat this run, whose start is not kept: {why}", "info")
-    )
+    return _not_kept(run, why, early)
+
+
+_too_large: WeakKeyDictionary[Task, tuple[int | None, str]] = WeakKeyDictionary()
+"""The tasks whose start is too large: the limit in MB, and the reason. No other fit of the bench
+tries again.
+"""
+
+
+def _not_kept(run: Path, why: str, early: list[Message]) -> Callable[[], None]:
+    """Say why a start is not kept; returns the function that writes it down."""
+    text = f"wb.rerun cannot repeat this run, whose start is not kept: {why}"
+    early.append(Message(text, "info"))
     return lambda: _write_head(run, {"missing": why})
 
 
