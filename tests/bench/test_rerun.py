@@ -84,11 +84,12 @@ def test_a_run_that_differs_says_where(tmp_path: Path) -> None:
     run = bench_of(tmp_path, Reading(file)).fit().result()
     file.write_text("2")
     job = wb.rerun(run.id, tmp_path)
-    job.result()
+    assert said_at_the_end(job).rstrip(".") == job.result().repeats
     assert said(job)[-1].startswith(
         "does not repeat 0001-fit: the loss of update 0 is the first to differ (it is "
     )
     assert "0 of 6 losses equal. What no run keeps may be the cause: files" in said(job)[-1]
+    assert job.result().repeats in repr(job.result())
     assert read_header(tmp_path / "runs" / "0002-fit")["repeats"] == "0001-fit"
 
 

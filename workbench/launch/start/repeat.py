@@ -11,6 +11,8 @@ from typing import Any
 from workbench.commands import Change, Command, Stop
 from workbench.engine.checkpoint import lightning_file
 from workbench.events import (
+    DOES_NOT_REPEAT,
+    REPEATS,
     Changed,
     CurveEnded,
     Event,
@@ -133,7 +135,7 @@ def repetition(original: Run, again: Run) -> Repetition:
         )
         return Repetition(
             False,
-            f"does not repeat {original.id}: the loss of update {first} is the first to differ "
+            f"{DOES_NOT_REPEAT}{original.id}: the loss of update {first} is the first to differ "
             f"({value}); {counts}.{_CAUSES}",
             step,
         )
@@ -141,21 +143,20 @@ def repetition(original: Run, again: Run) -> Repetition:
     if place is not None:
         return Repetition(
             False,
-            f"does not repeat {original.id}: the validation after update {place[0]} is the first "
+            f"{DOES_NOT_REPEAT}{original.id}: the validation after update {place[0]} is the first "
             f"to differ; {counts}.{_CAUSES}",
             step,
         )
     if len(here) > len(losses):
         return Repetition(
-            False, f"does not repeat {original.id}: it has {len(here)} losses; {counts}.", step
+            False, f"{DOES_NOT_REPEAT}{original.id}: it has {len(here)} losses; {counts}.", step
         )
-    return Repetition(True, f"repeats {original.id}: {counts}.", step)
+    return Repetition(True, f"{REPEATS}{original.id}: {counts}.", step)
 
 
 _CAUSES = (
     " What no run keeps may be the cause: files and services that its code reads, environment "
-    "variables, the clock, the order of a set, "
-    "or kernels of a GPU that are not deterministic."
+    "variables, the clock, the order of a set, or kernels of a GPU that are not deterministic."
 )
 
 
