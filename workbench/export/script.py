@@ -99,10 +99,12 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
         return _headless(path, run, site, task, options)
     try:
         return _without_workbench(path, run, site, task, options, format)
-    except NotStandAlone as error:
-        if options.format is not None or format != "script" or data is not None or base is not None:
+    except ExportError as error:
+        if options.format is None and format == "script" and data is None and base is None:
+            return _headless(path, run, site, task, options, str(error))
+        if isinstance(error, NotStandAlone):
             raise NotStandAlone(f"{error} {_REMEDY}") from error
-        return _headless(path, run, site, task, options, str(error))
+        raise
 
 
 def _headless(

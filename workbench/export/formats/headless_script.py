@@ -12,10 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from workbench._version import __version__
-from workbench.events import Changed, CurveEnded, Resumed, SearchEnded
+from workbench.events import Changed, CurveEnded, Event, Resumed, SearchEnded
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import quoted
 from workbench.export.program.text import free, plain, rule
@@ -25,10 +23,12 @@ from workbench.export.source.capture import CallSite
 from workbench.export.source.origins import Import
 from workbench.export.source.rewrite.source_text import join, parsed_imports, set_imports
 from workbench.export.source.source import CODE_ARGUMENTS, Sliced, slice_call
+from workbench.export.supported import LENGTHS
 from workbench.runs.run import Run
-from workbench.settings import Settings
+from workbench.settings import Settings, SettingsError
 from workbench.settings.without_effect import without_effect
 from workbench.task import rng
+from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.task.supervised import Supervised
 from workbench.values import EarlyStopping
@@ -43,9 +43,19 @@ class _Fit:
     """A fit of the script. A run that continues others has several."""
 
     settings: Settings
-    changes: list[Changed] = dataclasses.field(default_factory=list)
+    edited: Resumed | None = None
+    """Where it continues the fit before it, with other settings."""
+    changes: list[tuple[int, dict[str, Any]]] = dataclasses.field(default_factory=list)
+    """Its live changes, each with the number of updates before it."""
     stop_at: int | None = None
     """After how many updates it stops; None: its length ends it."""
+
+    def change(self, event: Changed) -> None:
+        """Note a live change. The settings with which a fit continues are recorded as one, too."""
+        given = self.edited.values if self.edited and self.edited.step == event.step else {}
+        values = {name: value for name, value in event.values.items() if name not in given}
+        if values:
+            self.changes.append((int(event.step), values))
 
 
 def headless_script(
@@ -80,39 +90,37 @@ def headless_script(
 
 
 def _fits(run: Run) -> list[_Fit]:
-    """The fits that repeat the run: those that it continues, up to the update at which it does, and
-    the last one.
+    """The fits that repeat the run: those that it continues, each up to the update at which another
+    one does, and the last one.
     """
-    fits: list[_Fit] = []
-    changes: list[Changed] = []
-    before = None
+    fits = [_Fit(_first_settings(run))]
+    before: Event | None = None
     for event in run.outline:
         if isinstance(event, Resumed):
             refuse_other_start(run, event)
-            stop = int(event.step)
-            fits.append(_Fit(_settings_of(run, event), _up_to(changes, stop), stop))
-            changes = []
+            fits[-1].stop_at = int(event.step)
+            fits.append(_Fit(fits[-1].settings.replace(**event.values), edited=event))
         elif isinstance(event, Changed) and not isinstance(before, (SearchEnded, CurveEnded)):
-            changes.append(event)  # after a search inside the fit, it is the search's own
+            fits[-1].change(event)  # after a search inside the fit, it is the search's own
         before = event
-    stop_at = int(run.step) if run.status == "stopped" else None
-    return [*fits, _Fit(run.settings, _up_to(changes, int(run.step)), stop_at)]
+    if run.status == "stopped":
+        fits[-1].stop_at = int(run.step)
+    return fits
 
 
-def _up_to(changes: list[Changed], step: int) -> list[Changed]:
-    """The changes that an update followed."""
-    return [change for change in changes if change.step < step]
-
-
-def _settings_of(run: Run, event: Resumed) -> Settings:
-    """The settings of the run that this one continues."""
-    assert run.folder is not None
+def _first_settings(run: Run) -> Settings:
+    """The settings with which the first of these fits began. The run itself has its own length."""
+    edited = {name for event in run.resumes for name in event.values}
+    if LENGTHS.isdisjoint(edited):
+        return run.settings
+    first = run.resumes[0].run
     try:
-        return Run.open(run.folder.parent / Path(event.run).name).settings
+        assert run.folder is not None
+        return Run.open(run.folder.parent / Path(first).name).settings
     except FileNotFoundError as error:
         raise ExportError(
-            f"run {run.id} continues {event.run}, whose record is gone, so its settings are not "
-            f"known: {error}"
+            f"run {run.id} continues {first}, whose record is gone, so its length is not known: "
+            f"{error}"
         ) from error
 
 
@@ -190,14 +198,12 @@ class _Script:
             folder = self._import("pathlib", "Path")
             lines.append(f'{bench}.load({folder}(__file__).with_name({quoted(self._weights)}))')
         for number, fit in enumerate(fits):
-            start = [] if number == 0 else ['"continue"']
-            changed = dict(of_fit)
-            if fit is not fits[-1]:
-                changed |= self._differing(fit.settings, fits[-1].settings, wb)
-            elif number:
-                changed |= self._differing(fit.settings, fits[number - 1].settings, wb, settings)
-            lines += _call(f"{job} = {bench}.fit", start, changed)
-            lines += [_change(job, change, wb) for change in fit.changes]
+            # One that continues has the settings of the fit before it, the first one the bench's.
+            start, other = (['"continue"'], fits[number - 1]) if number else ([], fits[-1])
+            expressions = settings if fit is fits[-1] else {}
+            changed = _differing(fit.settings, other.settings, wb, expressions)
+            lines += _call(f"{job} = {bench}.fit", start, {**of_fit, **changed})
+            lines += [_change(job, step, values, wb) for step, values in fit.changes]
             lines += [] if fit.stop_at is None else [f"{job}.stop(at={fit.stop_at})"]
             lines.append(f"{job}.result()" if fit is not fits[-1] else f"{run} = {job}.result()")
         status = quoted(self._status)
@@ -227,34 +233,17 @@ class _Script:
         with rng.preserved():
             implied = task.implied
         usual = Settings.make(**{**compiled, **implied})
-        always = {"seed"}
-        always |= {"lr"} if isinstance(task, Supervised) else set()
-        always |= {"batch_size"} if task.uses_batch_size else set()
-        names = [
-            name
+        always = {"batch_size", "seed", *(["lr"] if isinstance(task, Supervised) else [])}
+        given = {
+            name: value
             for name, value in settings
             if name in always or repr(value) != repr(getattr(usual, name))
-        ]
-        idle = without_effect(settings, names)
-        if not task.uses_batch_size:
-            idle["batch_size"] = ""
-        return {
-            name: _literal(getattr(settings, name), wb) for name in names if name not in idle
         }
-
-    def _differing(
-        self,
-        settings: Settings,
-        other: Settings,
-        wb: str,
-        texts: Mapping[str, str] | None = None,
-    ) -> dict[str, str]:
-        """The settings that differ from others, as expressions. texts: expressions to use."""
-        texts = texts or {}
+        idle = without_effect(settings, given)
         return {
-            name: texts.get(name) or _literal(value, wb)
-            for name, value in settings
-            if repr(value) != repr(getattr(other, name))
+            name: _literal(value, wb)
+            for name, value in given.items()
+            if name not in idle and _is_used(task, name, value)
         }
 
     def _parser(
@@ -269,9 +258,29 @@ class _Script:
         return [*lines, f"{parsed} = {parser}.parse_args()"]
 
 
-def _change(job: str, change: Changed, wb: str) -> str:
-    values = ", ".join(f"{name}={_literal(value, wb)}" for name, value in change.values.items())
-    return f"{job}.change({values}, at={int(change.step)})"
+def _differing(
+    settings: Settings, other: Settings, wb: str, expressions: Mapping[str, str]
+) -> dict[str, str]:
+    """The settings that differ from others: by these expressions, or else by their values."""
+    return {
+        name: expressions.get(name) or _literal(value, wb)
+        for name, value in settings
+        if repr(value) != repr(getattr(other, name))
+    }
+
+
+def _is_used(task: Task, name: str, value: Any) -> bool:
+    """Whether a bench accepts this setting for its data: ready batches have no batch_size."""
+    try:
+        task.refuse_unused({name: value})
+    except (SettingsError, TaskError):
+        return False
+    return True
+
+
+def _change(job: str, step: int, values: Mapping[str, Any], wb: str) -> str:
+    given = ", ".join(f"{name}={_literal(value, wb)}" for name, value in values.items())
+    return f"{job}.change({given}, at={step})"
 
 
 def _call(called: str, positional: list[str], keywords: Mapping[str, str]) -> list[str]:

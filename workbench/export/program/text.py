@@ -102,8 +102,8 @@ def _checksums(r: ScriptSpec) -> str:
 
 def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
     given = [Block(text, definition=text.startswith("def "), origin="given", start=n, end=n) for n, text in enumerate(bindings)]
-    free = _taken(r) | {item.binds for item in imports} | names.defined(names.parsed(ours))
-    make, options = free("build", free), free("OPTIONS", free)
+    taken = _taken(r) | {item.binds for item in imports} | names.defined(names.parsed(ours))
+    make, options = free("build", taken), free("OPTIONS", taken)
     known = {item.binds: item.identity for item in [*imports, *parsed_imports(r.sliced.imports)[0]]}
     own_main = renamed.get("main", "main")
     made = build.built([*r.sliced.blocks, *given], ours, known, own_main, _in_workers(r))
