@@ -202,7 +202,12 @@ class _Script:
             start, other = (['"continue"'], fits[number - 1]) if number else ([], fits[-1])
             expressions = settings if fit is fits[-1] else {}
             changed = _differing(fit.settings, other.settings, wb, expressions)
-            lines += _call(f"{job} = {bench}.fit", start, {**of_fit, **changed})
+            keywords = {**of_fit, **changed}
+            if fit is fits[-1] and not fit.changes and fit.stop_at is None:
+                *head, last = _call(f"{run} = {bench}.fit", start, keywords)
+                lines += [*head, f"{last}.result()"]
+                break
+            lines += _call(f"{job} = {bench}.fit", start, keywords)
             lines += [_change(job, step, values, wb) for step, values in fit.changes]
             lines += [] if fit.stop_at is None else [f"{job}.stop(at={fit.stop_at})"]
             lines.append(f"{job}.result()" if fit is not fits[-1] else f"{run} = {job}.result()")
