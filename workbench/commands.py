@@ -96,10 +96,10 @@ def arguments_of(command: Command) -> dict[str, Any]:
 
 def to_line(command: Command) -> str:
     """Write one command as one line of JSON."""
-    at = {}
+    plain, at = command, {}
     if isinstance(command, Scheduled):
-        command, at = command.command, {"at": command.at}
-    return json.dumps({"type": type(command).__name__, **asdict(command), **at})
+        plain, at = command.command, {"at": command.at}
+    return json.dumps({"type": type(plain).__name__, **asdict(plain), **at})
 
 
 def from_line(line: str) -> Command:

@@ -382,10 +382,11 @@ class Job(Generic[T]):
         """
         assert self.folder is not None
         try:
-            plain = command.command if isinstance(command, Scheduled) else command
-            if isinstance(plain, Change):
-                plain = self._checked_change(plain.values)[0]
-            asked = Scheduled(command.at, plain) if isinstance(command, Scheduled) else plain
+            asked = command
+            if isinstance(command, Change):
+                asked = self._checked_change(command.values)[0]
+            elif isinstance(command, Scheduled) and isinstance(command.command, Change):
+                asked = self._at(command.at, self._checked_change(command.command.values)[0])
             return self._put(asked, commands.arguments_of(asked), code_line.attached(self.folder.path))
         except Exception as error:  # noqa: BLE001  # files may hold anything, and the thread serves other jobs, too
             self._refuse(f"a command of another process was left out: {error}")

@@ -93,11 +93,12 @@ def _fits(run: Run) -> list[_Fit]:
     """The fits that repeat the run: those that it continues, each up to the update at which another
     one does, and the last one.
     """
+    for resumed in run.resumes:
+        refuse_other_start(run, resumed)
     fits = [_Fit(_first_settings(run))]
     before: Event | None = None
     for event in run.outline:
         if isinstance(event, Resumed):
-            refuse_other_start(run, event)
             fits[-1].stop_at = int(event.step)
             fits.append(_Fit(fits[-1].settings.replace(**event.values), edited=event))
         elif isinstance(event, Changed) and not isinstance(before, (SearchEnded, CurveEnded)):
