@@ -198,7 +198,8 @@ class BenchBase:
         """Return a function that reports the line of code for a request to a job. of: the job in that line; "": its present name here."""
         name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
         report = partial(self._listeners.called, line(method, arguments, of=of or f"bench.{name}"))
-        return partial(self._drop, job, report) if method == "stop" else report
+        ends = method == "stop" and "at" not in arguments
+        return partial(self._drop, job, report) if ends else report
 
     def _drop(self, job: AnyJob, report: Callable[[], None]) -> None:
         """End a stopped job at once if it is still queued; a slow listener does not delay that."""

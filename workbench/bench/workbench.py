@@ -263,10 +263,10 @@ class Workbench(Searches):
         return self._submit("predict", chosen, given, work, lambda job: work.value or [], positional=positional)
 
     def _export_notes(self) -> list[Message]:
-        """The message, before the first fit, that its runs cannot be exported as a script."""
+        """The message, before the first fit, that the scripts of its runs are not stand-alone."""
         why = refusal(self._task)
         return (
-            [Message(f"bench.export cannot write a script of this bench's runs: {why}", "info")]
+            [Message(f"bench.export writes this bench's runs as headless scripts, which need the workbench: {why}", "info")]
             if why
             else []
         )
@@ -290,14 +290,15 @@ class Workbench(Searches):
         return RunList.of(self.root, reference(self.model))
 
     def load(self, run: Run | str | Path, which: str | int = "last") -> None:
-        """Give the model the weights of a run, or of a checkpoint that Lightning's Trainer wrote ("last.ckpt"); later fits start from them.
+        """Give the model the weights of a run, of a file with weights ("train.start.safetensors"), or of a checkpoint that
+        Lightning's Trainer wrote ("last.ckpt"); later fits start from them.
 
         which: of a run, "last", "best", "start" (those at its beginning), or those after this many updates.
         """
         self._check_idle("load")
-        if isinstance(run, str | Path) and is_one(Path(run)):
+        if isinstance(run, str | Path) and (is_one(Path(run)) or Path(run).suffix == ".safetensors"):
             if which != "last":
-                raise TaskError(f"load({str(run)!r}, {which!r}): the file is one checkpoint: leave out which={which!r}.")
+                raise TaskError(f"load({str(run)!r}, {which!r}): the file has one set of weights: leave out which={which!r}.")
             self._start.load(Path(run).expanduser())
             self._listeners.notify(Called(line("load", {}, str(run))))
             return
@@ -305,7 +306,7 @@ class Workbench(Searches):
         if other:
             raise FileNotFoundError(f"load({str(run)!r}): it is {other}.")
         if not isinstance(run, Run | str):
-            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or the path of a checkpoint of Lightning, which ends with .ckpt.")
+            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or the path of a file of weights (.safetensors) or of a checkpoint of Lightning (.ckpt).")
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
         self._start.load(weights_of(folder or run_folder(self.root, id), which))
         self._listeners.notify(Called(line("load", {}, id, which)))
@@ -327,8 +328,10 @@ class Workbench(Searches):
         drawn without a seed, a file that a cell wrote. evidence: the comment at its top says which searches found its
         settings, and the reason that each search gave.
 
-        format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer) or "settings" (YAML
-        for `wb.Settings.load`). None: what the ending of `path` says: .ipynb is a notebook, .yaml are settings.
+        format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer), "workbench" (a headless
+        script, in which the workbench trains) or "settings" (YAML for `wb.Settings.load`). None: what the ending of `path`
+        says: .ipynb is a notebook, .yaml are settings; .py is a headless script where a stand-alone one is not possible,
+        with a warning that says why.
 
         data: "beside" saves the data of train and val beside it, up to 100 MB, and the script reads them instead of making them.
 

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Protocol
 
-from workbench.commands import Change, Checkpoint, Inbox, Pause, Resume, Stop, Validate
+from workbench.commands import (
+    Change,
+    Checkpoint,
+    Command,
+    Inbox,
+    Pause,
+    Resume,
+    Scheduled,
+    Stop,
+    Validate,
+    method_of,
+)
 from workbench.engine.metrics.flush import Recorder
 from workbench.engine.session import Session
 from workbench.events import Changed, Message, StatusChanged
@@ -39,6 +50,26 @@ class Control:
     ) -> None:
         self._session, self.recorder, self.inbox = session, recorder, inbox
         self._validation, self._checkpoints = validation, checkpoints
+        self._scheduled: list[Scheduled] = []
+        """The commands whose update has not come yet."""
+
+    def due(self) -> bool:
+        """Whether the update of a scheduled command has come."""
+        return any(later.at <= self._session.state.step for later in self._scheduled)
+
+    def _take(self) -> Command | None:
+        """The next command whose update has come."""
+        while isinstance(command := self.inbox.take(), Scheduled):
+            self._scheduled.append(command)
+        if command is not None or not self.due():
+            return command
+        step = self._session.state.step
+        later = next(later for later in self._scheduled if later.at <= step)
+        self._scheduled.remove(later)
+        if later.at < step:
+            name = method_of(later.command)
+            self.recorder.warn(f"{name}(at={later.at}) came after update {step}, and holds from there.")
+        return later.command
 
     def apply(self, *, stopping: bool = False) -> bool:
         """Carry out the waiting commands and wait while paused; returns whether the run is to stop.
@@ -49,7 +80,7 @@ class Control:
         paused_at: float | None = None
         try:
             while True:
-                command = self.inbox.take()
+                command = self._take()
                 if command is None and paused_at is None:
                     return False
                 if command is None:

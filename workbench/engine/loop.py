@@ -225,7 +225,7 @@ class _Fit:
         """
         state, validation, checkpoints = self.session.state, self.validation, self.checkpoints
         rng.yield_lock()
-        if self.inbox:
+        if self.inbox or self.control.due():
             self.stopped = self.control.apply()
             if self.stopped:
                 return False

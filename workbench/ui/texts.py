@@ -241,6 +241,10 @@ def all_of_it(value: object) -> str:
     return f"all ({value})"
 
 
+def headless(why: str) -> str:
+    return f"This is a script on the workbench, since a stand-alone one is not possible: {why}"
+
+
 def written(path: str) -> str:
     return f"Written: {path}"
 
