@@ -45,3 +45,8 @@ def format_of(path: Path, format: Format | None) -> Format:
     if found == "script" and format == "lightning":
         return format
     raise ExportError(f"{path} does not fit format={format!r}: give a name that ends in {ENDINGS[format]}.")
+
+
+def is_verified(format: Format) -> bool:
+    """Whether a file of this format is run for its first updates, since it writes the losses that are compared."""
+    return format in ("script", "notebook")

@@ -241,6 +241,10 @@ def all_of_it(value: object) -> str:
     return f"all ({value})"
 
 
+def verifying(path: str) -> str:
+    return f"Verifying {path}: its first updates run, and are compared with the run's …"
+
+
 def written(path: str) -> str:
     return f"Written: {path}"
 
