@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests import warm
-from tests.export.export_running import make_bench
+from tests.export.export_running import execute, make_bench
+from tests.export.source import test_order
 from workbench.events import Message
 from workbench.export.verification import child, verify
 
@@ -96,7 +97,6 @@ SLOW = {
     "a set": ([VOCABULARY], BATCHES),
     "the clock": (["seed = int(time.time())\ntorch.manual_seed(seed)", "x = torch.randn(40, 8)\ntrain = (x, y)", "time.sleep(1)"], BATCHES),
     "lru_cache": ([CACHED, "gained();", "gain = 1.0"], MODEL),
-    "a file": (["torch.save(x, 'x.pt')", "x = torch.load('x.pt')\ntrain = (x, y)"], "it reads x.pt, which is not beside the script"),
     "setattr": (["setattr(sys.modules['__main__'], 'scale', 0.5)", "scale = 1.0"], MODEL),
 }
 
@@ -205,7 +205,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_bench_says_what_was_verified(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bench = make_bench(here, f"{DATA}, val=(x[:20], y[:20]), num_workers=1")
+    data = DATA.replace("batch_size=20, max_epochs=1", "batch_size=50, max_epochs=3, log_every_n_steps=2")
+    bench = make_bench(here, f"{data}, val=(x[:20], y[:20]), num_workers=1")
     run = bench.fit().result()
     heard: list[object] = []
     bench.subscribe(heard.append)
@@ -214,13 +215,38 @@ def test_the_bench_says_what_was_verified(here: Path, capsys: pytest.CaptureFixt
         script = bench.export(here / "train.py", verify=True)
         book = bench.export(here / "train.ipynb", run, verify=True)
     bench.close()
-    said = [f"{path}: verified: 5 updates and a validation repeat the run" for path in (script, book)]
+    said = [f"{path}: verified: 3 updates and a validation repeat the run" for path in (script, book)]
     assert capsys.readouterr().out.splitlines() == said
     assert [event.text for event in heard if isinstance(event, Message)] == said
     assert not [*(here / "temporary").glob("workbench-verify-*")]
     assert {path.name for path in here.iterdir() if path.name.startswith("train")} == {
         "train.py", "train.start.safetensors", "train.ipynb", "train.ipynb.start.safetensors",
     }  # fmt: skip
+
+
+def test_a_file_that_it_reads_is_found_in_the_working_directory(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(here)
+    (here / "data").mkdir()
+    bench = make_bench(here, DATA, before="torch.save((x, y), 'data/x.pt')\nx, y = torch.load('data/x.pt')")
+    bench.fit().result()
+    script = bench.export(here / "train.py", verify=True)
+    said = f"{script}: verified: 3 updates repeat the run where it finds data, as in {here}: start the script in that folder"
+    assert capsys.readouterr().out.splitlines() == [said]
+    (here / "data" / "x.pt").unlink()
+    with pytest.warns(UserWarning, match=r"it fails \(train.py, line \d+: `x, y = torch.load\('data/x.pt'\)`\): it reads data/x.pt, which is neither"):
+        bench.export(here / "train.py", verify=True)
+    bench.close()
+
+
+def test_what_an_earlier_call_left_in_the_model_is_measured(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here)
+    grows = "def train(b):\n    b.model.scale += 1.0\n    return b.fit().result()\n"
+    names = execute(here / "user.py", f"{test_order.START}{test_order.MADE}{grows}train(bench)\nrun = train(bench)\n")
+    with pytest.warns(UserWarning, match="Its model is set up in another way"):
+        names["bench"].export(here / "train.py", verify=True)
+    names["bench"].close()
 
 
 def test_a_note_is_the_cause_of_a_difference(here: Path) -> None:

@@ -326,7 +326,7 @@ class Workbench(Searches):
 
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
         be resolved; nothing broken is written. A warning says where the script may get other data than the run: numbers
-        drawn without a seed, a file that a cell wrote. evidence: the comment at its top says which searches found its
+        drawn without a seed. evidence: the comment at its top says which searches found its
         settings, and the reason that each search gave.
 
         format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer) or "settings" (YAML

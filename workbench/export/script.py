@@ -9,6 +9,7 @@ unsupported.py  combinations that a run may have and a script does not support y
 resume_points.py  what changed during the run, and where it continues another one
 program/      the training program: `templates/` has it with every technique, `render.py` drops what the run did not need, `text.py`
 joins it with the user's code
+verification/ runs the written script for its first updates, and compares its losses with the run's
 formats/      the other formats: a notebook made from the script, a script on Lightning, the settings alone
 """
 

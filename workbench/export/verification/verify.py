@@ -27,11 +27,14 @@ import torch
 from workbench.events import RunStarted
 from workbench.export.verification import child
 from workbench.runs.run import Run
+from workbench.values import first_names
 
 UPDATES = 3
 """How many recorded updates of the run the script repeats at least, if the run has as many."""
 _CLOSE = 1e-3
 """The relative difference of losses up to which a script on a GPU repeats them: there, sums are not the same each time."""
+_BORROWED = 4
+"""How many files or folders of the working directory the script may read."""
 _OF_LAUNCHER = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(TORCHELASTIC|ACCELERATE|FSDP)_.*"
 )
@@ -45,7 +48,11 @@ _CAUSES = {
         "its first batches are others, so its code makes other data: look for values that the notebook changed without "
         "an assignment (%env, %run, exec, setattr), for the clock, the order of a set, a generator that had moved"
     ),
-    "setup": "its model is set up in another way",
+    "setup": (
+        "its model is set up in another way (an attribute, requires_grad, a hook, train() or eval()), so something changed it before the "
+        "fit that the script does not have. Write the change in a statement of its own, without the workbench in it (as "
+        "`model.scale = 2.0`), make the model and the Workbench anew, fit and export that run"
+    ),
 }
 _SAME_START = (
     "its weights, setup and first batches are the run's, so its model or loss computes in another way: look for values that the "
@@ -101,19 +108,24 @@ def verify(path: Path, run: Run, notes: Sequence[str] = ()) -> Verification:
         return Verification(f"not verified: {reason}", None, tuple(notes))
     losses = _recorded(run)
     steps = [*losses][:UPDATES]
-    with tempfile.TemporaryDirectory(prefix="workbench-verify-", ignore_cleanup_errors=True) as name:
-        folder = Path(name).resolve()
+    borrowed: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="workbench-verify-", ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary).resolve()
         files = folder / "files"
         files.mkdir()
         script = _placed(path, files)
         plan = Plan(os.getpid(), str(folder / "log.jsonl"), steps[-1], len(run.validation["step"]) > 0)
         code = _run(script, plan, folder)
-        rows = child.rows_of(plan.log)
         end = _end_of(folder / "outcome.json")
+        while len(borrowed) < _BORROWED and (name := _borrow(end.get("missing"), files)):
+            borrowed.append(name)
+            code = _run(script, plan, folder)
+            end = _end_of(folder / "outcome.json")
+        rows = child.rows_of(plan.log)
         printed = (folder / "printed.txt").read_text(encoding="utf-8", errors="replace")
     exact = torch.device(_device(run)).type == "cpu"
-    rows = _first(rows, len(steps), validated=exact)
-    difference, updates, validations = compare(rows, losses, _validations(run), 0.0 if exact else _CLOSE)
+    compared = _first(rows, steps[-1], validated=exact)
+    difference, updates, validations = compare(compared, losses, _validations(run), 0.0 if exact else _CLOSE)
     if difference is not None:
         causes = [*_measured(printed, run), *notes]
         return Verification(f"it does not repeat the run: {difference}. {_sentence(causes)}", False)
@@ -125,18 +137,21 @@ def verify(path: Path, run: Run, notes: Sequence[str] = ()) -> Verification:
     if not updates:
         why = f"it made no update in {plan.until_first:g} s; verify=False leaves this out"
         return Verification(f"not verified: {why}", None, tuple(notes))
-    done = f"{updates} update{'s' * (updates > 1)}{' and a validation' * validations}"
+    done = f"{updates} update{'s' * (updates > 1)}{' and a validation' * (validations > 0)}"
     verb = "repeat" if updates + validations > 1 else "repeats"
     text = f"verified: {done} {verb} the run{'' if exact else f' to {_CLOSE:.1%}'}"
+    if borrowed:
+        text += f" where it finds {first_names(borrowed, 3)}, as in {os.getcwd()}: start the script in that folder"
     return Verification(text, True, () if validations or not plan.validates else tuple(notes))
 
 
-def _first(rows: Sequence[Mapping[str, Any]], updates: int, *, validated: bool) -> list[Mapping[str, Any]]:
-    """The rows of the first updates, or those up to the first validation, if that is there and wanted. Later ones depend on the time."""
-    end = next((place for place, row in enumerate(rows) if "loss" not in row), None)
-    if validated and end is not None:
-        return [*rows[: end + 1]]
-    return [row for row in rows if "loss" in row][:updates]
+def _first(rows: Sequence[Mapping[str, Any]], last: int, *, validated: bool) -> list[Mapping[str, Any]]:
+    """The rows of the updates up to `last`, and if wanted those up to the first validation. What comes later depends on the time."""
+    updates = [place for place, row in enumerate(rows) if "loss" in row and row["step"] <= last]
+    checks = [place for place, row in enumerate(rows) if "loss" not in row]
+    if not validated or not checks:
+        return [rows[place] for place in updates]
+    return [*rows[: max(checks[0], *updates[-1:]) + 1]]
 
 
 def compare(
@@ -239,8 +254,24 @@ def _code(path: Path) -> str:
     return "\n".join([*cells[:-1], "import sys", f"{main}, log_file=sys.argv[2])", ""])
 
 
+def _borrow(missing: str | None, folder: Path) -> str:
+    """Link a file that the script did not find, or the folder that it is in, from the working directory; its name, or "" where there is none."""
+    parts = Path(missing or ".").parts
+    if missing is None or os.path.isabs(missing) or not parts or ".." in parts:
+        return ""
+    source, link = Path(parts[0]).absolute(), folder / parts[0]
+    if not Path(missing).exists() or os.path.lexists(link):
+        return ""
+    with contextlib.suppress(OSError):
+        link.symlink_to(source, target_is_directory=source.is_dir())
+        return parts[0]
+    return ""
+
+
 def _run(script: Path, plan: Plan, folder: Path) -> int:
     """Run the script until the plan is done; nothing of it runs afterwards. Returns the exit code."""
+    for file in (Path(plan.log), folder / "outcome.json"):
+        file.unlink(missing_ok=True)  # of a run without a file that is there now
     own = ["--log_file", plan.log, "--output", str(folder / "output")]
     command = [sys.executable, child.__file__, json.dumps(asdict(plan)), str(folder / "outcome.json"), str(script), *own]
     with (folder / "printed.txt").open("wb") as printed:
@@ -284,8 +315,8 @@ def _failure(end: Mapping[str, Any], script: str) -> str:
     place = "" if end["line"] is None else f" ({script}, line {end['line']}: `{end['code']}`)"
     if end["missing"] is not None and not os.path.isabs(end["missing"]):
         return (
-            f"it fails{place}: it reads {end['missing']}, which is not beside the script. Start it in the folder where this file lies, or "
-            "name the file by its whole path, fit again and export that run"
+            f"it fails{place}: it reads {end['missing']}, which is neither beside the script nor in {os.getcwd()}. Start it in the folder where "
+            "this file lies, or name the file by its whole path, fit again and export that run"
         )
     variable = re.fullmatch(r"KeyError: '(\w+)'", end["error"])
     if variable is not None and "environ" in (end["code"] or ""):
