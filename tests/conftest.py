@@ -91,7 +91,7 @@ def _imported_ahead() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _unverified() -> Iterator[None]:
-    """`bench.export` runs no script that it has written, for seconds each, unless a test says `verify=True`."""
+    """`bench.export` runs no script, for seconds each, unless a test says `verify=True`."""
     from workbench.bench.workbench import Workbench
 
     with pytest.MonkeyPatch.context() as patch:

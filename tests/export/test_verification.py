@@ -1,4 +1,4 @@
-"""An exported script runs for its first updates, and what reading the code cannot find shows in its losses."""
+"""A script runs for its first updates: what reading the code cannot find shows in its losses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ scale = 1.0
 x, y = torch.randn(40, 8), torch.randint(0, 3, (40,))
 train = (x, y)"""
 FIT = """\
-bench = wb.Workbench(Net(), train=train, loss=F.cross_entropy, batch_size=8, max_epochs=1, accelerator="cpu")
+bench = wb.Workbench(
+    Net(), train=train, loss=F.cross_entropy, batch_size=8, max_epochs=1, accelerator="cpu"
+)
 bench.fit().result()
 with warnings.catch_warnings(record=True) as found:
     warnings.simplefilter("always")
@@ -62,11 +64,13 @@ class Noisy(Dataset):
     def __getitem__(self, index):
         return x[index] + torch.randn(8, generator=self.generator), y[index]
 train = Noisy()"""
-LOADER = "train = DataLoader(TensorDataset(x, y), 8, shuffle=True, generator=torch.Generator().manual_seed(1))"
+LOADER = """\
+generator = torch.Generator().manual_seed(1)
+train = DataLoader(TensorDataset(x, y), 8, shuffle=True, generator=generator)"""
 VOCABULARY = """\
 words = list({f"word{number}" for number in range(200)})
 places = {word: place for place, word in enumerate(words)}
-x = torch.tensor([[places[f"word{8 * row + column}"] for column in range(8)] for row in range(25)]) / 100
+x = torch.tensor([places[f"word{number}"] for number in range(200)]).reshape(25, 8) / 100
 train = (x, y[:25])"""
 CACHED = """\
 gain = 0.5
@@ -83,26 +87,40 @@ class Net(Net):
 
 ALIKE: dict[str, list[str]] = {"nothing": []}
 """A notebook that its script repeats."""
-BATCHES, MODEL, ORDER = "first batches are others", "model or loss computes in another way", "another order"
+BATCHES, MODEL, ORDER = (
+    "first batches are others",
+    "model or loss computes in another way",
+    "another order",
+)
 QUICK = {
     "globals": (["globals()['scale'] = 0.5"], MODEL),
     "%env": (["%env SCALE=0.5", "scale = float(os.environ.get('SCALE', '1'))"], MODEL),
     "a sample": ([NOISY, "train[0];"], BATCHES),
-    "a name": (["factor = 2.0", NAMELESS], 'it fails: NameError: name \'factor\' is not defined (a_name.py, line '),
+    "a name": (
+        ["factor = 2.0", NAMELESS],
+        "it fails: NameError: name 'factor' is not defined (a_name.py, line ",
+    ),
 }
 SLOW = {
     "exec": (["exec(open('cfg.py').read())"], MODEL),
     "%run": (["%run cfg.py"], MODEL),
     "a batch": ([LOADER, "xb, yb = next(iter(train))", "xb.shape"], ORDER),
     "a set": ([VOCABULARY], BATCHES),
-    "the clock": (["seed = int(time.time())\ntorch.manual_seed(seed)", "x = torch.randn(40, 8)\ntrain = (x, y)", "time.sleep(1)"], BATCHES),
+    "the clock": (
+        [
+            "seed = int(time.time())\ntorch.manual_seed(seed)",
+            "x = torch.randn(40, 8)\ntrain = (x, y)",
+            "time.sleep(1)",
+        ],
+        BATCHES,
+    ),
     "lru_cache": ([CACHED, "gained();", "gain = 1.0"], MODEL),
     "setattr": (["setattr(sys.modules['__main__'], 'scale', 0.5)", "scale = 1.0"], MODEL),
 }
 
 
 def notebook(folder: Path, cases: dict[str, Sequence[str]]) -> dict[str, list[str]]:
-    """What the exports of a notebook warn of: the cells of each case, a fit and an export, in one kernel."""
+    """What the exports of a notebook warn of: each case is its cells, a fit and an export."""
     cells = [START.format(python=str(warm.python().executable))]
     for name, code in cases.items():
         script = f"{name.strip('%').replace(' ', '_')}.py"
@@ -110,7 +128,10 @@ def notebook(folder: Path, cases: dict[str, Sequence[str]]) -> dict[str, list[st
     cells.append("print(json.dumps(['TOLD', told]))")
     code_cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
     ran = nbclient.NotebookClient(
-        nbformat.v4.new_notebook(cells=code_cells), kernel_name="python3", timeout=280, startup_timeout=280,
+        nbformat.v4.new_notebook(cells=code_cells),
+        kernel_name="python3",
+        timeout=280,
+        startup_timeout=280,
         resources={"metadata": {"path": str(folder)}},
     ).execute()  # fmt: skip
     told = "".join(output.get("text", "") for output in ran.cells[-1].outputs)
@@ -133,7 +154,9 @@ def quick(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 @pytest.fixture(scope="module")
 def slow(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    return notebook(tmp_path_factory.mktemp("slow"), {name: cells for name, (cells, _) in SLOW.items()})
+    return notebook(
+        tmp_path_factory.mktemp("slow"), {name: cells for name, (cells, _) in SLOW.items()}
+    )
 
 
 def test_a_script_that_repeats_the_run_has_no_warning(quick: dict[str, list[str]]) -> None:
@@ -163,10 +186,16 @@ def test_rows_are_compared_to_the_last_bit() -> None:
     rows = [*ROWS, {"step": 4, "val_loss": 0.75, "val_accuracy": 0.5}]
     assert verify.compare(rows, LOSSES, VALIDATIONS, 0.0) == (None, 4, 1)
     rows[1] = {"step": 1, "loss": 0.5000001, "lr": 0.1}
-    assert verify.compare(rows, LOSSES, VALIDATIONS, 0.0)[0] == "at update 2 its loss is 0.5000001, and the run's 0.5"
+    assert (
+        verify.compare(rows, LOSSES, VALIDATIONS, 0.0)[0]
+        == "at update 2 its loss is 0.5000001, and the run's 0.5"
+    )
     assert verify.compare(rows, LOSSES, VALIDATIONS, 1e-3) == (None, 4, 1)
     rows[-1] = {"step": 4, "val_loss": 1.5}
-    assert verify.compare(rows[2:], LOSSES, VALIDATIONS, 0.0)[0] == "in the validation after update 4 its val_loss is 1.5, and the run's 0.75"
+    assert (
+        verify.compare(rows[2:], LOSSES, VALIDATIONS, 0.0)[0]
+        == "in the validation after update 4 its val_loss is 1.5, and the run's 0.75"
+    )
 
 
 def test_updates_that_the_run_did_not_record_are_not_compared() -> None:
@@ -180,9 +209,15 @@ def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     assert child.rows_of(str(log)) == [{"step": 0, "loss": 1.0}]
 
 
-def test_the_script_gets_the_environment_of_the_start_and_no_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_gets_the_environment_of_the_start_and_no_launchers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SET_SINCE", "1")
-    monkeypatch.setattr(verify.Path, "read_bytes", lambda path: b"PATH=/bin\0RANK=0\0LOCAL_RANK=0\0ACCELERATE_USE_CPU=1\0NAME=a=b\0")
+    monkeypatch.setattr(
+        verify.Path,
+        "read_bytes",
+        lambda path: b"PATH=/bin\0RANK=0\0LOCAL_RANK=0\0ACCELERATE_USE_CPU=1\0NAME=a=b\0",
+    )
     assert verify.started_with() == {"PATH": "/bin", "NAME": "a=b"}
 
     def refused(path: Path) -> bytes:
@@ -197,7 +232,7 @@ DATA = "model, train=(x, y), loss=F.cross_entropy, batch_size=20, max_epochs=1"
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for a script, beside the folder of temporary files. Python is forked, and has imported torch."""
+    """A folder for a script, with one of temporary files. Python is forked, with torch."""
     monkeypatch.setattr(sys, "executable", str(warm.python().executable))
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(verify.tempfile, "tempdir", str(tmp_path / "temporary"))
@@ -205,7 +240,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_bench_says_what_was_verified(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = DATA.replace("batch_size=20, max_epochs=1", "batch_size=50, max_epochs=3, log_every_n_steps=2")
+    data = DATA.replace(
+        "batch_size=20, max_epochs=1", "batch_size=50, max_epochs=3, log_every_n_steps=2"
+    )
     bench = make_bench(here, f"{data}, val=(x[:20], y[:20]), num_workers=1")
     run = bench.fit().result()
     heard: list[object] = []
@@ -215,7 +252,9 @@ def test_the_bench_says_what_was_verified(here: Path, capsys: pytest.CaptureFixt
         script = bench.export(here / "train.py", verify=True)
         book = bench.export(here / "train.ipynb", run, verify=True)
     bench.close()
-    said = [f"{path}: verified: 3 updates and a validation repeat the run" for path in (script, book)]
+    said = [
+        f"{path}: verified: 3 updates and a validation repeat the run" for path in (script, book)
+    ]
     assert capsys.readouterr().out.splitlines() == said
     assert [event.text for event in heard if isinstance(event, Message)] == said
     assert not [*(here / "temporary").glob("workbench-verify-*")]
@@ -229,21 +268,34 @@ def test_a_file_that_it_reads_is_found_in_the_working_directory(
 ) -> None:
     monkeypatch.chdir(here)
     (here / "data").mkdir()
-    bench = make_bench(here, DATA, before="torch.save((x, y), 'data/x.pt')\nx, y = torch.load('data/x.pt')")
+    bench = make_bench(
+        here, DATA, before="torch.save((x, y), 'data/x.pt')\nx, y = torch.load('data/x.pt')"
+    )
     bench.fit().result()
     script = bench.export(here / "train.py", verify=True)
-    said = f"{script}: verified: 3 updates repeat the run where it finds data, as in {here}: start the script in that folder"
+    said = (
+        f"{script}: verified: 3 updates repeat the run where it finds data, as in {here}: "
+        "start the script in that folder"
+    )
     assert capsys.readouterr().out.splitlines() == [said]
     (here / "data" / "x.pt").unlink()
-    with pytest.warns(UserWarning, match=r"it fails \(train.py, line \d+: `x, y = torch.load\('data/x.pt'\)`\): it reads data/x.pt, which is neither"):
+    with pytest.warns(
+        UserWarning,
+        match=r"`x, y = torch.load\('data/x.pt'\)`\): it reads data/x.pt, which is neither beside",
+    ):
         bench.export(here / "train.py", verify=True)
     bench.close()
 
 
-def test_what_an_earlier_call_left_in_the_model_is_measured(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_earlier_call_left_in_the_model_is_measured(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(here)
     grows = "def train(b):\n    b.model.scale += 1.0\n    return b.fit().result()\n"
-    names = execute(here / "user.py", f"{test_order.START}{test_order.MADE}{grows}train(bench)\nrun = train(bench)\n")
+    names = execute(
+        here / "user.py",
+        f"{test_order.START}{test_order.MADE}{grows}train(bench)\nrun = train(bench)\n",
+    )
     with pytest.warns(UserWarning, match="Its model is set up in another way"):
         names["bench"].export(here / "train.py", verify=True)
     names["bench"].close()
@@ -259,12 +311,23 @@ def test_a_note_is_the_cause_of_a_difference(here: Path) -> None:
     assert "Set the seed again before it" in str(caught[0].message)
 
 
-def test_a_script_that_takes_too_long_is_ended(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_that_takes_too_long_is_ended(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(here)
-    bench = make_bench(here, DATA, before="import os, time\nif not os.path.exists('user.py'):\n    time.sleep(600)\n    x = None")
+    bench = make_bench(
+        here,
+        DATA,
+        before=(
+            "import os, time\nif not os.path.exists('user.py'):\n    time.sleep(600)\n    x = None"
+        ),
+    )
     bench.fit().result()
     monkeypatch.setattr(verify, "Plan", functools.partial(verify.Plan, until_first=0.5))
     bench.export(here / "train.py", verify=True)
     bench.close()
-    assert "not verified: it made no update in 0.5 s; verify=False leaves this out" in capsys.readouterr().out
+    assert (
+        "not verified: it made no update in 0.5 s; verify=False leaves this out"
+        in capsys.readouterr().out
+    )
     assert not [*(here / "temporary").glob("workbench-verify-*")]

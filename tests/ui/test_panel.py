@@ -431,8 +431,8 @@ def test_while_a_script_is_verified_the_panel_says_so(panel: Panel, bench: FakeB
     asked(panel, "write_script", path="out/mine.py")
     wait_for(lambda: [text[:21] for _, text in panel.notice.lines] == ["Verifying out/mine.py"])
     gate.set()
-    said = {("info", "out/mine.py: verified: 3 updates repeat the run"), ("info", "Written: out/mine.py")}
-    wait_for(lambda: set(panel.notice.lines) == said)
+    said = {"out/mine.py: verified: 3 updates repeat the run", "Written: out/mine.py"}
+    wait_for(lambda: {text for _, text in panel.notice.lines} == said)
 
 
 def test_export_offers_other_formats(panel: Panel, bench: FakeBench) -> None:

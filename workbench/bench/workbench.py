@@ -336,9 +336,9 @@ class Workbench(Searches):
 
         base: "nn.Module" lets a LightningModule inherit from nn.Module, where its code allows it, so that the script needs no Lightning.
 
-        verify: run the written script or notebook for its first updates, in an empty folder with its own files alone, and compare its
-        losses with the run's. It takes 5 to 10 seconds. The result is printed; a difference is a warning with its possible causes, in
-        place of what reading the code has found. False: leave it out.
+        verify: run the written script or notebook for its first updates, in an empty folder with its
+        own files alone, and compare its losses with the run's. It takes 5 to 10 seconds. The result is
+        printed; a difference is a warning with its possible causes. False: leave it out.
         """
         from workbench.export.script import export
         from workbench.export.verification.verify import verify as verified
@@ -346,7 +346,9 @@ class Workbench(Searches):
         self._check_idle("export")
         chosen = run_to_export(run, self.root, self.jobs)
         given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
-        said = {name: value for name, value in given.items() if value} | ({} if verify else {"verify": False})
+        said = {name: value for name, value in given.items() if value}
+        if not verify:
+            said["verify"] = False
         self._listeners.notify(Called(line("export", said, str(path))))
         file = Path(path).expanduser()
         with self._idle():
@@ -357,7 +359,7 @@ class Workbench(Searches):
             notes = verification.notes
             if verification.repeats is False:
                 notes = (verification.text, *notes)
-            elif threading.current_thread() is threading.main_thread():  # the panel shows the message
+            elif threading.current_thread() is threading.main_thread():  # else the panel shows it
                 print(f"{file}: {verification.text}")
             self._listeners.notify(Message(f"{file}: {verification.text}", verification.level))
         for note in notes:

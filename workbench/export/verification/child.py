@@ -1,10 +1,10 @@
-"""Runs a script for its first updates, in the process that `verify.py` starts for it, and ends that process with all that it started.
+"""Runs a script for its first updates, in the process that `verify.py` starts for it.
 
     python child.py PLAN OUTCOME SCRIPT OPTIONS…
 
-PLAN is JSON: see `Plan` in `verify.py`. It ends the whole process group when the log has the rows that the plan asks for, when the
-time is up, or when the process that asked for it has ended. OUTCOME is the file that says how the script ended; there is none where
-it was ended because the log has all rows.
+PLAN is JSON: see `Plan` in `verify.py`. It ends the whole process group when the log has the rows
+that the plan asks for, when the time is up, or when the process that asked for it has ended.
+OUTCOME is the file that says how the script ended; there is none where the log has all rows.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ def main(plan: Mapping[str, Any], outcome: str, script: str) -> None:
 
 
 def description(error: BaseException, script: str) -> dict[str, Any]:
-    """The error in words, the line of the script that raised it, and the file that it did not find."""
+    """The error in words, the line of the script that raised it, the file that it did not find."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if frame.filename == script]
     message = next(iter(str(error).strip().splitlines()), "")
     refusal = isinstance(error, SystemExit) and isinstance(error.code, str)
     missing = error.filename if isinstance(error, FileNotFoundError) else None
     return {
-        "error": message if refusal else f"{type(error).__name__}{f': {message}' if message else ''}",
+        "error": message
+        if refusal
+        else f"{type(error).__name__}{f': {message}' if message else ''}",
         "line": lines[-1].lineno if lines else None,
         "code": lines[-1].line if lines else None,
         "missing": missing if isinstance(missing, str) else None,
@@ -93,7 +95,7 @@ def is_alive(process: int) -> bool:
 
 
 def end_group(outcome: str | None = None, end: Mapping[str, Any] | None = None) -> None:
-    """End this process and all that it started, loader workers too, and write first how the script ended."""
+    """End this process and all that it started; write first how the script ended, if given."""
     if outcome is not None:
         with open(f"{outcome}.part", "w", encoding="utf-8") as file:
             json.dump(end, file)

@@ -1,4 +1,4 @@
-"""Finds reasons why a script may differ from its run: random numbers without a seed or in another order, TorchScript.
+"""Finds reasons why a script may differ from its run: random numbers, TorchScript.
 
 A notebook may draw its data before it sets a seed. It may set a seed, draw random numbers for a plot, and then draw its data:
 a script without the plot draws other data.
