@@ -51,3 +51,8 @@ def format_of(path: Path, format: Format | None) -> Format:
     if found == "script" and ENDINGS[format] == ".py":
         return format
     raise ExportError(f"{path} does not fit format={format!r}: give a name that ends in {ENDINGS[format]}.")
+
+
+def is_verified(format: Format) -> bool:
+    """Whether a file of this format is run for its first updates, whose losses it writes."""
+    return format in ("script", "notebook")

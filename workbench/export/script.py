@@ -10,6 +10,7 @@ unsupported.py  combinations that a run may have and a script does not support y
 resume_points.py  what changed during the run, and where it continues another one
 program/      the training program: `templates/` has it with every technique, `render.py` drops what the run did not need, `text.py`
 joins it with the user's code
+verification/ runs the written script for its first updates, and compares its losses with the run's
 formats/      the other formats: a notebook made from the script, a script on Lightning, a headless script, the settings alone
 """
 
@@ -49,8 +50,9 @@ _MAKES_BENCH = re.compile(r"\bWorkbench\(")
 """Code that a notebook written by export has only if the user has continued to work in it."""
 
 
-def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> tuple[str, ...]:
-    """Write `path` and, where needed, its starting weights and data next to it. Returns reasons why it may read other data than the run.
+def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> tuple[Format, tuple[str, ...]]:
+    """Write `path` and, where needed, its starting weights and data next to it. Returns the format that it has, and reasons why it may read
+    other data than the run.
 
     Raises `ExportError`, and writes nothing, where the run has something that is not supported, or where a file would be lost that no
     export has written.
@@ -59,7 +61,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOpti
         start, of_settings = start_of(run), format_of(path, options.format) == "settings"
         weights = None if start is None or of_settings else _beside(path, "start")
         _check_free(path, [*([] if weights is None else [weights]), *([] if options.data is None else [_beside(path, "data")])], site)
-    text, notes, saved = _made(path, run, site, task, options)
+    text, format, notes, saved = _made(path, run, site, task, options)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
@@ -70,7 +72,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOpti
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(files)
-    return notes
+    return format, notes
 
 
 def script(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> str:
@@ -78,8 +80,8 @@ def script(path: Path, run: Run, site: CallSite, task: Task, options: ExportOpti
     return _made(path, run, site, task, options)[0]
 
 
-def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions) -> tuple[str, tuple[str, ...], SavedData | None]:
-    """The text, the reasons why it may read other data than the run, and the data to write next to it."""
+def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions) -> tuple[str, Format, tuple[str, ...], SavedData | None]:
+    """The text, its format, the reasons why it may read other data than the run, and the data to write next to it."""
     with _naming(path):
         _beside(path, "start")
     format, data, base = format_of(path, options.format), options.data, options.base
@@ -92,7 +94,7 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
     if format == "settings":
         if data is not None:
             raise ExportError("format='settings' has no data='beside': the file has no code that could read them. Export a script, bench.export('train.py').")
-        return settings_yaml(run, site), (), None
+        return settings_yaml(run, site), format, (), None
     if format == "workbench":
         if data is not None:
             raise ExportError("format='workbench' has no data='beside': leave one of the two out.")
@@ -114,19 +116,19 @@ def _headless(
     task: Task,
     options: ExportOptions,
     reason: str = "",
-) -> tuple[str, tuple[str, ...], None]:
+) -> tuple[str, Format, tuple[str, ...], None]:
     """What `_made` returns for a headless script. reason: why it is not stand-alone."""
     weights = None if start_of(run) is None else _beside(path, "start").name
     text, sliced = headless_script(path, run, site, task, weights, reason, options.evidence)
     _check(text, path, run)
     sliced.secrets.check(text)
     why = (f"it is a headless script, which needs the workbench: {reason}",) if reason else ()
-    return text, (*why, *sliced.differs), None
+    return text, "workbench", (*why, *sliced.differs), None
 
 
 def _without_workbench(
     path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions, format: Format
-) -> tuple[str, tuple[str, ...], SavedData | None]:
+) -> tuple[str, Format, tuple[str, ...], SavedData | None]:
     """What `_made` returns for a script that does not need the workbench, or a notebook of one.
 
     Raises NotStandAlone for what it cannot have.
@@ -141,7 +143,9 @@ def _without_workbench(
         text = text_of(recipe)
     _check(text, path, run)
     recipe.sliced.secrets.check(text)
-    return notebook(recipe, text) if format == "notebook" else text, recipe.sliced.differs, saved
+    if format == "notebook":
+        text = notebook(recipe, text)
+    return text, format, recipe.sliced.differs, saved
 
 
 def _check(text: str, path: Path, run: Run) -> None:

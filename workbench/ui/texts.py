@@ -245,6 +245,10 @@ def headless(why: str) -> str:
     return f"This is a script on the workbench, since a stand-alone one is not possible: {why}"
 
 
+def verifying(path: str) -> str:
+    return f"Verifying {path}: its first updates run, and are compared with the run's …"
+
+
 def written(path: str) -> str:
     return f"Written: {path}"
 

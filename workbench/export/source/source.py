@@ -30,7 +30,6 @@ from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects
 from workbench.export.source.capture import CallSite, Piece, Spot, root_of
 from workbench.export.source.findings import reproducibility
-from workbench.export.source.findings.earlier_calls import refuse_left_out
 from workbench.export.source.findings.unresolved import changed_through_bench
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.order import bench_of, statements_in_order
@@ -153,7 +152,6 @@ def slice_call(
         ),
         secrets=secrets,
     )
-    refuse_left_out(slicer, site, owner, given.get("model"))
     _check_syntax(sliced)
     return sliced
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from workbench.export.errors import NotStandAlone
-from workbench.export.file_format import ENDINGS, Format
+from workbench.export.file_format import ENDINGS, Format, is_verified
 from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.transport.messages import cut
@@ -132,17 +132,27 @@ class ExportForm:
             aside(work, failed, "preview")
 
     def write(self, path: str) -> None:
-        """Write the script to this file ("": train.py), with the starting weights next to it."""
+        """Write the script to this file ("": train.py), with the starting weights next to it.
+
+        A script is verified: the bench tells the panel the result, as a message.
+        """
         run, format = self._run, self._written
         path = path.strip() or f"train{ENDINGS[format]}"
 
         def work() -> None:
+            self._notice.drop(_WRITTEN)
+            if is_verified(format):
+                self._notice.say(texts.verifying(path), about=_WRITTEN)
             self._bench.export(path, run, format=format)
             for about in (_ABOUT, _WRITTEN):
                 self._notice.drop(about)
             self._notice.say(texts.written(path), about=_WRITTEN)
 
-        aside(work, self._failed, "export")
+        def failed(error: Exception) -> None:
+            self._notice.drop(_WRITTEN)
+            self._failed(error)
+
+        aside(work, failed, "export")
 
     def _idle(self) -> bool:
         return all(job.done() for job in self._bench.jobs)
