@@ -346,7 +346,7 @@ class Workbench(Searches):
         self._check_idle("export")
         chosen = run_to_export(run, self.root, self.jobs)
         given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
-        said = {name: value for name, value in given.items() if value}
+        said: dict[str, Any] = {name: value for name, value in given.items() if value}
         if not verify:
             said["verify"] = False
         self._listeners.notify(Called(line("export", said, str(path))))
