@@ -89,6 +89,16 @@ def _imported_ahead() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _unverified() -> Iterator[None]:
+    """`bench.export` runs no script, for seconds each, unless a test says `verify=True`."""
+    from workbench.bench.workbench import Workbench
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(Workbench.export.__kwdefaults__, "verify", False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_seed_of_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `L.seed_everything` left in the environment in another test would decide the `seed` of this one."""

@@ -13,6 +13,7 @@ from workbench._version import __version__ as __version__
 
 if _typing.TYPE_CHECKING:
     from workbench.bench import Workbench as Workbench
+    from workbench.bench.rerun import rerun as rerun
     from workbench.bench.sweep import sweep as sweep
     from workbench.export.errors import ExportError as ExportError
     from workbench.launch.attached.attach import attach as attach
@@ -39,6 +40,7 @@ _HOMES = {
     "Run": "workbench.runs.run",
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",
+    "rerun": "workbench.bench.rerun",
     "sweep": "workbench.bench.sweep",
     "over_epoch": "workbench.task.metrics.over_epoch",
     "Schedule": "workbench.task.protocol",
@@ -51,7 +53,7 @@ _HOMES = {
 }
 __all__ = [
     "BatchSizes", "Comparison", "EarlyStopping", "ExportError", "LRCurve", "Run", "Schedule", "Settings", "SettingsError",
-    "Task", "TaskError", "Workbench", "__version__", "attach", "batches", "compare", "over_epoch", "sweep",
+    "Task", "TaskError", "Workbench", "__version__", "attach", "batches", "compare", "over_epoch", "rerun", "sweep",
 ]  # fmt: skip
 
 

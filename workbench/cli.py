@@ -84,23 +84,6 @@ def demo(output: Path) -> None:
         raise click.exceptions.Exit(1)
 
 
-@main.command(short_help="Print the code for completion with Tab.", epilog="Example: eval \"$(workbench completion bash)\" in ~/.bashrc completes commands, options and run ids.")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the code that makes a shell complete this command with Tab."""
-    kind = get_completion_class(shell)
-    assert kind is not None  # click has these three
-    click.echo(kind(main, {}, "workbench", "_WORKBENCH_COMPLETE").source())
-
-
-@main.group(cls=_Commands, epilog=EXIT_CODES)
-def runs() -> None:
-    """List, show, compare, export and delete recorded runs; stop and pause those that run.
-
-    RUN is the id of a run (0012-fit) or its number (12).
-    """
-
-
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The ids that begin with what was typed, for a shell's Tab, which does not quote them."""
     from workbench.runs.folder.ids import is_id
@@ -118,6 +101,45 @@ _root = click.option(
 )  # fmt: skip
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 _run = click.argument("run", shell_complete=_complete)
+
+
+@main.command(short_help="Repeat a fit from what it started from.")
+@_run
+@click.option("--trust", is_flag=True, help="Also a run that somebody else has made: its code runs with your rights.")
+@_root
+def rerun(run: str, trust: bool, root: Path) -> None:
+    """Repeat a fit, to the last bit, from what it kept in its folder: code, weights, data in memory, generators.
+
+    RUN is the id of a run (0012-fit) or its number (12). The repetition is a run of its own. It runs in the folder in which the run was
+    made, where there is one. The exit code is 1 if a loss or a validation differs.
+    """
+    from workbench.bench.rerun import rerun_in_this_process
+    from workbench.runs.folder.lookup import find_run
+
+    def tell(text: str) -> None:
+        click.echo(printable(text), err=True)
+
+    again, compared = rerun_in_this_process(find_run(root, run), tell, trust=trust)
+    click.echo(printable(f"{again.id} {compared.text}"))
+    if not compared.equal:
+        raise click.exceptions.Exit(1)
+
+
+@main.command(short_help="Print the code for completion with Tab.", epilog="Example: eval \"$(workbench completion bash)\" in ~/.bashrc completes commands, options and run ids.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the code that makes a shell complete this command with Tab."""
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has these three
+    click.echo(kind(main, {}, "workbench", "_WORKBENCH_COMPLETE").source())
+
+
+@main.group(cls=_Commands, epilog=EXIT_CODES)
+def runs() -> None:
+    """List, show, compare, export and delete recorded runs; stop and pause those that run.
+
+    RUN is the id of a run (0012-fit) or its number (12).
+    """
 
 
 @runs.command("list")

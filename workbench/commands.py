@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, get_args
 
@@ -46,9 +47,20 @@ class Checkpoint:
     """Write a checkpoint before the next update. It is kept as long as the run."""
 
 
-Command = Pause | Resume | Stop | Change | Validate | Checkpoint
+Plain = Pause | Resume | Stop | Change | Validate | Checkpoint
 
-_TYPES: dict[str, type[Command]] = {kind.__name__: kind for kind in get_args(Command)}
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """Carry out a command after `at` updates; if more have been taken, before the next one."""
+
+    at: int
+    command: Stop | Change
+
+
+Command = Plain | Scheduled
+
+_TYPES: dict[str, type[Plain]] = {kind.__name__: kind for kind in get_args(Plain)}
 
 
 def check(method: str, id: str, kind: str, ended: str | None) -> None:
@@ -70,12 +82,24 @@ def too_late(what: str, id: str, kind: str, ended: str) -> str:
 
 def method_of(command: Command) -> str:
     """Return the name of the job's method that sends this command."""
+    if isinstance(command, Scheduled):
+        return method_of(command.command)
     return type(command).__name__.lower()
+
+
+def arguments_of(command: Command) -> dict[str, Any]:
+    """Return the arguments of that method."""
+    if isinstance(command, Scheduled):
+        return {**arguments_of(command.command), "at": command.at}
+    return dict(command.values) if isinstance(command, Change) else {}
 
 
 def to_line(command: Command) -> str:
     """Write one command as one line of JSON."""
-    return json.dumps({"type": type(command).__name__, **asdict(command)})
+    plain, at = command, {}
+    if isinstance(command, Scheduled):
+        plain, at = command.command, {"at": command.at}
+    return json.dumps({"type": type(plain).__name__, **asdict(plain), **at})
 
 
 def from_line(line: str) -> Command:
@@ -83,7 +107,19 @@ def from_line(line: str) -> Command:
     record: Any = from_json(line)
     if not isinstance(record, dict) or not isinstance(record.get("type"), str) or record["type"] not in _TYPES:
         raise ValueError(f"it has none of the types {', '.join(_TYPES)}")
-    kind = _TYPES[record.pop("type")]
+    kind, at = _TYPES[record.pop("type")], record.pop("at", None)
+    if at is None:
+        return _plain(kind, record)
+    command = _plain(kind, record)
+    if not isinstance(command, Stop | Change):
+        raise ValueError(f"a {kind.__name__} has no at")
+    if type(at) is not int or at < 0:
+        raise ValueError(f"at={at!r} is no number of updates")
+    return Scheduled(at, command)
+
+
+def _plain(kind: type[Plain], record: Mapping[str, Any]) -> Plain:
+    """The command of this kind with these fields; ValueError says why there is none."""
     if kind is not Change:
         if record:
             raise ValueError(f"a {kind.__name__} has no {', '.join(map(str, record))}")
@@ -111,6 +147,32 @@ class Inbox(Protocol):
 
     def wait(self, timeout: float) -> bool:
         """Wait until a command arrives, at most `timeout` seconds; returns whether one is waiting."""
+
+
+class Replayed:
+    """An inbox that also has the commands of an earlier run, each before its update."""
+
+    def __init__(self, inbox: Inbox, commands: Sequence[tuple[int, Command]], step: Callable[[], int]) -> None:
+        """commands: each with the updates that came before it, in order. step: returns how many updates were taken by now."""
+        self._inbox, self._commands, self._step = inbox, deque(commands), step
+
+    def _due(self) -> bool:
+        return bool(self._commands) and self._commands[0][0] <= self._step()
+
+    def __bool__(self) -> bool:
+        return self._due() or bool(self._inbox)
+
+    def take(self) -> Command | None:
+        """The next command, or None."""
+        return self._commands.popleft()[1] if self._due() else self._inbox.take()
+
+    def has(self, kind: type[Command]) -> bool:
+        """Whether a command of this kind is waiting; it stays there."""
+        return (self._due() and isinstance(self._commands[0][1], kind)) or self._inbox.has(kind)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until a command arrives, at most `timeout` seconds; returns whether one is waiting."""
+        return self._due() or self._inbox.wait(timeout)
 
 
 class Mailbox:

@@ -169,7 +169,7 @@ def _weights(root: Path) -> None:
 def _state(root: Path) -> None:
     for point in list_checkpoints(root / "runs" / RUN)[-1:]:
         with contextlib.suppress(*OURS, RuntimeError):
-            files.peek(point.path, "settings", "checking")
+            files.peek(point.path, "settings", "validation_due")
         files.read_state(point.path)
 
 

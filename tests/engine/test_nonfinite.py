@@ -178,7 +178,7 @@ def test_what_a_flush_from_a_device_shows(columns, optimizers, manual, order, wr
     rows = len(columns["loss"])
     event = StepsDone(0, 1, rows, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()})
     session = SimpleNamespace(
-        plan=SimpleNamespace(on_cpu=False, several=optimizers > 1, skips_nonfinite=False),
+        plan=SimpleNamespace(on_cpu=False, several_optimizers=optimizers > 1, skips_nonfinite=False),
         meter=SimpleNamespace(norm_order=order), precision=SimpleNamespace(scaler=None),
         optimizers=[SimpleNamespace(index=n) for n in range(optimizers)], task=SimpleNamespace(manual=manual),
         settings=wb.Settings(on_nonfinite="skip"),
@@ -305,7 +305,7 @@ def test_a_flush_from_a_device_names_the_first_layer(loss, norms, told):
     columns = {"loss": loss, "grad_norm": [1, NAN], "layer_norms": norms}
     event = StepsDone(0, 1, 2, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()})
     session = SimpleNamespace(
-        plan=SimpleNamespace(on_cpu=False, several=False, skips_nonfinite=False), state=TrainState(),
+        plan=SimpleNamespace(on_cpu=False, several_optimizers=False, skips_nonfinite=False), state=TrainState(),
         meter=SimpleNamespace(norm_order=2.0), precision=SimpleNamespace(scaler=None),
         parameters=dict.fromkeys(("first", "second", "third", "fourth")), device=torch.device("mps"), task=SimpleNamespace(manual=False),
         optimizers=[SimpleNamespace(index=0, optimizer=object())], settings=wb.Settings(),

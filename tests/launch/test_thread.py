@@ -43,7 +43,7 @@ from workbench.events import (
 )
 from workbench.launch import folder_commands, thread
 from workbench.launch import job as protocol
-from workbench.launch.terminal.progress import Progress
+from workbench.launch.terminal.progress import ProgressBar
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
 
@@ -113,12 +113,12 @@ def test_progress_is_shown_while_waiting(tmp_path, capsys, monkeypatch):
     b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_epochs=2)
     _, go = gate.hold(3)
 
-    class Shown(Progress):
+    class Shown(ProgressBar):
         def __enter__(self):
             go.set()  # not before somebody waits
             return super().__enter__()
 
-    monkeypatch.setattr(protocol, "Progress", Shown)
+    monkeypatch.setattr(protocol, "ProgressBar", Shown)
     b.fit().result()
     assert "14/14" in capsys.readouterr().err
 
@@ -719,11 +719,11 @@ def test_an_interrupt_stops_the_fit_and_keeps_its_history(tmp_path):
         from tests.engine.problems import bench, plain_net, labelled
         from workbench.launch import job as launch_job
         waits = threading.Event()
-        class Shown(launch_job.Progress):
+        class Shown(launch_job.ProgressBar):
             def __enter__(self):
                 waits.set()
                 return super().__enter__()
-        launch_job.Progress = Shown
+        launch_job.ProgressBar = Shown
         def listener(event):
             if type(event).__name__ == "StepsDone" and event.step > 200 and waits.is_set():
                 waits.clear()  # once, and while somebody waits
@@ -754,7 +754,7 @@ def test_an_interrupt_while_waiting_for_one_behind_another(tmp_path):
         import sys, _thread, threading, time
         from tests.engine.problems import bench, plain_net, labelled
         from workbench.launch import job as launch_job
-        class Shown(launch_job.Progress):
+        class Shown(launch_job.ProgressBar):
             def __enter__(self):  # somebody waits now
                 threading.Timer(0.5, _thread.interrupt_main).start()
                 return super().__enter__()
@@ -762,12 +762,12 @@ def test_an_interrupt_while_waiting_for_one_behind_another(tmp_path):
         running, waiting = b.fit(), b.fit()
         while running.status != "running":
             time.sleep(0.01)
-        shown, launch_job.Progress = launch_job.Progress, Shown
+        shown, launch_job.ProgressBar = launch_job.ProgressBar, Shown
         try:
             waiting.result()
         except KeyboardInterrupt:
             print("raised again", running.status)
-        launch_job.Progress = shown
+        launch_job.ProgressBar = shown
         running.stop()
         running.result()
         print(waiting.result().status, waiting.result().step)

@@ -219,4 +219,4 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         with pytest.raises(wb.SettingsError, match="a continued run keeps the settings that fix the sample order"):
             bench.fit(start="continue", max_epochs=3, reload_dataloaders_every_n_epochs=2)
         with pytest.raises(wb.ExportError, match=r"reload_dataloaders_every_n_epochs.*a script makes each loader once"):
-            bench.export(tmp_path / "train.py")
+            bench.export(tmp_path / "train.py", format="script")

@@ -158,9 +158,9 @@ def test_packages_whose_private_names_are_used_have_an_upper_bound(name: str) ->
 def test_the_version_is_in_one_place() -> None:
     assert PROJECT["project"]["dynamic"] == ["version"]
     assert WheelBuilder(str(ROOT)).metadata.version == __version__
-    heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert heads[0] == Version(__version__).base_version, "the changelog's top section is that of this version"
-    assert [*map(Version, heads)] == sorted(map(Version, heads), reverse=True)
+    heads = re.findall(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert heads[:2] == ["Unreleased", Version(__version__).base_version], "the changelog's top release is this version"
+    assert [*map(Version, heads[1:])] == sorted(map(Version, heads[1:]), reverse=True)
 
 
 def test_the_citation_and_the_security_policy_name_what_exists() -> None:

@@ -1,4 +1,4 @@
-"""Slow twin of the learning-rate finder: SEMANTICS.md as a plain loop, sharing no code with it."""
+"""Slow twin of the learning-rate finder: docs/concepts/techniques.md as a plain loop, sharing no code with it."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Slow twin of the LR finder's arithmetic: SEMANTICS.md word by word, in plain loops, sharing no code with it."""
+"""Slow twin of the LR finder's arithmetic: docs/concepts/techniques.md in plain loops, sharing no code with it."""
 
 import math
 

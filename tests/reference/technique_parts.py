@@ -65,7 +65,7 @@ def updates_in(batches, accumulate, epochs):
 
 
 def multiplier(kind, updates, warmup):
-    """k -> the factor on the base rate at update k of so many, as SEMANTICS has it."""
+    """k -> the factor on the base rate at update k of so many, as docs/concepts/techniques.md has it."""
     rise = round(warmup * updates) if isinstance(warmup, float) else warmup
 
     def factor(k):

@@ -118,6 +118,7 @@ BAD: dict[str, list[Any]] = {
     "track_noise_scale": ["layers", None, 2],
     "log_every_n_steps": [0, 0.5],
     "layer_history_mb": [0, 0.5],
+    "keep_start": [-1, 0.5],
     "on_nonfinite": ["ignore", None],
     "enable_progress_bar": ["maybe", 2],
     "detect_anomaly": ["maybe", None],

@@ -413,11 +413,26 @@ def test_export_writes_where_it_is_told(panel: Panel, bench: FakeBench) -> None:
     asked(panel, "write_script", path="out/mine.py")
     wait_for(lambda: bench.exported)
     assert bench.exported == ["out/mine.py"]
-    wait_for(lambda: panel.notice.lines)
-    assert panel.notice.lines == [("info", "Written: out/mine.py")]
+    wait_for(lambda: panel.notice.lines == [("info", "Written: out/mine.py")])
     gate.set()
     wait_for(lambda: panel.canvas._picture.outbox._values.get("script"))
     assert panel.notice.lines == [("info", "Written: out/mine.py")], "the preview comes behind it, and takes nothing away"
+
+
+def test_while_a_script_is_verified_the_panel_says_so(panel: Panel, bench: FakeBench) -> None:
+    gate = threading.Event()
+
+    def export(path: str, run: str | None = None, *, format: str | None = None) -> None:
+        assert gate.wait(60)
+        bench.tell(Message(f"{path}: verified: 3 updates repeat the run"))
+
+    bench.export = export  # type: ignore[method-assign]
+    panel.run.export.value = True
+    asked(panel, "write_script", path="out/mine.py")
+    wait_for(lambda: [text[:21] for _, text in panel.notice.lines] == ["Verifying out/mine.py"])
+    gate.set()
+    said = {"out/mine.py: verified: 3 updates repeat the run", "Written: out/mine.py"}
+    wait_for(lambda: {text for _, text in panel.notice.lines} == said)
 
 
 def test_export_offers_other_formats(panel: Panel, bench: FakeBench) -> None:

@@ -158,18 +158,19 @@ class BenchBase:
         finish: Callable[[Job[T]], T],
         needs: Collection[str] = (),
         positional: Sequence[Any] = (),
+        repeats: str = "",
     ) -> Job[T]:
         """Put a job into the queue.
 
         called: the keywords of the call, and `positional` its other arguments, for the line of code that views show.
-        finish: makes the job's result. needs: the runs that must not be deleted before it ends.
+        finish: makes the job's result. needs: the runs that must not be deleted before it ends. repeats: the run that it repeats.
         """
         self._launcher.check_open()
         CellContext.refuse(kind)
         with self._lock:
             needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
         data = "" if self._task.train is None else self._task.train.label
-        place = new_job_folder(self.root, kind, settings, self.summary, data, len(self.jobs), needed)
+        place = new_job_folder(self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats)
         work.bind(place, self._trackers)
         job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
         for past in self.jobs:
@@ -197,7 +198,8 @@ class BenchBase:
         """Return a function that reports the line of code for a request to a job. of: the job in that line; "": its present name here."""
         name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
         report = partial(self._listeners.called, line(method, arguments, of=of or f"bench.{name}"))
-        return partial(self._drop, job, report) if method == "stop" else report
+        ends = method == "stop" and "at" not in arguments
+        return partial(self._drop, job, report) if ends else report
 
     def _drop(self, job: AnyJob, report: Callable[[], None]) -> None:
         """End a stopped job at once if it is still queued; a slow listener does not delay that."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +33,7 @@ from workbench.engine.checkpoint.pretrained import reference
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
-from workbench.export.file_format import ENDINGS, ExportOptions, Format
+from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_verified
 from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
@@ -263,10 +264,10 @@ class Workbench(Searches):
         return self._submit("predict", chosen, given, work, lambda job: work.value or [], positional=positional)
 
     def _export_notes(self) -> list[Message]:
-        """The message, before the first fit, that its runs cannot be exported as a script."""
+        """The message, before the first fit, that the scripts of its runs are not stand-alone."""
         why = refusal(self._task)
         return (
-            [Message(f"bench.export cannot write a script of this bench's runs: {why}", "info")]
+            [Message(f"bench.export writes this bench's runs as headless scripts, which need the workbench: {why}", "info")]
             if why
             else []
         )
@@ -290,14 +291,15 @@ class Workbench(Searches):
         return RunList.of(self.root, reference(self.model))
 
     def load(self, run: Run | str | Path, which: str | int = "last") -> None:
-        """Give the model the weights of a run, or of a checkpoint that Lightning's Trainer wrote ("last.ckpt"); later fits start from them.
+        """Give the model the weights of a run, of a file with weights ("train.start.safetensors"), or of a checkpoint that
+        Lightning's Trainer wrote ("last.ckpt"); later fits start from them.
 
         which: of a run, "last", "best", "start" (those at its beginning), or those after this many updates.
         """
         self._check_idle("load")
-        if isinstance(run, str | Path) and is_one(Path(run)):
+        if isinstance(run, str | Path) and (is_one(Path(run)) or Path(run).suffix == ".safetensors"):
             if which != "last":
-                raise TaskError(f"load({str(run)!r}, {which!r}): the file is one checkpoint: leave out which={which!r}.")
+                raise TaskError(f"load({str(run)!r}, {which!r}): the file has one set of weights: leave out which={which!r}.")
             self._start.load(Path(run).expanduser())
             self._listeners.notify(Called(line("load", {}, str(run))))
             return
@@ -305,7 +307,7 @@ class Workbench(Searches):
         if other:
             raise FileNotFoundError(f"load({str(run)!r}): it is {other}.")
         if not isinstance(run, Run | str):
-            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or the path of a checkpoint of Lightning, which ends with .ckpt.")
+            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or the path of a file of weights (.safetensors) or of a checkpoint of Lightning (.ckpt).")
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
         self._start.load(weights_of(folder or run_folder(self.root, id), which))
         self._listeners.notify(Called(line("load", {}, id, which)))
@@ -319,32 +321,50 @@ class Workbench(Searches):
         format: Format | None = None,
         data: Literal["beside"] | None = None,
         base: Literal["nn.Module"] | None = None,
+        verify: bool = True,
     ) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
 
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
         be resolved; nothing broken is written. A warning says where the script may get other data than the run: numbers
-        drawn without a seed, a file that a cell wrote. evidence: the comment at its top says which searches found its
+        drawn without a seed. evidence: the comment at its top says which searches found its
         settings, and the reason that each search gave.
 
-        format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer) or "settings" (YAML
-        for `wb.Settings.load`). None: what the ending of `path` says: .ipynb is a notebook, .yaml are settings.
+        format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer), "workbench" (a headless
+        script, in which the workbench trains) or "settings" (YAML for `wb.Settings.load`). None: what the ending of `path`
+        says: .ipynb is a notebook, .yaml are settings; .py is a headless script where a stand-alone one is not possible,
+        with a warning that says why.
 
         data: "beside" saves the data of train and val beside it, up to 100 MB, and the script reads them instead of making them.
 
         base: "nn.Module" lets a LightningModule inherit from nn.Module, where its code allows it, so that the script needs no Lightning.
+
+        verify: run the written script or notebook for its first updates, in an empty folder with its
+        own files alone, and compare its losses with the run's. It takes 5 to 10 seconds. The result is
+        printed; a difference is a warning with its possible causes. False: leave it out.
         """
         from workbench.export.script import export
+        from workbench.export.verification.verify import verify as verified
 
         self._check_idle("export")
         chosen = run_to_export(run, self.root, self.jobs)
         given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
-        said = {name: value for name, value in given.items() if value}
+        said: dict[str, Any] = {name: value for name, value in given.items() if value}
+        if not verify:
+            said["verify"] = False
         self._listeners.notify(Called(line("export", said, str(path))))
         file = Path(path).expanduser()
         with self._idle():
             options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
-            notes = export(file, chosen, self._site_of(chosen), self._task, options)
+            written, notes = export(file, chosen, self._site_of(chosen), self._task, options)
+        if verify and is_verified(written):
+            verification = verified(file, chosen, notes)
+            notes = verification.notes
+            if verification.repeats is False:
+                notes = (verification.text, *notes)
+            elif threading.current_thread() is threading.main_thread():  # else the panel shows it
+                print(f"{file}: {verification.text}")
+            self._listeners.notify(Message(f"{file}: {verification.text}", verification.level))
         for note in notes:
             warnings.warn(f"{file}: {note}", stacklevel=2)
         return file

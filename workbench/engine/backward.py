@@ -1,4 +1,9 @@
-"""Computes the gradient of one window of batches: forward and backward, each batch weighted by its samples."""
+"""Computes the gradient of one update: forward and backward over a window of batches.
+
+The loss of each batch is multiplied by the batch's share of the window, which follows from its
+number of samples or from the weight that the training step returns. `of_one_batch` is the short way
+for an update of a single batch in one process.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +26,17 @@ from workbench.techniques.tbptt import detached
 
 
 class WindowBackward:
-    """Adds a window's gradient to the parameters of one optimizer: `accumulate` takes all batches but the last, `finish` the last.
+    """Computes the gradient of one window for the parameters of one optimizer.
 
-    Between the two, the task's own optimizer step begins (`Hooks.step`). Each batch counts by its weight, which is known
-    before, or reported by training_step. After `finish`, gradients and loss are those of all ranks.
+    `accumulate` runs all batches but the last, and `finish` runs the last one. The task's hook for
+    the optimizer's step (`Hooks.step`) begins between them, as in Lightning. After `finish`,
+    gradients and loss are averaged over all ranks.
     """
 
     def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False) -> None:
-        """anew: this update evaluates the window again, so the hooks after each batch were called already."""
+        """anew: the optimizer evaluates the window again within one update; the hooks after each
+        batch are not called again.
+        """
         self._session, self._opt, self._window, self._anew = session, opt, window, anew
         self._plan = session.parallel.plan(window)
         self._loss = session.parallel.window_loss(self._plan)
@@ -42,12 +50,12 @@ class WindowBackward:
     def accumulate(self) -> bool:
         """Run all batches but the last; returns whether a step follows. False: every batch was left out."""
         hooks, parallel = self._session.update_hooks, self._session.parallel
-        for place, number in enumerate(self._plan.present):
+        for index, number in enumerate(self._plan.present):
             self._ready = hooks.continues(self._forward.start(number))
             if not self._ready:
-                return place > 0 or parallel.several
-            if place < self._final:
-                self._run(place)
+                return index > 0 or parallel.several
+            if index < self._final:
+                self._run(index)
         return self._ready or parallel.several  # a rank without a batch of its own takes the step with the others
 
     def finish(self) -> Tensor | None:
@@ -62,28 +70,28 @@ class WindowBackward:
         parallel, hooks, mark = session.parallel, session.hooks, session.timer.mark
         number, final = plan.present[place], place == self._final
         last = final and not parallel.padding_batches
-        found = parallel.after_forward(self._forward.run(number, last=last))
+        result = parallel.after_forward(self._forward.run(number, last=last))
         loss: Tensor | None = None
-        if found is not None:
-            part, first = self._loss.take(place, found)
-            if found.parts:
+        if result is not None:
+            weighted_loss, first = self._loss.take(place, result)
+            if result.parts:
                 session.state.loss_parts.setdefault(opt.index, self._loss.parts.means)  # of the first evaluation, as the loss
-            if not self._loss.single and found.weight is None and session.plan.tbptt is None:
+            if not self._loss.single and result.weight is None and session.plan.tbptt is None:
                 note_count(session, "train", self._window[number], plan.weights[place])
             if last and parallel.synced:
                 parallel.begin_reduce(self._loss)  # the all-reduce runs during the backward
             if first:
                 session.update_hooks.zero_before_backward(opt)
-            hooks.backward(session.precision.scale(part))
+            hooks.backward(session.precision.scale(weighted_loss))
             mark("backward")
             if session.noise_scale is not None:
-                self._note_noise(session.noise_scale, place, found, first=first)
+                self._note_noise(session.noise_scale, place, result, first=first)
             if last:  # the hooks after the last backward see the gradients of all ranks
                 loss = parallel.finish_reduce(opt, self._loss, back=True)
             hooks.after_backward()
         if final or not self._anew:
-            self._forward.end(number, found, waits=final)
-        return loss, last and found is not None
+            self._forward.end(number, result, waits=final)
+        return loss, last and result is not None
 
     def _note_noise(self, noise: RunningNoiseScale, place: int, found: Result, *, first: bool) -> None:
         """Measure, after its backward, the gradient of the window's first batch for the noise scale, where it can be used."""
@@ -97,8 +105,11 @@ class WindowBackward:
             session.notes.append(Message(text, "warning", session.state.step))
 
     def _finish_without_batch(self) -> Tensor | None:
-        """Finish a window whose last batch was left out, or that has none. This rank still takes part in the update, also in the
-        steps that other ranks take. The hooks then follow the all-reduce, since all ranks must change the gradients alike.
+        """Finish a window whose last batch was left out, or that has no batch.
+
+        This rank still takes part in the all-reduce, and runs padding batches while other ranks run
+        theirs. The hooks after the backward are called after the all-reduce, so that they change
+        the gradients alike on all ranks.
         """
         session, parallel = self._session, self._session.parallel
         if not parallel.several:
@@ -123,15 +134,15 @@ def of_one_batch(session: Session, opt: OptimizerHandle, window: Sequence[Any]) 
         batch = session.to_device(batch)
         mark("transfer")
     session.task.begin_batch(samples_at(window, 0))
-    found = read(session.plan.training_step(batch, state.batch_idx, **opt.extra))
+    result = read(session.plan.training_step(batch, state.batch_idx, **opt.extra))
     mark("forward")
-    if found is None:
+    if result is None:
         return None
-    if found.parts:
-        state.loss_parts[opt.index] = found.parts
-    session.precision.scale(found.loss).backward()  # type: ignore[no-untyped-call]
+    if result.parts:
+        state.loss_parts[opt.index] = result.parts
+    session.precision.scale(result.loss).backward()  # type: ignore[no-untyped-call]
     mark("backward")
-    return found.loss.detach()
+    return result.loss.detach()
 
 
 class WindowForward:
@@ -169,11 +180,11 @@ class WindowForward:
         session.task.begin_batch(samples_at(self._window, number))
         mark("workbench")
         with session.precision.autocast():
-            found = read(session.parallel.training_step(batch, self._indices[number], last=last, **extra))
+            result = read(session.parallel.training_step(batch, self._indices[number], last=last, **extra))
         mark("forward")
-        if found is not None and session.plan.tbptt is not None:
-            self._hiddens = detached(found.hiddens)
-        return found
+        if result is not None and session.plan.tbptt is not None:
+            self._hiddens = detached(result.hiddens)
+        return result
 
     def end(self, number: int, result: Result | None, *, waits: bool) -> None:
         """Call the hook after a batch, after its last optimizer. waits: it comes after the update."""
@@ -196,12 +207,12 @@ def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss
             return
 
         def step(batch: Any, *, last: bool = not left) -> None:
-            found = parallel.after_forward(read(parallel.training_step(batch, session.state.batch_idx, last=last, **extra)))
-            if found is None:
+            result = parallel.after_forward(read(parallel.training_step(batch, session.state.batch_idx, last=last, **extra)))
+            if result is None:
                 return
             if last:  # at the point where ranks with a batch call theirs
                 parallel.begin_reduce(window_loss)
-            (found.loss * 0.0).backward()  # type: ignore[no-untyped-call]
+            (result.loss * 0.0).backward()  # type: ignore[no-untyped-call]
 
         session.run_padding(parallel.padding_batch, "train", step)
 
@@ -209,9 +220,9 @@ def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss
 def losses(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor:
     """The sum of the window's losses with their graph, in which the origin of a non-finite value is searched."""
     forward = WindowForward(session, opt, window)
-    found = [forward.run(number) for number in range(len(window))]
+    results = [forward.run(number) for number in range(len(window))]
     forward.leave()
-    return torch.stack([one.loss for one in found if one is not None]).sum()
+    return torch.stack([result.loss for result in results if result is not None]).sum()
 
 
 def batch_gradient(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | float | None:
@@ -225,18 +236,18 @@ def batch_gradient(session: Session, opt: OptimizerHandle, window: Sequence[Any]
     forward = WindowForward(session, opt, window)
     if weight is None or not forward.start(0):
         return None
-    found = forward.run(0)
-    if found is not None:
+    result = forward.run(0)
+    if result is not None:
         zero_grad(session.hooks, opt, session.state.batch_idx)
-        session.hooks.backward(session.precision.scale(found.loss))
+        session.hooks.backward(session.precision.scale(result.loss))
         session.hooks.after_backward()
         session.precision.unscale(opt.optimizer)
         session.precision.update()
-    forward.end(0, found, waits=False)
+    forward.end(0, result, waits=False)
     finish_window(session, window)
-    if found is None:
+    if result is None:
         return None
-    return weight if found.weight is None else found.weight
+    return weight if result.weight is None else result.weight
 
 
 def finish_window(session: Session, window: Sequence[Any]) -> None:

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Protocol
 
-from workbench.commands import Change, Checkpoint, Inbox, Pause, Resume, Stop, Validate
+from workbench.commands import (
+    Change,
+    Checkpoint,
+    Command,
+    Inbox,
+    Pause,
+    Resume,
+    Scheduled,
+    Stop,
+    Validate,
+    method_of,
+)
 from workbench.engine.metrics.flush import Recorder
 from workbench.engine.session import Session
 from workbench.events import Changed, Message, StatusChanged
@@ -39,6 +50,26 @@ class Control:
     ) -> None:
         self._session, self.recorder, self.inbox = session, recorder, inbox
         self._validation, self._checkpoints = validation, checkpoints
+        self._scheduled: list[Scheduled] = []
+        """The commands whose update has not come yet."""
+
+    def due(self) -> bool:
+        """Whether the update of a scheduled command has come."""
+        return any(later.at <= self._session.state.step for later in self._scheduled)
+
+    def _take(self) -> Command | None:
+        """The next command whose update has come."""
+        while isinstance(command := self.inbox.take(), Scheduled):
+            self._scheduled.append(command)
+        if command is not None or not self.due():
+            return command
+        step = self._session.state.step
+        later = next(later for later in self._scheduled if later.at <= step)
+        self._scheduled.remove(later)
+        if later.at < step:
+            name = method_of(later.command)
+            self.recorder.warn(f"{name}(at={later.at}) came after update {step}, and holds from there.")
+        return later.command
 
     def apply(self, *, stopping: bool = False) -> bool:
         """Carry out the waiting commands and wait while paused; returns whether the run is to stop.
@@ -49,7 +80,7 @@ class Control:
         paused_at: float | None = None
         try:
             while True:
-                command = self.inbox.take()
+                command = self._take()
                 if command is None and paused_at is None:
                     return False
                 if command is None:
@@ -82,8 +113,8 @@ class Control:
     def _run(self, command: Validate | Checkpoint, *, stopping: bool) -> bool:
         """Carry out one request; returns whether it was stopped."""
         if stopping:
-            what = "validate()" if isinstance(command, Validate) else "checkpoint()"
-            self.recorder.add(Message(f"{what} was left out: the run stops here.", "info", self._session.state.step))
+            method = "validate()" if isinstance(command, Validate) else "checkpoint()"
+            self.recorder.add(Message(f"{method} was left out: the run stops here.", "info", self._session.state.step))
             return False
         if isinstance(command, Validate):
             return self._validate()
@@ -141,8 +172,8 @@ class Control:
             optimizers.set_lr(lr)
             return True
         if lr != optimizers.base_lr:
-            what = "to 0" if optimizers.base_lr else "from 0"
-            self.recorder.warn(f"lr={rate(lr)} was left out: the rate of a running fit cannot change {what}. pause() the run, or fit(lr=…) anew.")
+            direction = "to 0" if optimizers.base_lr else "from 0"
+            self.recorder.warn(f"lr={rate(lr)} was left out: the rate of a running fit cannot change {direction}. pause() the run, or fit(lr=…) anew.")
         return lr == optimizers.base_lr
 
     def _accumulate(self, size: int) -> bool:

@@ -191,7 +191,7 @@ class _Fit:
     def windows(self) -> Iterator[Sequence[Any]]:
         """Yield the batches of each update until the epoch ends, or the run ends within it."""
         session, state = self.session, self.session.state
-        if state.checking:  # resumed after the epoch's last update
+        if state.validation_due:  # resumed after the epoch's last update
             return
         data = _Pass(session)
         while True:
@@ -225,7 +225,7 @@ class _Fit:
         """
         state, validation, checkpoints = self.session.state, self.validation, self.checkpoints
         rng.yield_lock()
-        if self.inbox:
+        if self.inbox or self.control.due():
             self.stopped = self.control.apply()
             if self.stopped:
                 return False
@@ -286,11 +286,11 @@ class _Fit:
         if self.stopped:
             return
         if not self.validation.ended:
-            if not state.checking:
+            if not state.validation_due:
                 if session.average is not None:
                     session.average.after_epoch(state)
                 session.optimizers.step_epoch_schedules(state, session.hooks)
-                state.checking = True
+                state.validation_due = True
             with session.timer.timed("validation"):
                 self.stopped = self.validation.at_end_of_epoch(self.over(state.epoch + 1), self.control)
             if self.stopped:
@@ -331,8 +331,8 @@ class _Fit:
         if compared:
             emit(Message(compared, "info", state.step))
         if state.left_out:
-            what = "1 update was" if state.left_out == 1 else f"{state.left_out} updates were"
-            emit(Message(f"{what} left out because of numbers that are not finite.", "warning", state.step))
+            updates = "1 update was" if state.left_out == 1 else f"{state.left_out} updates were"
+            emit(Message(f"{updates} left out because of numbers that are not finite.", "warning", state.step))
         if session.average is not None and not session.average.count and state.step:
             text = "no weights were averaged: the run was over before the first average (averaging_start, should_update)."
             emit(Message(text, "warning", state.step))
@@ -406,8 +406,8 @@ class _Pass:
         """Yield the rest of the batches in windows. All ranks are known to have the first `sure` windows."""
         session = self._session
         read = windows(self._batches, self._size, session.data.samples, session.data.kept)
-        found = session.meter.waiting(read, session.timer)
-        return session.parallel.rounds(found, sure)
+        timed = session.meter.waiting(read, session.timer)
+        return session.parallel.rounds(timed, sure)
 
 
 @contextlib.contextmanager
@@ -419,13 +419,13 @@ def _restored_groups(optimizers: Sequence[OptimizerHandle]) -> Iterator[None]:
     """
     before = [(opt, opt.optimizer.param_groups, list(opt.optimizer.param_groups), [dict(group) for group in opt.optimizer.param_groups])
               for opt in optimizers]
-    for opt, there, _, _ in before:
-        del there[opt.made_groups :]
+    for opt, param_groups, _, _ in before:
+        del param_groups[opt.made_groups :]
     yield
-    for opt, there, groups, options in before:
+    for opt, param_groups, groups, options in before:
         now = opt.optimizer.param_groups
         added = [] if opt.continued else now[len(groups) :]
-        ours, theirs = ([[id(p) for p in group["params"]] for group in one] for one in (now, options))
+        ours, theirs = ([[id(p) for p in group["params"]] for group in list_of_groups] for list_of_groups in (now, options))
         if opt.continued and ours != theirs[: len(ours)]:
             raise TaskError(
                 f"on_fit_start leaves the optimizer with {_parameters(now)}, and the run that continues had {_parameters(options)}: as in "
@@ -435,9 +435,9 @@ def _restored_groups(optimizers: Sequence[OptimizerHandle]) -> Iterator[None]:
         for group, kept in zip(groups, options, strict=True):
             group.clear()
             group.update(kept)
-        there[:] = [*groups, *added]
-        if [*map(id, opt.optimizer.param_groups)] != [*map(id, there)]:
-            opt.optimizer.param_groups = there  # a hook has replaced the list
+        param_groups[:] = [*groups, *added]
+        if [*map(id, opt.optimizer.param_groups)] != [*map(id, param_groups)]:
+            opt.optimizer.param_groups = param_groups  # a hook has replaced the list
 
 
 def _parameters(groups: Sequence[Mapping[str, Any]]) -> str:

@@ -62,7 +62,7 @@ class Replay:
 
     def at(self, step: int) -> ReplayPoint | None:
         """The inputs of a recent update; None: they are not kept, or its random state is not known."""
-        point = next((one for one in self._recent if one.step == step), None)
+        point = next((recent for recent in self._recent if recent.step == step), None)
         return None if point is None or (point.random is None and self._draws) else point
 
     def forget(self, step: int) -> None:

@@ -56,7 +56,7 @@ class UpdatePlan:
     """How many cores of a TPU share each batch."""
     moves: bool
     """Whether batches are moved to the device, by torch or by the task's own hook."""
-    several: bool
+    several_optimizers: bool
     """Whether there are several optimizers."""
     tbptt: int | None
     """The length of the pieces into which batches are split in time (truncated BPTT); None: they are not split."""
@@ -120,7 +120,7 @@ class Session:
 
     def _refuse_on_tpu(self) -> None:
         """Raise TaskError for options with which torch_xla would compile each update anew, or which it does not support."""
-        why = "this one has several" if self.plan.several else ""
+        why = "this one has several" if self.plan.several_optimizers else ""
         if any(opt.needs_closure for opt in self.optimizers):
             why = f"{type(self.optimizers[0].optimizer).__name__} evaluates the loss itself"
         if why:
@@ -135,7 +135,7 @@ class Session:
             lazy=lazy,
             cores=devices if lazy and isinstance(devices, int) else 1,
             moves=not on_cpu or self.hooks.transfers,
-            several=len(self.optimizers) > 1,
+            several_optimizers=len(self.optimizers) > 1,
             tbptt=self.settings.truncated_bptt_steps,
             skips_nonfinite=self.settings.on_nonfinite == "skip",
             direct=trains and self._direct(),
@@ -170,7 +170,7 @@ class Session:
             if trains:
                 return distributed(
                     self.task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, self.timer,
-                    self.noise_scale, alternating=self.plan.several,
+                    self.noise_scale, alternating=self.plan.several_optimizers,
                 )  # fmt: skip
         return Single(self.task, self.weights, self.plan.on_cpu)
 
@@ -231,8 +231,8 @@ class Session:
     @property
     def device_name(self) -> str:
         """The name of the device, with the number of ranks."""
-        there = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
-        return f"{there}, {self.weights.shard_strategy}" if self.weights.sharded else there
+        devices = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
+        return f"{devices}, {self.weights.shard_strategy}" if self.weights.sharded else devices
 
     @property
     def seconds(self) -> float:
@@ -325,7 +325,7 @@ def _precision_of(task: Task, settings: Settings, device: torch.device) -> Preci
 
 def _trainable(task: Task) -> dict[str, Tensor]:
     """The parameters that are trained, by name."""
-    found: dict[str, Tensor] = {name: p for name, p in task.trained_parameters().items() if p.requires_grad}
-    if not found:
+    trained: dict[str, Tensor] = {name: p for name, p in task.trained_parameters().items() if p.requires_grad}
+    if not trained:
         raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
-    return found
+    return trained

@@ -43,7 +43,7 @@ class Snapshot:
                     copy.deepcopy(state_of(opt.optimizer)),
                     tuple(copy.deepcopy(s.scheduler.state_dict()) for s in opt.schedules),
                     opt.base_lr,
-                    opt.taken,
+                    opt.steps,
                 )
                 for opt in session.optimizers
             ),
@@ -69,14 +69,14 @@ class Snapshot:
         try:
             self.modes.restore()  # first: a train() of the user's may change weights
             self.weights.put(session.task, searched=True)
-            for opt, (groups, state, schedules, base_lr, taken) in zip(
+            for opt, (groups, state, schedules, base_lr, steps) in zip(
                 session.optimizers, self.optimizers, strict=True
             ):
                 del opt.optimizer.param_groups[groups:]  # which a hook has added since
                 load_state(opt.optimizer, state)
                 for schedule, its in zip(opt.schedules, schedules, strict=True):
                     schedule.scheduler.load_state_dict(its)
-                opt.base_lr, opt.taken = base_lr, taken
+                opt.base_lr, opt.steps = base_lr, steps
                 opt.release_lrs()
             session.precision.load_state_dict(self.scaler)
         finally:

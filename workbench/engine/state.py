@@ -31,7 +31,7 @@ class TrainState:
     """Whether a fit is running."""
     mid_epoch: bool = False
     """Whether an epoch has begun and not ended."""
-    checking: bool = False
+    validation_due: bool = False
     """Whether all updates of the epoch are taken, and its validation is due."""
     resumed: bool = False
     """Whether the fit started from a checkpoint."""
@@ -79,7 +79,7 @@ class TrainState:
     def end_epoch(self) -> None:
         """Set the counters after an epoch and its validation."""
         self.epoch += 1
-        self.batch_idx, self.mid_epoch, self.checking = 0, False, False
+        self.batch_idx, self.mid_epoch, self.validation_due = 0, False, False
 
     def end_pieces(self, firsts: Sequence[bool], *, ends: bool, optimizers: Iterable[int]) -> None:
         """Advance the counters after an update with pieces of batches. firsts: for each piece, whether it was the first of its batch;

@@ -81,14 +81,14 @@ def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | 
     optimizers = session.optimizers
     for opt in optimizers.turn(session.state.step):
         with optimizers.only(opt):
-            loss, taken = _step_optimizer(session, opt, window)
+            loss, has_stepped = _step_optimizer(session, opt, window)
         if loss is None:
             continue
         total = loss if total is None else total + loss
         session.state.losses[opt.index] = loss
-        if session.plan.several and session.state.records:
+        if session.plan.several_optimizers and session.state.records:
             session.meter.put_loss(opt.column, loss)
-        if taken:
+        if has_stepped:
             stepped.append(opt)
     return total, stepped
 
@@ -101,7 +101,7 @@ def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any
         return loss, loss is not None and clip_and_step(session, opt, window, loss)
     step = OptimizerStep(session, opt, window)
     step.run()
-    return step.loss, step.taken
+    return step.loss, step.stepped
 
 
 class OptimizerStep:
@@ -115,7 +115,7 @@ class OptimizerStep:
         self._evaluated = False
         self.loss: Tensor | None = None
         """The mean loss of the window at its first evaluation."""
-        self.taken = False
+        self.stepped = False
         """Whether the optimizer stepped."""
 
     def run(self) -> None:
@@ -145,13 +145,13 @@ class OptimizerStep:
         opt.step_options = options
         try:
             if opt.needs_closure:
-                loss, taken = step_with_closure(session, opt, window, evaluate)
+                loss, stepped = step_with_closure(session, opt, window, evaluate)
             else:
                 loss = evaluate()
-                taken = loss is not None and clip_and_step(session, opt, window, loss)
+                stepped = loss is not None and clip_and_step(session, opt, window, loss)
         finally:
             opt.step_options = {}
-        self.taken |= taken
+        self.stepped |= stepped
         return loss
 
 
@@ -168,9 +168,9 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
     if opt.held is not None:
         opt.put_held_lrs()
     session.timer.mark("workbench")
-    taken = True
+    stepped = True
     if session.precision.scaler is not None:
-        taken = session.precision.step(opt.optimizer, **opt.step_options)
+        stepped = session.precision.step(opt.optimizer, **opt.step_options)
     elif session.plan.on_cpu or not nonfinite.can_guard(opt):
         opt.step(**opt.step_options)
     else:
@@ -180,20 +180,20 @@ def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any],
     opt.watch_rate()
     if opt.held is not None:
         opt.check_held_lrs()
-    session.state.skipped |= not taken
+    session.state.skipped |= not stepped
     session.update_hooks.zero_after_step(opt)
     session.timer.mark("optimizer")
-    return taken
+    return stepped
 
 
-def _step_schedules_and_average(session: Session, taken: Sequence[OptimizerHandle]) -> None:
+def _step_schedules_and_average(session: Session, stepped: Sequence[OptimizerHandle]) -> None:
     """Step the schedules of the optimizers that stepped, and average the weights."""
-    for opt in taken:
-        opt.taken += 1
+    for opt in stepped:
+        opt.steps += 1
         if opt.schedules and not session.state.searching:
-            batches = session.state.batch_idx if session.plan.tbptt is None else opt.taken
-            opt.step_schedules("step", opt.taken, session.hooks, batches)
-    if session.average is not None and taken and not session.state.searching:
+            batches = session.state.batch_idx if session.plan.tbptt is None else opt.steps
+            opt.step_schedules("step", opt.steps, session.hooks, batches)
+    if session.average is not None and stepped and not session.state.searching:
         session.average.after_update(session.state)
 
 
@@ -205,7 +205,7 @@ def _record(session: Session, loss: Tensor | None) -> None:
     state.step_logs.update(logged)
     if loss is None or not state.records:
         return
-    if session.plan.several:
+    if session.plan.several_optimizers:
         sum_up(meter, session.optimizers)
     for parts in state.loss_parts.values():
         meter.note({recorded_name(name): value for name, value in parts.items()})

@@ -93,9 +93,9 @@ class WindowPlan(NamedTuple):
     @classmethod
     def of(cls, task: Task, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]) -> WindowPlan:
         """The plan of a window: the weight of each batch, as the task counts it."""
-        found = batch_weights(task, window)
-        present = [number for number, weight in enumerate(found) if weight is not None]
-        weights = [weight for weight in found if weight is not None]
+        all_weights = batch_weights(task, window)
+        present = [number for number, weight in enumerate(all_weights) if weight is not None]
+        weights = [weight for weight in all_weights if weight is not None]
         return cls(present, weights, shares_of(weights) if weights else [])
 
 
@@ -120,7 +120,10 @@ class WindowLoss:
     """The sum of losses and weights over the batches of a window so far."""
 
     def __init__(self, plan: WindowPlan, unit: float, *, whole: bool) -> None:
-        """unit: the share of a weight of 1. whole: a single batch is all of the update, whatever its weight."""
+        """unit: a loss with a reported weight is multiplied by that weight and by `unit`, until the
+        sum of all reported weights is known, by which the gradients are divided at the end. whole:
+        a single batch is the whole update, whatever its weight.
+        """
         self._plan, self._unit = plan, unit
         self.single = whole and len(plan.present) == 1
         self.loss: Tensor | None = None
@@ -144,14 +147,14 @@ class WindowLoss:
         share = self._plan.shares[place]
         if found.weight is not None:
             self.reported.append(found.weight)
-            part = found.loss * found.weight if self._unit == 1.0 else found.loss * found.weight * self._unit
+            weighted_loss = found.loss * found.weight if self._unit == 1.0 else found.loss * found.weight * self._unit
         else:
             self.kept.append(share)
-            part = found.loss if share == 1.0 else found.loss * share
+            weighted_loss = found.loss if share == 1.0 else found.loss * share
         self._weights.append(self._plan.weights[place] if found.weight is None else found.weight)
         first = self.loss is None
-        self.loss = part.detach() if self.loss is None else self.loss + part.detach()
-        return part, first
+        self.loss = weighted_loss.detach() if self.loss is None else self.loss + weighted_loss.detach()
+        return weighted_loss, first
 
     @property
     def weight(self) -> Tensor | float:

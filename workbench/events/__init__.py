@@ -48,7 +48,9 @@ from workbench.events.serialization import (
     to_line,
 )
 from workbench.events.training import (
+    DOES_NOT_REPEAT,
     ENDED_EARLY,
+    REPEATS,
     Changed,
     Checksums,
     Logged,
@@ -68,8 +70,10 @@ from workbench.events.training import (
 
 __all__ = [
     "BY_LAYER",
+    "DOES_NOT_REPEAT",
     "ENDED_EARLY",
     "LARGEST",
+    "REPEATS",
     "Annotated",
     "BenchEvent",
     "Called",

@@ -210,6 +210,8 @@ class StatusChanged:
     step: int = 0
 
 
+REPEATS, DOES_NOT_REPEAT = "repeats ", "does not repeat "
+"""The first words of the message at the end of a fit that repeats another (`wb.rerun`)."""
 ENDED_EARLY = "the run ended early"
 """The first words of the message about a fit that ended before its length: by early stopping, or `trainer.should_stop`."""
 

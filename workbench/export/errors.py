@@ -7,3 +7,10 @@ from workbench.tracebacks import UserError
 
 class ExportError(UserError):
     """The script needs something that cannot be written; the message names it and says what to do."""
+
+
+class NotStandAlone(ExportError):
+    """The run has something that a script on torch and accelerate alone does not support.
+
+    A headless script (`format="workbench"`), in which the workbench trains, has it.
+    """

@@ -9,8 +9,14 @@ from typing import Literal
 
 from workbench.export.errors import ExportError
 
-Format = Literal["script", "notebook", "lightning", "settings"]
-ENDINGS: Mapping[str, str] = {"script": ".py", "notebook": ".ipynb", "lightning": ".py", "settings": ".yaml"}
+Format = Literal["script", "notebook", "lightning", "workbench", "settings"]
+ENDINGS: Mapping[str, str] = {
+    "script": ".py",
+    "notebook": ".ipynb",
+    "lightning": ".py",
+    "workbench": ".py",
+    "settings": ".yaml",
+}
 """The formats of an export, each with its file name extension."""
 
 
@@ -42,6 +48,11 @@ def format_of(path: Path, format: Format | None) -> Format:
         return found
     if format not in ENDINGS:
         raise ExportError(f"format={format!r} is unknown: give {', '.join(map(repr, ENDINGS))}.")
-    if found == "script" and format == "lightning":
+    if found == "script" and ENDINGS[format] == ".py":
         return format
     raise ExportError(f"{path} does not fit format={format!r}: give a name that ends in {ENDINGS[format]}.")
+
+
+def is_verified(format: Format) -> bool:
+    """Whether a file of this format is run for its first updates, whose losses it writes."""
+    return format in ("script", "notebook")

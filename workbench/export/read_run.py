@@ -23,7 +23,7 @@ from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.events.columns import MARK, recorded_name
-from workbench.export.errors import ExportError
+from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.inputs.changing_state import changing_state
 from workbench.export.inputs.collect import Hooks, LoggedNames, Metrics
 from workbench.export.inputs.data import data_of, first_batch, held_out_of, layout_of
@@ -74,10 +74,10 @@ def script_spec_of(
 
     plain: LightningModules inherit from nn.Module.
     """
-    header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
-    _check_run(run, header, task)
+    header = header_of(run)
+    check_run(run, header, task)
     resume_points = resume_points_of(run)
-    _check_start(run, tensors_of(task.trained_modules))
+    check_start(run, task)
     _check_settings(run.settings)
     check_task(task)
     sliced = slice_call(site, frozenset() if data_file is None else _DATA)
@@ -162,11 +162,17 @@ def _in_a_check(run: Run) -> bool:
     if not (there and there[-1].end and there[-1].step == run.step):
         return False
     with contextlib.suppress(OSError, ValueError):
-        return bool(peek(there[-1].path, "checking")["checking"])
+        return bool(peek(there[-1].path, "validation_due")["validation_due"])
     return False
 
 
-def _check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
+def header_of(run: Run) -> Mapping[str, Any]:
+    """What the record says of the run before its events; empty where it has no record."""
+    return read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
+
+
+def check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
+    """Raise ExportError unless it is a fit of this task's model that ended."""
     if run.kind != "fit" or run.status not in ("finished", "stopped"):
         raise ExportError(f"run {run.id} is a {run.kind} that {run.status}: only a fit that ended can be repeated.")
     there = _recorded_task(header).get("parameters")
@@ -192,9 +198,9 @@ def start_of(run: Run) -> Path | None:
     return None if run.folder is None else run.folder / "checkpoints" / "start.safetensors"
 
 
-def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
-    """Raise ExportError unless the starting weights exist and fit this model."""
-    start = start_of(run)
+def check_start(run: Run, task: Task) -> None:
+    """Raise ExportError unless the starting weights exist and fit the task's model."""
+    start, weights = start_of(run), tensors_of(task.trained_modules)
     if start is None:
         return
     if not start.exists():
@@ -244,13 +250,13 @@ def _check_settings(settings: Settings) -> None:
     changed = settings.changed()
     for name, why in REFUSED.items():
         if name in changed:
-            raise ExportError(f"no script repeats a run with {name}={changed[name]!r}: {why}.")
+            raise NotStandAlone(f"no script repeats a run with {name}={changed[name]!r}: {why}.")
     missing = [name for name in changed if name not in SUPPORTED | NOT_NEEDED]
     if missing:
         named = ", ".join(f"{name}={getattr(settings, name)!r}" for name in missing)
-        raise ExportError(f"export does not support {named} yet; fit with the default to export.")
+        raise NotStandAlone(f"a stand-alone script does not support {named}.")
     if settings.seed >= 2**32:
-        raise ExportError(f"export does not support seed={settings.seed}: take one below 2**32.")
+        raise NotStandAlone(f"a stand-alone script does not support seed={settings.seed}, which is not below 2**32.")
 
 
 def _logged(run: Run, task: Task) -> LoggedNames:
@@ -278,7 +284,7 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
     found = [(e.step, {name: value for name, value in e.values.items() if name not in NOT_NEEDED}) for e in _followed(run)]
     for _, values in found:
         if unknown := sorted(set(values) - REPLAYED):
-            raise ExportError(f"{', '.join(unknown)} was changed during run {run.id}; no script replays that yet.")
+            raise NotStandAlone(f"{', '.join(unknown)} was changed during run {run.id}, which a stand-alone script does not replay.")
     kept = [(step, {name: value for name, value in values.items() if name in SET}) for step, values in found]
     return tuple((int(step), values) for step, values in kept if values)
 
@@ -305,7 +311,7 @@ def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
         try:
             session = stack.enter_context(open_session(task, settings.replace(compile=False)))
         except Exception as error:
-            raise ExportError(f"the fit cannot be set up for reading: {type(error).__name__}: {error}") from error
+            raise NotStandAlone(f"the fit cannot be set up for reading: {type(error).__name__}: {error}") from error
         yield session
 
 
@@ -354,7 +360,7 @@ def _of_task(
 
 
 def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) -> str:
-    """The kind of the batches. Raises ExportError where training and validation differ, since a script has one forward pass for both."""
+    """The kind of the batches. Raises NotStandAlone where training and validation differ, since a script has one forward pass for both."""
     has_loss = sliced.arguments.get("loss", "None") != "None"
     train = layout_of(batch, has_loss)
     if task.val is None or settings.limit_val_batches == 0:
@@ -366,7 +372,7 @@ def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) ->
         return "tuple"
     if not has_loss and train.startswith("dict") and val.startswith("dict") and not (task.metrics or task.epoch_metrics):
         return train
-    raise ExportError(
+    raise NotStandAlone(
         f"a batch of train is {_in_words(train)} and one of val is {_in_words(val)}: "
         "a script has one forward pass for both. Give val in the form of train to export it."
     )

@@ -7,7 +7,7 @@ import itertools
 from typing import TypeGuard
 
 from workbench.events import Changed, CurveEnded, Event, Logged, Resumed, SearchEnded, StepsDone, Validated
-from workbench.export.errors import ExportError
+from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.supported import LENGTHS, NO_MATTER, NOT_NEEDED, REPLAYED, SET
 from workbench.runs.run import Run
 from workbench.values import first_names
@@ -34,18 +34,7 @@ def resume_points_of(run: Run) -> ResumePoints:
     for place, event in enumerate(run.outline):
         if not isinstance(event, Resumed):
             continue
-        if event.run.endswith(".ckpt"):
-            raise ExportError(
-                f"run {run.id} continues {event.run}, a checkpoint of Lightning: a script begins with weights alone, and does not have the states of "
-                "its optimizers. Export a run that starts from its weights: bench.load(path), then bench.fit()."
-            )
-        if event.unfrozen or event.frozen:
-            did, names, before = ("trains", event.unfrozen, "were frozen") if event.unfrozen else ("freezes", event.frozen, "were trained")
-            raise ExportError(
-                f"run {run.id} {did} layers ({first_names(names, 3)}) that {before} until update {event.step}, where it continues "
-                f"{event.run}, and a script trains the same layers from its beginning. Export a run that starts from its weights: "
-                f"bench.load({event.run!r}), then bench.fit()."
-            )
+        refuse_other_start(run, event)
         edited = _edited(run, event)
         every |= edited
         places["all"].append(int(event.step))
@@ -59,12 +48,34 @@ def resume_points_of(run: Run) -> ResumePoints:
     return ResumePoints(**found, edited=frozenset(every))
 
 
+def refuse_other_start(run: Run, event: Resumed) -> None:
+    """Raise ExportError for a start from what no script has: a checkpoint of Lightning, or layers
+    that were frozen or trained only up to there.
+    """
+    if event.run.endswith(".ckpt"):
+        raise ExportError(
+            f"run {run.id} continues {event.run}, a checkpoint of Lightning: a script begins with "
+            "weights alone, and does not have the states of its optimizers. Export a run that "
+            "starts from its weights: bench.load(path), then bench.fit()."
+        )
+    if event.unfrozen or event.frozen:
+        did, names, before = ("freezes", event.frozen, "were trained")
+        if event.unfrozen:
+            did, names, before = ("trains", event.unfrozen, "were frozen")
+        raise ExportError(
+            f"run {run.id} {did} layers ({first_names(names, 3)}) that {before} until update "
+            f"{event.step}, where it continues {event.run}, and a script trains the same layers "
+            "from its beginning. Export a run that starts from its weights: "
+            f"bench.load({event.run!r}), then bench.fit()."
+        )
+
+
 def _edited(run: Run, event: Resumed) -> set[str]:
     """The settings that were edited there, without those that the record has as a live change too."""
     live = {name for change in run.changes if change.step == event.step for name in change.values}
     for name, value in event.values.items():
         if name not in LENGTHS | NOT_NEEDED | NO_MATTER and not (name in REPLAYED and name in live):
-            raise ExportError(
+            raise NotStandAlone(
                 f"{name}={value!r} was set where run {run.id} continues {event.run}, at update {event.step}, "
                 f"and a script has one {name} for the whole run."
             )

@@ -1,7 +1,8 @@
 """Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another format.
 
 The script has the code that the run used (`source/` slices it), a Config, and a loop with only the techniques that were
-on. Export raises ExportError for what it does not support, and then writes nothing.
+on. What it does not support raises NotStandAlone; without `format=`, a headless script is written then, in which the
+workbench trains. ExportError is left for code that cannot be found; then nothing is written.
 read_run.py   what the script depends on, from the run and the bench: a ScriptSpec (`script_spec.py`)
 inputs/       … from the user's data, training step, optimizers, hooks
 supported.py  the settings that a script supports
@@ -9,7 +10,8 @@ unsupported.py  combinations that a run may have and a script does not support y
 resume_points.py  what changed during the run, and where it continues another one
 program/      the training program: `templates/` has it with every technique, `render.py` drops what the run did not need, `text.py`
 joins it with the user's code
-formats/      the other formats: a notebook made from the script, a script on Lightning, the settings alone
+verification/ runs the written script for its first updates, and compares its losses with the run's
+formats/      the other formats: a notebook made from the script, a script on Lightning, a headless script, the settings alone
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workbench.engine.checkpoint.files import write_tensors
-from workbench.export.errors import ExportError
-from workbench.export.file_format import ExportOptions, format_of
+from workbench.export.errors import ExportError, NotStandAlone
+from workbench.export.file_format import ExportOptions, Format, format_of
+from workbench.export.formats.headless_script import headless_script
 from workbench.export.formats.lightning_script import lightning_script
 from workbench.export.formats.notebook import notebook
 from workbench.export.formats.settings_yaml import settings_yaml
@@ -39,12 +42,17 @@ from workbench.task.protocol import Task
 
 _OURS = re.compile(r'^[ "#]*Written by Tuning Workbench \S+\.(\\n)?"?,?$', re.MULTILINE)
 _USUAL = ExportOptions()
+_REMEDY = (
+    "A headless script has it, in which the workbench trains: "
+    "bench.export('train.py', format='workbench')."
+)
 _MAKES_BENCH = re.compile(r"\bWorkbench\(")
 """Code that a notebook written by export has only if the user has continued to work in it."""
 
 
-def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> tuple[str, ...]:
-    """Write `path` and, where needed, its starting weights and data next to it. Returns reasons why it may read other data than the run.
+def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> tuple[Format, tuple[str, ...]]:
+    """Write `path` and, where needed, its starting weights and data next to it. Returns the format that it has, and reasons why it may read
+    other data than the run.
 
     Raises `ExportError`, and writes nothing, where the run has something that is not supported, or where a file would be lost that no
     export has written.
@@ -53,7 +61,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOpti
         start, of_settings = start_of(run), format_of(path, options.format) == "settings"
         weights = None if start is None or of_settings else _beside(path, "start")
         _check_free(path, [*([] if weights is None else [weights]), *([] if options.data is None else [_beside(path, "data")])], site)
-    text, notes, saved = _made(path, run, site, task, options)
+    text, format, notes, saved = _made(path, run, site, task, options)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
@@ -64,7 +72,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOpti
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(files)
-    return notes
+    return format, notes
 
 
 def script(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> str:
@@ -72,21 +80,60 @@ def script(path: Path, run: Run, site: CallSite, task: Task, options: ExportOpti
     return _made(path, run, site, task, options)[0]
 
 
-def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions) -> tuple[str, tuple[str, ...], SavedData | None]:
-    """The text, the reasons why it may read other data than the run, and the data to write next to it."""
+def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions) -> tuple[str, Format, tuple[str, ...], SavedData | None]:
+    """The text, its format, the reasons why it may read other data than the run, and the data to write next to it."""
     with _naming(path):
-        weights = _beside(path, "start")
+        _beside(path, "start")
     format, data, base = format_of(path, options.format), options.data, options.base
     if data not in (None, "beside"):
         raise ExportError(f"data={data!r} is unknown: give 'beside', or None.")
     if base not in (None, "nn.Module"):
         raise ExportError(f"base={base!r} is unknown: give 'nn.Module', or None.")
-    if base is not None and format in ("settings", "lightning"):
+    if base is not None and format in ("settings", "lightning", "workbench"):
         raise ExportError(f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py', base='nn.Module').")
     if format == "settings":
         if data is not None:
             raise ExportError("format='settings' has no data='beside': the file has no code that could read them. Export a script, bench.export('train.py').")
-        return settings_yaml(run, site), (), None
+        return settings_yaml(run, site), format, (), None
+    if format == "workbench":
+        if data is not None:
+            raise ExportError("format='workbench' has no data='beside': leave one of the two out.")
+        return _headless(path, run, site, task, options)
+    try:
+        return _without_workbench(path, run, site, task, options, format)
+    except ExportError as error:
+        if options.format is None and format == "script" and data is None and base is None:
+            return _headless(path, run, site, task, options, str(error))
+        if isinstance(error, NotStandAlone):
+            raise NotStandAlone(f"{error} {_REMEDY}") from error
+        raise
+
+
+def _headless(
+    path: Path,
+    run: Run,
+    site: CallSite,
+    task: Task,
+    options: ExportOptions,
+    reason: str = "",
+) -> tuple[str, Format, tuple[str, ...], None]:
+    """What `_made` returns for a headless script. reason: why it is not stand-alone."""
+    weights = None if start_of(run) is None else _beside(path, "start").name
+    text, sliced = headless_script(path, run, site, task, weights, reason, options.evidence)
+    _check(text, path, run)
+    sliced.secrets.check(text)
+    why = (f"it is a headless script, which needs the workbench: {reason}",) if reason else ()
+    return text, "workbench", (*why, *sliced.differs), None
+
+
+def _without_workbench(
+    path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions, format: Format
+) -> tuple[str, Format, tuple[str, ...], SavedData | None]:
+    """What `_made` returns for a script that does not need the workbench, or a notebook of one.
+
+    Raises NotStandAlone for what it cannot have.
+    """
+    data, base, weights = options.data, options.base, _beside(path, "start")
     data_file = None if data is None else _beside(path, "data").name
     recipe, saved = script_spec_of(path, run, site, task, None if start_of(run) is None else weights.name, options.evidence, data_file=data_file, plain=base is not None)
     if format == "lightning":
@@ -94,12 +141,19 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
     else:
         refuse(recipe)
         text = text_of(recipe)
+    _check(text, path, run)
+    recipe.sliced.secrets.check(text)
+    if format == "notebook":
+        text = notebook(recipe, text)
+    return text, format, recipe.sliced.differs, saved
+
+
+def _check(text: str, path: Path, run: Run) -> None:
+    """Raise ExportError for a text that is no Python."""
     try:
         compile(text, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise ExportError(f"the script of run {run.id} would be no valid Python ({error}); nothing was written.") from error
-    recipe.sliced.secrets.check(text)
-    return notebook(recipe, text) if format == "notebook" else text, recipe.sliced.differs, saved
 
 
 def _beside(path: Path, what: str) -> Path:

@@ -15,7 +15,7 @@ SUPPORTED = {
 """The settings that export supports."""
 
 NOT_NEEDED = {
-    "track_grad_norm", "track_update_ratio", "track_noise_scale", "layer_history_mb", "log_every_n_steps", "keep_runs", "limit_test_batches",
+    "track_grad_norm", "track_update_ratio", "track_noise_scale", "layer_history_mb", "log_every_n_steps", "keep_runs", "keep_start", "limit_test_batches",
     "limit_predict_batches", "checkpoint_every", "save_top_k", "monitor", "monitor_mode", "strategy", "launch", "rank_timeout",
     "preload", "enable_progress_bar",
 }  # fmt: skip

@@ -1,8 +1,8 @@
-"""Raises ExportError for combinations that a run may have and export does not support yet."""
+"""Raises NotStandAlone for combinations that a run may have and export does not support yet."""
 
 from __future__ import annotations
 
-from workbench.export.errors import ExportError
+from workbench.export.errors import NotStandAlone
 from workbench.export.inputs.collect import WITHIN
 from workbench.export.inputs.trainer import refuse_missing
 from workbench.export.program.hooks import asks
@@ -11,11 +11,11 @@ from workbench.export.supported import LENGTHS
 
 
 def refuse(r: ScriptSpec) -> None:
-    """Raise ExportError for the first feature of the run that no script supports yet."""
+    """Raise NotStandAlone for the first feature of the run that no script supports yet."""
     refuse_missing(r.lightning.asks)
     for what, there in {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r), **_metrics(r)}.items():
         if there:
-            raise ExportError(f"export does not support {what} yet.")
+            raise NotStandAlone(f"a stand-alone script does not support {what.rstrip(',')}.")
 
 
 def _metrics(r: ScriptSpec) -> dict[str, bool]:

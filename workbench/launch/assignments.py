@@ -7,13 +7,13 @@ modules.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from workbench.commands import Inbox, Stop
+from workbench.commands import Command, Inbox, Replayed, Stop
 from workbench.engine import loop
 from workbench.engine.checkpoint import lightning_file
 from workbench.engine.checkpoint.files import read_state, restoring
@@ -120,8 +120,10 @@ class FitAssignment(Assignment):
         a directory of a run, or a file of Lightning. keeps_lr: optimizers keep the rate of that file.
         """
         super().__init__(task, settings)
-        self._past, self._point, self._keeps_lr = past, point, keeps_lr
+        self._past, self.point, self._keeps_lr = past, point, keeps_lr
         self._session: Session | None = None
+        self.commands: Sequence[tuple[int, Command]] = ()
+        """Of a run that repeats another: the other's commands, each with the updates that came before it."""
 
     def data(self) -> tuple[DataSpec | None, ...]:
         return self.task.train, self.task.val
@@ -132,8 +134,10 @@ class FitAssignment(Assignment):
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         with open_session(self.task, self.settings, past=self._past) as session:
             self._session, validation = session, ValidationSchedule(session)
-            if self._point is not None:
-                self._restore(session, validation, self._point)
+            if self.point is not None:
+                self._restore(session, validation, self.point)
+            if self.commands:
+                inbox = Replayed(inbox, self.commands, lambda: session.state.step)
             inbox = session.ranks.listen(inbox)
             with session.weights.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
@@ -142,7 +146,7 @@ class FitAssignment(Assignment):
             if self.folder is not None:
                 checkpoints = CheckpointManager(session, validation, self.folder / "checkpoints", emit, emit.settle)
             try:
-                with nullcontext() if self._point is None else first_steps(session.optimizers, self._point):
+                with nullcontext() if self.point is None else first_steps(session.optimizers, self.point):
                     return Done(loop.fit(session, emit, inbox, at_epoch, validation=validation, checkpoints=checkpoints))
             finally:
                 self.updates = session.state.step

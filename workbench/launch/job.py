@@ -14,12 +14,22 @@ from operator import attrgetter
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from workbench import commands
-from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
+from workbench.commands import (
+    Change,
+    Checkpoint,
+    Command,
+    Mailbox,
+    Pause,
+    Resume,
+    Scheduled,
+    Stop,
+    Validate,
+)
 from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged, StepsDone, Validated
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import code_line, signals
 from workbench.launch.cell_context import CellContext
-from workbench.launch.terminal.progress import Progress
+from workbench.launch.terminal.progress import ProgressBar
 from workbench.runs.live_change import live_change
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import EventLog
@@ -89,7 +99,9 @@ class Work(Protocol):
     updates: int
     """How many updates it has taken."""
     settings: Settings
-    """Its settings; while the run that a fit continues has not ended, as far as they are known."""
+    """The settings of the job. A fit that continues a run gets that run's settings when its turn
+    comes; before, they are those of the call.
+    """
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status: ...
 
@@ -247,11 +259,13 @@ class Job(Generic[T]):
             raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it continues to run.")
         return self._error
 
-    def stop(self) -> None:
+    def stop(self, *, at: int | None = None) -> None:
         """End at the next update and keep the results so far. Where ranks of a pool do not end (one is suspended, say), a second call
         kills them; the run keeps its last checkpoint.
+
+        at: end after this many updates of the fit.
         """
-        self._ask(Stop())
+        self._ask(Stop() if at is None else self._at(at, Stop()), {} if at is None else {"at": at})
 
     def pause(self) -> None:
         """Wait before the next update, until `resume()`."""
@@ -270,12 +284,27 @@ class Job(Generic[T]):
         self._ask(Checkpoint())
 
     @lists_keywords(LiveKwargs)
-    def change(self, **values: Unpack[LiveKwargs]) -> None:
+    def change(self, *, at: int | None = None, **values: Unpack[LiveKwargs]) -> None:
         """Change settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`.
 
+        at: change them after this many updates of the fit: `change(lr=1e-4, at=500)`.
         Where accumulate_grad_batches was {epoch: batches}, its later epochs still take effect.
         """
-        self._ask(*self._checked_change(values))
+        command, given = self._checked_change(values)
+        if at is None:
+            self._ask(command, given)
+        else:
+            self._ask(self._at(at, command), {**given, "at": at})
+
+    def _at(self, at: int, command: Stop | Change) -> Scheduled:
+        """The command for after this many updates; raises ValueError for what is no number of them,
+        and RuntimeError for a job that has no updates.
+        """
+        if self.kind != "fit":
+            raise RuntimeError(f"at={at!r} is for fits; a {self.kind} job can only be stopped at once.")
+        if type(at) is not int or at < 0:
+            raise ValueError(f"at={at!r} should be a number of updates, 0 or more.")
+        return Scheduled(at, command)
 
     def _checked_change(self, values: Mapping[str, Any]) -> tuple[Change, dict[str, Any]]:
         """The command for these values, and the settings as they were given."""
@@ -314,7 +343,7 @@ class Job(Generic[T]):
         if not sys.stderr or (over and self._shown >= len(self.events)):
             return self._ended.wait(timeout)
         bar = self.settings.enable_progress_bar and not over
-        with Progress(self.kind, self._began or time.time(), bar=bar, shown=self._shown) as progress:
+        with ProgressBar(self.kind, self._began or time.time(), bar=bar, shown=self._shown) as progress:
             seen = 0
             until = math.inf if timeout is None else time.monotonic() + timeout
             while not (over := self._ended.wait(max(0.0, min(0.2, until - time.monotonic())))):
@@ -355,8 +384,12 @@ class Job(Generic[T]):
         """
         assert self.folder is not None
         try:
-            asked, given = self._checked_change(command.values) if isinstance(command, Change) else (command, {})
-            return self._put(asked, given, code_line.attached(self.folder.path))
+            asked = command
+            if isinstance(command, Change):
+                asked = self._checked_change(command.values)[0]
+            elif isinstance(command, Scheduled) and isinstance(command.command, Change):
+                asked = self._at(command.at, self._checked_change(command.command.values)[0])
+            return self._put(asked, commands.arguments_of(asked), code_line.attached(self.folder.path))
         except Exception as error:  # noqa: BLE001  # files may hold anything, and the thread serves other jobs, too
             self._refuse(f"a command of another process was left out: {error}")
             return None
@@ -377,7 +410,7 @@ class Job(Generic[T]):
                 self._refuse(one)
         late = [one for one in (*self._inbox.waiting(), *came) if not isinstance(one, str | Stop)]  # a Stop is carried out: the job has ended
         if late:
-            calls = [code_line.line(commands.method_of(one), one.values if isinstance(one, Change) else {}, of="job") for one in late]
+            calls = [code_line.line(commands.method_of(one), commands.arguments_of(one), of="job") for one in late]
             more = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
             self._refuse(f"{self.kind} {self.id} ended before it did what was asked: {', '.join(calls[:_NAMED])}{more}.")
         with self._refusing:

@@ -45,20 +45,24 @@ class JobFolder(NamedTuple):
 
 
 def new_job_folder(
-    root: Path, kind: str, settings: Settings, summary: ModelSummary, data: str, number: int, needed: Collection[str]
-) -> JobFolder:
+    root: Path, kind: str, settings: Settings, summary: ModelSummary, data: str, number: int, needed: Collection[str],
+    repeats: str = "",
+) -> JobFolder:  # fmt: skip
     """Make the folder of job `number` of a bench, and delete old ones of its kind, except for the `needed`. A dry run has none.
 
-    data: a description of the training data.
+    data: a description of the training data. repeats: the id of the run that it repeats, for which no run is deleted.
     """
     if settings.fast_dev_run:
         return JobFolder(f"{kind}-dev-{number}")
     try:
         id = new_id(root, kind)
-        folder = RunFolder.create(root, id, header(kind, settings, summary, data))
+        about = header(kind, settings, summary, data)
+        folder = RunFolder.create(root, id, {**about, "repeats": repeats} if repeats else about)
     except OSError as error:
         text = f"no record is kept: {root} cannot be written ({error}). The job runs all the same."
         return JobFolder(f"{kind}-{number}", None, (Message(text, "warning"),))
+    if repeats:
+        return JobFolder(id, folder)
     try:
         gone = prune(root, kind, settings.keep_runs if kind == FIT else OTHERS, needed)
     except OSError as error:
@@ -115,13 +119,18 @@ def header(kind: str, settings: Settings, summary: ModelSummary, data: str) -> d
         "seed": settings.seed,
         "threads": torch.get_num_threads(),
         TAKES: True,
-        "versions": {
-            "workbench": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "accelerate": _version("accelerate"),
-            "numpy": _version("numpy"),
-        },
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of what decides a run's numbers, for its header."""
+    return {
+        "workbench": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "accelerate": _version("accelerate"),
+        "numpy": _version("numpy"),
     }
 
 

@@ -41,11 +41,14 @@ from workbench.launch.search import scheduled_searches
 from workbench.launch.search.distributed_search import RankSearch, trials_of_ranks
 from workbench.launch.search.trial_process import trials
 from workbench.launch.start.initial_weights import InitialWeights
+from workbench.launch.start.kept_start import FitStart, keeping
+from workbench.launch.start.repeat import commands_of, history_of, inherited_of, repetition
 from workbench.launch.start.resume_plan import ResumeHistory
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.folder.files import make_folder
 from workbench.runs.folder.inherited import take_over
+from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.data.preload import preload
 from workbench.task.data.spec import DataSpec
@@ -127,17 +130,61 @@ class FitWork(BenchWork):
         scheduled_searches.check(self.settings)
         select_launcher.check(self.settings)
         early = [*self._notes, *([] if self._origin.note is None else [self._origin.note])]
-        folder = self._place.folder
         with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id, resumed=on is not None):
             training = FitAssignment(
                 self._task, self.settings if on is None else on.begun, None if on is None else on.past(), None if on is None else on.path,
                 keeps_lr=on is not None and on.keeps_lr,
             )  # fmt: skip
             past = None if on is None else on.inherited
-            begun = None if folder is None else _InitRunFolder(folder.path, self._task, past, self.settings.keep_runs)
             history = None if on is None else on.history()
+            return self._train(training, emit, inbox, early, history, past, self.settings.keep_runs)
+
+    def _train(
+        self, training: FitAssignment, emit: JobSink, inbox: Mailbox, early: list[Message], history: ResumeHistory | None,
+        past: tuple[Path, Checkpoint] | None, keep_runs: int | None,
+    ) -> Status:  # fmt: skip
+        """Run a fit from the weights that the model has now; what it starts from is kept in its folder.
+
+        history, past: of a fit that continues another. keep_runs: see `_InitRunFolder`.
+        """
+        folder = None if self._place.folder is None else self._place.folder.path
+        begun = None if folder is None else _InitRunFolder(folder, training.task, past, keep_runs)
+        with keeping(folder, training, self.settings.keep_start, early, emit):
             early += self._read_ahead(training.phase, *training.data())
             return self._run_assignment(training, emit, inbox, early, history, begun).status
+
+
+class RerunWork(FitWork):
+    """Repeats a recorded fit from the start that it kept, and says at the end whether it did."""
+
+    def __init__(self, start: FitStart, initial: InitialWeights, original: Run) -> None:
+        training = start.assignment
+        BenchWork.__init__(self, training.task, training.settings)
+        self._kept, self._start, self._original = start, initial, original
+        self._commands, self._history = commands_of(original), history_of(original)
+        self._past = None if training.point is None else inherited_of(original, training.point)
+
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
+        training, original, early = self._kept.assignment, self._original, [self._announced()]
+        training.commands = self._commands
+        if self._past is not None:
+            training.point = self._past[1].path
+        try:
+            resumed = training.point is not None
+            placed = self._start.placed(
+                None, False, early.append, fit=self._place.id, resumed=resumed
+            )
+            with placed, self._kept.process():
+                return self._train(
+                    training, emit, inbox, early, self._history, self._past, None
+                )
+        finally:
+            if self._place.folder is not None:
+                emit.settle()
+                emit(repetition(original, Run.open(self._place.folder.path)).message)
+
+    def _announced(self) -> Message:
+        return Message(f"this run repeats {self._original.id} from what it started from.", "info")
 
 
 @dataclass(frozen=True)
@@ -145,13 +192,13 @@ class _InitRunFolder:
     """Prepares the folder of a fit when RunStarted is in the record; yields messages.
 
     It saves the starting weights, or copies the checkpoints of the run that the fit continues (`past`). And it names the
-    fits that the next one deletes.
+    fits that the next one deletes (keep_runs=None: it deletes none).
     """
 
     run: Path
     task: Task
     past: tuple[Path, Checkpoint] | None
-    keep_runs: int
+    keep_runs: int | None
 
     def __call__(self) -> Iterator[Message]:
         folder = self.run / "checkpoints"
@@ -165,7 +212,8 @@ class _InitRunFolder:
                 take_over(run, folder, point)
         except OSError as error:
             yield Message(f"what the run starts from could not be saved ({error}); the run continues.", "warning")
-        yield from name_next_to_go(self.run, self.keep_runs)
+        if self.keep_runs is not None:
+            yield from name_next_to_go(self.run, self.keep_runs)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ _HEADER_SIZE = 1 << 22
 _HEADER: dict[str, tuple[type, ...]] = {
     "kind": (str,), "created": (int, float, str), "host": (str,), "boot": (str,), "pid_namespace": (str,),
     "pid": (int,), "pid_started": (int, float), "settings": (dict,), "seed": (int,), "threads": (int,), "versions": (dict,),
-    "takes_commands": (bool,), "launched": (bool,),
+    "takes_commands": (bool,), "launched": (bool,), "repeats": (str,),
 }  # fmt: skip
 """The types of the values in a `run.json`; null is allowed too."""
 _TASK: dict[str, tuple[type, ...]] = {"model": (str,), "parameters": (int,), "trainable": (int,), "device": (str,), "data": (str,)}

@@ -15,7 +15,9 @@ from typing import IO, TYPE_CHECKING, Any, Self
 import numpy as np
 
 from workbench.events import (
+    DOES_NOT_REPEAT,
     ENDED_EARLY,
+    REPEATS,
     Changed,
     Event,
     Message,
@@ -247,9 +249,20 @@ class Run(RunRecord):
     @property
     def ended_early(self) -> str:
         """Why early stopping, or the module, ended this fit before its length; "": neither did."""
+        return self._last_text(ENDED_EARLY).removeprefix(f"{ENDED_EARLY}: ").rstrip(".")
+
+    @property
+    def repeats(self) -> str:
+        """Whether this fit has the numbers of the one that it repeats (`wb.rerun`): "repeats 0004-fit: 240 of 240 losses equal",
+        or the first update that differs; "": it repeats none.
+        """
+        return self._last_text(REPEATS, DOES_NOT_REPEAT).rstrip(".")
+
+    def _last_text(self, *beginnings: str) -> str:
+        """The last message of this run, and not of one that it continues, that begins so; "": there is none."""
         resumed = max((n for n, e in enumerate(self.outline) if isinstance(e, Resumed)), default=0)
-        texts = [e.text for e in self.outline[resumed:] if isinstance(e, Message) and e.text.startswith(ENDED_EARLY)]
-        return texts[-1].removeprefix(f"{ENDED_EARLY}: ").rstrip(".") if texts else ""
+        texts = [e.text for e in self.outline[resumed:] if isinstance(e, Message) and e.text.startswith(beginnings)]
+        return texts[-1] if texts else ""
 
     @property
     def epochs(self) -> int:
@@ -416,6 +429,7 @@ class Run(RunRecord):
     def _recorded_facts(self) -> list[tuple[str, str]]:
         facts = [("found", self.answer)] if self.answer else []
         facts += [("ended early:", self.ended_early)] if self.ended_early else []
+        facts += [("", self.repeats)] if self.repeats else []
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
         known = self._metrics  # a value that is also there as `…_epoch` is written once

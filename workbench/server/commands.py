@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.commands import Change, from_line
+from workbench.commands import Change, Scheduled, from_line
 from workbench.runs.folder import control
 from workbench.runs.live_change import live_change
 from workbench.server.errors import ConflictError
@@ -26,6 +26,9 @@ def send(entry: Entry, given: Mapping[str, Any]) -> None:
         raise ConflictError(str(error)) from None
     if isinstance(command, Change):
         command = live_change(settings_of(entry), command.values)
+    elif isinstance(command, Scheduled) and isinstance(command.command, Change):
+        change = live_change(settings_of(entry), command.command.values)
+        command = Scheduled(command.at, change)
     try:
         control.send(entry.summary.path, command)
     except OSError:

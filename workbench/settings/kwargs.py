@@ -73,6 +73,7 @@ class SettingsKwargs(TypedDict, total=False):
     monitor: str | None
     monitor_mode: Literal["min", "max"] | None
     keep_runs: int
+    keep_start: int | None
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "xpu", "tpu"]
     devices: Literal["auto"] | int | str | Sequence[int]
     strategy: Literal["auto", "thread", "pool", "launch"] | str

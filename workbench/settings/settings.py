@@ -287,6 +287,14 @@ class Settings(BaseModel):
         "stay and are not counted.",
         "checkpoints", "fits", ge=1,
     )  # fmt: skip
+    keep_start: int | None = _setting(
+        200,
+        "Disk space for what a fit starts from (code, weights, data in memory, generators), from which `wb.rerun` repeats it. "
+        "A fit that starts from more keeps nothing and says so. 0: nothing is kept; None: no limit.",
+        "checkpoints",
+        "MB",
+        ge=0,
+    )
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "xpu", "tpu"] = _setting(
         "auto", "Kind of device. 'auto' takes a GPU where there is one. 'tpu' needs torch_xla.", "devices"
@@ -503,9 +511,9 @@ Settings.__signature__ = inspect.Signature(_keywords(SettingsKwargs, {name: fiel
 
 LOCAL = (
     *(name for name in Settings.model_fields if metadata_of(name).group == "devices" and name not in ("seed", "deterministic")),
-    "keep_runs", "save_top_k",
+    "keep_runs", "save_top_k", "keep_start",
 )  # fmt: skip
-"""Settings of where code runs and of what is deleted: only the bench and the call of `fit` decide them, never a
+"""Settings of where code runs, of what is kept and of what is deleted: only the bench and the call of `fit` decide them, never a
 checkpoint or a record.
 """
 

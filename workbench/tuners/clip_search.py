@@ -64,7 +64,7 @@ class ClipSearch(Drawable):
     def from_events(cls, events: Iterable[Any]) -> ClipSearch:
         """Make it from the events of a run or a record, complete or not."""
         end = last_of(events, ClipSearchEnded({}, None, (), "", "not ended"))
-        return cls(end.best, end.suggestion, tuple(np.asarray(one, np.float64) for one in end.norms), end.reason, end.ended)
+        return cls(end.best, end.suggestion, tuple(np.asarray(norms, np.float64) for norms in end.norms), end.reason, end.ended)
 
     def share_at(self, clip_val: float) -> float:
         """Return the share of the updates that this clip value would have clipped, from 0 to 1."""
@@ -103,13 +103,13 @@ class ClipRequest:
 
 def conclusion(norms: tuple[tuple[float, ...], ...], ended: str) -> ClipSearchEnded:
     """The clip value for these norms: for each optimizer, one for each update."""
-    found = [np.asarray(one, np.float64) for one in norms]
-    value = suggest_clip(*found)
+    series = [np.asarray(values, np.float64) for values in norms]
+    value = suggest_clip(*series)
     if ended == "stopped" or value is None:
         reason = "" if ended == "stopped" else f"fewer than {ENOUGH} updates have a finite gradient norm"
         return ClipSearchEnded({}, value, norms, reason, ended)
-    highest = max(stands_out(one) for one in found)
-    share = f"{rate(value)} would cut {clip_share(found, value):.0%} of {max(map(len, found))} updates"
+    highest = max(stands_out(values) for values in series)
+    share = f"{rate(value)} would cut {clip_share(series, value):.0%} of {max(map(len, series))} updates"
     if highest < STANDS_OUT:
         reason = f"no norm stands out (the largest is {highest:.1f} times those around it), so clipping would change little; {share}"
         return ClipSearchEnded({}, value, norms, reason, ended)
@@ -149,6 +149,6 @@ def _measure(session: Session, updates: int, stopped: Callable[[], bool]) -> tup
                 raise
             ended = f"training diverged: {error}"
     flushes += session.meter.flush(session.state.epoch, wait=True)
-    names = [f"grad_norm.{opt.index}" for opt in session.optimizers] if session.plan.several else ["grad_norm"]
+    names = [f"grad_norm.{opt.index}" for opt in session.optimizers] if session.plan.several_optimizers else ["grad_norm"]
     norms = tuple(tuple(float(norm) for flush in flushes for norm in flush.array(name) if np.isfinite(norm)) for name in names)
     return norms, session.ranks.broadcast_object(ended)

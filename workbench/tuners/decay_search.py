@@ -60,19 +60,19 @@ class WeightDecaySearch(Drawable):
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> WeightDecaySearch:
         """Make it from the events of a run or a record, complete or not."""
-        found = list(events)
-        trials = tuple(e for e in found if isinstance(e, DecayTrial))
-        end = last_of(found, DecaySearchEnded({}, None, "", "not ended"))
+        recorded = list(events)
+        trials = tuple(e for e in recorded if isinstance(e, DecayTrial))
+        end = last_of(recorded, DecaySearchEnded({}, None, "", "not ended"))
         return cls(end.suggestion, end.best, end.reason, trials, end.ended)
 
     def _charts(self) -> list[Chart]:
         return [decay(self.trials, self.suggestion)]
 
     def __repr__(self) -> str:
-        found = "unchanged" if self.suggestion is None else f"weight_decay={rate(self.suggestion)}"
+        answer = "unchanged" if self.suggestion is None else f"weight_decay={rate(self.suggestion)}"
         rows = [f"  {t.weight_decay:<14g}  {t.loss:>14.4g}{'  best' if t.weight_decay == self.suggestion else ''}" for t in self.trials]
         columns = [f"  {'weight_decay':<14}  {'held-out loss':>14}"] if rows else []
-        return "\n".join(map(printable, [f"WeightDecaySearch: {found} ({self.ended})", *filter(None, [self.reason and f"  {self.reason}"]), *columns, *rows]))
+        return "\n".join(map(printable, [f"WeightDecaySearch: {answer} ({self.ended})", *filter(None, [self.reason and f"  {self.reason}"]), *columns, *rows]))
 
 
 class _Run(NamedTuple):
@@ -132,9 +132,9 @@ def conclusion(trials: Sequence[DecayTrial], start: float = 0.0, planned: int | 
     start: the loss before training; losses that differ by a few hundredths of it count as equal.
     """
     present, length, ended = trials[0].weight_decay, trials[0].updates, "all values tried"
-    told = ", ".join(f"{rate(t.weight_decay)}: {number(t.loss)}" for t in sorted(trials, key=lambda t: t.weight_decay))
+    listed = ", ".join(f"{rate(t.weight_decay)}: {number(t.loss)}" for t in sorted(trials, key=lambda t: t.weight_decay))
     of = f" that stand for {planned:,}" if planned is not None and planned > length else ""
-    why = f"held-out loss after {length} updates{of} at each decay: {told}."
+    why = f"held-out loss after {length} updates{of} at each decay: {listed}."
     losses = {t.weight_decay: t.loss + stretch.LEARNED * start for t in trials if math.isfinite(t.loss) and t.loss > 0}
     if present not in losses or len(losses) < 2:
         return DecaySearchEnded({}, None, f"{why} Fewer than two losses can be compared with the present value's: it stays.", ended)
@@ -175,8 +175,8 @@ def _look(task: Task, settings: Settings, length: int) -> _Run:
 
 def _decay_of(optimizers: Sequence[OptimizerHandle]) -> float | None:
     """The weight decay of the first optimizer that has one; None without one."""
-    found = [value for opt in optimizers if (value := leading_decay(opt.optimizer)) is not None]
-    return next(filter(None, found), found[0] if found else None)
+    decays = [value for opt in optimizers if (value := leading_decay(opt.optimizer)) is not None]
+    return next(filter(None, decays), decays[0] if decays else None)
 
 
 def _loss_at(task: Task, settings: Settings, value: float, length: int, *, by_val: bool) -> float:

@@ -37,12 +37,12 @@ class Plan:
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> Plan:
         """Make it from the events of a run or a record, complete or not."""
-        found = list(events)
-        steps = tuple(e for e in found if isinstance(e, TuneStep))
+        recorded = list(events)
+        steps = tuple(e for e in recorded if isinstance(e, TuneStep))
         settings = {name: value for step in steps for name, value in step.values.items()}
         return cls(
-            settings, steps, SpeedSearch.from_events(found), BatchSizes.from_events(found), LRCurve.from_events(found),
-            ClipSearch.from_events(found),
+            settings, steps, SpeedSearch.from_events(recorded), BatchSizes.from_events(recorded), LRCurve.from_events(recorded),
+            ClipSearch.from_events(recorded),
         )  # fmt: skip
 
     def __repr__(self) -> str:

@@ -62,9 +62,9 @@ class SpeedSearch(Drawable):
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> SpeedSearch:
         """Make it from the events of a run or a record, complete or not."""
-        found = list(events)
-        trials = tuple(e for e in found if isinstance(e, SpeedTrial))
-        end = last_of(found, SpeedSearchEnded({}, "", "not ended"))
+        recorded = list(events)
+        trials = tuple(e for e in recorded if isinstance(e, SpeedTrial))
+        end = last_of(recorded, SpeedSearchEnded({}, "", "not ended"))
         return cls(end.best, end.reason, trials, end.ended)
 
     def _charts(self) -> list[Chart]:
@@ -89,7 +89,8 @@ class SpeedSearch(Drawable):
         within = "" if t.uncertainty is None else f"±{t.uncertainty:.0%}"
         waits = "" if t.waiting is None else f"{t.waiting:.0%}"
         loss = "" if t.loss is None else units.number(t.loss)
-        memory = f"  {'' if t.peak_bytes is None else units.size(t.peak_bytes):>9}" if self._measured_memory else ""
+        peak = "" if t.peak_bytes is None else units.size(t.peak_bytes)
+        memory = f"  {peak:>9}" if self._measured_memory else ""
         best = "  best" if t.values == dict(self.best) else ""
         return f"  {name:<34}  {t.updates_per_second:>10,.1f}  {within:>5}  {waits:>6}  {loss:>9}{memory}{best}"
 
@@ -124,8 +125,8 @@ class WorkersRequest:
             end = _enough_workers(trials)
             if end:
                 break
-        found, reason = best_workers(trials)
-        best = next(t for t in trials if t.values == found)
+        recommended, reason = best_workers(trials)
+        best = next(t for t in trials if t.values == recommended)
         for values in _variations(settings, best):
             if stopped():
                 return SpeedSearchEnded({}, "", "stopped")
@@ -330,8 +331,8 @@ def measured(session: Session, settings: Settings, values: Mapping[str, Any], se
     last = torch.stack(compared).double().mean().item() if compared else None
     peak = int(torch.cuda.max_memory_allocated(session.device)) if on_cuda else None
     waiting = min(1.0, sum(waits[-count:]) / total)
-    found = SpeedTrial(dict(values), count / total, spread(times[-count:], together), waiting, last, peak_bytes=peak)
-    return session.ranks.broadcast_object(found)
+    trial = SpeedTrial(dict(values), count / total, spread(times[-count:], together), waiting, last, peak_bytes=peak)
+    return session.ranks.broadcast_object(trial)
 
 
 def spread(times: Sequence[float], together: int = 1) -> float | None:

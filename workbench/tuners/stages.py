@@ -18,12 +18,12 @@ def data_of_stage(task: Task, method: str) -> DataSpec:
             raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
         return task.train
     if method == "predict":
-        found = task.predict or task.test
-        if found is None:
+        data = task.predict or task.test
+        if data is None:
             raise TaskError(
                 "there is no data to predict: give bench.predict(data), or test= when the bench is made."
             )
-        return found
+        return data
     name = {"validate": "val", "test": "test"}.get(method)
     if name is None:
         raise SettingsError(f"method={method!r}: give one of {', '.join(map(repr, METHODS))}.")

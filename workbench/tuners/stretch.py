@@ -72,10 +72,10 @@ def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
 
 def schedule_of(settings: Settings, opt: OptimizerHandle) -> str:
     """The `lr_schedule` of the next fit; for the user's own OneCycleLR or CosineAnnealingLR, the name of the matching one."""
-    parts = [part for schedule in opt.schedules for part in chain(schedule.scheduler)]
-    if any(isinstance(part, OneCycleLR) for part in parts):
+    parts = [scheduler for schedule in opt.schedules for scheduler in chain(schedule.scheduler)]
+    if any(isinstance(scheduler, OneCycleLR) for scheduler in parts):
         return "one_cycle"
-    return "cosine" if any(isinstance(part, CosineAnnealingLR) for part in parts) else settings.lr_schedule
+    return "cosine" if any(isinstance(scheduler, CosineAnnealingLR) for scheduler in parts) else settings.lr_schedule
 
 
 def shape(settings: Settings, schedule: str, length: int) -> list[float]:
@@ -83,13 +83,13 @@ def shape(settings: Settings, schedule: str, length: int) -> list[float]:
     if schedule == "constant":
         return [1.0] * length
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    made = built_in(optimizer, settings.replace(lr_schedule=schedule, warmup=0), length)
-    assert made is not None
+    scheduler = built_in(optimizer, settings.replace(lr_schedule=schedule, warmup=0), length)
+    assert scheduler is not None
     factors = []
     for _ in range(length):
         factors.append(float(optimizer.param_groups[0]["lr"]))
         optimizer.step()
-        made.step()
+        scheduler.step()
     return factors
 
 
@@ -105,13 +105,13 @@ def multiplier(opt: OptimizerHandle, only: int | None = None) -> Callable[[float
     first = base[leading_group(base)]
 
     def set_lr(lr: float) -> None:
-        for group, own in zip(optimizer.param_groups, base, strict=True):
-            put_lr(group, lr if own == first else lr * (own / first))
+        for group, base_lr in zip(optimizer.param_groups, base, strict=True):
+            put_lr(group, lr if base_lr == first else lr * (base_lr / first))
         opt.hold_lrs()
 
     def set_one(lr: float) -> None:
-        for number, (group, own) in enumerate(zip(optimizer.param_groups, base, strict=True)):
-            put_lr(group, lr if number == only else own)
+        for number, (group, base_lr) in enumerate(zip(optimizer.param_groups, base, strict=True)):
+            put_lr(group, lr if number == only else base_lr)
         opt.hold_lrs()
 
     return set_lr if only is None else set_one
@@ -166,8 +166,8 @@ def _val_loss(session: Session) -> float:
     """The val_loss of the first validation batches, for several sets the mean; inf: it is not finite, or the task reports none."""
     if not session.data.validates:
         return math.inf
-    found = validate(session, session.data.first_val(HELD_OUT), trial=True, aside=True)
-    losses = [found["val_loss"]] if "val_loss" in found else [loss for name, loss in found.items() if name.startswith("val_loss/")]
+    metrics = validate(session, session.data.first_val(HELD_OUT), trial=True, aside=True)
+    losses = [metrics["val_loss"]] if "val_loss" in metrics else [loss for name, loss in metrics.items() if name.startswith("val_loss/")]
     return sum(losses) / len(losses) if losses and all(map(math.isfinite, losses)) else math.inf
 
 
@@ -180,7 +180,7 @@ def _loss_of(session: Session, opt: OptimizerHandle, windows: Sequence[Sequence[
             forward = WindowForward(session, opt, window)
             results += [forward.run(number) for number in range(len(window))]
     session.weights.reshard()
-    own = [float(result.loss) for result in results if result is not None]
-    losses = [loss for of_rank in session.ranks.all_gather_object(own) for loss in of_rank]
-    found = sum(losses) / len(losses) if losses else math.inf
-    return found if math.isfinite(found) else math.inf
+    losses_of_rank = [float(result.loss) for result in results if result is not None]
+    losses = [loss for of_rank in session.ranks.all_gather_object(losses_of_rank) for loss in of_rank]
+    mean = sum(losses) / len(losses) if losses else math.inf
+    return mean if math.isfinite(mean) else math.inf

@@ -145,8 +145,8 @@ def last_batches(
     else:
         name = f"limit_{'val' if method == 'validate' else method}_batches"
         sets += [(spec, name) for spec in data_of_stage(task, method).sets]
-    found = (LastBatch(spec, _last_of(spec, size, getattr(limited, name))) for spec, name in sets)
-    return tuple(last for last in found if last.samples)
+    lasts = (LastBatch(spec, _last_of(spec, size, getattr(limited, name))) for spec, name in sets)
+    return tuple(last for last in lasts if last.samples)
 
 
 def _last_of(spec: DataSpec, size: int, limit: int | float) -> int:

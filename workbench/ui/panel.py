@@ -67,7 +67,9 @@ class Panel(PanelBox):
         self._replayed: dict[int, BenchEvent] = {}
         """Events drawn in `_catch_up` that may also come through the dispatcher."""
         self._on_their_way: dict[int, BenchEvent] = {}
-        """The events of `_replayed` that may come after `_CAUGHT_UP`: the last few of the jobs that were running."""
+        """The events of `_replayed` that may still come through the dispatcher after `_CAUGHT_UP`:
+        the last of running jobs.
+        """
         self.notice = Notice()
         self.controls = SettingControls(bench.settings, self._edit, self._offer_jobs)
         self._finders = Finders(bench, self._begin)
@@ -394,7 +396,11 @@ def _said_in(run: str) -> str:
 
 
 _CAUGHT_UP = SettingsSet({})
-"""Marks the end of the events that came while a panel was made."""
+"""A marker that a new panel queues as an event after it has drawn the events so far.
+
+When the panel reads it, nearly all events that were drawn and queued have been read. It then
+forgets them.
+"""
 
 
 def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:

@@ -241,6 +241,14 @@ def all_of_it(value: object) -> str:
     return f"all ({value})"
 
 
+def headless(why: str) -> str:
+    return f"This is a script on the workbench, since a stand-alone one is not possible: {why}"
+
+
+def verifying(path: str) -> str:
+    return f"Verifying {path}: its first updates run, and are compared with the run's …"
+
+
 def written(path: str) -> str:
     return f"Written: {path}"
 

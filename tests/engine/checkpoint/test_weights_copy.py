@@ -92,12 +92,12 @@ def test_a_scratch_leaves_rates_and_counts_of_steps():
         batches = session.data.train()
         train_step(session, [next(batches)])
         (opt,) = session.optimizers
-        before = opt.taken, opt.base_lr, opt.lr
+        before = opt.steps, opt.base_lr, opt.lr
         with scratch(session):
             session.optimizers.set_lr(7.0)
             train_step(session, [next(batches)])
-            assert (opt.taken, opt.lr) == (2, 7.0)
-        assert (opt.taken, opt.base_lr, opt.lr) == before
+            assert (opt.steps, opt.lr) == (2, 7.0)
+        assert (opt.steps, opt.base_lr, opt.lr) == before
 
 
 def test_the_start_of_a_fit_keeps_the_containers_that_others_hold():

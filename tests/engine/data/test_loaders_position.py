@@ -94,13 +94,13 @@ def resumed(make, epoch, taken, epochs=2, draws=True, **settings):
         for _ in range(taken):
             next(begun)
         pieces = settings.get("truncated_bptt_steps")
-        position = data.position(taken if not pieces else data.taken if taken else 0)
+        position = data.position(taken if not pieces else data.batches_read if taken else 0)
         state = rng.RandomState.capture()
         begun.close()
     with feeds(make, drawn=123, **settings) as data:
         torch.rand(100), np.random.rand(100)
         doubts = data.place(through_a_file(position))
-        again = data.position(taken if not pieces else data.taken if taken else 0)
+        again = data.position(taken if not pieces else data.batches_read if taken else 0)
         state.restore()
         found = [list(trained(data, draws)) for _ in range(1 + epochs)]
     if settings.get("num_workers"):

@@ -74,7 +74,7 @@ def epoch(data):
 
 
 def place(data, taken, cut):
-    return data.position(data.taken if cut else taken, data.begun) if taken else data.position(0)
+    return data.position(data.batches_read if cut else taken, data.begun) if taken else data.position(0)
 
 
 def goes_on(make, share, points, **settings):

@@ -155,7 +155,7 @@ def test_a_window_of_equal_batches_is_one_big_batch(tmp_path):
 
 
 def test_the_short_window_counts_in_full(tmp_path):
-    """SEMANTICS: K=4, 6 batches of constant gradient 1 gives updates [1.0, 1.0], not [1.0, 0.5]."""
+    """docs/concepts/techniques.md: K=4, 6 batches of constant gradient 1 gives updates [1.0, 1.0], not [1.0, 0.5]."""
 
     class One(torch.nn.Module):
         def __init__(self):

@@ -301,8 +301,8 @@ def begin_at(run, cut, whole, most):
     if cut.how == "kept":
         midway = [point for point in there if point.step < whole.step]
         return f"{run.id}@{midway[cut.which % len(midway)].name}" if midway else None
-    checking = read_state(there[-1].path)["checking"]
-    if run.step == whole.step and (run.status == "finished" or (run.step == most and not checking)):
+    validation_due = read_state(there[-1].path)["validation_due"]
+    if run.step == whole.step and (run.status == "finished" or (run.step == most and not validation_due)):
         return None
     return "continue" if cut.same else run.id
 

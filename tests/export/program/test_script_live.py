@@ -105,7 +105,7 @@ def test_what_no_script_carries_yet(why: str, arguments: str, before: str, tmp_p
     bench = make_bench(tmp_path, arguments, f"{before}\n\n")
     changed(bench, {3: 2})
     with pytest.raises(ExportError, match=f"accumulate_grad_batches that was changed during the run.*{why}"):
-        bench.export(tmp_path / "out" / "train.py")
+        bench.export(tmp_path / "out" / "train.py", format="script")
 
 
 def test_another_number_and_a_schedule_made_anew_is_refused(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_another_number_and_a_schedule_made_anew_is_refused(tmp_path: Path) -> N
     first = bench.fit().result()
     bench.fit(start=f"{first.id}@5", accumulate_grad_batches=3).result()
     with pytest.raises(ExportError, match="accumulate_grad_batches that was set where the run continues another one, with a schedule"):
-        bench.export(tmp_path / "out" / "train.py")
+        bench.export(tmp_path / "out" / "train.py", format="script")

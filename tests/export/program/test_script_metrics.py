@@ -97,5 +97,5 @@ def test_an_update_that_takes_a_pair_is_refused(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"model, metrics={{'n': N()}}, {COMMON}", own)
     bench.fit().result()
     with pytest.raises(ExportError, match=r"metrics\['n'\] whose update takes one pair"):
-        bench.export(tmp_path / "train.py")
+        bench.export(tmp_path / "train.py", format="script")
     bench.close()

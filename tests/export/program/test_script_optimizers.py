@@ -92,7 +92,7 @@ def test_a_model_that_came_compiled(made: str, runner: Runner, tmp_path: Path) -
         check(Within(bench.model._orig_mod), run, runner.run(script))
         bench.fit(compile=False).result()
         with pytest.raises(ExportError, match="compile=False of a model that came compiled"):
-            bench.export(tmp_path / "out" / "other.py")
+            bench.export(tmp_path / "out" / "other.py", format="script")
 
 
 class Within:

@@ -121,10 +121,10 @@ HEARS = (
 )
 ALONE = "train=(x, y), max_epochs=1, accelerator='cpu'"
 REFUSED = {
-    "a run of 2 processes in which the optimizer evaluates the loss again yet": (
+    "a run of 2 processes in which the optimizer evaluates the loss again": (
         f"model, {ALONE}, loss=F.cross_entropy, optimizer=torch.optim.LBFGS", "",
     ),
-    r"a run of 2 processes in which the model overrides hooks within an update \(on_before_optimizer_step\) yet": (f"Own(), {ALONE}", HEARS),
+    r"a run of 2 processes in which the model overrides hooks within an update \(on_before_optimizer_step\)": (f"Own(), {ALONE}", HEARS),
 }  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def test_what_only_one_process_repeats(match: str, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, *REFUSED[match])
     run = of_two(bench.fit().result())
     with pytest.raises(ExportError, match=match):
-        bench.export(tmp_path / "train.py", run=run)
+        bench.export(tmp_path / "train.py", run=run, format="script")
     assert not (tmp_path / "train.py").exists()
 
 

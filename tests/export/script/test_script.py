@@ -395,7 +395,7 @@ def test_validation_batches_of_another_form_are_refused(train: str, val: str, ex
     with make_bench(tmp_path, f"model, train={train}, val={val}, loss=F.cross_entropy, max_steps=2, batch_size=10", BY_NAME) as bench:
         bench.fit().result()
         with pytest.raises(ExportError, match=expected):
-            bench.export(tmp_path / "train.py")
+            bench.export(tmp_path / "train.py", format="script")
         bench.fit(limit_val_batches=0).result()
         bench.export(tmp_path / "train.py")
 
@@ -408,4 +408,4 @@ def test_a_loss_that_returns_a_weight_in_training_alone_is_refused(tmp_path: Pat
     with make_bench(tmp_path, "model, train=(x, y), val=(x, y), loss=Loss(), max_steps=2", own) as bench:
         bench.fit().result()
         with pytest.raises(ExportError, match="a dict with loss and weight in training and a tensor in evaluation mode"):
-            bench.export(tmp_path / "train.py")
+            bench.export(tmp_path / "train.py", format="script")

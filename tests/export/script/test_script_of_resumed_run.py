@@ -130,7 +130,7 @@ def test_what_was_edited_and_no_script_replays(match: str, tmp_path: Path) -> No
     bench.fit(max_epochs=1).result()
     bench.fit(start="continue", max_epochs=2, **edits).result()
     with pytest.raises(ExportError, match=match):
-        bench.export(tmp_path / "train.py")
+        bench.export(tmp_path / "train.py", format="script")
     assert not (tmp_path / "train.py").exists()
 
 
@@ -162,4 +162,4 @@ def test_hooks_that_were_called_again(tmp_path: Path) -> None:
     bench.fit(max_epochs=1).result()
     bench.fit(start="continue", max_epochs=2).result()
     with pytest.raises(ExportError, match="on_train_start, called again where the run continues"):
-        bench.export(tmp_path / "train.py")
+        bench.export(tmp_path / "train.py", format="script")

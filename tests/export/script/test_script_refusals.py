@@ -1,4 +1,4 @@
-"""What export does not support is refused by name, and nothing is written."""
+"""What a stand-alone script does not support is refused by name; a headless one has it. What no code makes is refused by both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import workbench as wb
 from tests.export.export_running import PRELUDE, execute, make_bench
 from workbench.engine import loop
 from workbench.export import read_run
-from workbench.export.errors import ExportError
+from workbench.export.errors import ExportError, NotStandAlone
+from workbench.export.file_format import Format
 from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SUPPORTED
 from workbench.settings import Settings, metadata_of
 
@@ -18,18 +19,17 @@ PAIR = "model, train=(x, y), loss=F.cross_entropy"
 OLD = '"""An older export.\n\nWritten by Tuning Workbench 0.0.\n"""\n'
 
 
-def refused(bench: wb.Workbench, folder: Path, match: str, run: str | None = None) -> None:
+def refused(bench: wb.Workbench, folder: Path, match: str, run: str | None = None, format: Format | None = None) -> None:
     """Exporting says why not, and leaves what was there."""
     folder.mkdir(exist_ok=True)
     there = folder / "train.py"
     there.write_text(OLD)
     with pytest.raises(ExportError, match=match):
-        bench.export(there, run=run)
+        bench.export(there, run=run, format=format)
     with pytest.raises(ExportError, match=match):
-        bench.export(folder / "new" / "train.py", run=run)
+        bench.export(folder / "new" / "train.py", run=run, format=format)
     assert list(folder.iterdir()) == [there]
     assert there.read_text() == OLD
-    bench.close()
 
 
 def test_every_setting_is_carried_or_not_needed_or_refused() -> None:
@@ -66,7 +66,7 @@ CASES = {
         f"{PAIR}, val={{'a': torch.utils.data.TensorDataset(x, y), 'b': torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y))}}, max_epochs=1", "",
     ),
     r"the sets of val \(a, b\) are no data sets with samples by number": (f"{PAIR}, val={{'a': wb.batches([(x, y)]), 'b': wb.batches([(x, y)])}}, max_epochs=1", ""),
-    r"val_check_interval='00:00:00:01', a time yet": (f"{PAIR}, val=(x, y), max_epochs=1, val_check_interval='00:00:00:01'", ""),
+    r"val_check_interval='00:00:00:01', a time": (f"{PAIR}, val=(x, y), max_epochs=1, val_check_interval='00:00:00:01'", ""),
     r"a parameter group for each part": (f"{PAIR}, max_epochs=1, optimizer={{'': torch.optim.SGD}}", ""),
     r"gradient_clip_val with sparse gradients": (
         "Words(), train=(x.long().abs() % 4, y), loss=F.cross_entropy, optimizer=torch.optim.SGD, max_epochs=1, gradient_clip_val=1.0",
@@ -74,21 +74,21 @@ CASES = {
         "        self.weight = nn.Parameter(torch.randn(4, 4))\n\n    def forward(self, x):\n"
         "        return self.head(F.embedding(x, self.weight, sparse=True).mean(1))\n",
     ),
-    r"on_nonfinite='skip' with an optimizer that evaluates the loss again yet": (
+    r"on_nonfinite='skip' with an optimizer that evaluates the loss again": (
         f"{PAIR}, max_epochs=1, on_nonfinite='skip', optimizer=torch.optim.LBFGS", "",
     ),
-    r"batch normalisation, where a run on data without a length ends or is checked within an epoch yet": (
+    r"batch normalisation, where a run on data without a length ends or is checked within an epoch": (
         "model, train=Endless(), loss=F.cross_entropy, max_steps=3, weight_averaging='ema'",
         "class Endless(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        while True:\n            yield x[0], y[0]\n",
     ),
-    r"lr_schedule or warmup with an optimizer that never has its turn yet": (
+    r"lr_schedule or warmup with an optimizer that never has its turn": (
         "Turns(), train=(x, y), max_steps=2, warmup=1",
         "class Turns(Net):\n    def training_step(self, batch, batch_idx, optimizer_idx):\n"
         "        return F.cross_entropy(self(batch[0]), batch[1])\n\n    def configure_optimizers(self):\n"
         "        parts = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.body, self.head)]\n"
         "        return tuple({'optimizer': one, 'frequency': 2} for one in parts)\n",
     ),
-    r"evaluates the loss again with batches that are left out yet": (
+    r"evaluates the loss again with batches that are left out": (
         f"{PAIR.replace('F.cross_entropy', 'sometimes')}, max_epochs=1, optimizer=torch.optim.LBFGS",
         "def sometimes(output, target):\n    return None if len(output) < 9 else F.cross_entropy(output, target)\n",
     ),
@@ -101,10 +101,15 @@ CASES = {
 
 
 @pytest.mark.parametrize("match", CASES)
-def test_what_cannot_be_carried(match: str, tmp_path: Path) -> None:
+def test_what_only_a_headless_script_carries(match: str, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, *CASES[match])
     bench.fit().result()
-    refused(bench, tmp_path / "out", match)
+    refused(bench, tmp_path / "out", match, format="script")
+    with pytest.warns(UserWarning, match=f"headless script.*{match}"):
+        text = bench.export(tmp_path / "train.py").read_text()
+    assert " = wb.Workbench(\n" in text
+    assert ".load(Path(__file__)" in text
+    bench.close()
 
 
 def test_runs_that_cannot_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,16 +134,19 @@ def test_runs_that_cannot_be_repeated(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_trial_run(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1, fast_dev_run=1")
     run = bench.fit().result()
-    with pytest.raises(ExportError, match="no script repeats a run with fast_dev_run=1: it was a dry run"):
-        bench.export(tmp_path / "train.py", run=run)
+    with pytest.raises(NotStandAlone, match="no script repeats a run with fast_dev_run=1: it was a dry run"):
+        bench.export(tmp_path / "train.py", run=run, format="script")
     assert not (tmp_path / "train.py").exists()
+    assert "fast_dev_run=1" in bench.script(run, format="workbench")
+    bench.close()
 
 
 def test_a_setting_without_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1, weight_decay=0.5")
     bench.fit().result()
     monkeypatch.setattr(read_run, "SUPPORTED", SUPPORTED - {"weight_decay"})
-    refused(bench, tmp_path / "out", r"does not support weight_decay=0\.5 yet")
+    refused(bench, tmp_path / "out", r"does not support weight_decay=0\.5", format="script")
+    bench.close()
 
 
 def test_a_name_that_no_code_makes(tmp_path: Path) -> None:

@@ -83,21 +83,9 @@ REPEATED = {
     "by a variable of a function that had ended": f"{MADE}def make(scale):\n    def train():\n        model.scale = scale\n        return bench.fit().result()\n    return train\nrun = make(3.0)()",
     "in a loop, what each turn does alike": f"{MADE}for scale in (2.0, 3.0):\n    print(scale)\n    run = bench.fit().result()",
 }
-LEFT_OUT = r" changed `model` before the fit, besides what it did with the workbench, and a script does not have that statement\. Write the change in a statement of its own"
-GROWS = f"{MADE}def train(b):\n    b.model.scale += 1.0\n    return b.fit().result()\n"
 SCALED = "import contextlib\n@contextlib.contextmanager\ndef scaled(net, scale):\n    net.scale = scale\n    yield\n"
 EVALUATED = "cannot be in a script: it is part of the statement with the Workbench call or the fit"
 REFUSED = {
-    "an earlier call": (f"{GROWS}train(bench)\nrun = train(bench)", rf"`train\(bench\)` \(user.py, line \d+\){LEFT_OUT}"),
-    "earlier calls in an expression": (f"{GROWS}runs = [train(bench) for _ in range(2)]\nrun = runs[-1]", rf"`train\(bench\)` .*{LEFT_OUT}|`runs = .*{LEFT_OUT}"),
-    "a function that is handed on": (f"{GROWS}list(map(train, [bench]))\nrun = train(bench)", rf"`list\(map\(train, \[bench\]\)\)` .*{LEFT_OUT}"),
-    "an earlier call by another name": (f"import functools\n{GROWS}go = functools.partial(train, bench)\ngo()\nrun = go()", rf"`go\(\)` .*{LEFT_OUT}"),
-    "an earlier call from a table": (f"{GROWS}by = {{'a': train}}\nby['a'](bench)\nrun = by['a'](bench)", rf"`by\['a'\]\(bench\)` .*{LEFT_OUT}"),
-    "a hook that a call left": (
-        f"{MADE}def train(k):\n    bench.model.body.register_forward_hook(lambda m, i, o: o * k)\n    return bench.fit().result()\ntrain(2.0)\nrun = train(3.0)",
-        rf"`train\(2.0\)` .*{LEFT_OUT}",
-    ),
-    "a function that is given the bench": (f"{MADE}def double(b):\n    b.model.scale *= 2\ndef train(b):\n    double(b)\n    return b.fit().result()\nrun = train(bench)", rf"`double\(b\)` .*{LEFT_OUT}"),
     "in an if after a fit": (f"{MADE}run = bench.fit().result()\nif run.step > 2:\n    model.scale = 3.0\nrun = bench.fit().result()", r"`model` is changed by `if run.step > 2:` .* with a value from the workbench"),
     "in a for over a fit": (f"{MADE}for run in [bench.fit().result()]:\n    model.scale = 3.0\nrun = bench.fit().result()", r"`model` is changed by `for run in .* with a value from the workbench"),
     "by a with around the fit": (f"{SCALED}{MADE}with scaled(model, 4.0):\n    run = bench.fit().result()", rf"`with scaled\(model, 4.0\):` .* {EVALUATED}"),
@@ -106,15 +94,10 @@ REFUSED = {
         f"{SCALED}model = Net()\nwith scaled(model, 4.0):\n    bench = wb.Workbench(model, {HOW})\n    run = bench.fit().result()", rf"`with scaled\(model, 4.0\):` .* {EVALUATED}",
     ),
     "by the test of an if": (f"{MADE}def ready():\n    model.scale = 3.0\n    return True\nif ready():\n    run = bench.fit().result()", rf"`if ready\(\):` .* {EVALUATED}"),
-    "before the dot of the fit": (f"{MADE}def scaled(b):\n    b.model.scale = 3.0\n    return b\nrun = scaled(bench).fit().result()", rf"`scaled\(bench\)` .*{LEFT_OUT}"),
     "in a lambda": (f"{MADE}go = lambda s: (setattr(bench.model, 'scale', s), bench.fit().result())[1]\nrun = go(3.0)", r"`setattr\(bench.model, 'scale', s\)` .* changed the model after the Workbench was made"),
     "a bench in a list": (
         f"benches = [wb.Workbench(Net(), {HOW}), wb.Workbench(Net(), {HOW})]\nbenches[1].model.scale = 3.0\nrun = benches[1].fit().result()\nbench = benches[1]",
         r"`benches\[1\].model.scale = 3.0` .* changed the model after the Workbench was made",
-    ),
-    "benches in a loop": (
-        f"benches = [wb.Workbench(Net(), {HOW})]\nfor b in benches:\n    b.model.scale = 3.0\nb = None\nrun = benches[0].fit().result()\nbench = benches[0]",
-        r"`for b in benches:` .* changed the model before the fit",
     ),
     "a variable of the function around": (
         f"def outer():\n    scale = 1.0\n    model = Net()\n    bench = wb.Workbench(model, {HOW})\n    def up():\n        nonlocal scale\n        scale += 2.0\n"

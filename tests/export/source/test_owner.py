@@ -179,13 +179,7 @@ own.model.scale = 2.0
 run = own.bench.fit().result()
 """,
 }
-LEFT_OUT = r" changed `own.model` before the fit, besides what it did with the workbench, and a script does not have that statement"
 REFUSED = {
-    "an earlier call of the method": (f"{GROWS}own = Experiment(5)\nown.train()\nrun = own.train()", rf"`own.train\(\)` \(user.py, line \d+\){LEFT_OUT}"),
-    "an earlier call in a method": (
-        f"{GROWS.rstrip()}\n\n    def run_all(self):\n        self.train()\n        return self.train()\n\n\nown = Experiment(5)\nrun = own.run_all()",
-        rf"`own.train\(\)` .*{LEFT_OUT}",
-    ),
     "before the dot of the method": (
         f"{CLASS.rstrip()}\n\n    def scaled(self, scale):\n        self.model.scale = scale\n        return self\n\n\nown = Experiment(5)\nrun = own.scaled(4.0).train()",
         r"`own.scaled\(4.0\)` .* cannot be in a script: it is part of the statement with the Workbench call or the fit",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -742,16 +740,6 @@ def test_data_drawn_without_a_seed_are_noted(cells: list[str], noted: str | None
     assert noted is None or noted in differs[0]
 
 
-CHANGED_FOLDER = "get_ipython = lambda: type('Shell', (), {'run_line_magic': lambda *_: None})()\nget_ipython().run_line_magic('cd', 'sub')"
-
-
-@pytest.mark.parametrize(("folder", "noted"), [(CHANGED_FOLDER, True), (CHANGED_FOLDER.replace("'cd'", "'who'"), False)])
-def test_a_magic_that_changed_the_folder_is_noted(folder: str, noted: bool) -> None:
-    differs = slice_cells(WB, folder, "x = [1]", "bench = wb.Workbench(x)").sliced.differs
-    assert len(differs) == noted
-    assert all(note.startswith("`%cd sub` (In [2], line 2) changed the folder") and "os.chdir" in note for note in differs)
-
-
 @pytest.mark.parametrize(
     ("code", "noted"),
     [
@@ -769,63 +757,6 @@ def test_torchscript_is_noted(code: str, noted: str | None, monkeypatch: pytest.
     differs = slice_cells(WB + "import torch", code, "bench = wb.Workbench([1], loss=lambda o, t: act(o))").sliced.differs
     assert len(differs) == (noted is not None)
     assert all(note.startswith(f"{noted} uses TorchScript") and "beside" not in note for note in differs)
-
-
-FILES = WB + "import json, os\nimport numpy as np\nimport torch\nfrom pathlib import Path\nROOT = './data'\nPATH = Path(ROOT) / 'x.pt'"
-
-
-@pytest.mark.parametrize(
-    ("write", "read", "name"),
-    [
-        ("torch.save([1], 'data.pt')", "x = torch.load('data.pt')", "data.pt"),
-        ("torch.save([1], PATH)", "x = torch.load(f'{ROOT}/x.pt') if False else torch.load(PATH)", "data/x.pt"),
-        ("torch.save([1], f=os.path.join(ROOT, 'x.pt'))", "x = torch.load(PATH)", "data/x.pt"),
-        ("with open('x.json', mode='w') as file:\n    json.dump([1], file)", "x = json.load(open('x.json'))", "x.json"),
-        ("Path('x.json').write_text('[1]')", "x = json.loads(Path('x.json').read_text())", "x.json"),
-        ("np.save('x.npy', np.ones(3))", "x = np.load('x.npy')", "x.npy"),
-        ("with Path('x.json').open('w') as file:\n    json.dump([1], file)", "x = json.loads(Path('x.json').read_text())", "x.json"),
-        ("torch.save([1], f'{ROOT}/x.pt')", "x = torch.load(ROOT + '/x.pt')", "data/x.pt"),
-        ("def write():\n    torch.save([1], PATH)\nwrite()", "def read():\n    return torch.load(PATH)\nx = read()", "data/x.pt"),
-        ("def write(*, path='data/x.pt'):\n    torch.save([1], path)\nwrite()", "x = torch.load(PATH)", "data/x.pt"),
-        ("def write(x, y, path='data/x.pt'):\n    torch.save(x, path)\nboth = 1, 2\nwrite(*both)", "x = torch.load(PATH)", "data/x.pt"),
-        ("def write(where, name='x'):\n    torch.save([1], f'{where}/{name}.pt')\nwrite(ROOT)", "x = torch.load(PATH)", "data/x.pt"),
-        (
-            "def put(path):\n    path.write_text('[1]')\ndef write(folder, *, name):\n    put(folder / name)\nwrite(Path(ROOT), name='x.json')",
-            "class Rows:\n    def __init__(self):\n        self.rows = json.loads(Path('data/x.json').read_text())\nx = Rows().rows", "data/x.json",
-        ),
-    ],
-)
-def test_files_that_a_cell_wrote_are_noted(write: str, read: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "data").mkdir()
-    monkeypatch.chdir(tmp_path)
-    (note,) = slice_cells(FILES, write, read, "bench = wb.Workbench([1], train=x)").sliced.differs
-    assert f"wrote {name}, which the script reads" in note
-
-
-@pytest.mark.parametrize("path", ["os.path.join(folder, 'x.pt')", "f'{folder}/x.pt'", "name"])
-def test_a_file_whose_path_only_the_run_knew_is_noted(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    made = "import tempfile\nfolder = tempfile.mkdtemp()\nname = tempfile.mktemp()"
-    site = run_cells(FILES, made, f"torch.save([1], {path})", f"x = torch.load({path})", "bench = wb.Workbench([1], train=x)")
-    (note,) = slice_call(site).differs
-    assert f"wrote `{path}`, which the script reads" in note
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "y = torch.load('data/x.pt')", "torch.save([1], 'other.pt')", "print('data/x.pt')", "torch.save(x[:1], 'sample.pt')",
-        "torch.save([1], f'{ROOT}/stats.pt')", "torch.save([1], Path(ROOT) / 'stats.pt')", "np.save('y.npy', x)",
-        "def write(name):\n    torch.save([1], name)\nwrite(input if False else 'other.pt')", "def write(name='data/x.pt'):\n    torch.save([1], name)\nwrite('y.pt')",
-        "def write(name):\n    if name == 'a.pt':\n        write(f'b{name}')\n    torch.save([1], name)\nwrite('a.pt')",
-        "with open('log.json', 'w') as file:\n    json.dump({'data': 'data/x.pt', 'n': len(x)}, file)",
-    ],
-)  # fmt: skip
-def test_files_that_the_script_does_not_read_are_not_noted(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "data").mkdir()
-    monkeypatch.chdir(tmp_path)
-    torch.save([1], "data/x.pt")
-    assert slice_cells(FILES, "x = torch.load('data/x.pt')", cell, "bench = wb.Workbench([1], train=x)").sliced.differs == ()
 
 
 def test_literals_are_bounded() -> None:

@@ -25,7 +25,7 @@ from workbench.events import (
     Validated,
 )
 from workbench.launch.search import scheduled_searches
-from workbench.launch.terminal.progress import Progress
+from workbench.launch.terminal.progress import ProgressBar
 from workbench.launch.thread import JobRunner
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
@@ -417,7 +417,7 @@ def test_run_and_progress_are_a_fits(tmp_path, capsys):
     assert any("loss" in str(chart.title).lower() for chart in run.charts())
     assert run.plot("loss") is not None
     assert "fit" in capsys.readouterr().err
-    with Progress("fit", 0.0) as bar:
+    with ProgressBar("fit", 0.0) as bar:
         shown = []
         for n, _event in enumerate(job.events[:-1], 1):
             bar.show(job.events[:n], n - 1)

@@ -21,7 +21,7 @@ from workbench.events import (
     pack,
 )
 from workbench.launch.terminal import progress
-from workbench.launch.terminal.progress import Progress
+from workbench.launch.terminal.progress import ProgressBar
 
 NOW = 1_000_000.0
 
@@ -38,7 +38,7 @@ def line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setenv("COLUMNS", "300")
 
     def draw(*events: Event) -> str:
-        with Progress("fit", NOW) as bar:
+        with ProgressBar("fit", NOW) as bar:
             assert bar.show(events, 0) == len(events)
             bar._bar._time = lambda: NOW
             return str(bar._bar)

@@ -397,7 +397,7 @@ def test_what_is_refused(tmp_path: Any) -> None:
                 call(callbacks=[Does()])
         run = bench.fit().result()
         with pytest.raises(wb.ExportError, match=r"callbacks with hooks \(Counts\): write what they do in the module's own hooks"):
-            bench.script(run)
+            bench.script(run, format="script")
 
 
 # ---- several ranks ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Modules that do a part of the update their own way: the same calls, counters and weights as under Lightning.
 
 What differs, and is meant to:
-- `on_train_batch_start` returning -1 ends the epoch, which is still validated (SEMANTICS.md); Lightning 2 leaves that out.
+- `on_train_batch_start` returning -1 ends the epoch, which is still validated (docs/concepts/techniques.md); Lightning 2 leaves that out.
 - A batch whose `training_step` returns None makes no update; Lightning steps with no gradients, and counts that.
 - An epoch that is cut short by `should_stop` is an epoch all the same: its schedules step.
 - A module that optimises manually: every batch is an update, so `global_step` counts batches, in Lightning the steps of all

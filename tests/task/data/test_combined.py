@@ -130,7 +130,7 @@ def test_export_refuses_them_by_name(tmp_path):
     with wb.Workbench(Pairs(), train=both, root=tmp_path, accelerator="cpu", max_steps=1, limit_val_batches=0) as made:
         made.fit().result()
         with pytest.raises(wb.ExportError, match="train has several loaders side by side"):
-            made.script()
+            made.script(format="script")
 
 
 def test_a_plain_loss_needs_pairs(tmp_path):

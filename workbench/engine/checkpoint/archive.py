@@ -36,7 +36,7 @@ def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
     if header.count(b'"dtype"') > _TENSORS:
         raise NotReadError(f"it has more than {_TENSORS} tensors")
     try:
-        tensors = {name: one["shape"] for name, one in json.loads(header).items() if name != "__metadata__"}
+        tensors = {name: tensor["shape"] for name, tensor in json.loads(header).items() if name != "__metadata__"}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise NotReadError("its header is none") from error
     if not all(type(shape) is list and all(type(size) is int and 0 <= size < 1 << 60 for size in shape) for shape in tensors.values()):
@@ -71,13 +71,13 @@ def _check_pickle(data: bytes, size: int) -> None:
 
 def _directory_size(end: bytes) -> int:
     """The bytes of the list of contents, by the last bytes of an archive."""
-    place = end.rfind(b"PK\5\6")
-    if place < 0 or place + 16 > len(end):
+    start = end.rfind(b"PK\5\6")
+    if start < 0 or start + 16 > len(end):
         raise NotReadError("torch.save has not written it, or it is incomplete")
-    large = end.rfind(b"PK\6\6", 0, place)
+    large = end.rfind(b"PK\6\6", 0, start)
     if large >= 0 and large + 48 <= len(end):
-        return max(int(struct.unpack_from("<Q", end, large + 40)[0]), int(struct.unpack_from("<I", end, place + 12)[0]) % 0xFFFFFFFF)
-    return int(struct.unpack_from("<I", end, place + 12)[0])
+        return max(int(struct.unpack_from("<Q", end, large + 40)[0]), int(struct.unpack_from("<I", end, start + 12)[0]) % 0xFFFFFFFF)
+    return int(struct.unpack_from("<I", end, start + 12)[0])
 
 
 def check_memory(path: Path) -> None:

@@ -40,7 +40,7 @@ from workbench.values import shown
 
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "left_out", "world"), (int,)),
-    **dict.fromkeys(("mid_epoch", "checking"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)), "samples": (int, type(None)),
+    **dict.fromkeys(("mid_epoch", "validation_due"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)), "samples": (int, type(None)),
     **dict.fromkeys(("settings", "held", "checks", "length", "metrics", "clip_next"), (dict,)), "optimizers": (list,),
 }  # fmt: skip
 """The types of the entries of a fit's state. They are checked at once, since a wrong type would raise an error deep inside the fit, or never."""
@@ -115,23 +115,25 @@ class Expected:
     def __init__(self, model: Modules) -> None:
         self._modules = _by_prefix(model)
         self._whose = type(next(iter(self._modules.values()))).__name__
-        self._parts = {prefix: tensors_of({prefix: part}) for prefix, part in self._modules.items()}
-        self.tensors = {name: value for part in self._parts.values() for name, value in part.items()}
+        self._parts = {
+            prefix: tensors_of({prefix: module}) for prefix, module in self._modules.items()
+        }
+        self.tensors = {name: value for tensors in self._parts.values() for name, value in tensors.items()}
         self._ties = _ties(self.tensors)
 
     def mismatch(self, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
         """Describe the first difference, as `mismatch` does; None: they fit."""
         known = [prefix for prefix in self._modules if any(name.startswith(prefix) for name in tensors)] or list(self._modules)
-        there = {name: value for prefix in known for name, value in self._parts[prefix].items()}
+        expected = {name: value for prefix in known for name, value in self._parts[prefix].items()}
         free = {name for name, *_ in _buffers({prefix: self._modules[prefix] for prefix in known})} if grown else set()
         for name, value in tensors.items():
             if name in free:
                 continue
-            if name not in there:
+            if name not in expected:
                 return f"they have {name!r}, which {self._whose} does not have"
-            if value.shape != there[name].shape:
-                return f"{name!r} has shape {tuple(value.shape)} there and {tuple(there[name].shape)} here"
-        for name in there:
+            if value.shape != expected[name].shape:
+                return f"{name!r} has shape {tuple(value.shape)} there and {tuple(expected[name].shape)} here"
+        for name in expected:
             if name not in free and not any(other in tensors for other in self._ties[name]):
                 return f"{self._whose} has {name!r}, which they do not have"
         return None
@@ -143,17 +145,17 @@ def load_tensors(modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping
     """
     model, *others = _by_prefix(modules).items()
     _fill(model[1], tensors, extra)
-    for prefix, part in others:
-        _fill(part, {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}, None)
+    for prefix, module in others:
+        _fill(module, {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}, None)
 
 
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None) -> None:
-    for name, part, attribute in _buffers(model):
-        value, own = tensors.get(name), part._buffers[attribute]
-        if value is not None and (own is None or own.shape != value.shape):
-            part._buffers[attribute] = value.to(_device(model) if own is None else own.device, copy=True)
-        elif value is not None and own is not None and expanded(own):  # load_state_dict cannot write into an expanded tensor
-            part._buffers[attribute] = own.clone()
+    for name, module, attribute in _buffers(model):
+        value, buffer = tensors.get(name), module._buffers[attribute]
+        if value is not None and (buffer is None or buffer.shape != value.shape):
+            module._buffers[attribute] = value.to(_device(model) if buffer is None else buffer.device, copy=True)
+        elif value is not None and buffer is not None and expanded(buffer):  # load_state_dict cannot write into an expanded tensor
+            module._buffers[attribute] = buffer.clone()
     whole = dict(tensors)
     for name, others in _ties(tensors_of(model)).items():
         tied = [tensors[other] for other in others if other in tensors]
@@ -174,9 +176,9 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, A
 def _buffers(modules: Modules) -> Iterator[tuple[str, nn.Module, str]]:
     """The buffers by name, with their modules; those without a value too."""
     for prefix, module in _by_prefix(modules).items():
-        for path, part in module.named_modules(remove_duplicate=False):
-            for name in part._buffers:
-                yield prefix + own_name(f"{path}.{name}" if path else name), part, name
+        for path, submodule in module.named_modules(remove_duplicate=False):
+            for name in submodule._buffers:
+                yield prefix + own_name(f"{path}.{name}" if path else name), submodule, name
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -201,8 +203,8 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
                 with (aside / "state.pt").open("wb") as file:
                     torch.save(state, file)
             (aside / "info.json").write_text(json.dumps({**info, "format": FORMAT}), encoding="utf-8")
-            for part in aside.iterdir():
-                to_disk(part)
+            for file_written in aside.iterdir():
+                to_disk(file_written)
             to_disk(aside)
             _put(aside, folder / name)
             to_disk(folder)
@@ -275,9 +277,9 @@ def _check_types(file: Path, state: dict[str, Any]) -> None:
         counted = type(value) is int and not 0 <= value <= LARGEST
         if type(value) not in kinds or counted or (type(value) is float and not math.isfinite(value)):
             raise _unreadable(file, f"its {name} is {shown(value)}")
-        for part, types in _PARTS.get(name, {}).items():
-            if type(value.get(part, file)) not in types:
-                raise _unreadable(file, f"its {name} has {shown(value[part]) if part in value else 'nothing'} as {part}")
+        for entry, types in _PARTS.get(name, {}).items():
+            if type(value.get(entry, file)) not in types:
+                raise _unreadable(file, f"its {name} has {shown(value[entry]) if entry in value else 'nothing'} as {entry}")
 
 
 def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
@@ -357,14 +359,16 @@ def opened(file: Path) -> Iterator[Path]:
             for path in folders:
                 folder = stack.enter_context(Folder.opened(path, folder))
             assert folder is not None
-            found = stack.enter_context(folder.path_of(file.name))
+            opened_path = stack.enter_context(folder.path_of(file.name))
         except (FileNotFoundError, PermissionError) as error:
             raise type(error)(error.errno, error.strerror, str(file)) from None
         except (OSError, ValueError) as error:
             link = next((path for path in (*folders, file) if path.is_symlink()), None)
-            what = "it is not a regular file" if link is None else f"{'it' if link == file else link} is a link, and links are not followed"
-            raise _unreadable(file, what) from error
-        yield found
+            if link is None:
+                raise _unreadable(file, "it is not a regular file") from error
+            name = "it" if link == file else link
+            raise _unreadable(file, f"{name} is a link, and links are not followed") from error
+        yield opened_path
 
 
 def _unreadable(file: Path, why: str) -> RuntimeError:
@@ -417,10 +421,10 @@ def _in_words(name: str) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, ValueError, KeyError) as error:  # ValueError, KeyError: also for a kind of tensor that safetensors lacks
-        found = re.search(r" \(os error (\d+)\)", str(error))
-        if found is not None:
-            said = str(error)[: found.start()].rpartition("\n")[2]
-            raise OSError(int(found[1]), f"{said}, writing {name}") from error
+        code = re.search(r" \(os error (\d+)\)", str(error))
+        if code is not None:
+            said = str(error)[: code.start()].rpartition("\n")[2]
+            raise OSError(int(code[1]), f"{said}, writing {name}") from error
         raise OSError(f"{name} could not be written: {error}") from error
     except RuntimeError as error:  # torch.save's error for a file that ended too early
         if isinstance(error.__context__, OSError):
@@ -451,14 +455,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """For each name, the names of the same memory with the same layout, itself included."""
     groups: dict[tuple[Any, ...], list[str]] = {}
-    found = {}
+    ties = {}
     for name, tensor in tensors.items():
         # Tensors without elements share no memory, and those without storage have no address.
         tells = tensor.layout is torch.strided and tensor.numel()
         where = (tensor.device, _address(tensor), tensor.shape, tensor.stride(), tensor.dtype) if tells else (name,)
-        found[name] = groups.setdefault(where, [])
-        found[name].append(name)
-    return found
+        ties[name] = groups.setdefault(where, [])
+        ties[name].append(name)
+    return ties
 
 
 def _address(tensor: Tensor) -> int:

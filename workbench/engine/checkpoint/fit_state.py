@@ -37,7 +37,7 @@ from workbench.task.state.of_task import freed, load_held
 from workbench.task.state.serialization import to_plain
 
 _COUNTERS = (
-    "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "checking", "left_out", "metrics",
+    "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "validation_due", "left_out", "metrics",
     "clip_next",
 )  # fmt: skip
 
@@ -53,10 +53,10 @@ class ResumePoint:
     def here(cls, session: Session) -> ResumePoint:
         """The present point: between two updates, before a batch of the next is read, or after an epoch's last update."""
         data, parallel = session.data, session.parallel
-        if not parallel.several or session.state.checking or not session.state.mid_epoch:
-            return cls(RandomState.capture(), data.position(0 if session.state.checking else session.state.batch_idx))
+        if not parallel.several or session.state.validation_due or not session.state.mid_epoch:
+            return cls(RandomState.capture(), data.position(0 if session.state.validation_due else session.state.batch_idx))
         # Each rank counts its own batches, since it may have had fewer than the others.
-        own = data.taken - parallel.waiting if session.plan.tbptt is None else session.state.batch_idx
+        own = data.batches_read - parallel.waiting if session.plan.tbptt is None else session.state.batch_idx
         return cls(RandomState.capture(), data.position(own, data.begun))
 
 
@@ -150,12 +150,12 @@ def first_steps(optimizers: Sequence[OptimizerHandle], path: Path) -> Iterator[N
     Raises TaskError, as `restoring` does, where an optimizer cannot step with its restored state: most optimizers load any state,
     and read it only when they step.
     """
-    taken = {id(opt.optimizer): opt.taken for opt in optimizers}
+    taken = {id(opt.optimizer): opt.steps for opt in optimizers}
     try:
         yield
     except OF_STRUCTURE as error:
         opt = _stepping(optimizers, error)
-        if opt is None or opt.taken > taken[id(opt.optimizer)]:
+        if opt is None or opt.steps > taken[id(opt.optimizer)]:
             raise
         if opt.grown:
             kind = type(opt.optimizer).__name__

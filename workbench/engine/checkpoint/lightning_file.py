@@ -71,7 +71,7 @@ class Position:
     """The updates taken."""
     epoch: int
     """The epochs finished."""
-    checking: bool
+    validation_due: bool
     """Whether all updates of one more epoch are taken, whose validation is due."""
     judged: bool
     """Whether schedulers that watch a metric have seen that of the last epoch."""
@@ -81,8 +81,8 @@ class Position:
     @property
     def past(self) -> dict[str, Any]:
         """The state on which the length of a resumed fit depends (`total_steps.NAMES`)."""
-        counters = {"step": self.step, "epoch": self.epoch, "batch_idx": 0, "epoch_step": 0, "mid_epoch": self.checking}
-        return {**counters, "checking": self.checking, "settings": {"batch_size": 1}, "length": {"per_epoch": None, "ahead": 0}}
+        counters = {"step": self.step, "epoch": self.epoch, "batch_idx": 0, "epoch_step": 0, "mid_epoch": self.validation_due}
+        return {**counters, "validation_due": self.validation_due, "settings": {"batch_size": 1}, "length": {"per_epoch": None, "ahead": 0}}
 
 
 # -- reading
@@ -123,10 +123,10 @@ def read(path: Path, *, peek: bool = False) -> dict[str, Any]:
 
 def _refuse_classes(path: Path, error: pickle.UnpicklingError) -> NoReturn:
     try:
-        found = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+        unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
     except Exception:  # noqa: BLE001  # not a file of this kind
-        found = []
-    names = sorted(map(printable, found)) or re.findall(r"GLOBAL ([\w.]+) was not an allowed", str(error))
+        unsafe = []
+    names = sorted(map(printable, unsafe)) or re.findall(r"GLOBAL ([\w.]+) was not an allowed", str(error))
     if not names:
         raise _not_one(path, "it is not a pickle of tensors and plain values") from error
     listed = ", ".join(f"`{name}`" for name in names)
@@ -139,7 +139,7 @@ def _refuse_classes(path: Path, error: pickle.UnpicklingError) -> NoReturn:
 
 def _is_state_dict(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value) and all(
-        isinstance(one, Tensor) or str(name).endswith("_extra_state") for name, one in value.items()
+        isinstance(entry, Tensor) or str(name).endswith("_extra_state") for name, entry in value.items()
     )
 
 
@@ -158,7 +158,7 @@ def position(path: Path, checkpoint: Mapping[str, Any]) -> Position:
         begun, finished, judged = _count(epochs["ready"]), _count(epochs["processed"]), _count(epochs["completed"])
         step = _count(loop[_STEPS]["optimizer"]["step"]["total"]["completed"])
         by_hand = _count(loop["epoch_loop.manual_optimization.optim_step_progress"]["total"]["completed"])
-        done, taken, last = _count(batches["current"]["processed"]), _count(batches["total"]["processed"]), batches["is_last_batch"] is True
+        done, done_in_all, last = _count(batches["current"]["processed"]), _count(batches["total"]["processed"]), batches["is_last_batch"] is True
     except (KeyError, TypeError, ValueError) as error:
         lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise TaskError(
@@ -171,7 +171,7 @@ def position(path: Path, checkpoint: Mapping[str, Any]) -> Position:
             f"no fit can continue from it exactly. Take a file of an epoch's end. {weights_alone}"
         )
     # With manual optimization Lightning counts the steps of all optimizers, and here an update is one call of training_step.
-    updates = step if step or not by_hand else taken
+    updates = step if step or not by_hand else done_in_all
     return Position(updates, finished, begun > finished and done > 0, judged == finished, _base_rate(checkpoint["optimizer_states"]))
 
 
@@ -267,7 +267,7 @@ def _remedy(expected: Expected, known: Collection[str], weights: Mapping[str, Te
 
 def _prefixes(name: str) -> list[str]:
     """The prefixes of a name, "a." and "a.b." of "a.b.c". At most 50, since a file may have any name."""
-    return [name[: place + 1] for place, sign in enumerate(name) if sign == "."][:50]
+    return [name[: index + 1] for index, sign in enumerate(name) if sign == "."][:50]
 
 
 def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
@@ -281,26 +281,26 @@ def restore(session: Session, path: Path, *, keeps_lr: bool = True) -> None:
     weights, extra, edits = _weights(session.task, checkpoint, path)
     state, lost = session.state, list[str]()
     state.step = state.epoch_step = here.step
-    state.epoch, state.epochs_scheduled = here.epoch, here.epoch + here.checking
-    state.mid_epoch = state.checking = here.checking
+    state.epoch, state.epochs_scheduled = here.epoch, here.epoch + here.validation_due
+    state.mid_epoch = state.validation_due = here.validation_due
     session.data.begin_epoch(state.epoch)
-    own, used = session.hooks.of_lightning(checkpoint)
+    hook_state, used = session.hooks.of_lightning(checkpoint)
     session.weights.load(session.task.trained_modules, weights, extra)
     later = session.hooks.weights_restored(edits)
-    session.hooks.load_state(own)
-    states, taken = _optimizers(session, checkpoint, here, lost, keeps_lr=keeps_lr)
+    session.hooks.load_state(hook_state)
+    states, rates = _optimizers(session, checkpoint, here, lost, keeps_lr=keeps_lr)
     watching = {type(schedule.scheduler).__name__ for opt in session.optimizers for schedule in opt.schedules if schedule.monitor}
     if watching and not here.judged:
         lost.append(f"the metric of epoch {here.epoch - 1}, which {_listed(sorted(watching))} had not seen when the file was written")
     edits.put_states(states)
     later.put_states(states)
-    _restore_optimizers(session, states, taken, keeps_lr=keeps_lr)
+    _restore_optimizers(session, states, rates, keeps_lr=keeps_lr)
     scaler = next((checkpoint[name] for name in _SCALER if name in checkpoint), None)
     if isinstance(scaler, Mapping):
         session.precision.load_state_dict(scaler)
     state.resumed = True
     lost += _entries(checkpoint, used)
-    text = f"it continues from {path.name}, a checkpoint of Lightning, after {counted(here.epoch + here.checking, 'epoch')} and {counted(here.step, 'update')}"
+    text = f"it continues from {path.name}, a checkpoint of Lightning, after {counted(here.epoch + here.validation_due, 'epoch')} and {counted(here.step, 'update')}"
     without = f"; not restored: {'; '.join(lost)}" if lost else ""
     session.notes.append(Message(f"{text}{without}.", "warning" if lost else "info", here.step))
 
@@ -313,8 +313,12 @@ def _restore_optimizers(session: Session, states: list[dict[str, Any]], taken: M
     if not keeps_lr:
         first = leads.base_lr if leads is not None and leads.index in taken else 0.0
         for opt in session.optimizers:
-            if opt.index in taken:
-                opt.set_lr((begun if opt.base_lr == first else opt.base_lr * (begun / first)) if first else taken[opt.index])
+            if opt.index not in taken:
+                continue
+            if not first:
+                opt.set_lr(taken[opt.index])
+            else:
+                opt.set_lr(begun if opt.base_lr == first else opt.base_lr * (begun / first))
     elif session.optimizers.base_lr != begun:
         has, here = rate(session.optimizers.base_lr, None), rate(begun, None)
         text = f"it continues with the file's own lr={has} (the bench has lr={here}); fit(lr=…) overrides both."
@@ -334,28 +338,28 @@ def _optimizers(
     if not counts:
         lost.append(f"the states of its {len(saved)} optimizers (here there are {len(session.optimizers)}, which begin anew)")
     fresh = [optimizer_state.state_of(opt, session.settings) for opt in session.optimizers]
-    follow = counts and len(schedules) == sum(len(one["own"]) for one in fresh)
+    follow = counts and len(schedules) == sum(len(state["own"]) for state in fresh)
     if counts and not follow:
-        lost.append(f"the states of its {len(schedules)} schedulers (here there are {sum(len(one['own']) for one in fresh)}, which begin anew)")
-    found, taken = [], dict[int, float]()
-    for number, (opt, one) in enumerate(zip(session.optimizers, fresh, strict=True)):
-        mine = [schedules.pop(0) for _ in one["own"]] if follow else []
+        lost.append(f"the states of its {len(schedules)} schedulers (here there are {sum(len(state['own']) for state in fresh)}, which begin anew)")
+    states, rates = [], dict[int, float]()
+    for number, (opt, state) in enumerate(zip(session.optimizers, fresh, strict=True)):
+        mine = [schedules.pop(0) for _ in state["own"]] if follow else []
         why = _why_other(opt, saved[number]) if counts else ""
         if not counts or why:
             if why:
-                which = f"optimizer {number}" if session.plan.several else "the optimizer"
-                schedulers = " and its schedulers" if one["own"] else ""
+                which = f"optimizer {number}" if session.plan.several_optimizers else "the optimizer"
+                schedulers = " and its schedulers" if state["own"] else ""
                 lost.append(f"the state of {which} ({why}), which begins anew{schedulers} at lr={rate(opt.base_lr, None)}; fit(lr=…) sets another rate")
-            found.append(one)
+            states.append(state)
             continue
         opt.continued = True
-        taken[number], lr = opt.base_lr, _leading(saved[number]["param_groups"])
-        if opt.base_lr and lr and (keeps_lr or one["own"]):
+        rates[number], lr = opt.base_lr, _leading(saved[number]["param_groups"])
+        if opt.base_lr and lr and (keeps_lr or state["own"]):
             opt.set_lr(lr)  # a schedule that begins anew starts from this rate
-            one = optimizer_state.state_of(opt, session.settings)
-        own = [_schedule(theirs, ours, lost) for theirs, ours in zip(mine, one["own"], strict=True)] if follow else one["own"]
-        found.append({**one, "state": dict(saved[number]), "base_lr": lr, "taken": here.step, "own": own, "built_in": None, "swa": None})
-    return found, taken
+            state = optimizer_state.state_of(opt, session.settings)
+        schedule_states = [_schedule(theirs, ours, lost) for theirs, ours in zip(mine, state["own"], strict=True)] if follow else state["own"]
+        states.append({**state, "state": dict(saved[number]), "base_lr": lr, "taken": here.step, "own": schedule_states, "built_in": None, "swa": None})
+    return states, rates
 
 
 def _why_other(opt: OptimizerHandle, saved: Any) -> str:
@@ -366,9 +370,10 @@ def _why_other(opt: OptimizerHandle, saved: Any) -> str:
         return "it is not what an optimizer's state_dict gives"
     if not isinstance(saved.get("state"), Mapping):
         return "it lacks 'state'"
-    sizes, own = [len(group["params"]) for group in theirs], [len(group["params"]) for group in groups]
-    if sizes != own:
-        return f"its groups have {_listed(sizes)} parameters, and those of the {kind} here have {_listed(own)}"
+    sizes = [len(group["params"]) for group in theirs]
+    own_sizes = [len(group["params"]) for group in groups]
+    if sizes != own_sizes:
+        return f"its groups have {_listed(sizes)} parameters, and those of the {kind} here have {_listed(own_sizes)}"
     for theirs_group, group in zip(theirs, groups, strict=True):
         missing = [name for name in opt.optimizer.defaults if name not in theirs_group and name not in _OF_A_BUILD]
         unknown = [name for name in theirs_group if name not in group and name not in _OF_A_BUILD]
@@ -401,9 +406,9 @@ def _entries(checkpoint: Mapping[str, Any], used: Collection[str]) -> list[str]:
     """Descriptions of the entries of the file that no fit uses."""
     names = [str(name).partition("{")[0] for name in checkpoint.get("callbacks") or () if name not in used]
     known = [name for name in dict.fromkeys(names) if name != "ModelCheckpoint"]  # ModelCheckpoint's state is about its own files
-    found = [f"the states of callbacks ({_listed(known)})"] if known else []
+    unused = [f"the states of callbacks ({_listed(known)})"] if known else []
     others = [str(name) for name in checkpoint if name not in _READ and name not in used and name != "callbacks"]
-    return found + ([f"the entries {_listed(others)}"] if others else [])
+    return unused + ([f"the entries {_listed(others)}"] if others else [])
 
 
 def _listed(values: Iterable[Any]) -> str:
@@ -431,33 +436,33 @@ def write(point: Checkpoint, path: Path) -> list[str]:
 def _whole(state: Mapping[str, Any], doubts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A checkpoint's state in Lightning's form, without the weights; and the extra state, which Lightning stores among the weights."""
     optimizers, kept = state["optimizers"], state["moments"]
-    steps = sum(one["taken"] for one in optimizers)
+    steps = sum(optimizer["taken"] for optimizer in optimizers)
     batches = state["checks"].get("begun_with", (None,))[0]
-    found = _progress(state, steps, batches)
-    found |= {
-        "callbacks": kept.get("callbacks", {}), "optimizer_states": [one["state"] for one in optimizers],
-        "lr_schedulers": [own["state"] for one in optimizers for own in one["own"]],
+    checkpoint = _progress(state, steps, batches)
+    checkpoint |= {
+        "callbacks": kept.get("callbacks", {}), "optimizer_states": [optimizer["state"] for optimizer in optimizers],
+        "lr_schedulers": [schedule["state"] for optimizer in optimizers for schedule in optimizer["own"]],
     }  # fmt: skip
     if state["scaler"]:
-        found["MixedPrecision"] = state["scaler"]
-    given = kept.get("lightning", {})
-    if given.get("hyper_parameters"):
-        found |= {"hparams_name": given["hparams_name"], "hyper_parameters": given["hyper_parameters"]}
-    if given.get("not_plain"):
-        doubts.append(f"hyper_parameters lack {_listed(given['not_plain'])}, which are not plain values: pass them to load_from_checkpoint")
-    found |= {name: kept["data"][number] for number, name in enumerate(given.get("data", ())) if number in kept.get("data", {})}
-    found |= kept.get("module", {})
+        checkpoint["MixedPrecision"] = state["scaler"]
+    described = kept.get("lightning", {})
+    if described.get("hyper_parameters"):
+        checkpoint |= {name: described[name] for name in ("hparams_name", "hyper_parameters")}
+    if described.get("not_plain"):
+        doubts.append(f"hyper_parameters lack {_listed(described['not_plain'])}, which are not plain values: pass them to load_from_checkpoint")
+    checkpoint |= {name: kept["data"][number] for number, name in enumerate(described.get("data", ())) if number in kept.get("data", {})}
+    checkpoint |= kept.get("module", {})
     for name in kept.get("gone", ()):
-        found.pop(name, None)
+        checkpoint.pop(name, None)
     if "raw" in state:
         doubts.append("its weights are the averaged ones, which validation used; a Trainer that continues from it trains those")
     elif state["average"] is not None:
         doubts.append("its weights are those of training; the average of them is not in it")
-    if any(one["built_in"] is not None for one in optimizers):
+    if any(optimizer["built_in"] is not None for optimizer in optimizers):
         doubts.append("lr_schedule and warmup are settings of the bench, which a Trainer does not follow: its rate stays constant")
-    if state["mid_epoch"] and not state["checking"]:
+    if state["mid_epoch"] and not state["validation_due"]:
         doubts.append("it was saved within an epoch: a Trainer runs as many batches as were left, but from the loader's beginning")
-    return found, state["extra_state"]
+    return checkpoint, state["extra_state"]
 
 
 def _progress(state: Mapping[str, Any], steps: int, batches: int | None) -> dict[str, Any]:
@@ -471,12 +476,12 @@ def _progress(state: Mapping[str, Any], steps: int, batches: int | None) -> dict
     here = {"ready": epoch + inside, "started": epoch + inside, "processed": epoch, "completed": epoch}
     now = steps if state["epoch_step"] >= steps else steps - state["epoch_step"]
     step = {"total": {"ready": steps, "completed": steps}, "current": {"ready": now, "completed": now}}
-    zero = {name: {**one, "started": one["ready"]} for name, one in step.items()}
+    zero = {name: {**counts, "started": counts["ready"]} for name, counts in step.items()}
     nothing = {"ready": 0, "completed": 0}
     unread = {"ready": 0, "started": 0, "processed": 0, "completed": 0}
     loop = {
         "state_dict": {}, "epoch_loop.state_dict": {"_batches_that_stepped": state["step"] - inside},
-        _BATCHES: {"total": in_all, "current": ready, "is_last_batch": not inside or bool(state["checking"])},
+        _BATCHES: {"total": in_all, "current": ready, "is_last_batch": not inside or bool(state["validation_due"])},
         "epoch_loop.scheduler_progress": {"total": dict(nothing), "current": dict(nothing)},
         "epoch_loop.automatic_optimization.state_dict": {},
         _STEPS: {"optimizer": {"step": step, "zero_grad": zero}},

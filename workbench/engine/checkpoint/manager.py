@@ -92,13 +92,13 @@ class CheckpointManager(Checkpointing):
 
         If a checkpoint of this update exists already, it is kept instead.
         """
-        there = [one for one in list_checkpoints(self._folder.parent) if one.step == self._session.state.step]
-        name = self._session.ranks.broadcast_object(there[-1].name if there else None)
+        same_step = [checkpoint for checkpoint in list_checkpoints(self._folder.parent) if checkpoint.step == self._session.state.step]
+        name = self._session.ranks.broadcast_object(same_step[-1].name if same_step else None)
         if name is None:
             self._save(ResumePoint.here(self._session), asked=True)
         elif self._session.ranks.first:
             try:
-                checkpoints.keep(there[-1])
+                checkpoints.keep(same_step[-1])
             except OSError as error:
                 self._say("keep", f"checkpoint {name} was there already, but could not be marked to stay ({error}).")
             else:
@@ -121,8 +121,8 @@ class CheckpointManager(Checkpointing):
     def take_averaged(self) -> None:
         """Copy the model's weights, which are the averaged ones that have just been validated."""
         if self._top_k and self._of_average:
-            there = self._session.weights.trained()
-            self._averaged = {name: tensor.to("cpu", copy=True) for name, tensor in there.items()}
+            trained = self._session.weights.trained()
+            self._averaged = {name: tensor.to("cpu", copy=True) for name, tensor in trained.items()}
 
     def judge(self, metrics: Mapping[str, float]) -> None:
         """Compare the monitor's value after a validation with those of the best checkpoints."""
@@ -228,7 +228,7 @@ class CheckpointManager(Checkpointing):
 
     def _place(self) -> tuple[int, ...]:
         session = self._session
-        return session.state.step, session.state.epoch, session.state.batch_idx, session.state.pieces, session.state.checking
+        return session.state.step, session.state.epoch, session.state.batch_idx, session.state.pieces, session.state.validation_due
 
     def _save(self, point: ResumePoint, asked: bool = False) -> None:
         session = self._session
@@ -260,9 +260,9 @@ class CheckpointManager(Checkpointing):
     def _state(self, point: ResumePoint) -> tuple[dict[str, Any] | None, str | None]:
         """All state but the weights, or why it cannot be stored; of all ranks, on rank 0."""
         held, lost = self._extras.state()
-        for what in lost:
-            self._say(what, f"{what} {checkpoints.UNSTORED}: a fit that continues from one begins with its value at that time.")
-        inexact = self._session.data.why_inexact() if self._session.state.mid_epoch and not self._session.state.checking else None
+        for problem in lost:
+            self._say(problem, f"{problem} {checkpoints.UNSTORED}: a fit that continues from one begins with its value at that time.")
+        inexact = self._session.data.why_inexact() if self._session.state.mid_epoch and not self._session.state.validation_due else None
         if inexact is not None:
             self._say("data", f"a fit that continues from the middle of an epoch is not exact: {inexact}.")
         state: dict[str, Any] | None = None
@@ -275,7 +275,7 @@ class CheckpointManager(Checkpointing):
             why = str(error)
         if self._session.ranks.several:
             state = per_rank.gather_states(self._session.ranks, self._session.task.model, state)
-        why = next((found for found in self._session.ranks.all_gather_object(why) if found is not None), None)
+        why = next((reason for reason in self._session.ranks.all_gather_object(why) if reason is not None), None)
         if why is not None:
             self._say("state", f"checkpoints have weights alone, and no fit can continue from them: {why}.")
         return state, why
@@ -291,10 +291,10 @@ class CheckpointManager(Checkpointing):
             self._seconds = session.seconds
         if not session.ranks.first:
             return
-        there = list_checkpoints(self._folder.parent)
-        asked |= any(one.kept for one in there if one.name == name)  # it replaces one that is kept
+        existing = list_checkpoints(self._folder.parent)
+        asked |= any(checkpoint.kept for checkpoint in existing if checkpoint.name == name)  # it replaces one that is kept
         sign = 1.0 if self._mode == "min" else -1.0
-        others = [one.value for one in there if one.monitor == self._monitor and one.value is not None and one.step != session.state.step]
+        others = [checkpoint.value for checkpoint in existing if checkpoint.monitor == self._monitor and checkpoint.value is not None and checkpoint.step != session.state.step]
         best = value is not None and all(sign * value < sign * other for other in others)
         monitor = None if value is None else self._monitor
         epoch = session.state.epoch if state is None else state["epoch"]
@@ -315,9 +315,9 @@ class CheckpointManager(Checkpointing):
         self._clear_away()
 
     def _clear_away(self) -> None:
-        for one in obsolete(list_checkpoints(self._folder.parent), self._top_k, self._mode):
+        for checkpoint in obsolete(list_checkpoints(self._folder.parent), self._top_k, self._mode):
             try:
-                files.remove(one.path)
+                files.remove(checkpoint.path)
             except OSError as error:
                 self._say("old", f"an old checkpoint could not be removed ({error}).")
 
@@ -330,14 +330,16 @@ class CheckpointManager(Checkpointing):
 
 def _copied(state: dict[str, Any] | None) -> Any:
     """The state with copied tensors, except for those of optimizers, which nothing changes after the last update."""
-    return None if state is None else {key: own if key == "optimizers" else _own(own) for key, own in state.items()}
+    if state is None:
+        return None
+    return {key: entry if key == "optimizers" else _own(entry) for key, entry in state.items()}
 
 
 def _own(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, dict):
-        return type(value)((key, _own(own)) for key, own in value.items())
+        return type(value)((key, _own(entry)) for key, entry in value.items())
     if type(value) in (list, tuple):
-        return type(value)(_own(own) for own in value)
+        return type(value)(_own(entry) for entry in value)
     return value

@@ -55,7 +55,7 @@ def state_of(opt: OptimizerHandle, settings: Settings) -> dict[str, Any]:
         "names": opt.names(),
         "state": to_plain(_own_state(opt), f"the state of {kind}"),
         "base_lr": float(opt.base_lr),
-        "taken": opt.taken,
+        "taken": opt.steps,
         "own": [_schedule_state(schedule) for schedule in parts.own],
         "built_in": None if parts.built_in is None else _schedule_state(parts.built_in),
         "swa": None if parts.swa is None else _schedule_state(parts.swa),
@@ -75,20 +75,20 @@ def add_parameters(optimizers: Sequence[OptimizerHandle], task: Task, states: Se
 
     A frozen parameter has no gradient: its optimizer changes neither the parameter nor its state.
     """
-    there = task.trained_parameters()
+    trained = task.trained_parameters()
     owned = {id(p) for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]}
-    frozen = {name: p for name, p in there.items() if not p.requires_grad and id(p) not in owned}
+    frozen = {name: p for name, p in trained.items() if not p.requires_grad and id(p) not in owned}
     for opt, state in zip(optimizers, states, strict=False):
-        taken = {id(p) for group in opt.optimizer.param_groups for p in group["params"]}
+        in_groups = {id(p) for group in opt.optimizer.param_groups for p in group["params"]}
         then = state.get("names", ())
         if _by_parameter(opt, state):
             for group, here, names in zip(opt.optimizer.param_groups, opt.names(), then, strict=False):
                 back = [name for name in names if name in frozen]
                 if back and "" not in here:
                     order = [*names, *(name for name in here if name not in names)]
-                    group["params"][:] = [there[name] for name in order if name in here or name in back]
+                    group["params"][:] = [trained[name] for name in order if name in here or name in back]
         for names in then[len(opt.optimizer.param_groups) :]:
-            parameters = [there[name] for name in names if name in there and id(there[name]) not in taken]
+            parameters = [trained[name] for name in names if name in trained and id(trained[name]) not in in_groups]
             if len(parameters) == len(names):
                 opt.optimizer.add_param_group({"params": parameters})
 
@@ -107,22 +107,22 @@ def mismatch(
         kind = kind_of(opt.optimizer)
         if kind != state["type"]:
             return f"{which} was {state['type']} and is {kind} here"
-        here, there = _shapes(opt), state["shapes"]
-        if len(here) != len(there):
-            return f"{which} had {counted(len(there), 'parameter group')} and has {len(here)} here"
-        if (here != there or _moved(opt, state)) and not _is_grown(opt, state, freed):
+        here, saved = _shapes(opt), state["shapes"]
+        if len(here) != len(saved):
+            return f"{which} had {counted(len(saved), 'parameter group')} and has {len(here)} here"
+        if (here != saved or _moved(opt, state)) and not _is_grown(opt, state, freed):
             return f"{which} has other parameters here"
-        own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Schedules(settings, opt).own])
-        if own != theirs and state["swa"] is None:
-            return f"{which} followed {_named(own)} and follows {_named(theirs)} here"
+        kinds_saved, theirs = ([schedule["type"] for schedule in state["own"]], [type(s).__name__ for s in _Schedules(settings, opt).own])
+        if kinds_saved != theirs and state["swa"] is None:
+            return f"{which} followed {_named(kinds_saved)} and follows {_named(theirs)} here"
     return None
 
 
 def _moved(opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
     """Whether a parameter's place in the optimizer is now that of another parameter. A name that the model no longer has may just have been changed."""
-    there = opt.task.trained_parameters()
+    trained = opt.task.trained_parameters()
     groups = zip(opt.names(), state.get("names", ()), strict=False)
-    return any(now != then and then in there for here, before in groups for now, then in zip(here, before, strict=False))
+    return any(now != then and then in trained for here, before in groups for now, then in zip(here, before, strict=False))
 
 
 def _is_grown(opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = frozenset()) -> bool:
@@ -141,21 +141,21 @@ def _is_grown(opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = 
 
 def _by_parameter(opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
     """Whether each parameter has a state of its own; LBFGS has one for all together."""
-    own = type(opt.optimizer).state_dict is Optimizer.state_dict and INNER not in state["state"] and not opt.needs_closure
-    return own and not opt.weights.sharded
+    usual_state = type(opt.optimizer).state_dict is Optimizer.state_dict and INNER not in state["state"] and not opt.needs_closure
+    return usual_state and not opt.weights.sharded
 
 
 def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> dict[str, Any]:
     """The optimizer's state with its parameters numbered as they are here; new parameters have the state of the `fresh` one."""
-    own: dict[int, Any] = dict(fresh["state"])
+    states: dict[int, Any] = dict(fresh["state"])
     groups, number = [], 0
     for group, before, now in zip(state["param_groups"], then, here, strict=True):
         old = dict(zip(before, group["params"], strict=True))
         numbers = range(number, number + len(now))
-        own |= {new: state["state"][old[name]] for new, name in zip(numbers, now, strict=True) if old.get(name) in state["state"]}
+        states |= {new: state["state"][old[name]] for new, name in zip(numbers, now, strict=True) if old.get(name) in state["state"]}
         groups.append({**group, "params": [*numbers]})
         number += len(now)
-    return {**state, "state": own, "param_groups": groups}
+    return {**state, "state": states, "param_groups": groups}
 
 
 def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping[str, Any], before: Mapping[str, Any]) -> None:
@@ -165,19 +165,19 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
     same = {name: now[name] == before[name] for name in now}
     for opt, state in zip(session.optimizers, states, strict=True):
         fresh = [{name: value for name, value in group.items() if name != "params"} for group in opt.optimizer.param_groups]
-        made_at, opt.base_lr, opt.taken = opt.base_lr, state["base_lr"], state["taken"]
+        made_at, opt.base_lr, opt.steps = opt.base_lr, state["base_lr"], state["taken"]
         if state["swa"] is not None and weight_averaging.rates_begun(session.settings, session.state):
             weight_averaging.begin_rates(session.settings, opt)
         swa_lrs = [group.get("swa_lr") for group in opt.optimizer.param_groups]
-        own = state["state"]
+        saved = state["state"]
         if _is_grown(opt, state):
-            own = _grown(own, opt.optimizer.state_dict(), state["names"], opt.names())
+            saved = _grown(saved, opt.optimizer.state_dict(), state["names"], opt.names())
             opt.grown = True
-        _load(opt, opt.weights.own_optimizer_state(opt.optimizer, own))
+        _load(opt, opt.weights.own_optimizer_state(opt.optimizer, saved))
         for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting does not apply to a group that a hook added
             base = group.get("initial_lr", group["lr"])
             fresh[number] = {**{name: value for name, value in group.items() if name != "params"}, "lr": base, "initial_lr": base}
-        opt.optimizer._opt_called = opt.taken > 0  # type: ignore[attr-defined]  # or a scheduler would warn that it steps before the optimizer
+        opt.optimizer._opt_called = opt.steps > 0  # type: ignore[attr-defined]  # or a scheduler would warn that it steps before the optimizer
         if session.settings.weight_decay != then["weight_decay"]:
             _reset_groups(opt.optimizer, fresh, ("weight_decay",))
         parts, old_rate = _Schedules(session.settings, opt), opt.lr
@@ -187,7 +187,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             if not same["swa"]:
                 _redefine(session.settings, opt, parts.swa, swa_lrs)
         elif other_length and _make_again(opt, parts, state, fresh, made_at):
-            kinds = _named(type(one).__name__ for one in parts.own)
+            kinds = _named(type(schedule).__name__ for schedule in parts.own)
             _note_other_length(session, opt, kinds, other_length, old_rate)
         elif not _resume_schedules(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
             _reset_groups(opt.optimizer, fresh, RATES)
@@ -195,10 +195,10 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
                 _reset_groups(opt.optimizer, fresh, _MOMENTA)
             opt.base_lr = made_at
             if parts.built_in is not None:
-                schedules.fast_forward(parts.built_in, opt.taken)
+                schedules.fast_forward(parts.built_in, opt.steps)
                 if other_length and state["built_in"] is not None:
-                    what = f"lr_schedule={session.settings.lr_schedule!r}"
-                    _note_other_length(session, opt, what, other_length, old_rate)
+                    schedule = f"lr_schedule={session.settings.lr_schedule!r}"
+                    _note_other_length(session, opt, schedule, other_length, old_rate)
 
 
 def _make_again(
@@ -210,8 +210,8 @@ def _make_again(
     Their state would bring back the old length, beyond which they rise again, stay at their end or
     fail. False: they do not depend on the length, and nothing has changed.
     """
-    steady = all(isinstance(one, LRScheduler) for one in parts.own)
-    watches = any(isinstance(one, ReduceLROnPlateau) for one in parts.own)
+    steady = all(isinstance(schedule, LRScheduler) for schedule in parts.own)
+    watches = any(isinstance(schedule, ReduceLROnPlateau) for schedule in parts.own)
     if not parts.own or not steady or watches or not made_at:
         return False
     if parts.built_in is not None or state["swa"] is not None:
@@ -277,8 +277,8 @@ def _resume_schedules(session: Session, state: Mapping[str, Any], parts: _Schedu
             kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
             raise TaskError(f"lr={rate(session.settings.lr)}: the run was at lr=0, and {kinds} cannot be raised from 0: begin a new fit.")
         return False
-    for scheduler, own in zip(parts.own, state["own"], strict=False):
-        scheduler.load_state_dict(own["state"])
+    for scheduler, stored in zip(parts.own, state["own"], strict=False):
+        scheduler.load_state_dict(stored["state"])
     if state["swa"] is not None:
         if parts.own:
             kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
@@ -303,10 +303,10 @@ class _Schedules:
     """The schedules of an optimizer: the user's own, the built-in one, SWA's."""
 
     def __init__(self, settings: Settings, opt: OptimizerHandle) -> None:
-        there: list[Any] = [schedule.scheduler for schedule in opt.schedules]
-        self.swa = there.pop() if weight_averaging.in_swa(opt) else None
-        self.built_in = there.pop() if there and schedules.is_built_in(there[-1], settings) else None
-        self.own = there
+        schedulers: list[Any] = [schedule.scheduler for schedule in opt.schedules]
+        self.swa = schedulers.pop() if weight_averaging.in_swa(opt) else None
+        self.built_in = schedulers.pop() if schedulers and schedules.is_built_in(schedulers[-1], settings) else None
+        self.own = schedulers
 
 
 def _schedule_state(scheduler: Any) -> dict[str, Any]:

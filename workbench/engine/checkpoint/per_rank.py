@@ -34,11 +34,11 @@ def gather_states(ranks: ProcessGroup, model: nn.Module, state: Mapping[str, Any
     parts = {} if state is None else {key: value for key, value in state.items() if key not in _ALIKE}
     parts[BUFFERS] = to_plain(_buffers(model), "the model")
     prints = ranks.all_gather_object(None if state is None else {key: _digest(value) for key, value in parts.items() if key not in _OWN})
-    known = [found for found in prints if found is not None]
+    known = [checksums for checksums in prints if checksums is not None]
     if len(known) < ranks.world:
         return None
-    names = {name for found in known for name in found}
-    different = _OWN | {name for name in names if len({found.get(name) for found in known}) > 1}
+    names = {name for checksums in known for name in checksums}
+    different = _OWN | {name for name in names if len({checksums.get(name) for checksums in known}) > 1}
     others = ranks.all_gather_object({key: parts[key] for key in different if key in parts} if ranks.rank else {})
     if state is None or not ranks.first:
         return None
@@ -49,10 +49,10 @@ def state_of_rank(ranks: ProcessGroup, state: Mapping[str, Any]) -> tuple[dict[s
     """This rank's part of such a state, and whether there were as many ranks as now; else rank 0's part."""
     world = state.get("world", 1)
     if world != ranks.world:
-        if state["mid_epoch"] and not state["checking"]:
-            there, here = _in_words(world), _in_words(ranks.world)
+        if state["mid_epoch"] and not state["validation_due"]:
+            written_by, here = _in_words(world), _in_words(ranks.world)
             raise TaskError(
-                f"the checkpoint is of {there} in the middle of an epoch, whose batches cannot be redistributed to {here}: set "
+                f"the checkpoint is of {written_by} in the middle of an epoch, whose batches cannot be redistributed to {here}: set "
                 f"devices={world}, or take the weights as a new start with bench.load(run), then bench.fit()."
             )
         return dict(state), False

@@ -56,7 +56,7 @@ def save(model: Any, run: str, point: Checkpoint, folder: Path) -> None:
 
 def _instead(model: Any, run: str) -> str:
     parts = model.named_children() if isinstance(model, nn.Module) else ()
-    name = next((name for name, part in parts if callable(getattr(part, "save_pretrained", None))), None)
+    name = next((name for name, module in parts if callable(getattr(module, "save_pretrained", None))), None)
     load = f"bench.load({run!r})"
     if name is not None:
         return f"its part {name!r} has. Call {load}, then bench.model.{name}.save_pretrained(folder)."

@@ -183,7 +183,7 @@ class Loaders:
     def batch_size(self, stage: Literal["train", "val", "test"]) -> int | None:
         """The setting, where the loader of this stage follows it; None: its data make their own batches."""
         spec: DataSpec | None = getattr(self._task, stage)
-        return None if spec is None or any(one.parts.own_batches for one in spec.sets) else self.settings.batch_size
+        return None if spec is None or any(data.parts.own_batches for data in spec.sets) else self.settings.batch_size
 
     def samples(self) -> int | None:
         """The number of samples in the training batch that was read last; None where it is unknown."""
@@ -249,7 +249,7 @@ class Loaders:
                 yield from self.split(first_batches(loader, self._given if self.batches is None else self.batches))
             finally:
                 close_workers(loader)
-        lost += [what for what in moved if what not in self._moved]
+        lost += [message for message in moved if message not in self._moved]
         self._moved.update(moved)
 
     @property
@@ -321,9 +321,9 @@ class Loaders:
         return self._current is not None and self._current.begun
 
     @property
-    def taken(self) -> int:
+    def batches_read(self) -> int:
         """The batches of this epoch that were read."""
-        return self._current.taken if self._current is not None and self._current.begun else 0
+        return self._current.batches_read if self._current is not None and self._current.begun else 0
 
     @property
     def length(self) -> int | None:
@@ -346,14 +346,14 @@ class Loaders:
         spec = self._task.train
         assert spec is not None
         users = users_dataset(self._train.loader)
-        own = isinstance(users, DataLoader)
-        loader: DataLoader[Any] = users if own else self._train.loader
+        is_users = isinstance(users, DataLoader)
+        loader: DataLoader[Any] = users if is_users else self._train.loader
         options = {"persistent_workers": bool(loader.num_workers) and not loader.persistent_workers, "pin_memory": loader.pin_memory}
         for name, slow in options.items():
             theirs = "DataLoader" if spec.defaults.get(name) == getattr(loader, name) else "setting"
             if slow:
-                yield f"{name}={getattr(loader, name)}", "own DataLoader" if own else theirs
-        if own:
+                yield f"{name}={getattr(loader, name)}", "own DataLoader" if is_users else theirs
+        if is_users:
             yield f"num_workers={loader.num_workers}", "own DataLoader"
 
     def shuffled(self, fewest: int) -> bool:
@@ -369,27 +369,27 @@ class Loaders:
         `begun` says so.
         """
         going, cut = self._current, self.settings.truncated_bptt_steps is not None
-        found: dict[str, Any] = {
+        position: dict[str, Any] = {
             "given": self._given,
             "whole": self._whole,
             "val": self.val_position(),
         }
         if (random := self._loaded[1]) is not None:
-            found["loaded"] = self._loaded[0], random.state_dict()
+            position["loaded"] = self._loaded[0], random.state_dict()
         if not (batch_idx if begun is None else begun):
-            return {**found, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.state_between_passes()}
-        if going is None or batch_idx > going.taken:
+            return {**position, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.state_between_passes()}
+        if going is None or batch_idx > going.batches_read:
             raise ValueError(f"position({batch_idx}): the training data have not been read so far in this epoch.")
         # A batch that is used piece by piece is needed again.
-        pieces = self._pieces if cut and batch_idx == going.taken else 0
-        taken = batch_idx - (pieces > 0)
+        pieces = self._pieces if cut and batch_idx == going.batches_read else 0
+        finished = batch_idx - (pieces > 0)
         return {
-            **found,
+            **position,
             "inside": True,
             "batch_size": going.batch_size,
-            "taken": taken,
+            "taken": finished,
             "pieces": pieces,
-            "train": going.state_in_pass(taken, pieces > 0),
+            "train": going.state_in_pass(finished, pieces > 0),
         }
 
     def place(self, position: Mapping[str, Any]) -> list[str]:
@@ -402,16 +402,16 @@ class Loaders:
         self._given, self._whole = position["given"], position["whole"]
         doubts = []
         doubts += self._restore_val(position["val"])
-        own = self._task.train is not None and self._task.train.parts.own_batches is not None
-        same = own or position["batch_size"] == self.settings.batch_size
+        own_batches = self._task.train is not None and self._task.train.parts.own_batches is not None
+        same = own_batches or position["batch_size"] == self.settings.batch_size
         if not position["inside"]:
             # A batch size other than the checkpoint's begins with a new loader, as in `use_batch_size`.
             return doubts + (self._train.restore_between_passes(position["train"]) if same else [])
-        taken, pieces = position["taken"], position["pieces"]
+        finished, pieces = position["taken"], position["pieces"]
         reading = self._train if same else self._reading(self.settings.replace(batch_size=position["batch_size"]))
-        doubts += reading.restore_in_pass(position["train"], taken, pieces > 0)
+        doubts += reading.restore_in_pass(position["train"], finished, pieces > 0)
         reading.begun = True
-        self._current, self._placed, self._pieces = reading, (reading, taken, pieces), pieces
+        self._current, self._placed, self._pieces = reading, (reading, finished, pieces), pieces
         return doubts
 
     def _restore_val(self, position: Mapping[str, Any] | None) -> list[str]:

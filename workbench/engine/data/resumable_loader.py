@@ -44,7 +44,7 @@ class ResumableLoader:
         """changing: what reading samples changes in the data, as the trial of two samples has shown."""
         self.loader = loader
         self.batch_size = batch_size
-        self.taken = 0
+        self.batches_read = 0
         self.begun = False
         """Whether a pass has begun since `begun` was last set to False."""
         self.epoch: int | None = None
@@ -112,17 +112,17 @@ class ResumableLoader:
         self._cut = True
         try:
             for batch in itertools.chain(self._already_read(ahead), rest):
-                self.taken += 1
+                self.batches_read += 1
                 if not self._by_index:
                     self._last = batch
                     if self._stream.awaits_batch:
                         self._stream.note_batch(self._data)
-                    elif self.taken == 1:
+                    elif self.batches_read == 1:
                         self._stream.note_first(self._data)
                 yield batch
                 if self._rereads and not self._by_index:
                     self._remember()
-            self._cut = self._limit is not None and self.taken >= self._limit
+            self._cut = self._limit is not None and self.batches_read >= self._limit
             self._over = not self._cut
         finally:
             self._between = None
@@ -137,18 +137,18 @@ class ResumableLoader:
 
     def _open(self, count: int | None) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
         """Begin a pass, or the rest of a restored one: the batches that are read already, then the others."""
-        self.taken, placed, self.begun = self._placed or 0, self._placed is not None, True
+        self.batches_read, placed, self.begun = self._placed or 0, self._placed is not None, True
         ahead, rest = self._read_ahead, self._rest
         self._read_ahead, self._rest = [], None
         if not placed:
             self._begin_pass()
         if not placed and self._stream.begins_after_restored():
             ahead, rest = self._begin_after_restored()
-        elif placed and rest is None and self._limit is not None and self.taken >= self._limit:
+        elif placed and rest is None and self._limit is not None and self.batches_read >= self._limit:
             self._stream.next = None  # nothing is left of a pass that is cut here: its state is not used
         rest = self._iterator() if rest is None else rest
         self._placed = None
-        return ahead, first_batches(self.loader, count, rest, self.taken + len(ahead))
+        return ahead, first_batches(self.loader, count, rest, self.batches_read + len(ahead))
 
     def _begin_pass(self) -> None:
         """Note what the data are read with, in case the pass is resumed."""
@@ -210,7 +210,7 @@ class ResumableLoader:
         """
         data = self._data_rng_state()
         parts = [data] if self._sampler is None else [data, self._sampler.rng_state()]
-        before = [one.state() for one in parts]
+        before = [rng_state.state() for rng_state in parts]
         with contextlib.ExitStack() as kept:
             for rng_state, state in zip(parts, before, strict=True):
                 kept.callback(rng_state.put, state, states=False)
@@ -228,22 +228,22 @@ class ResumableLoader:
         lost: list[str] = []
         self._data = self._data_rng_state()
         parts = [self._data] if self._sampler is None else [self._data, self._sampler.rng_state()]
-        before = [one.state() for one in parts]
+        before = [rng_state.state() for rng_state in parts]
         try:
             with contextlib.ExitStack() as kept:
-                read_on = [kept.enter_context(one.attributes_kept()) for one in parts]
+                read_on = [kept.enter_context(rng_state.attributes_kept()) for rng_state in parts]
                 yield lost
         finally:
-            for one, state, paths in zip(parts, before, read_on, strict=True):
-                one.put(state, states=False)
-                lost += self._move_back(one, state["states"], paths)
+            for rng_state, state, paths in zip(parts, before, read_on, strict=True):
+                rng_state.put(state, states=False)
+                lost += self._move_back(rng_state, state["states"], paths)
 
     def _move_back(self, data: DataRngState, states: Mapping[str, Any], read_on: Collection[str]) -> list[str]:
         """Let the next pass begin from these states of some parts; returns messages about those that could not be moved back, since a pass has begun.
 
         read_on: the parts with an iterator that was read.
         """
-        now = {path: checksum_of(part.state_dict()) for path, part in data.stateful.items()}
+        now = {path: checksum_of(stream.state_dict()) for path, stream in data.stateful.items()}
         moved = {path: state for path, state in states.items() if path in read_on or now[path] != checksum_of(state)}
         if not moved:
             return []
@@ -325,10 +325,12 @@ class ResumableLoader:
 
     def state_in_pass(self, taken: int, rereads: bool) -> State:
         """The position of the latest pass after its first `taken` batches (`rereads`: and within the next one)."""
-        ahead = self.taken - taken - rereads
+        ahead = self.batches_read - taken - rereads
         if self._by_index:
             self._data = self._data_rng_state()  # not before each pass: that would cost as much as many small updates
-        crc = self._last_checksum if self._last is _NONE else checksum_of(self._last) if not self._by_index else None
+        crc = self._last_checksum
+        if self._last is not _NONE:
+            crc = None if self._by_index else checksum_of(self._last)
         return {
             "made": self._seeds.before,
             "pass": {**self._pass_start, "order": None if self._sampler is None else self._sampler.position()},
@@ -369,7 +371,7 @@ class ResumableLoader:
         if once is not None and not self._by_index:
             raise TaskError(f"{once}.")
         self.set_epoch(position.get("epoch"))
-        self.taken, self._placed = taken + rereads, taken
+        self.batches_read, self._placed = taken + rereads, taken
         self._pass_start = {key: value for key, value in position["pass"].items() if key != "order"}
         self._before, self._last_checksum = position["before"], position["last"]
         self._seeds.set_before(position["made"])
@@ -410,14 +412,14 @@ class ResumableLoader:
             if self._stream.is_known_between(self._data):
                 self._stream.next = position["data"]["states"]  # that after the pass
         doubts = self._data.put(position["data"], states=False)
-        return doubts + self._doubt_of_batch(position["last"], self._read_ahead[0][0], self.taken) if rereads else doubts
+        return doubts + self._doubt_of_batch(position["last"], self._read_ahead[0][0], self.batches_read) if rereads else doubts
 
     def _read_once_more(self, before: Mapping[str, Any]) -> None:
         """Read the batch that was in use."""
         with self._rng.restored(before["process"]):
             self._data.put(before["data"], states=self._by_index)
             self._rest = self._iterator()
-            self._read_ahead = [(self._next(self.taken), self.loader.samples)]
+            self._read_ahead = [(self._next(self.batches_read), self.loader.samples)]
 
     def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
         """Read the pass again from its beginning, with the random numbers of then."""

@@ -38,11 +38,11 @@ def note_more_batches(session: Session) -> None:
     named = ", ".join(type(scheduler).__name__ for scheduler in schedules)
     if session.settings.lr_schedule != "constant":
         named = f"lr_schedule={session.settings.lr_schedule!r}"
-    made = f", and {named} was made for these" if named else ""
+    which = f", and {named} was made for these" if named else ""
     text = (
         f"the training data give more than the {planned} batches that their length (len) says in "
         f"epoch {session.state.epoch}: the run is planned for {session.total_steps.planned()} "
-        f"updates{made}. Let len say how many there are, give max_steps, or set limit_train_batches={planned}."
+        f"updates{which}. Let len say how many there are, give max_steps, or set limit_train_batches={planned}."
     )
     session.notes.append(Message(text, "warning", session.state.step))
 
@@ -50,20 +50,20 @@ def note_more_batches(session: Session) -> None:
 def note_length(session: Session) -> None:
     """At the end of an epoch: compare the number of batches with the planned one."""
     data, settings = session.data, session.settings
-    planned, there = data.batches, data.length
+    planned, length = data.batches, data.length
     if planned is None or not data.begun or "length" in session.state.counts_seen:
         return
     spare = 1 if session.ranks.several else 0  # some ranks may lack a batch in the last round
     whole = is_whole(settings.limit_train_batches) and not settings.overfit_batches
     text, epoch = "", session.state.epoch
-    if data.taken + spare < planned:
+    if data.batches_read + spare < planned:
         text = (
-            f"the training data gave {data.taken} batches in epoch {epoch}, and their length (len) says {planned}: schedules are planned "
-            f"for {planned} and will not reach their end. Let len say how many there are, or set limit_train_batches={data.taken}."
+            f"the training data gave {data.batches_read} batches in epoch {epoch}, and their length (len) says {planned}: schedules are planned "
+            f"for {planned} and will not reach their end. Let len say how many there are, or set limit_train_batches={data.batches_read}."
         )
-    elif whole and there is not None and there > planned:
+    elif whole and length is not None and length > planned:
         text = (
-            f"the training data have {there} batches in epoch {epoch}, and had {planned} when the run began: the others are left out, "
+            f"the training data have {length} batches in epoch {epoch}, and had {planned} when the run began: the others are left out, "
             f"since schedules are planned for {planned}. Give data of the same length in every epoch, or make a fit of each stage."
         )
     if text:

@@ -130,9 +130,9 @@ class DDP(Single):
                     continue
                 self._sync = sync
             self.waiting = size
-            own = () if window is None else window
-            self._note_samples(own)
-            yield own
+            batches = () if window is None else window
+            self._note_samples(batches)
+            yield batches
 
     def _sync_step(self, window: Sequence[Any] | None, size: int) -> StepSync:
         weights = [] if window is None else [w for w in batch_weights(self._task, window) if w is not None]
@@ -147,7 +147,7 @@ class DDP(Single):
 
     def _refuse_other_orders(self) -> None:
         """Raise TaskError, at the end of a pass, if the ranks had different orders of samples."""
-        dealt = {found for found in self._ranks.all_gather_object(self._data.order_read) if found is not None}
+        dealt = {order for order in self._ranks.all_gather_object(self._data.order_read) if order is not None}
         if len(dealt) > len({number for number, _ in dealt}):
             raise TaskError(
                 "the ranks have sharded the training data in different orders, so that some samples came twice and others "
@@ -202,17 +202,17 @@ class DDP(Single):
         device, known = self._runtime.device, 0.0 if isinstance(weight, Tensor) else float(weight)
         wide = summed is not None and summed.dtype is torch.float64
         kind = torch.float64 if wide else self._kind
-        part = torch.zeros((), dtype=kind, device=device) if summed is None or not self.unit else summed.to(kind) / self.unit
+        summed_loss = torch.zeros((), dtype=kind, device=device) if summed is None or not self.unit else summed.to(kind) / self.unit
         said = [*self._ranks.status(), float(self._missed), float(wide), float(summed is not None), self._own_samples]
         if self._on_cpu:  # all in one
-            loss = float(part)
+            loss = float(summed_loss)
             self.own_loss_bad = not math.isfinite(loss)
             self._reducing = self._ranks.sums_later([*said, float(weight), loss, *gradients])
             return
         # Values that the host knows are reduced on the host, so that nothing waits for the device; the others on the device.
         self._reducing = self._ranks.sums_later([*said, known, float(isinstance(weight, Tensor)), *gradients])
         whole = weight.to(device) if isinstance(weight, Tensor) else torch.full((), known, device=device)
-        self._numbers = torch.stack([whole.to(kind).reshape(()), part]).double()
+        self._numbers = torch.stack([whole.to(kind).reshape(()), summed_loss]).double()
         self._ranks.all_reduce(self._numbers)
 
     def measure_first(self, noise: RunningNoiseScale, opt: OptimizerHandle, plan: WindowPlan, place: int) -> None:
@@ -238,12 +238,12 @@ class DDP(Single):
             self._fill_missing_gradients()
         self._begun = False
         self._remove_hooks()
-        losses, total, loss, rescaled, there = self._reduced()
+        losses, total, loss, rescaled, ranks_with = self._reduced()
         if not losses:
             return None
         if synced and loose:
-            there = self._ranks.sums([float(p.grad is not None) for p in loose])
-        self._average_gradients([p for p, n in zip(loose, there, strict=True) if n])
+            ranks_with = self._ranks.sums([float(p.grad is not None) for p in loose])
+        self._average_gradients([p for p, n in zip(loose, ranks_with, strict=True) if n])
         if self._noise is not None and self._measures and losses > 1:
             squares = self._noise.of_rank(window_loss.weight, self.unit)
             self._ranks.all_reduce(squares)
@@ -259,16 +259,16 @@ class DDP(Single):
         one for which the shares were made; how many ranks have each gradient.
         """
         assert self._reducing is not None
-        (commands, clock, missed, wide, losses, self._samples, weight, other, *there), self._reducing = self._reducing(), None
+        (commands, clock, missed, wide, losses, self._samples, weight, other, *ranks_with), self._reducing = self._reducing(), None
         self._ranks.take_status(commands, clock)
         if missed:
             self._task.partial = True
             self._unwrap()
         kind = torch.float64 if wide else self._kind
         if self._on_cpu:
-            return losses, torch.tensor(weight, dtype=kind), torch.tensor(other, dtype=kind), weight != self._sync.weight, there
+            return losses, torch.tensor(weight, dtype=kind), torch.tensor(other, dtype=kind), weight != self._sync.weight, ranks_with
         total, loss = self._numbers.to(kind)
-        return losses, total, loss, other > 0 or weight != self._sync.weight, there
+        return losses, total, loss, other > 0 or weight != self._sync.weight, ranks_with
 
     def _average_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Average the gradients over ranks, where any rank has one."""
@@ -311,7 +311,7 @@ class DDP(Single):
             parameter.requires_grad_(True)
         _zero(missed).backward()  # type: ignore[no-untyped-call]
         for parameter, had in zip(self._wrapped, self._had, strict=True):
-            if any(parameter is one for one in frozen):
+            if any(parameter is frozen_parameter for frozen_parameter in frozen):
                 parameter.requires_grad_(False)
                 parameter.grad = parameter.grad if had else None
 
@@ -339,8 +339,8 @@ class DDP(Single):
         return mean
 
     def mean(self, loss: Tensor | None) -> Tensor | None:
-        there, self._samples = self._ranks.sums([float(loss is not None), self._own_samples])
-        if not there:
+        losses, self._samples = self._ranks.sums([float(loss is not None), self._own_samples])
+        if not losses:
             return None
         mean = torch.zeros((), device=self._runtime.device) if loss is None else loss.detach().clone()
         self._ranks.mean([mean])

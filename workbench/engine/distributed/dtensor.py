@@ -26,15 +26,15 @@ def in_shards(tensor: object) -> TypeGuard[Any]:
 
 def local(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor, in the same memory, detached."""
-    part: Tensor = tensor.detach().to_local() if in_shards(tensor) else tensor
-    return part
+    shard: Tensor = tensor.detach().to_local() if in_shards(tensor) else tensor
+    return shard
 
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole tensor, gathered from all ranks into host memory; all ranks call it together."""
     if in_shards(tensor):
-        found: Tensor = tensor.detach().full_tensor().cpu()
-        return found
+        gathered: Tensor = tensor.detach().full_tensor().cpu()
+        return gathered
     return tensor
 
 
@@ -44,14 +44,14 @@ def like(value: Tensor, other: Tensor) -> Tensor:
         return value
     from torch.distributed.tensor import DTensor
 
-    part = value.detach()
+    shard = value.detach()
     for number, placement in enumerate(other.placements):
         if placement.is_shard():
-            parts, mine = part.chunk(other.device_mesh.size(number), placement.dim), other.device_mesh.get_local_rank(number)
-            part = parts[mine] if mine < len(parts) else part.narrow(placement.dim, 0, 0)  # too few rows for all ranks
-    part = part.to(local(other).device, copy=True, memory_format=torch.contiguous_format)
+            parts, mine = shard.chunk(other.device_mesh.size(number), placement.dim), other.device_mesh.get_local_rank(number)
+            shard = parts[mine] if mine < len(parts) else shard.narrow(placement.dim, 0, 0)  # too few rows for all ranks
+    shard = shard.to(local(other).device, copy=True, memory_format=torch.contiguous_format)
     return DTensor.from_local(
-        part, other.device_mesh, other.placements, run_check=False, shape=value.shape, stride=value.contiguous().stride()
+        shard, other.device_mesh, other.placements, run_check=False, shape=value.shape, stride=value.contiguous().stride()
     )
 
 
@@ -61,10 +61,10 @@ def whole_of(value: Any, *, wanted: bool = True) -> Any:
     All ranks call it together with values of the same structure.
     """
     if in_shards(value):
-        found = whole(value)
-        return found if wanted else None
+        gathered = whole(value)
+        return gathered if wanted else None
     if isinstance(value, dict):
-        return type(value)((key, whole_of(own, wanted=wanted)) for key, own in value.items())
+        return type(value)((key, whole_of(entry, wanted=wanted)) for key, entry in value.items())
     if type(value) in (list, tuple):
-        return type(value)([whole_of(own, wanted=wanted) for own in value])
+        return type(value)([whole_of(entry, wanted=wanted) for entry in value])
     return value

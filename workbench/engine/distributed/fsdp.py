@@ -62,8 +62,8 @@ class FSDPOptions:
         """Read the options; raises TaskError for those that cannot be used."""
         try:
             # All ranks have rank 0's weights before the options are read, whatever these say.
-            own = {} if os.environ.get("FSDP_VERSION") == "2" else {"sync_module_states": False}
-            plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=False, **own)
+            options = {} if os.environ.get("FSDP_VERSION") == "2" else {"sync_module_states": False}
+            plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=False, **options)
         except (ValueError, KeyError, RuntimeError) as error:
             raise TaskError(f"the FSDP part of the accelerate config cannot be used: {error}") from error
         if plugin.fsdp_version == 2:
@@ -147,10 +147,10 @@ def _refuse_hooks(task: Task, ignored: Collection[nn.Parameter]) -> None:
 def _slots(task: Task) -> Iterator[tuple[dict[str, Any], str, nn.Parameter]]:
     """All parameters, each with the dict that holds it and its name there."""
     for whole in task.modules:
-        for part in whole.modules():
-            for name, parameter in part._parameters.items():
+        for module in whole.modules():
+            for name, parameter in module._parameters.items():
                 if parameter is not None:
-                    yield part._parameters, name, parameter
+                    yield module._parameters, name, parameter
 
 
 def _units(task: Task, plugin: Any) -> Iterable[nn.Module]:
@@ -161,8 +161,8 @@ def _units(task: Task, plugin: Any) -> Iterable[nn.Module]:
         raise TaskError(f"fsdp_transformer_layer_cls_to_wrap: {error}") from error
     if policy is None:
         return []
-    parts = [part for part in task.model.modules() if part is not task.model]
-    return [part for part in reversed(parts) if type(part).forward is not _NONE and policy(part)]
+    parts = [module for module in task.model.modules() if module is not task.model]
+    return [module for module in reversed(parts) if type(module).forward is not _NONE and policy(module)]
 
 
 _NONE = nn.Module.forward

@@ -21,9 +21,9 @@ class FSDPForward(MultiProcessGroup):
 
     def rounds(self, items: Iterable[Any], until: Callable[[], bool] = lambda: False) -> Iterator[Any]:
         """Yield this rank's items in step with the other ranks, and a `PaddingBatch` in rounds where only others have one."""
-        own, latest = iter(items), None
+        iterator, latest = iter(items), None
         while True:
-            item = next(own, _END)
+            item = next(iterator, _END)
             has = item is not _END and item is not None
             sync = self.sync_step(item is not _END, [1.0] if has else [])
             if not sync.present or until():
@@ -43,5 +43,5 @@ class FSDPForward(MultiProcessGroup):
         """The batch with which this rank pads: its latest one, or, if it never had one, that of the first rank that has one."""
         if not self.any(item is None and latest is None):
             return latest
-        there = (found for found in self.all_gather_object(item) if found is not None)
-        return next(there) if latest is None and item is None else latest
+        of_ranks = (of_rank for of_rank in self.all_gather_object(item) if of_rank is not None)
+        return next(of_ranks) if latest is None and item is None else latest

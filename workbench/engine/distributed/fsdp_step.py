@@ -50,21 +50,21 @@ class FSDP(DDP):
             if not sync.present:
                 self._refuse_other_orders()
                 return
-            own = () if window is None else window
-            there = [item for item, weight in zip(own, batch_weights(self._task, own), strict=True) if weight is not None]
-            self.padding_batch = there[-1] if there else self.padding_batch
-            self.padding_batches = 0 if sync.even else self._padding_batches(there)
+            batches = () if window is None else window
+            present = [item for item, weight in zip(batches, batch_weights(self._task, batches), strict=True) if weight is not None]
+            self.padding_batch = present[-1] if present else self.padding_batch
+            self.padding_batches = 0 if sync.even else self._padding_batches(present)
             self._sync, self.waiting = sync._replace(able=self._ranks.world if sync.able else 0), size
-            self._note_samples(own)
-            yield own
+            self._note_samples(batches)
+            yield batches
 
     def _padding_batches(self, own: Sequence[Any]) -> int:
         """Return by how many batches this rank has fewer than the rank with the most; ranks that never had a batch get one here."""
         counts = self._ranks.all_gather_object(len(own))
         if self._ranks.any(self.padding_batch is None):
-            found = self._ranks.all_gather_object(own[0] if own else None)
+            first_batches = self._ranks.all_gather_object(own[0] if own else None)
             if self.padding_batch is None:
-                self.padding_batch = next(item for item in found if item is not None)
+                self.padding_batch = next(item for item in first_batches if item is not None)
         return max(counts) - len(own)
 
     # -- one window
@@ -80,10 +80,10 @@ class FSDP(DDP):
 
     def after_forward(self, found: Result | None) -> Result | None:
         """Return what the step returned; raises TaskError where it is None on some of the ranks, since all or none must run the backward."""
-        there = self._ranks.sums([float(found is not None)])[0]
-        if 0 < there < self._ranks.world:
+        with_loss = self._ranks.sums([float(found is not None)])[0]
+        if 0 < with_loss < self._ranks.world:
             raise TaskError(
-                f"training_step returned None on {self._ranks.world - round(there)} of {self._ranks.world} ranks: with "
+                f"training_step returned None on {self._ranks.world - round(with_loss)} of {self._ranks.world} ranks: with "
                 f"{self._weights.shard_strategy} all ranks go through each backward together. For a batch to leave out return a loss of "
                 "zero that depends on the output, {'loss': output.sum() * 0.0, 'weight': 0.0}, with the usual weight on "
                 "all other batches."

@@ -80,12 +80,12 @@ class FSDPWeights(WholeWeights):
             raise
 
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
-        found: StepResult = self.run("training_step", batch, batch_idx, **extra)
-        return found
+        result: StepResult = self.run("training_step", batch, batch_idx, **extra)
+        return result
 
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
-        found: Scores = self.run("validation_step", batch, batch_idx, stage)
-        return found
+        scores: Scores = self.run("validation_step", batch, batch_idx, stage)
+        return scores
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         return self.run("predict_step", batch, batch_idx)
@@ -127,10 +127,10 @@ class FSDPWeights(WholeWeights):
         for group in optimizer.param_groups:
             group["params"] = [self._renewed.get(p, p) for p in group["params"]]
         for before, now in self._renewed.items():
-            own = optimizer.state.pop(before, {}).items()
-            if not own:
+            entries = optimizer.state.pop(before, {}).items()
+            if not entries:
                 continue
-            optimizer.state[now] = {k: like(v, now) if isinstance(v, Tensor) and v.shape == now.shape else v for k, v in own}
+            optimizer.state[now] = {k: like(v, now) if isinstance(v, Tensor) and v.shape == now.shape else v for k, v in entries}
 
     def gradients_of(self, trained: Sequence[Tensor]) -> list[Tensor]:
         """This rank's piece of each gradient of `trained` that exists; it may have no elements."""
@@ -143,15 +143,15 @@ class FSDPWeights(WholeWeights):
 
     def layer_norms(self, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Tensor:
         """The p-norm of each whole gradient, the same on all ranks, shape (len(gradients),); one collective for all."""
-        own = torch.zeros(len(gradients), dtype=torch.double, device=gradients[0].device)
-        there = [number for number, piece in enumerate(gradients) if piece.numel()]
-        if there:
-            found = torch.stack(torch._foreach_norm([gradients[number] for number in there], p))
-            own[there] = found.double()
+        norms = torch.zeros(len(gradients), dtype=torch.double, device=gradients[0].device)
+        with_elements = [number for number, piece in enumerate(gradients) if piece.numel()]
+        if with_elements:
+            pieces = [gradients[number] for number in with_elements]
+            norms[with_elements] = torch.stack(torch._foreach_norm(pieces, p)).double()
         if p == math.inf:
-            self._group.all_reduce_max(own)
-            return own.to(gradients[0].dtype)
-        powers = own.pow(p) / torch.tensor(self._number_of_copies(trained), dtype=torch.double, device=own.device)
+            self._group.all_reduce_max(norms)
+            return norms.to(gradients[0].dtype)
+        powers = norms.pow(p) / torch.tensor(self._number_of_copies(trained), dtype=torch.double, device=norms.device)
         self._group.all_reduce(powers)
         return powers.pow(1.0 / p).to(gradients[0].dtype)
 
@@ -178,7 +178,7 @@ class FSDPWeights(WholeWeights):
         claimed: set[nn.Parameter] = set()
         compiler: Any = torch.compiler
         for unit in self._units:
-            owners = [part._parameters for part in unit.modules()]
+            owners = [module._parameters for module in unit.modules()]
             waiting = [
                 (slots, name, parameter)
                 for slots in owners for name, parameter in slots.items()
@@ -193,12 +193,12 @@ class FSDPWeights(WholeWeights):
 
         waiting: those that are not watched yet; a frozen one stays there.
         """
-        for place in list(waiting):
-            slots, name, parameter = place
+        for slot in list(waiting):
+            slots, name, parameter = slot
             if slots[name].requires_grad:
                 note = functools.partial(self._note_use, id(parameter))
                 slots[name].register_post_accumulate_grad_hook(note)
-                waiting.remove(place)
+                waiting.remove(slot)
 
     def _note_use(self, parameter: int, _: Tensor) -> None:
         self._used.add(parameter)
@@ -227,27 +227,27 @@ class FSDPWeights(WholeWeights):
     def own_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:
         """This rank's pieces of whole averages."""
         pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()
-        return [local(like(own, parameter)) for own, parameter in pairs]
+        return [local(like(average, parameter)) for average, parameter in pairs]
 
     # -- checkpoints and results
 
     def tensors(self, modules: Modules) -> dict[str, Tensor]:
         """Parameters and persistent buffers by name, whole and in host memory, on rank 0; {} elsewhere."""
-        found: dict[str, Tensor] = {}
+        gathered: dict[str, Tensor] = {}
         known: dict[int, Tensor] = {}
         for name, tensor in tensors_of(modules).items():
-            part = local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else id(tensor)
-            if part not in known:  # tied ones stay so
-                known[part] = whole(tensor)
+            key = local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else id(tensor)
+            if key not in known:  # tied ones stay so
+                known[key] = whole(tensor)
                 if not self._ranks.first:
-                    known[part] = torch.empty(0)
-            found[name] = known[part]
-        return found if self._ranks.first else {}
+                    known[key] = torch.empty(0)
+            gathered[name] = known[key]
+        return gathered if self._ranks.first else {}
 
     def load(self, modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
         """Load these weights, whole on each rank, into the modules (`checkpoint.files.load_tensors`)."""
-        there = tensors_of(modules)
-        load_tensors(modules, {name: like(value, there[name]) if name in there else value for name, value in tensors.items()}, extra)
+        targets = tensors_of(modules)
+        load_tensors(modules, {name: like(value, targets[name]) if name in targets else value for name, value in tensors.items()}, extra)
 
     def gradients(self) -> dict[str, Tensor]:
         """The model's gradients by name, whole, on each rank."""
@@ -262,8 +262,8 @@ class FSDPWeights(WholeWeights):
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """The optimizer's state_dict with whole tensors, on rank 0; elsewhere with None for them."""
-        found: dict[str, Any] = whole_of(optimizer.state_dict(), wanted=self._ranks.first)
-        return found
+        state: dict[str, Any] = whole_of(optimizer.state_dict(), wanted=self._ranks.first)
+        return state
 
     def own_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
         """A state_dict that the optimizer can load on each rank, from one with whole tensors."""
@@ -276,28 +276,28 @@ class FSDPWeights(WholeWeights):
             }
             for number, parameter in zip(numbers, parameters, strict=True)
         }
-        return {**state, "state": {number: own for number, own in pieces.items() if number in state["state"]}}
+        return {**state, "state": {number: piece for number, piece in pieces.items() if number in state["state"]}}
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
         """Context manager in which the modules of rank 0 have whole weights, in host memory, to be read."""
-        there = [(part._parameters, name, parameter, value) for part, name, parameter, value in self._pairs()]
-        for slots, name, parameter, value in there:
+        parameters = [(module._parameters, name, parameter, value) for module, name, parameter, value in self._pairs()]
+        for slots, name, parameter, value in parameters:
             slots[name] = nn.Parameter(value, requires_grad=parameter.requires_grad)
         try:
             yield
         finally:
-            for slots, name, parameter, _ in there:
+            for slots, name, parameter, _ in parameters:
                 slots[name] = parameter
 
     def _pairs(self) -> Iterator[tuple[nn.Module, str, nn.Parameter, Tensor]]:
         for module in self._task.modules:
             weights = self.tensors(module)
-            for path, part in module.named_modules():
-                for name, parameter in part._parameters.items():
+            for path, submodule in module.named_modules():
+                for name, parameter in submodule._parameters.items():
                     value = weights.get(f"{path}.{name}" if path else name)
                     if parameter is not None and value is not None:
-                        yield part, name, parameter, value
+                        yield submodule, name, parameter, value
 
     # -- searches
 
@@ -332,10 +332,10 @@ def _as(piece: Tensor, parameter: Any) -> Tensor:
         return piece
     from torch.distributed.tensor import DTensor
 
-    found: Tensor = DTensor.from_local(
+    sharded: Tensor = DTensor.from_local(
         piece, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
     )
-    return found
+    return sharded
 
 
 class _FakeCollective:
@@ -351,9 +351,9 @@ class _FakeAllGather(_FakeCollective):
     """An all-gather that copies this rank's piece for every rank."""
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
-        for number, place in enumerate(output_tensor.chunk(group.size())):
+        for number, chunk in enumerate(output_tensor.chunk(group.size())):
             if number != group.rank():  # its own piece is there already
-                place.copy_(input_tensor)
+                chunk.copy_(input_tensor)
 
 
 class _FakeReduceScatter(_FakeCollective):

@@ -138,9 +138,9 @@ class MultiProcessGroup(ProcessGroup):
         return self.sums([float(flag)])[0] > 0
 
     def all_gather_object(self, value: T) -> list[T]:
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value, group=self._host)
-        return found
+        gathered: list[Any] = [None] * self.world
+        dist.all_gather_object(gathered, value, group=self._host)
+        return gathered
 
     def sums(self, values: Sequence[float]) -> list[float]:
         return self.sums_later(values)()
@@ -153,8 +153,8 @@ class MultiProcessGroup(ProcessGroup):
         def summed() -> list[float]:
             if work is not None:
                 work.wait()
-            found: list[float] = vector.tolist()
-            return found
+            sums: list[float] = vector.tolist()
+            return sums
 
         return summed
 
@@ -185,10 +185,10 @@ class MultiProcessGroup(ProcessGroup):
         """
         count = len(weights)
         vector = [*self.status(), sum(weights), float(present), float(bool(weights)), size * self.first, count, count * count]
-        commands, clock, total, there, able, first, counted, squares = self.sums(vector)
+        commands, clock, total, with_window, able, first, counted, squares = self.sums(vector)
         self.take_status(commands, clock)
         even = counted * counted == self.world * squares  # if the numbers differ, the squares add up to more
-        return StepSync(total, round(there), round(able), round(first), even)
+        return StepSync(total, round(with_window), round(able), round(first), even)
 
     def status(self) -> tuple[float, float]:
         """Whether rank 0 has commands, and its clock; zeros on other ranks, so that the sum over ranks is rank 0's status."""
@@ -201,9 +201,9 @@ class MultiProcessGroup(ProcessGroup):
             self._inbox.take_over()
 
     def rounds(self, items: Iterable[T], until: Callable[[], bool] = lambda: False) -> Iterator[T]:
-        own = iter(items)
+        iterator = iter(items)
         while True:
-            item = next(own, _END)
+            item = next(iterator, _END)
             if not self.sync_step(item is not _END).present or until():
                 return
             if item is not _END:
@@ -287,11 +287,11 @@ def _joined(tensors: Sequence[Tensor]) -> Iterator[Joined]:
 def _flat(parts: list[Tensor]) -> Joined:
     if len(parts) == 1 and parts[0].is_contiguous():
         return parts[0].detach(), []
-    return torch.cat([part.detach().reshape(-1) for part in parts]), parts
+    return torch.cat([tensor.detach().reshape(-1) for tensor in parts]), parts
 
 
 def _spread(flat: Tensor, parts: Sequence[Tensor]) -> None:
     if parts:
-        pieces = torch.split(flat, [part.numel() for part in parts])
+        pieces = torch.split(flat, [tensor.numel() for tensor in parts])
         with torch.no_grad():
             torch._foreach_copy_([p.detach() for p in parts], [piece.view_as(p) for piece, p in zip(pieces, parts, strict=True)])

@@ -32,7 +32,9 @@ class Single:
     waiting = 0
     """How many batches this rank has read for an update that is not taken yet; used where each rank counts its own batches."""
     unit = 1.0
-    """The share of a batch of weight 1."""
+    """The share of a batch of weight 1: with several ranks, their number divided by the sum of the
+    weights known before.
+    """
     padding_batches = 0
     """How many padding batches (weight 0) this rank runs after its own, so that no other rank waits for it."""
     padding_batch: Any = None

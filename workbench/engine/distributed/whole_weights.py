@@ -104,8 +104,8 @@ class WholeWeights:
     def gradients(self) -> dict[str, Tensor]:
         """The gradients of the trained parameters by name, whole."""
         named = self._task.trained_parameters().items()
-        found = {name: parameter.grad for name, parameter in named if parameter.grad is not None}
-        return {name: gradient.to_dense() if gradient.is_sparse else gradient for name, gradient in found.items()}
+        gradients = {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+        return {name: gradient.to_dense() if gradient.is_sparse else gradient for name, gradient in gradients.items()}
 
     def load_gradients(self, gradients: Mapping[str, Tensor]) -> None:
         """Set the gradients of the trained parameters from whole ones."""

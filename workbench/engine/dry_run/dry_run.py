@@ -217,7 +217,7 @@ class _Trial:
             return None
         if not isinstance(loss, Tensor):
             got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else shown(loss)
-            several = isinstance(loss, (tuple, list)) and any(isinstance(part, Tensor) for part in loss)
+            several = isinstance(loss, (tuple, list)) and any(isinstance(entry, Tensor) for entry in loss)
             remedy = "give the loss alone (loss=lambda output, y: your_loss(output, y)[0], say)" if several else "a loss must be computed with torch from the output"
             raise TaskError(f"the loss is {got}, no tensor: {remedy}.")
         if loss.numel() != 1:
@@ -234,7 +234,7 @@ class _Trial:
     def _validate(self, held_out: Sequence[tuple[DataSpec, Any]]) -> None:
         """Try a validation of one batch of each set."""
         session = self._session
-        what = "validation_step" if hasattr(session.task, "module") else "the model or a metric"
+        source = "validation_step" if hasattr(session.task, "module") else "the model or a metric"
         tried = _Tried("", None, None)
 
         def sets() -> Iterator[HeldOut]:
@@ -242,13 +242,14 @@ class _Trial:
                 tried.name, tried.batch, tried.spec = spec.name, batch, spec
                 yield spec, [batch]
 
-        _explained(what, tried, lambda: validate(session, sets(), trial=True))
+        _explained(source, tried, lambda: validate(session, sets(), trial=True))
 
 
 def _without_shape(model: nn.Module) -> str:
     """The names of parameters that a lazy module has not made yet: "0.weight (and 3 more)"."""
     names = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
-    return "" if not names else names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return names[0] + more if names else ""
 
 
 def _peek(spec: DataSpec, count: int) -> Any:
@@ -279,10 +280,10 @@ def _warn_of_outside_parameters(task: Task, optimizers: Sequence[OptimizerHandle
     """Warn of parameters in a function's closure: no optimizer has them."""
     known = [p for module in task.modules for p in nn.Module.parameters(module)]
     known += [p for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]]
-    found = unknown_parameters(loss, known)
-    if found:
+    unknown = unknown_parameters(loss, known)
+    if unknown:
         warnings.warn(
-            f"the loss depends on {counted_parameters(found)} that no optimizer of the "
+            f"the loss depends on {counted_parameters(unknown)} that no optimizer of the "
             "run trains: to train them, give the nn.Module that has them as loss=, or make it a part of the model; else "
             "requires_grad_(False) saves their gradients.",
             stacklevel=2,
@@ -300,14 +301,14 @@ def _warn_of_unowned(session: Session) -> None:
         for p in group["params"]
     }
     meant = {id(p) for module in session.task.modules for p in module.parameters()}
-    found = [
+    unowned = [
         name
         for name, p in session.parameters.items()
         if p.grad is not None and id(p) in meant - owned
     ]
-    if found:
-        names = ", ".join(map(repr, found[:3])) + (", …" if len(found) > 3 else "")
-        which = f"{len(found)} parameters ({names}) get gradients and are" if len(found) > 1 else f"the parameter {names} gets a gradient and is"
+    if unowned:
+        names = ", ".join(map(repr, unowned[:3])) + (", …" if len(unowned) > 3 else "")
+        which = f"{len(unowned)} parameters ({names}) get gradients and are" if len(unowned) > 1 else f"the parameter {names} gets a gradient and is"
         warnings.warn(
             f"{which} in no optimizer, so that no update changes them: give them to the optimizer, or freeze them with "
             "requires_grad_(False), which saves their gradients.",

@@ -101,9 +101,9 @@ class Recorder:
         if self._session.meter.norm_order not in nonfinite.EXACT:
             return None
         norms = event.array("layer_norms")
-        there = ~np.isnan(norms).all(axis=0)  # a layer without a gradient has NaN too
-        bad = ~np.isfinite(norms[row]) & there
-        known = np.isfinite(event.array("loss")[row]) or not bad[there].all()
+        measured = ~np.isnan(norms).all(axis=0)  # a layer without a gradient has NaN too
+        bad = ~np.isfinite(norms[row]) & measured
+        known = np.isfinite(event.array("loss")[row]) or not bad[measured].all()
         return list(self._session.parameters)[int(bad.argmax())] if bad.any() and known else None
 
     def _wrong(self, event: StepsDone, guarded: bool) -> Bools:
@@ -111,9 +111,9 @@ class Recorder:
         session = self._session
         wrong: Bools = ~np.isfinite(event.array("loss"))
         if not session.plan.on_cpu and session.meter.norm_order is not None and session.precision.scaler is None:
-            for part in [f".{opt.index}" for opt in session.optimizers] if session.plan.several else [""]:
-                norms, stepped = event.array(f"grad_norm{part}"), np.isfinite(event.array(f"loss{part}"))
-                if session.task.manual and not session.plan.several:  # such an update may have a loss and no step
+            for suffix in [f".{opt.index}" for opt in session.optimizers] if session.plan.several_optimizers else [""]:
+                norms, stepped = event.array(f"grad_norm{suffix}"), np.isfinite(event.array(f"loss{suffix}"))
+                if session.task.manual and not session.plan.several_optimizers:  # such an update may have a loss and no step
                     stepped &= ~np.isnan(event.array("layer_norms")).all(axis=1)
                 exact = guarded and session.meter.norm_order in nonfinite.EXACT
                 wrong |= stepped & (~np.isfinite(norms) if exact else np.isnan(norms))

@@ -1,11 +1,17 @@
-"""Meters the updates: the measurements stay on the device and are copied out together about ten times a second.
+"""Keeps the measurements of updates on the device, and copies many of them to the host at once.
 
-A ring of rows (loss, total norm, total after clipping, one norm per layer; with several optimizers the first three for
-each of them too) is on the model's device. The `put_…` methods write values without a sync, and `record` completes the
-row. `flush` copies the rows out, on CUDA asynchronously: the next flush returns the copy that this one begins, unless it
-waits. Update ratios have a ring of their own while they are measured; a flush returns it only if one of its rows has any.
-Values are float32, except for those of a model in double precision and for float64 losses and logged values, which stay
-float64.
+The meter has a table on the model's device, with a row for each recorded update. A row has the
+loss, the total norm before clipping, the total norm after it, and a norm for each layer. With
+several optimizers it also has the first three for each of them. The methods `put_…` write into the
+present row, and `record` ends it. None of them waits for the device.
+
+About ten times a second `flush` copies the rows to the host, and the table is used again from its
+first row. On CUDA the copy runs while training goes on, so a flush returns the rows whose copy the
+flush before it began; with `wait` it waits for its own. Update ratios have a table of their own
+while they are measured.
+
+Numbers are float32. They are float64 for a model in double precision, and losses and logged values
+that are float64 stay float64.
 """
 
 from __future__ import annotations
@@ -86,7 +92,12 @@ class Meter:
         self._updates: dict[int, Tensor] = {}
         """The rows for which one tensor has the loss and then the norms of all layers."""
         self._loss: tuple[Tensor, int] | None = None
-        """The loss of the row that is not complete yet, with its version, if it is in `_updates`: `record` knows it by that."""
+        """The loss that `put_update` put into the present row, and how often it had been changed in
+        place by then.
+
+        `record` gets the update's loss again. If it is the same tensor, unchanged, its value is in
+        the row already.
+        """
         self.adds_up = kind in (torch.float32, torch.float64) and optimizers == 1 and not xla.is_xla(device)
         """Whether a flush can compute the total norms, of all rows at once, where nothing reads them before."""
         self._numbers: dict[int, list[float]] = {}
@@ -193,7 +204,7 @@ class Meter:
 
     @functools.cached_property
     def _cells(self) -> list[tuple[Tensor, ...]]:
-        return [self._ring[:, place].unbind() for place in range(self._layers_at)]
+        return [self._ring[:, cell].unbind() for cell in range(self._layers_at)]
 
     @functools.cached_property
     def total(self) -> list[tuple[Tensor, ...]]:
@@ -369,8 +380,9 @@ class Meter:
         self._take_updates()
         waiting, self._at_flush = self._at_flush, {}
         self._add_up(waiting)
-        for place, found in {place: self._fetched(found) for place, found in waiting.items()}.items():
-            self._take(self._ring[:, place], found)
+        fetched = {cell: self._fetched(values) for cell, values in waiting.items()}
+        for cell, values in fetched.items():
+            self._take(self._ring[:, cell], values)
         norms, self._layer_norms = self._layer_norms, {}
         self._take(self._ring[:, self._layers_at :], self._fetched(norms))
         if self._host is not None:
@@ -389,9 +401,9 @@ class Meter:
         updates, self._updates, self._loss = self._updates, {}, None
         updates.pop(self.row, None)  # of an update that an error ended
         if len(updates) == self.row and self.norm_order is not None:
-            found = torch.stack([*updates.values()])
-            norms = found[:, 1:].contiguous()
-            self._ring[: self.row, LOSS] = found[:, 0]
+            table = torch.stack([*updates.values()])
+            norms = table[:, 1:].contiguous()
+            self._ring[: self.row, LOSS] = table[:, 0]
             self._ring[: self.row, TOTAL] = total_norms(norms, self.norm_order)
             self._ring[: self.row, self._layers_at :] = norms
             return
@@ -450,9 +462,9 @@ class Meter:
         columns = {"loss": pack(rows[:, LOSS], wide), "lr": pack(lrs[:, 0])}
         self._totals(columns, rows, "")
         for number in range(self._several):
-            own = rows[:, 3 * (1 + number) :]
-            columns[f"loss.{number}"], columns[f"lr.{number}"] = pack(own[:, LOSS], wide), pack(lrs[:, number])
-            self._totals(columns, own, f".{number}")
+            columns_of = rows[:, 3 * (1 + number) :]
+            columns[f"loss.{number}"], columns[f"lr.{number}"] = pack(columns_of[:, LOSS], wide), pack(lrs[:, number])
+            self._totals(columns, columns_of, f".{number}")
         if self.norm_order is not None:
             columns["layer_norms"] = pack(rows[:, self._layers_at :])
         if pending.ratios is not None:
@@ -461,11 +473,11 @@ class Meter:
             columns["skipped"] = pack(np.asarray(pending.skipped, dtype=np.float32))
         double = [name for name in columns if wide and _OF_UPDATE.match(name)]
         for name, (at, values) in pending.logged.items():
-            found = values.numpy()
-            column = np.full(len(rows), np.nan, dtype=found.dtype)
-            column[at] = found
-            columns[name] = pack(column, found.dtype == np.float64)
-            double += [name] if found.dtype == np.float64 else []
+            numbers = values.numpy()
+            column = np.full(len(rows), np.nan, dtype=numbers.dtype)
+            column[at] = numbers
+            columns[name] = pack(column, numbers.dtype == np.float64)
+            double += [name] if numbers.dtype == np.float64 else []
         shown = tuple(name for name in pending.logged if name in self.on_bar)
         return StepsDone(
             pending.step, self.every, len(rows), pending.epoch, pending.seconds, columns, shown, pending.waited, pending.memory,
@@ -507,8 +519,8 @@ def _stacked(values: Iterable[Tensor | float]) -> Tensor:
     """Scalars as one tensor, on the device if one of them is there; float64 if one of them is, as Python's numbers
     are.
     """
-    found = list(values)
-    device = next((v.device for v in found if isinstance(v, Tensor) and v.device.type != "cpu"), torch.device("cpu"))
-    wide = any(isinstance(v, float) or v.dtype is torch.float64 for v in found) and device.type != "mps"  # which has none
+    scalars = list(values)
+    device = next((v.device for v in scalars if isinstance(v, Tensor) and v.device.type != "cpu"), torch.device("cpu"))
+    wide = any(isinstance(v, float) or v.dtype is torch.float64 for v in scalars) and device.type != "mps"  # which has none
     kind = torch.float64 if wide else torch.float32
-    return torch.stack([torch.as_tensor(v, dtype=kind).to(device, non_blocking=True) for v in found])
+    return torch.stack([torch.as_tensor(v, dtype=kind).to(device, non_blocking=True) for v in scalars])

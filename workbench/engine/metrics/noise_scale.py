@@ -71,9 +71,9 @@ class RunningNoiseScale:
 
     def keep(self, parameters: Sequence[Tensor]) -> None:
         """Measure the gradients that these parameters have at present."""
-        there = [p for p in parameters if p.grad is not None]
-        norms = torch._foreach_norm(entries(there)) if there else ()
-        self._own += zip(there, norms, strict=True)
+        with_gradient = [p for p in parameters if p.grad is not None]
+        norms = torch._foreach_norm(entries(with_gradient)) if with_gradient else ()
+        self._own += zip(with_gradient, norms, strict=True)
 
     def of_rank(self, weight: Tensor | float, unit: float) -> Tensor:
         """This rank's part in the sum for `ranks`: the squared norms of its mean gradient times its samples.
@@ -109,8 +109,8 @@ class RunningNoiseScale:
         if self._count < FEWEST:
             return {}
         known = (self._square > 0) & (self._spread > 0)
-        found = torch.where(known, self._spread / self._square, float("nan")).float()
-        return dict(zip(self._columns, found.unbind(), strict=True))
+        scales = torch.where(known, self._spread / self._square, float("nan")).float()
+        return dict(zip(self._columns, scales.unbind(), strict=True))
 
     def _own_squares(self) -> Tensor:
         parameters, norms = zip(*self._own, strict=True)

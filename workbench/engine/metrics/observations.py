@@ -57,10 +57,10 @@ class Observations:
         return of_setup(task.trained_modules.values(), with_trainer=object_of_steps is not None)
 
     def _emit_checksums(self) -> None:
-        session, found = self._session, self._checksums
-        if found is not None:
+        session, checksums = self._session, self._checksums
+        if checksums is not None:
             self._checksums = None
-            self._recorder.emit(replace(found, batches=tuple(session.data.checksums or ())))
+            self._recorder.emit(replace(checksums, batches=tuple(session.data.checksums or ())))
 
     def after_update(self) -> None:
         """Look at all modules after the first update of an epoch, and when the whole model has changed its mode."""
@@ -109,7 +109,7 @@ def in_evaluation_mode(model: nn.Module) -> Iterator[str]:
     Parts without a trainable weight were frozen on purpose and are left out; the whole model is not.
     """
     if not model.training:
-        if any(_depends_on_mode(part) for part in model.modules()):
+        if any(_depends_on_mode(module) for module in model.modules()):
             yield ""
         return
     seen: set[str] = set()
@@ -117,9 +117,9 @@ def in_evaluation_mode(model: nn.Module) -> Iterator[str]:
         if module.training or any(name.startswith(f"{outer}.") for outer in seen):
             continue
         seen.add(name)
-        own = list(module.parameters())
-        trains = any(p.requires_grad for p in own) or not own
-        if trains and any(_depends_on_mode(part) for part in module.modules()):
+        parameters = list(module.parameters())
+        trains = any(p.requires_grad for p in parameters) or not parameters
+        if trains and any(_depends_on_mode(submodule) for submodule in module.modules()):
             yield name.removeprefix("_orig_mod.")
 
 

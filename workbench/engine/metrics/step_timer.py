@@ -68,8 +68,8 @@ class StepTimer:
         """The batches of an update have arrived after so many seconds. first: of an epoch; the device had nothing to do meanwhile."""
         self._updates += 1
         if self._on_cpu or first:
-            part = "first batch" if first else "data"
-            self._whole[part] = self._whole.get(part, 0.0) + waited
+            phase = "first batch" if first else "data"
+            self._whole[phase] = self._whole.get(phase, 0.0) + waited
             self.mark("")
         else:
             self.mark("data")
@@ -133,7 +133,7 @@ class StepTimer:
         self._within += seconds
         if self._marks is not None:
             # A device waits meanwhile, and its marks cannot be moved: this update tells nothing.
-            later = [(part, moment + seconds) for part, moment in self._marks] if self._on_cpu else None
+            later = [(phase, moment + seconds) for phase, moment in self._marks] if self._on_cpu else None
             self._marks = later
 
     def due(self) -> bool:
@@ -152,11 +152,11 @@ class StepTimer:
             return None  # the device has not come so far
         seconds = self._clock()
         passed = seconds - self._seconds
-        parts = {part: spent for part, spent in self._whole.items() if spent > 0.0}
+        parts = {phase: spent for phase, spent in self._whole.items() if spent > 0.0}
         rest, sampled = passed - sum(parts.values()), sum(self._sampled.values())
-        for part, spent in self._sampled.items():
+        for phase, spent in self._sampled.items():
             if sampled > 0.0 and rest > 0.0:
-                parts[part] = parts.get(part, 0.0) + rest * spent / sampled
+                parts[phase] = parts.get(phase, 0.0) + rest * spent / sampled
         if not sampled and rest > 0.0:
             parts["other"] = rest
         self._seconds, self._whole, self._sampled = seconds, {}, {}
@@ -176,9 +176,9 @@ class StepTimer:
             if not self._on_cpu and not marks[-1][1].query():
                 return
             self._pending.popleft()
-            for (_, began), (part, ended) in itertools.pairwise(marks):
-                if part:
+            for (_, began), (phase, ended) in itertools.pairwise(marks):
+                if phase:
                     seconds = ended - began if self._on_cpu else began.elapsed_time(ended) / 1000
-                    self._sampled[part] = self._sampled.get(part, 0.0) + seconds
+                    self._sampled[phase] = self._sampled.get(phase, 0.0) + seconds
             if not self._on_cpu:
                 self._free += [event for _, event in marks]

@@ -37,11 +37,11 @@ class UpdateRatios:
             if last is None or now - last >= PERIOD:
                 self._before[opt.index] = copies(opt.parameters)
 
-    def finish(self, taken: Sequence[OptimizerHandle], recorded: bool) -> None:
-        """After it: write the ratios of those that have `taken` a step into the meter's row, if the update is
+    def finish(self, stepped: Sequence[OptimizerHandle], recorded: bool) -> None:
+        """After it: write the ratios of those that `stepped` into the meter's row, if the update is
         `recorded`.
         """
-        for opt in taken if recorded else ():
+        for opt in stepped if recorded else ():
             before = self._before.get(opt.index)
             if before is not None:
                 self._last[opt.index] = perf_counter()

@@ -93,4 +93,4 @@ def _pass(session: Session) -> None:
                 )
             if isinstance(item, Piece) and isinstance(result, dict):
                 hiddens = detached(result.get("hiddens"))
-    session.notes += [Message(f"the rest of this epoch may not be as it would have been: {what}.", "warning", session.state.step) for what in lost]
+    session.notes += [Message(f"the rest of this epoch may not be as it would have been: {message}.", "warning", session.state.step) for message in lost]

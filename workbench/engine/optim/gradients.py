@@ -80,8 +80,8 @@ def _put_norms(
         late = {id(p) for p in opt.late}
         norms = norms[meter.places(tuple(n for n, p in enumerate(opt.with_gradient()) if id(p) not in late))]
     # A parameter without a gradient has no norm; that is not a norm of zero.
-    there = {id(p) for p in opt.with_gradient()}
-    meter.put_norms(opt.column, total, norms, tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in there))
+    with_gradient = {id(p) for p in opt.with_gradient()}
+    meter.put_norms(opt.column, total, norms, tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in with_gradient))
     return total
 
 
@@ -89,7 +89,7 @@ def sum_up(meter: Meter, optimizers: Sequence[OptimizerHandle]) -> None:
     """Write the update's total norms over all of several optimizers that stepped."""
     row = meter.row
     for column, order in ((meter.total, meter.norm_order or 2.0), (meter.clipped, 2.0)):
-        own = torch.stack([column[opt.column][row] for opt in optimizers])
-        there = ~torch.isnan(own)
-        total = total_norm(torch.where(there, own, 0.0), order)
-        column[0][row].copy_(torch.where(there.any(), total, float("nan")))
+        totals = torch.stack([column[opt.column][row] for opt in optimizers])
+        measured = ~torch.isnan(totals)
+        total = total_norm(torch.where(measured, totals, 0.0), order)
+        column[0][row].copy_(torch.where(measured.any(), total, float("nan")))

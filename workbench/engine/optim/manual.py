@@ -34,7 +34,7 @@ class ManualOptimizers:
         self._share, self._last = 1.0, True
         self.loss: Tensor | None = None
         self._since: Tensor | None = None
-        self.taken: list[OptimizerHandle] = []
+        self.optimizers_stepped: list[OptimizerHandle] = []
         self._stepped: set[int] = set()
         """The optimizers that stepped since the loss scale was last updated (16-mixed)."""
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
@@ -51,11 +51,11 @@ class ManualOptimizers:
         """Give each batch of the window to the task; returns the sum of the losses that went backward, and the optimizers that stepped."""
         session = self._session
         self._window = window
-        self.loss, self._since, self.taken = None, None, []
+        self.loss, self._since, self.optimizers_stepped = None, None, []
         self._stepped.clear()
         self._kept.clear()  # an error may have ended the window before
-        there = [number for number, batch in enumerate(window) if batch is not None]
-        batches = [window[number] for number in there]
+        present = [number for number, batch in enumerate(window) if batch is not None]
+        batches = [window[number] for number in present]
         weights = [weight for weight in batch_weights(session.task, window) if weight is not None]
         returned: Tensor | None = None
         parts = WeightedMeans()
@@ -66,7 +66,7 @@ class ManualOptimizers:
                 session.timer.mark("workbench")
                 batch = session.to_device(batches[number]) if session.plan.moves else batches[number]
                 session.timer.mark("transfer")
-                index, samples = session.state.batch_idx + number, samples_at(window, there[number])
+                index, samples = session.state.batch_idx + number, samples_at(window, present[number])
                 if not session.update_hooks.start_moved(batch, index, samples):
                     break
                 session.task.begin_batch(samples)
@@ -77,8 +77,8 @@ class ManualOptimizers:
                 parts.add(loss_parts(result), share)
                 loss = result.get("loss") if isinstance(result, Mapping) else result
                 if isinstance(loss, Tensor) and loss.numel() == 1:
-                    part = loss.detach().reshape(()) * share
-                    returned = part if returned is None else returned + part
+                    weighted_loss = loss.detach().reshape(()) * share
+                    returned = weighted_loss if returned is None else returned + weighted_loss
             self._finish()
         finally:
             self._toggle.untoggle()  # in case the task did not
@@ -86,25 +86,25 @@ class ManualOptimizers:
             return None, []
         loss = self.loss if self.loss is not None else returned
         loss = session.parallel.mean(loss)
-        if loss is None and not self.taken:
+        if loss is None and not self.optimizers_stepped:
             return None, []
         if loss is None:
             raise TaskError(
                 "a manual training_step stepped an optimizer without a loss: use manual_backward(loss), or return the loss."
             )
-        return loss, list(dict.fromkeys(self.taken))
+        return loss, list(dict.fromkeys(self.optimizers_stepped))
 
     def backward(self, loss: Tensor, **options: Any) -> None:
         """Run the backward pass of a loss, weighted by its batch's share of the window."""
-        part = loss if self._share == 1.0 else loss * self._share
-        scaled = self._session.precision.scale(part)
+        weighted_loss = loss if self._share == 1.0 else loss * self._share
+        scaled = self._session.precision.scale(weighted_loss)
         self._session.timer.mark("forward")
         self._session.hooks.backward(scaled, **options)
         self._session.timer.mark("backward")
         self._session.hooks.after_backward()
-        part = part.detach()
-        self.loss = part if self.loss is None else self.loss + part
-        self._since = part if self._since is None else self._since + part
+        weighted_loss = weighted_loss.detach()
+        self.loss = weighted_loss if self.loss is None else self.loss + weighted_loss
+        self._since = weighted_loss if self._since is None else self._since + weighted_loss
 
     def step(self, optimizer: int = 0, **options: Any) -> None:
         """Take an optimizer's step, or set its gradients aside until the window's last batch."""
@@ -117,20 +117,22 @@ class ManualOptimizers:
             self._options[optimizer] = options
             opt.zero_grad()
             return
-        own = self._since if self._since is not None else torch.zeros((), device=self._session.device)
-        own = self._session.parallel.reduce(opt, own)
+        summed = self._since
+        if summed is None:
+            summed = torch.zeros((), device=self._session.device)
+        summed = self._session.parallel.reduce(opt, summed)
         self._since = None
-        self._session.state.losses[opt.index] = own
-        if self._session.state.records and self._session.plan.several:
-            self._session.meter.put_loss(opt.column, own)
+        self._session.state.losses[opt.index] = summed
+        if self._session.state.records and self._session.plan.several_optimizers:
+            self._session.meter.put_loss(opt.column, summed)
         if opt.index in self._stepped:  # for the loss scaler, a second step in this window belongs to a new iteration
             self._session.precision.update()
             self._stepped.clear()
         self._stepped.add(opt.index)
         opt.step_options = options
         try:
-            if self._take_step(self._session, opt, self._window, own):
-                self.taken.append(opt)
+            if self._take_step(self._session, opt, self._window, summed):
+                self.optimizers_stepped.append(opt)
         finally:
             opt.step_options = {}
 

@@ -51,10 +51,10 @@ class OptimizerHandle:
         self.needs_closure = self.closure_use != "never"
         self._own_zero_grad = getattr(self.optimizer.zero_grad, "__func__", None) is not Optimizer.zero_grad
         number = {id(p): n for n, p in enumerate(parameters)}
-        own = {
+        numbers = {
             number[id(p)] for group in self.optimizer.param_groups for p in group["params"] if id(p) in number
         }
-        self.places = tuple(sorted(own))
+        self.places = tuple(sorted(numbers))
         self.whole = len(self.places) == len(parameters)
         self.parameters = [parameters[n] for n in self.places]
         self.trained, self.late = self.parameters, list[Tensor]()
@@ -67,8 +67,8 @@ class OptimizerHandle:
         """Whether its state is a checkpoint's."""
         self.grown = False
         """Whether it has parameters that the checkpoint's did not have."""
-        self.taken = 0
-        """Steps taken."""
+        self.steps = 0
+        """The updates in which it has stepped."""
         self.rate: float | Tensor = self.base_lr
         """The rate of its latest step; in an update in which it has not stepped, the rate at the update's beginning."""
         self._expected: float | None = None
@@ -95,8 +95,8 @@ class OptimizerHandle:
         self._seen |= {id(p): p for p in new}
         # Always in the model's order: the norm depends on the order in its last bits, and a resumed run may find at once
         # parameters that came one by one.
-        there, first = {id(p) for p in self.trained + new}, {id(p) for p in self.parameters}
-        self.trained = [p for p in self.task.trained_parameters().values() if id(p) in there]
+        trained, first = {id(p) for p in self.trained + new}, {id(p) for p in self.parameters}
+        self.trained = [p for p in self.task.trained_parameters().values() if id(p) in trained]
         self.late = [p for p in self.trained if id(p) not in first]
 
     def names(self) -> list[list[str]]:
@@ -168,8 +168,8 @@ class OptimizerHandle:
     def _is_set_by_code(self, rate: float) -> bool:
         if self._expected is None and (self.continued or rate == self.base_lr):
             return False
-        parts = [part for schedule in self.schedules for part in chain(schedule.scheduler)]
-        return not any(rate in getattr(part, "_last_lr", (rate,)) for part in parts)
+        parts = [scheduler for schedule in self.schedules for scheduler in chain(schedule.scheduler)]
+        return not any(rate in getattr(scheduler, "_last_lr", (rate,)) for scheduler in parts)
 
     def hold_lrs(self) -> None:
         """Let a search's steps have the present rates, whatever the user's code sets."""
@@ -221,12 +221,13 @@ class OptimizerHandle:
                 elif key in group:
                     group[key] = scaled(group[key])
         for schedule in self.schedules:
-            for part in chain(schedule.scheduler):
+            for scheduler in chain(schedule.scheduler):
                 for name in ("base_lrs", "max_lrs", "min_lrs"):
-                    if hasattr(part, name):
-                        setattr(part, name, [scaled(value) for value in getattr(part, name)])
-                if isinstance(getattr(part, "eta_min", None), float):
-                    part.eta_min = scaled(part.eta_min)
+                    if hasattr(scheduler, name):
+                        rates = [scaled(value) for value in getattr(scheduler, name)]
+                        setattr(scheduler, name, rates)
+                if isinstance(getattr(scheduler, "eta_min", None), float):
+                    scheduler.eta_min = scaled(scheduler.eta_min)
 
     def step_schedules(self, interval: str, count: int, hooks: Hooks, batches: int = 0) -> None:
         """Step the schedules that follow updates ("step") or epochs ("epoch"), of which `count` have been taken.
@@ -262,28 +263,28 @@ def _copied(lr: Any) -> Any:
 
 def _watched(optimizer: Optimizer) -> bool:
     """Whether a profiler records, or a hook is registered for the steps of this optimizer or of all."""
-    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     of_all = torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
-    return bool(profiler._is_profiler_enabled or own or of_all)
+    return bool(profiler._is_profiler_enabled or hooks or of_all)
 
 
 def shares(optimizers: Sequence[OptimizerHandle], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:
     """For each optimizer the names of its parameter groups, each with its rate as a multiple of the setting `lr`; () for an
     optimizer at 0.
     """
-    found = []
+    by_optimizer = []
     for opt in optimizers:
-        own = [float(group.get("initial_lr", group["lr"])) for group in opt.optimizer.param_groups]
+        rates = [float(group.get("initial_lr", group["lr"])) for group in opt.optimizer.param_groups]
         # A schedule may begin below the base rate; the groups' ratios are the same.
-        first = own[opt.leading]
-        ratios = [opt.base_lr / lr * (rate / first) for rate in own] if first > 0 and lr > 0 else []
+        first = rates[opt.leading]
+        ratios = [opt.base_lr / lr * (rate / first) for rate in rates] if first > 0 and lr > 0 else []
         named = zip(opt.optimizer.param_groups, ratios, strict=False)
-        found.append(tuple((str(group.get("name", "")), ratio) for group, ratio in named))
-    return tuple(found)
+        by_optimizer.append(tuple((str(group.get("name", "")), ratio) for group, ratio in named))
+    return tuple(by_optimizer)
 
 
 def chain(scheduler: Any) -> Iterator[Any]:
     """Yield a scheduler and the schedulers inside it (SequentialLR, ChainedScheduler)."""
     yield scheduler
-    for part in getattr(scheduler, "_schedulers", ()):
-        yield from chain(part)
+    for inner in getattr(scheduler, "_schedulers", ()):
+        yield from chain(inner)

@@ -100,44 +100,44 @@ def optimizers_of(
     task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], weights: WholeWeights
 ) -> Optimizers:
     """Make the task's optimizers, with the built-in schedules. Raises TaskError where a setting does not fit them."""
-    made = task.configure(settings, updates)
-    listed = [made] if isinstance(made, Optimization) else list(made)
+    configured = task.configure(settings, updates)
+    listed = [configured] if isinstance(configured, Optimization) else list(configured)
     if not weights.sharded:
         for optimization in listed:
             _refuse_others_parameters(task, optimization.optimizer)
             _add_hooks(optimization.optimizer)
             _refuse_stateless(optimization.optimizer)
-    found: list[OptimizerHandle] = []
+    handles: list[OptimizerHandle] = []
     frequencies = [optimization.frequency for optimization in listed]
     for index, optimization in enumerate(listed):
         # An optimizer with turns has a schedule that counts its own steps.
-        own = None if updates is None else updates_of(frequencies, index, updates)
-        schedule = built_in(optimization.optimizer, settings, own)
+        own_updates = None if updates is None else updates_of(frequencies, index, updates)
+        schedule = built_in(optimization.optimizer, settings, own_updates)
         if schedule is not None:
             optimization.schedules = (*optimization.schedules, Schedule(schedule))
-        found.append(OptimizerHandle(index, optimization, parameters, task, weights))
-    if found[0].made_lr is None:
-        found[0].base_lr = settings.lr
-    if len(found) > 1:
-        for opt in found:
+        handles.append(OptimizerHandle(index, optimization, parameters, task, weights))
+    if handles[0].made_lr is None:
+        handles[0].base_lr = settings.lr
+    if len(handles) > 1:
+        for opt in handles:
             opt.column = 1 + opt.index
             opt.extra = {} if task.manual else {"optimizer_idx": opt.index}
-    if settings.precision == "16-mixed" and any(opt.needs_closure for opt in found):
+    if settings.precision == "16-mixed" and any(opt.needs_closure for opt in handles):
         raise TaskError(
             "precision='16-mixed' cannot be used with an optimizer whose step evaluates the loss again (LBFGS, SAM): take bf16-mixed."
         )
     if task.manual and settings.truncated_bptt_steps is not None:
         raise TaskError("truncated_bptt_steps: with manual optimisation the task splits its batches itself.")
-    return Optimizers(found, parameters, weights)
+    return Optimizers(handles, parameters, weights)
 
 
 def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
     """Raise TaskError for an optimizer with parameters that no module of the task has: they could not be restored or stored."""
-    own = {id(p) for module in task.modules for p in nn.Module.parameters(module)}
-    given = [p for group in optimizer.param_groups for p in group["params"]]
-    others = [p for p in given if id(p) not in own]
+    of_task = {id(p) for module in task.modules for p in nn.Module.parameters(module)}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    others = [p for p in parameters if id(p) not in of_task]
     kind = type(optimizer).__name__
-    if given and len(others) == len(given):
+    if parameters and len(others) == len(parameters):
         raise TaskError(
             f"the {kind} has {counted_parameters(others)}, none of which belongs to the model, so nothing would be trained: make it of the "
             "parameters that the optimizer function is given, optimizer=lambda params, lr: …, or of bench.model's own."

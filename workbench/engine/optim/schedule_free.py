@@ -24,7 +24,7 @@ class OptimizerModes:
     """The optimizers of a session that have both modes. Where none has, it is False and its methods do nothing."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
-        self._optimizers: list[Any] = [one for one in optimizers if has_modes(one)]
+        self._optimizers: list[Any] = [optimizer for optimizer in optimizers if has_modes(optimizer)]
 
     def __bool__(self) -> bool:
         return bool(self._optimizers)
@@ -32,7 +32,7 @@ class OptimizerModes:
     @property
     def names(self) -> str:
         """The names of their types, joined by "and"."""
-        return " and ".join(dict.fromkeys(type(one).__name__ for one in self._optimizers))
+        return " and ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in self._optimizers))
 
     def check(self, settings: Settings, shard_strategy: str) -> None:
         """Raise TaskError for settings that cannot be used with them. shard_strategy: how the weights are sharded; "": they are not."""
@@ -84,7 +84,7 @@ class OptimizerModes:
         if not self:
             yield
             return
-        parameters = [p for one in self._optimizers for group in one.param_groups for p in group["params"]]
+        parameters = [p for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"]]
         before = [p.detach().clone() for p in parameters]
         self.eval()
         try:

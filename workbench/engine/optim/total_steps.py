@@ -9,7 +9,7 @@ from workbench.engine.data.loaders import Loaders
 from workbench.engine.state import TrainState
 from workbench.techniques.accumulation import size_at, updates_in
 
-NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking", "settings", "length")
+NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "validation_due", "settings", "length")
 """The parts of a checkpoint's state that this count needs."""
 
 
@@ -28,7 +28,7 @@ class TotalSteps:
 
     def recount(self, state: TrainState) -> None:
         """Recompute the number after a live change of the accumulation, with which epochs have another length."""
-        past = {name: getattr(state, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking")}
+        past = {name: getattr(state, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "validation_due")}
         settings = {"batch_size": self._data.settings.batch_size}
         self._ahead = self._ahead_of_plan({**past, "settings": settings, "length": {"per_epoch": None, "ahead": self._ahead}})
 
@@ -51,7 +51,7 @@ class TotalSteps:
     def _left_in_epoch(self, past: Mapping[str, Any]) -> int:
         """Updates until the end of the present epoch, which keeps its batch size."""
         data = self._data
-        if not past["mid_epoch"] or past["checking"]:
+        if not past["mid_epoch"] or past["validation_due"]:
             return 0
         if data.settings.batch_size == past["settings"]["batch_size"] and data.batches is not None:
             size = size_at(data.settings.accumulate_grad_batches, past["epoch"])

@@ -66,8 +66,8 @@ class WeightAverage:
             self.add()
 
     def _due(self, state: TrainState, usual: Callable[[], bool]) -> bool:
-        own = self._should_update
-        return usual() if own is None else bool(own(state.step, state.epoch))
+        should_update = self._should_update
+        return usual() if should_update is None else bool(should_update(state.step, state.epoch))
 
     def add(self) -> None:
         """Add the present weights to the average."""
@@ -88,8 +88,8 @@ class WeightAverage:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of an average; a state of another kind is ignored."""
-        own = {**state, "averages": self._weights.own_averages(state["averages"])}
-        self._average.load_state_dict(own, self._weights.averaged)
+        in_shards = {**state, "averages": self._weights.own_averages(state["averages"])}
+        self._average.load_state_dict(in_shards, self._weights.averaged)
 
 
 def refuse_unused(settings: Settings, task: Task) -> None:

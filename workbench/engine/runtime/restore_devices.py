@@ -29,9 +29,9 @@ def restored_devices(task: Task) -> Iterator[None]:
     try:
         yield
     finally:
-        for ((part, kind, name), tensor), device in zip(slots, devices, strict=True):
-            there = getattr(part, kind).get(name)
-            if there is None or there.device == device:
+        for ((module, kind, name), tensor), device in zip(slots, devices, strict=True):
+            now = getattr(module, kind).get(name)
+            if now is None or now.device == device:
                 continue
             moved = True
             if isinstance(tensor, nn.Parameter):  # torch moves a parameter by giving the same object other memory
@@ -41,7 +41,7 @@ def restored_devices(task: Task) -> Iterator[None]:
                     tensor.grad = inside[tensor][1]
                 else:
                     tensor.data, tensor.grad = inside[tensor]
-            getattr(part, kind)[name] = tensor
+            getattr(module, kind)[name] = tensor
         for whole, home in homes:
             if home is not None:
                 whole.to(home)  # moves no tensor; a LightningModule keeps its device in an attribute

@@ -85,9 +85,9 @@ def _share() -> None:
     The replacement stays: removing it would need a lock, and a process that is forked while a thread holds the lock would hang.
     """
     for index, state in enumerate(_STATES):
-        there = vars(state)["_shared_state"]
-        if not isinstance(there, _Shared):
-            state._shared_state = _Shared(index, there)
+        shared_state = vars(state)["_shared_state"]
+        if not isinstance(shared_state, _Shared):
+            state._shared_state = _Shared(index, shared_state)
 
 
 class NoAccumulation(GradientAccumulationPlugin):  # type: ignore[misc]  # accelerate has no types

@@ -22,16 +22,16 @@ def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
     """
     parts = [task.model, *(task.model.children() if hasattr(task, "module") else ())]
     parts = [
-        part for part in parts if type(part).forward is not nn.Module.forward and not isinstance(part, _LISTS)
+        module for module in parts if type(module).forward is not nn.Module.forward and not isinstance(module, _LISTS)
     ]
-    before = [(part, part._compiled_call_impl) for part in parts]
+    before = [(module, module._compiled_call_impl) for module in parts]
     try:
-        for part in parts:
-            _compile(part, wanted, task.compiler if wanted is True else None)
+        for module in parts:
+            _compile(module, wanted, task.compiler if wanted is True else None)
         yield
     finally:
-        for part, call in before:
-            part._compiled_call_impl = call
+        for module, call in before:
+            module._compiled_call_impl = call
 
 
 def _compile(part: nn.Module, wanted: bool | str, compiler: Callable[..., Any] | None) -> None:

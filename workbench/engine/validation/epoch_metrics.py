@@ -92,19 +92,19 @@ class EpochMetrics:
         if not self._metrics:
             return {}
         ranks = self._ranks
-        there = [rank for rank, count in enumerate(ranks.all_gather_object(self._count)) if count]
-        if not there:
+        with_batches = [rank for rank, count in enumerate(ranks.all_gather_object(self._count)) if count]
+        if not with_batches:
             return {}
         values: dict[str, float] = {}
-        with self._group(there) as group, self._whole():
+        with self._group(with_batches) as group, self._whole():
             for name, metric in self._metrics.items():
-                if synchronises(metric) and ranks.rank not in there:
+                if synchronises(metric) and ranks.rank not in with_batches:
                     continue
                 for key, value in self._value(name, metric, group).items():
                     if key in values:
                         raise TaskError(f"metrics[{name!r}]: there is another metric that is reported as {key!r}: rename one of them.")
                     values[key] = value
-        return ranks.all_gather_object(values)[there[0]]
+        return ranks.all_gather_object(values)[with_batches[0]]
 
     def _value(self, name: str, metric: Any, group: Any) -> dict[str, float]:
         try:
@@ -126,7 +126,7 @@ class EpochMetrics:
             else:
                 metric.update(*seen)
         except Exception as error:
-            name = next(name for name, own in self._metrics.items() if own is metric)
+            name = next(name for name, other in self._metrics.items() if other is metric)
             raise TaskError(
                 f"metrics[{name!r}] of {type(metric).__name__} did not take {describe_arguments(*seen)} with {type(error).__name__}: "
                 f"{_first_line(error)}"
@@ -166,29 +166,29 @@ class EpochMetrics:
 @contextlib.contextmanager
 def _synchronised(metric: Any, several: bool, group: Any) -> Iterator[None]:
     """Context manager in which a torchmetrics metric synchronises over the ranks of this job, or over `group`, and no others."""
-    parts = [part for part in _modules([metric]) if hasattr(part, "distributed_available_fn")] if synchronises(metric) else []
-    before = [(part, part.distributed_available_fn, part.process_group) for part in parts]
+    parts = [module for module in _modules([metric]) if hasattr(module, "distributed_available_fn")] if synchronises(metric) else []
+    before = [(module, module.distributed_available_fn, module.process_group) for module in parts]
     try:
-        for part in parts:
-            part.distributed_available_fn = lambda: several  # type: ignore[assignment]
+        for module in parts:
+            module.distributed_available_fn = lambda: several  # type: ignore[assignment]
             if group is not None:
-                part.process_group = group
+                module.process_group = group
         yield
     finally:
-        for part, available, own in before:
-            part.distributed_available_fn, part.process_group = available, own
+        for module, available, group_before in before:
+            module.distributed_available_fn, module.process_group = available, group_before
 
 
 def _modules(metrics: Sequence[Any]) -> list[nn.Module]:
-    return [part for metric in metrics if isinstance(metric, nn.Module) for part in metric.modules()]
+    return [module for metric in metrics if isinstance(metric, nn.Module) for module in metric.modules()]
 
 
 def _device_of(metric: Any) -> torch.device | None:
     """Its device; None: it cannot be moved."""
     if not callable(getattr(metric, "to", None)):
         return None
-    for part in [metric, *_modules([metric])]:
-        if isinstance(device := getattr(part, "device", None), torch.device):
+    for module in [metric, *_modules([metric])]:
+        if isinstance(device := getattr(module, "device", None), torch.device):
             return device
     tensors = itertools.chain(metric.parameters(), metric.buffers()) if isinstance(metric, nn.Module) else ()
     return next((tensor.device for tensor in tensors), torch.device("cpu"))
@@ -197,8 +197,8 @@ def _device_of(metric: Any) -> torch.device | None:
 def _names(stage: str, name: str, metric: Any) -> Sequence[str]:
     """The names under which a metric without a value would be reported."""
     keys = getattr(metric, "keys", None)
-    own: Mapping[str, Any] | float = dict.fromkeys(map(str, keys()), 0.0) if callable(keys) else 0.0
-    return list(epoch_values(stage, name, own))
+    values: Mapping[str, Any] | float = dict.fromkeys(map(str, keys()), 0.0) if callable(keys) else 0.0
+    return list(epoch_values(stage, name, values))
 
 
 def _first_line(error: BaseException) -> str:

@@ -30,19 +30,19 @@ def monitors_of(settings: Settings, schedules: Iterable[Schedule] = ()) -> Itera
         return
     for stop in settings.early_stopping:
         yield Monitor(stop.monitor, "early_stopping: the monitor {!r}", "Give EarlyStopping(monitor=…) one of them.")
-    for one in schedules:
-        if isinstance(one.scheduler, ReduceLROnPlateau) and one.interval != "manual" and one.strict:
-            yield Monitor(one.monitor or "val_loss", "the scheduler's monitor {!r}", "Give the scheduler's monitor one of them.")
+    for schedule in schedules:
+        if isinstance(schedule.scheduler, ReduceLROnPlateau) and schedule.interval != "manual" and schedule.strict:
+            yield Monitor(schedule.monitor or "val_loss", "the scheduler's monitor {!r}", "Give the scheduler's monitor one of them.")
     if settings.monitor is not None and settings.save_top_k:
         yield Monitor(settings.monitor, "monitor={!r}", "Give monitor= one of them, or save_top_k=0.")
 
 
 def with_averages(names: Iterable[str], settings: Settings) -> set[str]:
     """These names of metrics, and those that the averaged weights will have."""
-    found = set(names)
+    reported = set(names)
     if settings.weight_averaging is None:
-        return found
-    return found | {f"{name}_averaged" for name in found if name != "train_loss"}
+        return reported
+    return reported | {f"{name}_averaged" for name in reported if name != "train_loss"}
 
 
 def refuse_unreported(task: Task, settings: Settings, schedules: Iterable[Schedule] = ()) -> None:
@@ -50,10 +50,10 @@ def refuse_unreported(task: Task, settings: Settings, schedules: Iterable[Schedu
     effective = limits.effective_settings(settings)
     names = task.reported(effective)
     if names is not None:
-        there = with_averages(names, effective)
+        reported = with_averages(names, effective)
         for monitor in monitors_of(effective, schedules):
-            if monitor.name not in there:
-                raise missing(monitor, [*names, *sorted(there - set(names))], task)
+            if monitor.name not in reported:
+                raise missing(monitor, [*names, *sorted(reported - set(names))], task)
 
 
 def missing(monitor: Monitor, there: Collection[str], task: Task) -> TaskError:
@@ -70,7 +70,7 @@ def missing(monitor: Monitor, there: Collection[str], task: Task) -> TaskError:
             "or follow 'train_loss'."
         )
     else:
-        alike = [one for one in there if one.split("/")[0] == name.split("/")[0]]  # of several sets
+        alike = [candidate for candidate in there if candidate.split("/")[0] == name.split("/")[0]]  # of several sets
         near = difflib.get_close_matches(name, alike or there, n=1, cutoff=0.0 if alike else 0.6)
         why = "there is no such metric." + (f" Did you mean {near[0]!r}?" if near else "")
     return TaskError(f"{monitor.who.format(name)}: {why} Those of this run are: {', '.join(there) or 'none'}. {monitor.instead}")

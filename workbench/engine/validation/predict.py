@@ -20,7 +20,7 @@ def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
     """One entry for each batch that is not None: its number, and what `predict_step` returned, its tensors on the
     CPU.
     """
-    found = []
+    outputs = []
     with evaluating(session, "predict"):
         for number, batch in enumerate(batches):
             if batch is None:
@@ -33,5 +33,5 @@ def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
             with session.precision.autocast():
                 output = session.weights.predict_step(moved, number)
             session.hooks.evaluation_batch_ended("predict", output, moved, number)
-            found.append((number, to_device(output, _CPU)))
-    return found
+            outputs.append((number, to_device(output, _CPU)))
+    return outputs

@@ -166,12 +166,12 @@ class ValidationSchedule:
         self._metrics = None
         noted = session.ranks.broadcast_object(floats(session.state.step_logs))  # values of single updates may differ between ranks
         self._later = session.ranks.broadcast_object(session.hooks.epoch_names)
-        own = {} if "train_loss" in self._later else session.meter.epoch_loss.metric()
+        train_loss = {} if "train_loss" in self._later else session.meter.epoch_loss.metric()
         known = {**noted, **(metrics or {}), **logged}
-        known |= {name: value for name, value in own.items() if name not in known}  # a value that the task logs wins over ours of the same name
-        known, at_end = by_own_names(known), session.state.checking
-        there = [*known, *(self._tried - known.keys() if metrics is None else ())]  # of a coming validation: what was tried
-        self._look_for_monitors(there, at_end=at_end)
+        known |= {name: value for name, value in train_loss.items() if name not in known}  # a value that the task logs wins over ours of the same name
+        known, at_end = by_own_names(known), session.state.validation_due
+        reported = [*known, *(self._tried - known.keys() if metrics is None else ())]  # of a coming validation: what was tried
+        self._look_for_monitors(reported, at_end=at_end)
         self._found |= at_end
         if metrics is None:
             return
@@ -184,8 +184,8 @@ class ValidationSchedule:
         """The state that a resumed fit needs."""
         stops = [[stop.monitor.model_dump(), stop.state_dict()] for stop in self.stops]
         begun_with = [self._session.data.batches, self.cadence.updates_per_epoch]
-        own = {"number": self.number, "checked": self.checked, "begun_with": begun_with}
-        return {**own, "stops": stops, "cadence": self.cadence.state_dict()}
+        counts = {"number": self.number, "checked": self.checked, "begun_with": begun_with}
+        return {**counts, "stops": stops, "cadence": self.cadence.state_dict()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; a monitor that has changed begins anew."""
@@ -194,9 +194,9 @@ class ValidationSchedule:
         if state.get("begun_with"):
             batches, updates = state["begun_with"]
             self._begun_with = batches, updates
-        for stop, (monitor, own) in zip(self.stops, state["stops"], strict=False):
+        for stop, (monitor, saved) in zip(self.stops, state["stops"], strict=False):
             if stop.monitor.model_dump() == monitor:
-                stop.load_state_dict(own)
+                stop.load_state_dict(saved)
 
     def _stopped(self, control: Control) -> bool:
         session = self._session
@@ -293,8 +293,12 @@ class ValidationSchedule:
 
 def _plateaus(opt: OptimizerHandle) -> list[tuple[ReduceLROnPlateau, Schedule]]:
     """The schedules that watch a metric, except for those that the task steps itself."""
-    there = [(s.scheduler, s) for s in opt.schedules if s.interval != "manual"]
-    return [(plateau, schedule) for plateau, schedule in there if isinstance(plateau, ReduceLROnPlateau)]
+    pairs = [(s.scheduler, s) for s in opt.schedules if s.interval != "manual"]
+    return [
+        (plateau, schedule)
+        for plateau, schedule in pairs
+        if isinstance(plateau, ReduceLROnPlateau)
+    ]
 
 
 class _UntilStop:

@@ -138,7 +138,7 @@ class _Sums:
         weights.append(weight)
 
     def result(self) -> dict[str, tuple[float, float]]:
-        return {name: _summed(*found) for name, found in self._found.items()}
+        return {name: _summed(*sums) for name, sums in self._found.items()}
 
 
 def _summed(values: list[Tensor | float], weights: list[float]) -> tuple[float, float]:
@@ -155,6 +155,6 @@ def _summed(values: list[Tensor | float], weights: list[float]) -> tuple[float, 
 
 def _means(sums: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, float]:
     """The means over the samples of all ranks, some of which may have had none."""
-    names = dict.fromkeys(name for own in sums for name in own)
-    there = {name: [own[name] for own in sums if name in own] for name in names}
-    return {name: sum(s for s, _ in of) / sum(w for _, w in of) for name, of in there.items()}
+    names = dict.fromkeys(name for of_rank in sums for name in of_rank)
+    by_name = {name: [of_rank[name] for of_rank in sums if name in of_rank] for name in names}
+    return {name: sum(s for s, _ in of) / sum(w for _, w in of) for name, of in by_name.items()}

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from workbench.engine.dry_run.dry_run import SAMPLES
-from workbench.export.errors import ExportError
+from workbench.export.errors import NotStandAlone
 from workbench.export.inputs.collect import Data, collate_given, quoted
 from workbench.export.inputs.saved_data import SavedSet
 from workbench.export.inputs.step import may_skip
@@ -42,16 +42,16 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
     parts, dataset = spec.parts, spec.parts.dataset
     base, before, is_loader = _base(spec, name, owner, sliced)
     if isinstance(dataset, Batches) and dataset.one_shot and not before:
-        raise ExportError(f"{name} can be read only once (an iterator), so no script can repeat it: give a Dataset.")
+        raise NotStandAlone(f"{name} can be read only once (an iterator), so no script can repeat it: give a Dataset.")
     if isinstance(dataset, CombinedBatches):
-        raise ExportError(f"{name} has several loaders side by side, which no script has yet: give one, of a StackDataset, say.")
+        raise NotStandAlone(f"{name} has several loaders side by side, which no script has yet: give one, of a StackDataset, say.")
     stream = isinstance(dataset, IterableDataset)
     kind = "batches" if parts.ready else "stream" if stream else "samples"
     columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
     collate = None if before else collate_given(name, sliced.arguments)
     loader = spec.loader(settings, train=name == "train")
     if parts.ready and not stream and (parts.sampler is not None or (name == "train" and settings.shuffle and parts.defaults.get("shuffle"))):
-        raise ExportError(
+        raise NotStandAlone(
             f"the loader of {name} gives batches of the data set's own making (batch_size=None) in the order of a sampler, which "
             "no script can repeat yet: give the samples in a Dataset."
         )
@@ -90,7 +90,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
 
 
 def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
-    """Raise ExportError for a sampler whose later epochs are longer than the first: the run left out the rest, since its schedule was planned so."""
+    """Raise NotStandAlone for a sampler whose later epochs are longer than the first: the run left out the rest, since its schedule was planned so."""
     limited = not is_whole(settings.limit_train_batches) or settings.overfit_batches
     if limited or not callable(getattr(sampler, "set_epoch", None)) or not hasattr(sampler, "__len__"):
         return
@@ -99,7 +99,7 @@ def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
         trial.set_epoch(epoch)
         lengths.append(len(trial))
     if lengths and max(lengths) > lengths[0]:
-        raise ExportError(
+        raise NotStandAlone(
             f"{type(sampler).__name__}, the sampler of train, gives {lengths[0]} in epoch 0 and {max(lengths)} in epoch "
             f"{lengths.index(max(lengths))}: the run left out samples beyond the first epoch's length, and a script would read them. Let each "
             "epoch have the same length, or make a fit of each stage."
@@ -116,11 +116,11 @@ def held_out_of(spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, 
     names = ", ".join(one.key for one in spec.sets)
     if first.kind != "samples" or first.with_set_epoch:
         what = "have a set_epoch" if first.kind == "samples" else "are no data sets with samples by number"
-        raise ExportError(f"the sets of val ({names}) {what}: no script has several such sets. Fit with one of them to export it.")
+        raise NotStandAlone(f"the sets of val ({names}) {what}: no script has several such sets. Fit with one of them to export it.")
     for one, other in zip(spec.sets[1:], others, strict=True):
         different = [field.name for field in dataclasses.fields(Data) if getattr(first, field.name) != getattr(other, field.name)]
         if different:
-            raise ExportError(
+            raise NotStandAlone(
                 f"{one.name} is read in another way than {spec.sets[0].name} ({', '.join(different)}), and a script has one for all sets: "
                 "give all of them as data sets, or all as loaders of one form, or fit with one of them to export it."
             )
@@ -222,7 +222,7 @@ def maker_of(spec: DataSpec) -> Any:
         return None
     maker = inspect.getclosurevars((spec._whole or spec)._given).nonlocals["make"]  # type: ignore[arg-type]
     if not inspect.ismethod(maker):
-        raise ExportError(f"{spec.name}_dataloader is no method of a class, so a script cannot call it: define it in one.")
+        raise NotStandAlone(f"{spec.name}_dataloader is no method of a class, so a script cannot call it: define it in one.")
     return maker
 
 
@@ -233,7 +233,7 @@ def first_batch(spec: DataSpec, settings: Settings) -> Any:
     try:
         return DataSpec(spec.name, parts).peek(min(SAMPLES, settings.batch_size))
     except Exception as error:
-        raise ExportError(f"reading a sample of {spec.name} failed: {type(error).__name__}: {error}") from error
+        raise NotStandAlone(f"reading a sample of {spec.name} failed: {type(error).__name__}: {error}") from error
 
 
 def _counts_right(spec: DataSpec, settings: Settings) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from workbench.export.errors import ExportError
+from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.inputs.collect import FIT, VALIDATION, WITHIN, Hook, LightningNeeds
 from workbench.export.inputs.data import maker_of
 from workbench.export.inputs.step import returns
@@ -104,7 +104,7 @@ def _calls(sources: Mapping[str, Any], call: str) -> Iterator[str]:
 def _transfers(task: Task, used: DataHooks, sources: Mapping[str, Any]) -> Iterator[tuple[str, Hook]]:
     train, val = used.transfer_hooks["train"], used.transfer_hooks["val"]
     if task.val is not None and train != val:
-        raise ExportError(f"{' or '.join(TRANSFER)} of the training data are others than those of the validation data, which no script has yet.")
+        raise NotStandAlone(f"{' or '.join(TRANSFER)} of the training data are others than those of the validation data, which no script has yet.")
     for name, method in zip(TRANSFER, train, strict=True):
         if method is not None:
             owner = next((n for n, source in sources.items() if source is getattr(method, "__self__", None)), "network")
@@ -123,9 +123,9 @@ def _with_module(own: LightningNeeds, used: LightningHooks, module: Any, plain: 
     if "configure_gradient_clipping" in hooks:
         wanted.append("clip_gradients")
     if "all_gather" in wanted:
-        raise ExportError("the code calls self.all_gather, which no script has yet.")
+        raise NotStandAlone("the code calls self.all_gather, which no script has yet.")
     if "optimizer" in (found["backward"].names if "backward" in found else ()):
-        raise ExportError("backward takes an optimizer, as in Lightning 1, which no script passes: let it take the loss alone.")
+        raise NotStandAlone("backward takes an optimizer, as in Lightning 1, which no script passes: let it take the loss alone.")
     begins = own_method(module, "on_train_batch_start")
     code = None if begins is None else getattr(inspect.unwrap(begins), "__code__", None)
     ends = begins is not None and (code is None or -1 in code.co_consts or "value" in returns(code))

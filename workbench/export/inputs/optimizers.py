@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from workbench.engine.optim.schedule_free import has_modes
-from workbench.export.errors import ExportError
+from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.inputs.collect import Optimizer, Schedule
 from workbench.settings import Settings
 from workbench.task import protocol
@@ -38,12 +38,12 @@ def optimizers_of(task: Supervised | LightningTask, settings: Settings, updates:
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         whose = "configure_optimizers()" if isinstance(task, LightningTask) else "the optimizer or its scheduler"
-        raise ExportError(f"{whose} cannot be set up for reading outside of a fit: {what}") from error
+        raise NotStandAlone(f"{whose} cannot be set up for reading outside of a fit: {what}") from error
 
 
 def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Optimizer:
     if isinstance(made.optimizer, PartOptimizers):
-        raise ExportError(
+        raise NotStandAlone(
             "optimizer={…}: a script has one optimizer for all that a plain module trains. Give one with a parameter group for each part, "
             "optimizer=lambda params, lr: …, or a LightningModule whose configure_optimizers returns several."
         )

@@ -14,7 +14,7 @@ from torch import nn
 
 from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
-from workbench.export.errors import ExportError
+from workbench.export.errors import NotStandAlone
 from workbench.export.inputs.collect import Step
 from workbench.settings import Settings
 from workbench.task.lightning.task import LightningTask
@@ -45,12 +45,12 @@ def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
         with scratch(session):  # with gradients enabled, since a step may compute some itself
             result = task.training_step(session.to_device(batch), 0, **extra)
     except Exception as error:
-        raise ExportError(f"a training step could not be tried: {type(error).__name__}: {error}") from error
+        raise NotStandAlone(f"a training step could not be tried: {type(error).__name__}: {error}") from error
     return isinstance(result, Mapping) and "weight" in result
 
 
 def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Settings) -> str:
-    """The form of the loss function's result: "" for a tensor, else its keys. Raises ExportError where training and validation differ."""
+    """The form of the loss function's result: "" for a tensor, else its keys. Raises NotStandAlone where training and validation differ."""
     forms = []
     for training in (True, False):
         with scratch(session), torch.set_grad_enabled(training):
@@ -61,7 +61,7 @@ def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Sett
         forms.append(" and ".join(key for key in given if result.get(key) is not None))
     if forms[0] != forms[1] and task.val is not None and settings.limit_val_batches != 0:
         train, val = (f"a dict with {form}" if form else "a tensor" for form in forms)
-        raise ExportError(
+        raise NotStandAlone(
             f"loss returns {train} in training and {val} in evaluation mode: a script has one forward pass for both. "
             "Return the same from both to export it."
         )

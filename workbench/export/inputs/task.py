@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.export.errors import ExportError
+from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.inputs.trainer import attributes_read, refuse_missing
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
@@ -23,31 +23,31 @@ def refusal(task: Task) -> str:
 
 
 def check_task(task: Task) -> None:
-    """Raise ExportError for a task of which no script can be written, as far as its objects show
+    """Raise NotStandAlone for a task of which no script can be written, as far as its objects show
     it.
     """
     if not isinstance(task, (Supervised, LightningTask)):
-        raise ExportError(
+        raise NotStandAlone(
             f"model={type(task).__name__} is a Task of its own kind, which cannot be exported yet."
         )
     if task.train is None:
-        raise ExportError("the bench has no training data to export.")
+        raise NotStandAlone("the bench has no training data to export.")
     model, *others = task.trained_modules.values()
     if any(
         id(p) in set(map(id, model.parameters())) for other in others for p in other.parameters()
     ):
-        raise ExportError(
+        raise NotStandAlone(
             "the loss has parameters of its own and shares others with the model, which cannot be "
             "exported yet."
         )
     if isinstance(task, LightningTask) and task.hooks.objects:
         names = ", ".join(type(one).__name__ for one in task.hooks.objects)
-        raise ExportError(
+        raise NotStandAlone(
             f"callbacks=: export does not support callbacks with hooks ({names}): write what they "
             "do in the module's own hooks."
         )
     if isinstance(task, LightningTask) and task.model is not task.module:
         name = type(task.module).__name__
-        raise ExportError(
+        raise NotStandAlone(
             f"model={name} is not an nn.Module: make it one (class {name}(nn.Module)) to export it."
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from workbench.export.errors import ExportError
+from workbench.export.errors import NotStandAlone
 from workbench.task.lightning.overrides import LIGHTNING
 
 CARRIED = {
@@ -55,10 +55,10 @@ def attributes_read(owners: Iterable[Any], code: str) -> frozenset[str]:
 
 
 def refuse_missing(asked: frozenset[str]) -> None:
-    """Raise ExportError for attributes of a trainer that no script on torch and accelerate has."""
+    """Raise NotStandAlone for attributes of a trainer that no script on torch and accelerate has."""
     missing = sorted(asked & MISSING)
     if missing:
-        raise ExportError(
+        raise NotStandAlone(
             f"the code asks for self.trainer.{', self.trainer.'.join(missing)}, which no script "
             "has yet: for a LightningModule, "
             "format='lightning' writes a script with Lightning's own Trainer."

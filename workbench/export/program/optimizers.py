@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from workbench.export.errors import ExportError
+from workbench.export.errors import NotStandAlone
 from workbench.export.inputs.collect import Schedule
 from workbench.export.program.data import scheduled_updates
 from workbench.export.script_spec import ScriptSpec
@@ -59,7 +59,7 @@ def _number(value: object) -> str:
     if value is None or value == math.inf:
         return 'float("inf")'
     if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ExportError(f"a live change to {value!r:.60} is in the record, and a script can only set numbers.")
+        raise NotStandAlone(f"a live change to {value!r:.60} is in the record, and a script can only set numbers.")
     return repr(value)
 
 

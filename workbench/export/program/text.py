@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from textwrap import dedent
 from typing import Any
 
-from workbench.export.errors import ExportError
+from workbench.export.errors import NotStandAlone
 from workbench.export.inputs.collect import GIVEN, quoted
 from workbench.export.program import build, data, names, optimizers, progress
 from workbench.export.program.layout import WIDTH
@@ -102,8 +102,8 @@ def _checksums(r: ScriptSpec) -> str:
 
 def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
     given = [Block(text, definition=text.startswith("def "), origin="given", start=n, end=n) for n, text in enumerate(bindings)]
-    free = _taken(r) | {item.binds for item in imports} | names.defined(names.parsed(ours))
-    make, options = _free("build", free), _free("OPTIONS", free)
+    taken = _taken(r) | {item.binds for item in imports} | names.defined(names.parsed(ours))
+    make, options = free("build", taken), free("OPTIONS", taken)
     known = {item.binds: item.identity for item in [*imports, *parsed_imports(r.sliced.imports)[0]]}
     own_main = renamed.get("main", "main")
     made = build.built([*r.sliced.blocks, *given], ours, known, own_main, _in_workers(r))
@@ -132,7 +132,7 @@ def _in_workers(r: ScriptSpec) -> set[str]:
     return {word for name in names for word in re.findall(r"\w+", r.given(name) or "")}
 
 
-def _free(name: str, taken: set[str]) -> str:
+def free(name: str, taken: set[str]) -> str:
     """The name, or a similar one that is not taken."""
     while name in taken:
         name += "_"
@@ -285,7 +285,7 @@ def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
     """The built-ins that the script's text reads and the user's code rebinds."""
     found = sorted(name for name in used & _taken(r) & set(dir(builtins)) if not name.startswith("_"))
     if "super" in found:
-        raise ExportError("`super` means something else in the code of this bench, and the script needs it: rename yours.")
+        raise NotStandAlone("`super` means something else in the code of this bench, and the script needs it: rename yours.")
     return found
 
 

@@ -1,8 +1,14 @@
-"""Determines what a statement changes besides the names it binds: objects, and the state of the process.
+"""Finds what a statement changes besides the names that it binds: objects and process state.
 
-For Python in general this cannot be known. A call that is a statement is assumed to change its arguments, unless it is
-known not to. So is a call inside an expression if a package defines the function or the object. Other calls inside
-expressions are assumed to change only what they are known to change.
+`rows.append(1)` binds no name and changes the object `rows`. The slicer keeps such statements if it
+keeps the object.
+
+Python does not say what a call changes, so this module assumes it:
+
+- A call that is a statement of its own (`prepare(model)`) changes its arguments, unless it is known
+  not to.
+- A call within an expression changes its arguments if a package defines the function or the object.
+- Any other call within an expression changes what its source is seen to change.
 """
 
 from __future__ import annotations

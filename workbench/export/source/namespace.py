@@ -231,11 +231,6 @@ class At:
     certain: bool = False
 
     @property
-    def known(self) -> Summaries:
-        """The summaries that have been made."""
-        return self.program.slicer.summaries
-
-    @property
     def lazy(self) -> bool:
         """Whether models here are finished by their first call."""
         return self.program.slicer.lazy
@@ -314,19 +309,19 @@ class At:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 inside = replace(self, place=self.program.end, open=self.open | {opened})
                 key = (self.program.name, at, *((self.open, self.lazy) if self.certain else ()))
-                if key not in self.known:
-                    self.known[key] = self._made(at, node, inside)
-                return self.known[key]
+                summaries = self.program.slicer.summaries
+                if key not in summaries:
+                    if isinstance(node, ast.ClassDef):
+                        summaries[key] = effects.summarize_class(node, inside)
+                    else:
+                        summaries[key] = effects.summarize(node, inside)
+                return summaries[key]
             if isinstance(node, ast.ImportFrom):
                 found = self.program.slicer.imported(self.program, node, name)
                 if found is not None:
                     return replace(self, open=self.open | {opened})._from_elsewhere(found[0], found[1])
             break
         return None
-
-    def _made(self, at: int, node: ast.FunctionDef | ast.ClassDef, inside: At) -> Summary:
-        """The summary of the function or class that the statement `at` defines."""
-        return effects.summarize_class(node, inside) if isinstance(node, ast.ClassDef) else effects.summarize(node, inside)
 
     def _from_elsewhere(self, program: Namespace, name: str) -> Summary | None:
         """The summary of a function of another module, with that module's names spelt as such."""

@@ -1,8 +1,10 @@
-"""Slices backwards from the names that the Workbench call reads, by definition and use.
+"""Selects the statements of the user's code that a script needs, from the Workbench call backwards.
 
-A name is looked up at a place; the statements that define it are kept, and their names are looked up in turn. A function
-reads its globals when it is called, so they are looked up at each kept statement that may call it, and at the end.
-Statements that change a kept object are kept too.
+The slicer begins with the names that the call reads. For each name it finds the statement that
+bound it last before that point, keeps that statement, and goes on with the names that this one
+reads. A function reads its globals when it is called, so they are looked up at each kept statement
+that may call it, and at the end of the code. A statement that changes a kept object is kept, too
+(`effects.py`).
 """
 
 from __future__ import annotations
@@ -56,8 +58,9 @@ class _Ask:
 class Slicer:
     """Keeps the needed statements of the notebook or file with the call, and of the modules from which it takes code."""
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
-        self.sources = sources
+    def __init__(self, sources: Mapping[str, str], *, headless: bool = False) -> None:
+        """headless: the script imports what it needs of the workbench; else its code is written into the script."""
+        self.sources, self.headless = sources, headless
         self.programs: dict[str, Namespace] = {}
         self.inlined: set[str] = set()
         self.lazy = False
@@ -78,6 +81,23 @@ class Slicer:
         """The bindings of the parts of the model, whose weights a script reads from the run."""
 
     # -- modules
+
+    def is_kept_import(self, item: origins.Import) -> bool:
+        """Whether the script imports it from the workbench."""
+        return self.headless and _is_ours(item)
+
+    def shortened(self, program: Namespace, own: Uses) -> tuple[tuple[ast.Attribute, str], ...]:
+        """The attributes of modules whose code is written into the script, each with its short name."""
+        if not self.headless:
+            return own.attributes
+        modules = {
+            name for name, module in program.modules.items() if module.split(".")[0] == "workbench"
+        }
+        return tuple(
+            (node, short)
+            for node, short in own.attributes
+            if not (isinstance(node.value, ast.Name) and node.value.id in modules)
+        )
 
     def is_submodule(self, name: str) -> bool:
         """Whether `name` is a module of its own, not a name in one."""
@@ -252,6 +272,8 @@ class Slicer:
         """Keep the code of an imported name, if it is in one of the user's own modules."""
         program = ask.program
         node = program.statements[at].node
+        if any(self.is_kept_import(item) and item.binds in (base, "*") for item in origins.imported(node, program.package)):
+            return
         if base in program.modules and isinstance(node, (ast.Import, ast.ImportFrom)):
             module = program.modules[base]
             if attribute is None:

@@ -30,7 +30,6 @@ from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects
 from workbench.export.source.capture import CallSite, Piece, Spot, root_of
 from workbench.export.source.findings import reproducibility
-from workbench.export.source.findings.earlier_calls import refuse_left_out
 from workbench.export.source.findings.unresolved import changed_through_bench
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.order import bench_of, statements_in_order
@@ -86,10 +85,12 @@ class Sliced:
     """The secrets that the script reads from the environment."""
 
 
-def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Sliced:
+def slice_call(
+    site: CallSite, leave_out: frozenset[str] = frozenset(), *, headless: bool = False
+) -> Sliced:
     """The code that re-creates the arguments of the Workbench made at `site`, except for those in `leave_out`.
 
-    Raises ExportError, naming the obstacle, when there is no such code.
+    headless: for a script that imports the workbench. Raises ExportError, naming the obstacle, when there is no such code.
     """
     if site.problem is not None or site.call is None:
         raise ExportError(
@@ -101,7 +102,7 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
     every, places = _arguments(call, source, site.given)
     given = {name: node for name, node in every.items() if name not in leave_out}
     here = Spot(site.call.piece, call.lineno, call.col_offset) if owner is None else owner.caller.spot
-    slicer = Slicer(site.sources)
+    slicer = Slicer(site.sources, headless=headless)
     line, called = statements_in_order(site, sources, call, given.get("model"), owner)
     label = "the notebook" if len(sources) > 1 or source.label.startswith("In [") else source.label
     kinds = {**site.kinds, **({} if owner is None else {bench_of(owner): "workbench"})}
@@ -109,8 +110,10 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
     slicer.programs[""] = program
     slicer.stopped_names = _stopped_names(site.pieces, sources)
     _refuse_rebound(program)
-    ready = _without_batches(given, program)
-    wanted = _uses_of({name: node for name, node in given.items() if name in CODE_ARGUMENTS}, program, source)
+    ready = frozenset() if headless else _without_batches(given, program)
+    written = (*CODE_ARGUMENTS, "callbacks") if headless else CODE_ARGUMENTS
+    code_given = {name: node for name, node in given.items() if name in written}
+    wanted = _uses_of(code_given, program, source)
     slicer.want(program, wanted, given.get("model"), _called_names(given))
     code = (statement.node for each in slicer.programs.values() for statement in each.statements)
     secrets = Secrets.of(code)
@@ -120,10 +123,11 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
     for each in [program, *slicer.programs.values()]:  # the others are those that only annotations name
         if each.kept:
             writer.write(each)
-    edits = tuple(wanted.attributes)
+    edits = slicer.shortened(program, wanted)
+
     def text_of(name: str, node: ast.expr) -> str:
         return source_text.cut_expression(
-            source, node, joined(edits if name in CODE_ARGUMENTS else (), secrets.edits(node))
+            source, node, joined(edits if name in code_given else (), secrets.edits(node))
         )
 
     arguments = {name: text_of(name, node) for name, node in given.items() if name not in places}
@@ -144,11 +148,10 @@ def slice_call(site: CallSite, leave_out: frozenset[str] = frozenset()) -> Slice
         notes=secrets.notes(),
         differs=(
             *_changed_outside(site, functions_around(sources[here.piece].tree, here), sources, program),
-            *reproducibility.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS], saved=bool(leave_out)),
+            *reproducibility.notes(program, [*code_given.values()], saved=bool(leave_out)),
         ),
         secrets=secrets,
     )
-    refuse_left_out(slicer, site, owner, given.get("model"))
     _check_syntax(sliced)
     return sliced
 

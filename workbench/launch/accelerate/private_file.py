@@ -52,9 +52,9 @@ def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | N
 
 def read(path: Path) -> PrivateFile:
     """Read a package of `write`. Raises PermissionError where somebody else may have written it."""
-    with os.fdopen(_opened(path), "rb") as file:
+    with os.fdopen(open_private(path), "rb") as file:
         head, code, has_data, devices = pickle.load(file)
-    segments = (Segment.attach(_opened(_beside(path))),) if has_data else ()
+    segments = (Segment.attach(open_private(_beside(path))),) if has_data else ()
     return PrivateFile(head, Package(code, segments, devices))
 
 
@@ -71,7 +71,7 @@ def _beside(path: Path) -> Path:
 
 
 def _write_data(path: Path, segment: Segment) -> None:
-    number = _made(path)
+    number = create_private(path)
     try:
         for piece in _pieces(segment):
             while piece:
@@ -95,19 +95,19 @@ def _write(path: Path, data: bytes) -> None:
     """Write to a temporary file, then rename it, so that a reader always finds the whole file."""
     aside = path.with_name(aside_of(path.name))
     try:
-        with os.fdopen(_made(aside), "wb") as file:
+        with os.fdopen(create_private(aside), "wb") as file:
             file.write(data)
         aside.rename(path)
     finally:
         aside.unlink(missing_ok=True)
 
 
-def _made(path: Path) -> int:
+def create_private(path: Path) -> int:
     """Create a file that only this user can read; returns its descriptor."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
 
 
-def _opened(path: Path) -> int:
+def open_private(path: Path) -> int:
     """Open a file that only this user can have written; returns its descriptor."""
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:

@@ -167,7 +167,7 @@ class ResumeSettings:
         since: what `bench.set` has changed since the run was started. asked: the settings with which this bench itself
         started the run; None: it comes from elsewhere.
         """
-        state = peek(point.path, "settings", "seconds", "checking", "checks")
+        state = peek(point.path, "settings", "seconds", "validation_due", "checks")
         own = recorded_settings(state["settings"])
         edits = {**since, **self.given}
         settings = own.replace(**{**self.local(asked), **edits})
@@ -181,7 +181,7 @@ class ResumeSettings:
         """The plan of the fit that continues from a checkpoint of Lightning: it has the bench's settings and the file's rate."""
         place = position(path, read(path, peek=True))
         begun = self.bench.replace(**self.given)
-        why = None if place.checking else reached(begun, place.step, place.epoch, 0.0)
+        why = None if place.validation_due else reached(begun, place.step, place.epoch, 0.0)
         if why is not None:
             name = why.partition("=")[0]
             raise SettingsError(
@@ -216,7 +216,7 @@ class ResumeSettings:
         events: Callable[[], Sequence[Event]],
     ) -> None:  # fmt: skip
         """Raise SettingsError where the run has reached its length or was stopped early, and would take no update."""
-        if state["checking"]:  # the validation at the end of an epoch is due
+        if state["validation_due"]:  # the validation at the end of an epoch is due
             return
         why = reached(settings, point.step, point.epoch, state["seconds"])
         if why is not None:

@@ -58,7 +58,7 @@ class _Bar(tqdm):  # type: ignore[type-arg]
         return facts
 
 
-class Progress:
+class ProgressBar:
     """Context manager that shows a job's events as a tqdm bar, and prints its warnings.
 
     `began`: when the job's turn came, in seconds since 1970. `bar`: whether there is a bar besides the warnings.
@@ -73,7 +73,7 @@ class Progress:
         self._epochs: int | None = None
         self._facts: dict[str, str] = {}
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(

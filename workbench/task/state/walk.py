@@ -188,6 +188,30 @@ def _is_own_module(module: types.ModuleType) -> bool:
     return file is not None and not any(place in file for place in _LIBRARY_PLACES)
 
 
+def own_modules() -> list[types.ModuleType]:
+    """The modules of the user's own files that are imported."""
+    own = []
+    for name in sys.modules.keys() - _LIBRARY_MODULES:  # thousands are known after the first call
+        module = sys.modules.get(name)
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(module, types.ModuleType) and isinstance(file, str) and _is_own_file(name, file):
+            own.append(module)
+        else:
+            _LIBRARY_MODULES.add(name)
+    return own
+
+
+_LIBRARY_MODULES: set[str] = set()
+"""The names of imported modules that are not the user's own."""
+
+
+def _is_own_file(module: str, file: str) -> bool:
+    """Whether a module of this name and file is the user's own."""
+    if module.partition(".")[0] in _NOT_OWN_CODE | _RESOURCES | {"__main__", "__mp_main__"}:
+        return False
+    return not any(place in file for place in _LIBRARY_PLACES)
+
+
 def _items(container: Any) -> Parts:
     if len(container) <= WIDE:
         items = list(container.items()) if isinstance(container, dict) else enumerate(list(container))

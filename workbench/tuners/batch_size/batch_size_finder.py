@@ -122,7 +122,7 @@ def run(
         size = size_for_noise([t.size for t in passed], cap)
         return trials.noise(size, MOST if cap is None else min(MOST, cap // size))  # reads no sample twice
 
-    found = search(
+    sizes = search(
         tried,
         mode=request.mode,
         init_val=request.init_val,
@@ -136,8 +136,8 @@ def run(
         noise=noise if request.method == "fit" else None,
         stop=lambda: inbox.has(Stop),
     )
-    emit(ended_event(found))
-    return found
+    emit(ended_event(sizes))
+    return sizes
 
 
 def _epoch(settings: Settings, request: BatchSizeRequest, samples: int | None) -> Epoch | None:
@@ -152,10 +152,10 @@ def _epoch(settings: Settings, request: BatchSizeRequest, samples: int | None) -
 def cap_of(task: Task, method: str = "fit", ranks: int = 1) -> int | None:
     """The most samples that a batch can have: the data's length, for each rank; None: unknown. Raises TaskError for data that makes its own batches."""
     spec = data_of_stage(task, method)
-    own = spec.parts.own_batches
-    if own is not None:
+    own_batches = spec.parts.own_batches
+    if own_batches is not None:
         raise TaskError(
-            f"find_batch_size cannot set the batch size of {spec.name}: {own}. Give the Dataset instead."
+            f"find_batch_size cannot set the batch size of {spec.name}: {own_batches}. Give the Dataset instead."
         )
     if spec.samples is None:
         return None

@@ -110,7 +110,7 @@ class BatchSizes(Drawable):
 
     def to_pandas(self) -> DataFrame:
         """Return a pandas data frame with a row for each trial and the fields of `trials` ("size", "ok", "samples_per_second", …)."""
-        return data_frame({field.name: [getattr(one, field.name) for one in self.trials] for field in fields(Trial)})
+        return data_frame({field.name: [getattr(trial, field.name) for trial in self.trials] for field in fields(Trial)})
 
     def _charts(self) -> list[Chart]:
         return batch_size(self.trials, self.best, self.largest, self.fastest)
@@ -142,7 +142,10 @@ class BatchSizes(Drawable):
         if self.fastest != self.best:
             chosen["fastest"] = self.fastest
         note = ", ".join(name for name in chosen if chosen[name] == t.size) if t.ok else _first_line(t.error)
-        outcome = "passed" if t.ok else "refused" if t.fits else "failed"
+        if t.ok:
+            outcome = "passed"
+        else:
+            outcome = "refused" if t.fits else "failed"
         return f"  {t.size:>8}  {outcome:<8}  {rate:>10}  {within:>5}  {peak:>10}  {note}".rstrip()
 
 
@@ -178,14 +181,21 @@ def search(
     it. If no size failed, memory is not the limit, and no headroom is taken off.
     """
     check(mode, init_val, max_trials, max_val, cap, headroom)
-    part = None if effective is None else max(1, effective // ranks)
+    per_rank = None if effective is None else max(1, effective // ranks)
     each = "" if ranks == 1 else " per device"
-    limits = {"max_val": max_val, f"the size of the data set{each}": cap, f"the effective batch{each}": part}
+    limits = {
+        "max_val": max_val,
+        f"the size of the data set{each}": cap,
+        f"the effective batch{each}": per_rank,
+    }
     known = {name: value for name, value in limits.items() if value is not None}
     limit_name = min(known, key=lambda name: known[name], default="")
     hunt = _SizeSearch(trial, max_trials, stop)
     limit = known.get(limit_name)
-    sizes = _by_memory(hunt, int(init_val), limit) if mode == "binsearch" and part is None else _doubling(int(init_val), limit, part)
+    if mode == "binsearch" and per_rank is None:
+        sizes = _by_memory(hunt, int(init_val), limit)
+    else:
+        sizes = _doubling(int(init_val), limit, per_rank)
     ended = _power(hunt, sizes, limit_name)
     ceiling = None
     if mode == "binsearch" and hunt.smallest_failed is not None:
@@ -194,7 +204,7 @@ def search(
         if ceiling is None and hunt.largest is not None:
             ceiling = _less(hunt.largest, headroom)
     # Where the effective batch is kept, an epoch has as many updates with any size.
-    safe, many, scale = hunt.safe(ceiling, part), None, NoiseScale(None, None, "")
+    safe, many, scale = hunt.safe(ceiling, per_rank), None, NoiseScale(None, None, "")
     if noise is not None and safe and hunt.why != "stopped" and not stop():
         try:
             scale = noise(safe)

@@ -53,8 +53,10 @@ def measure_on_ranks(
         allowed = _allowed(session.ranks, max_memory) if session.plan.on_cpu else None
         aside = _of_gradients(session.parallel, session.optimizers) if method == "fit" else 0
         with session.alone():
-            own = _trial_alone(session, settings, size, steps, method, epoch, allowed, aside, last)
-        trial = _worst(session.ranks.all_gather_object(own))
+            trial_of_rank = _trial_alone(
+                session, settings, size, steps, method, epoch, allowed, aside, last
+            )
+        trial = _worst(session.ranks.all_gather_object(trial_of_rank))
         for _ in session.ranks.rounds([None]):  # fetches commands that have come meanwhile
             if stop():
                 raise TrialStopped
@@ -105,10 +107,10 @@ def _of_gradients(parallel: Single, optimizers: Optimizers) -> int:
 def _worst(found: Sequence[Trial | NotEnoughData]) -> Trial:
     """Combine the trials of all ranks into one: it passed if each passed, and its peak is the highest one."""
     trials = []
-    for own in found:
-        if isinstance(own, NotEnoughData):
-            raise own
-        trials.append(own)
+    for trial_of_rank in found:
+        if isinstance(trial_of_rank, NotEnoughData):
+            raise trial_of_rank
+        trials.append(trial_of_rank)
     peak = max((t.peak_bytes for t in trials if t.peak_bytes is not None), default=None)
     memory_first = sorted(enumerate(trials), key=lambda numbered: numbered[1].fits)
     for rank, trial in memory_first:

@@ -38,7 +38,7 @@ def longest_first(task: Task, method: str, length: Length | None) -> Task:
     for name in specs:
         setattr(sorted_task, name, _in_order(spec, order))
     if method == "fit" and task.val is not None and length is not None:  # each trial of a fit validates a batch of each set too
-        sorted_task.val = task.val.with_sets([_longest(one, length) for one in task.val.sets])
+        sorted_task.val = task.val.with_sets([_longest(data, length) for data in task.val.sets])
     return sorted_task
 
 
@@ -51,9 +51,9 @@ def _longest(spec: DataSpec, length: Length) -> DataSpec:
 def _in_order(spec: DataSpec, order: list[int]) -> DataSpec:
     """The spec with its samples in this order."""
     defaults = {**spec.parts.defaults, "shuffle": False}
-    made = DataSpec(spec.name, replace(spec.parts, sampler=order, defaults=defaults))
-    made.share = spec.share
-    return made
+    sorted_data = DataSpec(spec.name, replace(spec.parts, sampler=order, defaults=defaults))
+    sorted_data.share = spec.share
+    return sorted_data
 
 
 def _order(spec: DataSpec, length: Length | None) -> list[int] | None:
@@ -62,7 +62,7 @@ def _order(spec: DataSpec, length: Length | None) -> list[int] | None:
         known = getattr(spec.parts.sampler, "lengths", None)  # such as that of transformers' LengthGroupedSampler
         if not isinstance(known, list | tuple) or len(known) != spec.samples:
             return None
-        lengths = [_number(one, spec.name, number) for number, one in enumerate(known)]
+        lengths = [_number(value, spec.name, number) for number, value in enumerate(known)]
     else:
         why = _why_not(spec)
         if why is not None:
@@ -84,9 +84,9 @@ def _why_not(spec: DataSpec) -> str | None:
 
 def _number(value: Any, name: str, sample: int) -> float:
     try:
-        found = float(value)
+        length = float(value)
     except (TypeError, ValueError):
-        found = float("nan")
-    if not np.isfinite(found):
+        length = float("nan")
+    if not np.isfinite(length):
         raise TaskError(f"longest= returned {shown(value)} for sample {sample} of {name}: it must return the sample's length, a number.")
-    return found
+    return length

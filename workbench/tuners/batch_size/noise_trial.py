@@ -84,7 +84,7 @@ def _not_here(session: Session) -> str | None:
         return "it takes one device"
     if session.task.manual:
         return "with manual optimization the model calls backward itself"
-    if session.plan.several:
+    if session.plan.several_optimizers:
         return "each of several optimizers has a gradient of its own"
     return "the pieces of a batch in time depend on each other" if session.plan.tbptt is not None else None
 
@@ -100,7 +100,7 @@ def _measured(
     until = perf_counter() + _SECONDS
     with closing(cycled_windows(session.task, settings, epoch=epoch, across_epochs=True)) as feed:
         try:
-            for taken, window in enumerate(itertools.islice(feed, most), start=1):
+            for batches, window in enumerate(itertools.islice(feed, most), start=1):
                 weight = batch_gradient(session, opt, window)
                 if weight is not None and 0 < float(weight) < math.inf:
                     gradient = sketch.take()
@@ -109,7 +109,7 @@ def _measured(
                         weights.append(float(weight))
                 if stop():
                     raise TrialStopped
-                if taken % _ENOUGH == 0 and (perf_counter() > until or _is_certain(gradients, weights, size)):
+                if batches % _ENOUGH == 0 and (perf_counter() > until or _is_certain(gradients, weights, size)):
                     break
         except NoBatch:
             raise TaskError(f"the data holds fewer than {size} samples") from None

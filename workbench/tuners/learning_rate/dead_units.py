@@ -52,16 +52,16 @@ class DeadUnits:
         self._hook.remove()
 
     def _note(self, *_: Any) -> None:
-        there = zip(self._opt.with_gradient(), self._opt.gradients(), strict=True)
-        found = [(p, gradient) for p, gradient in there if p.dim() == 1 and p.numel() > 1]
-        if not found:
+        pairs = zip(self._opt.with_gradient(), self._opt.gradients(), strict=True)
+        biases = [(p, gradient) for p, gradient in pairs if p.dim() == 1 and p.numel() > 1]
+        if not biases:
             return
-        layers = [p for p, _ in found]
+        layers = [p for p, _ in biases]
         if self._lasts is None:
-            self._layers, self._sizes = layers, [len(gradient) for _, gradient in found]
-            self._lasts = torch.tensor(self._sizes, device=found[0][1].device).cumsum(0) - 1
+            self._layers, self._sizes = layers, [len(gradient) for _, gradient in biases]
+            self._lasts = torch.tensor(self._sizes, device=biases[0][1].device).cumsum(0) - 1
         if [id(p) for p in layers] == [id(p) for p in self._layers]:
-            self._alive[self.point] = (torch.cat([gradient for _, gradient in found]) != 0).cumsum(0)[self._lasts]
+            self._alive[self.point] = (torch.cat([gradient for _, gradient in biases]) != 0).cumsum(0)[self._lasts]
 
     def died(self) -> Died | None:
         """The first point from which on most units of a layer that were alive at the start are dead; None: no layer died."""
@@ -80,8 +80,8 @@ class DeadUnits:
 
     def _counts(self) -> tuple[list[int], Counts, Counts] | None:
         """The points with gradients, the number of units of each layer that got one there, on all ranks, and the layers' sizes."""
-        own = _read(self._alive), self._sizes
-        of_ranks = self._ranks.all_gather_object(own)
+        counts = _read(self._alive), self._sizes
+        of_ranks = self._ranks.all_gather_object(counts)
         points = sorted(set.intersection(*(set(of_rank) for of_rank, _ in of_ranks)))
         if not points:
             return None

@@ -109,12 +109,13 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     if request.race and end.suggestion is not None and not inbox.has(Stop):
         set_lr = stretch.multiplier(opt, request.group)
         level = session.ranks.broadcast_object(statistics.median(p.loss for p in points[: sweep.WARMUP]))
-        found = lr_race.race(session, opt, end.suggestion, level, request.race_updates, schedule, set_lr, emit, inbox)
-        raced = found.suggestion
-        if found.lowest is not None and raced.lr is not None:
-            end = read(Raced(raced.lr, found.lowest))
+        updates = request.race_updates
+        outcome = lr_race.race(session, opt, end.suggestion, level, updates, schedule, set_lr, emit, inbox)
+        raced = outcome.suggestion
+        if outcome.lowest is not None and raced.lr is not None:
+            end = read(Raced(raced.lr, outcome.lowest))
         ended = sweep.STOPPED if inbox.has(Stop) else end.ended
-        against = (found.doubt,) if found.doubt else ()
+        against = (outcome.doubt,) if outcome.doubt else ()
         end = dataclasses.replace(
             end,
             ended=ended,
@@ -131,7 +132,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
         end = dataclasses.replace(end, notes=(*end.notes, _SET_BY_CODE))
     if request.group is not None:
         end = dataclasses.replace(end, notes=(*end.notes, _of_group(opt.optimizer, request.group)))
-    if session.plan.several:
+    if session.plan.several_optimizers:
         end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
     end = session.ranks.broadcast_object(end)
     emit(end)
@@ -141,13 +142,13 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
 def _chosen(optimizers: Sequence[OptimizerHandle], request: LRRequest) -> OptimizerHandle:
     count = len(optimizers)
     if request.optimizer >= count:
-        there = "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
-        raise TaskError(f"find_lr(optimizer={request.optimizer}): there {there}.")
+        count_in_words = "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
+        raise TaskError(f"find_lr(optimizer={request.optimizer}): there {count_in_words}.")
     opt = optimizers[request.optimizer]
     groups = len(opt.optimizer.param_groups)
     if request.group is not None and request.group >= groups:
-        there = "is one parameter group, 0" if groups == 1 else f"are {groups} parameter groups, 0 to {groups - 1}"
-        raise TaskError(f"find_lr(group={request.group}): there {there}.")
+        count_in_words = "is one parameter group, 0" if groups == 1 else f"are {groups} parameter groups, 0 to {groups - 1}"
+        raise TaskError(f"find_lr(group={request.group}): there {count_in_words}.")
     return opt
 
 
@@ -220,10 +221,10 @@ def _conclude(
     raced: Raced | None = None,
 ) -> CurveEnded:
     lrs, losses, count = [p.lr for p in points], [p.loss for p in points], request.num_training
-    found = Landmarks(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died)
-    suggestions = suggest_all(found, [p.smoothed for p in points])
+    landmarks = Landmarks(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died)
+    suggestions = suggest_all(landmarks, [p.smoothed for p in points])
     edge = divergence(lrs, losses, num_training=count)
-    return CurveEnded(ended, suggestions, recommended(suggestions), found.notes(raced), found.doubts(raced), edge)
+    return CurveEnded(ended, suggestions, recommended(suggestions), landmarks.notes(raced), landmarks.doubts(raced), edge)
 
 
 def _momentum(optimizer: Optimizer) -> float:

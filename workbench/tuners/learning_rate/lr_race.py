@@ -118,8 +118,9 @@ def race(
             raise _Stopped
         with scratch(session):
             loss = stretch.train(session, opt, [rate * share for share in _shape(updates)], set_lr, by_val=by_val, broken=watch)
-        taken = updates if watch is None or math.isfinite(loss) else watch.updates or updates
-        trial = RaceTrial(rate, taken, loss)
+        if watch is not None and not math.isfinite(loss):
+            updates = watch.updates or updates
+        trial = RaceTrial(rate, updates, loss)
         emit(trial)
         return trial
 
@@ -218,23 +219,23 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
     losses = {rate: loss + LEARNED * start for rate, loss in known.items()}
     lowest, length = min(losses.values()), trials[0].updates
     weights = {rate: (lowest / loss) ** (1 / SOFTNESS) for rate, loss in losses.items()}
-    found = math.exp(sum(weight * math.log(rate) for rate, weight in weights.items()) / sum(weights.values()))
+    mean = math.exp(sum(weight * math.log(rate) for rate, weight in weights.items()) / sum(weights.values()))
     listed = ", ".join(f"{units.rate(t.lr, 2)}: {t.loss:.3g}" for t in sorted(trials, key=lambda t: t.lr))
     why = f"held-out loss after {length} updates at each rate: {listed}"
     constant = schedule == "constant"
     if constant:
-        found *= CONSTANT
+        mean *= CONSTANT
         why += f". For a whole run at a constant rate take {CONSTANT:g} of the rate that is best in so few updates"
-    if max(found / lr, lr / found) < CLOSE:
+    if max(mean / lr, lr / mean) < CLOSE:
         return Suggestion(NAME, lr, None, f"{why}. That confirms {units.rate(lr, 2)}")
-    side = "above" if found > lr else "below"
-    there = min((loss for rate, loss in losses.items() if rate != lr and (rate > lr) == (found > lr)), default=math.inf)
-    if (found > lr or not constant) and losses.get(lr, math.inf) < (1 + CLEARLY) * there:
+    side = "above" if mean > lr else "below"
+    lowest_on_side = min((loss for rate, loss in losses.items() if rate != lr and (rate > lr) == (mean > lr)), default=math.inf)
+    if (mean > lr or not constant) and losses.get(lr, math.inf) < (1 + CLEARLY) * lowest_on_side:
         return Suggestion(NAME, lr, None, f"{why}. No rate {side} {units.rate(lr, 2)} is clearly better")
     highest = max(lr, min(known, key=known.__getitem__))  # a rate below the best one that does not change the loss is just slow
     broken = min((t.lr for t in trials if t.lr > highest and not t.loss < (start + min(known.values())) / 2), default=math.inf)
-    if found > lr and broken / SPACING < found:
-        found = broken / SPACING
-        if found < CLOSE * lr:
+    if mean > lr and broken / SPACING < mean:
+        mean = broken / SPACING
+        if mean < CLOSE * lr:
             return Suggestion(NAME, lr, None, f"{why}. {units.rate(broken, 2)} is near, which breaks the training")
-    return Suggestion(NAME, found, None, why)
+    return Suggestion(NAME, mean, None, why)

@@ -105,24 +105,26 @@ class Landmarks:
     @property
     def suggestion(self) -> Suggestion:
         """The recommended rate."""
-        found = self._found
-        if isinstance(found, str):
-            return none_of(RECOMMENDED, found)
+        landmarks = self._found
+        if isinstance(landmarks, str):
+            return none_of(RECOMMENDED, landmarks)
         x = np.asarray(self.lrs, dtype=np.float64)
         why = (
-            f"median of three estimates ({found.in_words}) "
+            f"median of three estimates ({landmarks.in_words}) "
             f"x {_factor(self._schedule):g} for a {_SPOKEN.get(self._schedule, self._schedule)} rate"
         )
-        return Suggestion(RECOMMENDED, found.lr, nearest(x, found.lr), why)
+        return Suggestion(RECOMMENDED, landmarks.lr, nearest(x, landmarks.lr), why)
 
     def notes(self, raced: Raced | None = None) -> tuple[str, ...]:
         """Notes on how far to trust the rate, or the one that a race chose; `doubts` come first.
 
         There is no confidence interval: the spread of the landmarks does not predict how wrong they are.
         """
-        found = self._found
-        facts = () if isinstance(found, str) else tuple(_facts(found, found.lr if raced is None else raced.lr))
-        return self.doubts(raced) + facts
+        landmarks = self._found
+        if isinstance(landmarks, str):
+            return self.doubts(raced)
+        lr = landmarks.lr if raced is None else raced.lr
+        return (*self.doubts(raced), *_facts(landmarks, lr))
 
     def doubts(self, raced: Raced | None = None) -> tuple[str, ...]:
         """The notes that speak against the rate, or say why no rate is recommended."""
@@ -330,8 +332,8 @@ def _lost(x: Array, y: Array, lowest: float, base: float, low: int, five: int) -
 def _too_few(kept: int, ten: int, x: Array, edge: int | None, died: Died | None) -> str:
     if edge is None:
         return f"only {counted(kept, 'finite point')}: at least {ten + 3} are needed"
-    what = "the loss diverged or was not finite" if died is None else "units died"
-    return f"{what} at {rate(x[edge], 2)}, point {edge + 1}: sweep again over lower rates, and scale inputs and targets if they are large"
+    cause = "the loss diverged or was not finite" if died is None else "units died"
+    return f"{cause} at {rate(x[edge], 2)}, point {edge + 1}: sweep again over lower rates, and scale inputs and targets if they are large"
 
 
 def _dead_loss(y: Array, died: Died | None) -> float | None:

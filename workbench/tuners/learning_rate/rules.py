@@ -102,10 +102,10 @@ def longest_fall(y: Array) -> tuple[int, int, int] | None:
     tails: list[float] = []  # [k]: the last value, negated, of the fall of k + 1 points that ends highest
     best = end = 0
     for i, value in enumerate(y):
-        place = bisect_left(tails, -float(value))
-        tails[place : place + 1] = [-float(value)]
-        if place + 1 > best:
-            best, end = place + 1, i
+        index = bisect_left(tails, -float(value))
+        tails[index : index + 1] = [-float(value)]
+        if index + 1 > best:
+            best, end = index + 1, i
     if best < 2:
         return None
     return max(0, end - best + best // 3 + best // 6), best, end

@@ -50,7 +50,7 @@ from workbench.ui.canvas.gradients.layers import Layers
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
 from workbench.ui.canvas.metrics import BUCKETS as METRIC_BUCKETS
 from workbench.ui.canvas.metrics import Metrics
-from workbench.ui.canvas.progress import Progress
+from workbench.ui.canvas.progress import ProgressLine
 from workbench.ui.canvas.runs.past_curves import PastCurves
 from workbench.ui.canvas.searches.batch_sizes import BatchSizeSearch
 from workbench.ui.canvas.searches.sweeps import EARLIER, EARLIER_POINTS, POINTS, LRSweeps
@@ -82,7 +82,7 @@ class CanvasModel:
         self._training = Training(self.outbox, fit, val, self._gradients)
         self.sweep = LRSweeps(self.outbox, curve, earlier)
         self._sizes = BatchSizeSearch(self.outbox)
-        self._progress = Progress(self.outbox)
+        self._progress = ProgressLine(self.outbox)
         self._rates = Rates(self.outbox, rates)
         self._metrics = Metrics(self.outbox, metrics)
         self._clock = Clock(clock)

@@ -25,7 +25,7 @@ from workbench.ui import format, texts
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
 
-class Progress:
+class ProgressLine:
     """The progress of the current job."""
 
     def __init__(self, outbox: Outbox) -> None:

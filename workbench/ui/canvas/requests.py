@@ -76,7 +76,10 @@ class CanvasRequests:
                 self._export.open(run)
             case {"what": "write_script", "path": str(path)}:
                 self._export.write(path)
-            case {"what": "choose_format", "format": "script" | "notebook" | "settings" | "lightning" as format}:
+            case {
+                "what": "choose_format",
+                "format": "script" | "notebook" | "settings" | "lightning" | "workbench" as format,
+            }:
                 self._export.choose(format)
             case {"what": "close_script"}:
                 self._export.close()

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from workbench.export.file_format import ENDINGS, Format
+from workbench.export.errors import NotStandAlone
+from workbench.export.file_format import ENDINGS, Format, is_verified
 from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.transport.messages import cut
@@ -75,7 +76,9 @@ class ExportForm:
         self._run: str | None = None
         """The run whose script is shown; None: the last fit."""
         self._format: Format = "script"
-        """The format that is shown and written."""
+        """The format that was chosen."""
+        self._written: Format = "script"
+        """The format that is shown and written: where a script is not possible, a headless one."""
         self._shown: Any = None
         """The last fit at the time when the shown script was made."""
         self._making, self._placing = threading.Lock(), threading.Lock()
@@ -129,17 +132,27 @@ class ExportForm:
             aside(work, failed, "preview")
 
     def write(self, path: str) -> None:
-        """Write the script to this file ("": train.py), with the starting weights next to it."""
-        run, format = self._run, self._format
+        """Write the script to this file ("": train.py), with the starting weights next to it.
+
+        A script is verified: the bench tells the panel the result, as a message.
+        """
+        run, format = self._run, self._written
         path = path.strip() or f"train{ENDINGS[format]}"
 
         def work() -> None:
+            self._notice.drop(_WRITTEN)
+            if is_verified(format):
+                self._notice.say(texts.verifying(path), about=_WRITTEN)
             self._bench.export(path, run, format=format)
             for about in (_ABOUT, _WRITTEN):
                 self._notice.drop(about)
             self._notice.say(texts.written(path), about=_WRITTEN)
 
-        aside(work, self._failed, "export")
+        def failed(error: Exception) -> None:
+            self._notice.drop(_WRITTEN)
+            self._failed(error)
+
+        aside(work, failed, "export")
 
     def _idle(self) -> bool:
         return all(job.done() for job in self._bench.jobs)
@@ -147,13 +160,30 @@ class ExportForm:
     def _show(self) -> None:
         with self._making:
             run, format, shown = self._run, self._format, _last_fit(self._bench.jobs)
-            text = self._bench.script(run, format=format)
+            text, written, why = self._script(run, format)
             text = _readable(text) if format == "notebook" else text
             with self._placing:
                 if self._bar().export.value and (self._run, self._format) == (run, format):  # the user has not opened something else
                     self._notice.drop(_ABOUT)
-                    self._shown = shown
-                    self._preview.show(run or texts.LAST_RUN, text, format)
+                    if why:
+                        self._notice.say(texts.headless(why), about=_ABOUT)
+                    self._shown, self._written = shown, written
+                    self._preview.show(run or texts.LAST_RUN, text, written)
+
+    def _script(self, run: str | None, format: Format) -> tuple[str, Format, str]:
+        """The text; its format, which is "workbench" where a stand-alone script is not possible;
+        and why it is not.
+        """
+        try:
+            return self._bench.script(run, format=format), format, ""
+        except NotStandAlone as error:
+            if format != "script":
+                raise
+            return (
+                self._bench.script(run, format="workbench"),
+                "workbench",
+                str(error.__cause__ or error),
+            )
 
     def _hide(self) -> None:
         with self._placing:

@@ -7,7 +7,7 @@ import type { ScriptPart } from "../data/messages";
 import { texts } from "../texts";
 
 const { script: words } = texts;
-const ENDINGS: Record<string, string> = { script: ".py", notebook: ".ipynb", settings: ".yaml", lightning: ".py" };
+const ENDINGS: Record<string, string> = { script: ".py", notebook: ".ipynb", settings: ".yaml", lightning: ".py", workbench: ".py" };
 
 export class Script {
   readonly root = el("section", "wb-card wb-script", "", { "aria-label": words.label });

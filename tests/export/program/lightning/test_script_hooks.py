@@ -175,7 +175,7 @@ def test_what_no_script_does(match: str, tmp_path: Path) -> None:
     first = bench.fit()
     first.result()
     with pytest.raises(ExportError, match=match):
-        bench.export(tmp_path / "train.py")
+        bench.export(tmp_path / "train.py", format="script")
     assert not (tmp_path / "train.py").exists()
     if "callback_metrics" in match:  # it shows before the run, and only once
         second = bench.fit()

@@ -1,7 +1,7 @@
-"""Finds reasons why a script may differ from its run: random numbers without a seed or in another order, files, TorchScript.
+"""Finds reasons why a script may differ from its run: random numbers, TorchScript.
 
 A notebook may draw its data before it sets a seed. It may set a seed, draw random numbers for a plot, and then draw its data:
-a script without the plot draws other data. It may write a file that it reads later, in a cell that the script does not have.
+a script without the plot draws other data.
 Each reason becomes a note; nothing is added to the script.
 """
 
@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 
 from workbench.export.source import calls, process_state
-from workbench.export.source.findings.missing_files import missing_files
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.uses import own_level
 
@@ -47,8 +46,7 @@ _GENERATORS = re.compile(r"numpy\.random\.(default_rng|RandomState)|random\.Rand
 
 def notes(program: Namespace, call: list[ast.expr], saved: bool) -> tuple[str, ...]:
     """A note for each reason why the script may differ from the run. saved: the data of the run are saved next to the script."""
-    found = [*_unseeded(program, call), *_moved_draws(program, call), *_missing_files(program, call)]
-    found += [] if saved else [*_changed_folder(program)]
+    found = [*_unseeded(program, call), *_moved_draws(program, call)]
     remedy = "" if saved else ' Or export with data="beside": it saves small data of train and val beside the script.'
     return tuple(dict.fromkeys([*(f"{note}{remedy}" for note in found), *_torchscript(program)]))
 
@@ -79,24 +77,6 @@ def _unseeded(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
                 if _GENERATORS.fullmatch(path):
                     made = calls.terminal(part.func)
                     yield f"{name} makes a generator without a seed: the numbers that the script draws from it differ. Give it a seed: {made}(0)."
-
-
-def _missing_files(program: Namespace, call: list[ast.expr]) -> Iterator[str]:
-    """Files that the script reads and that were written by a statement which it lacks."""
-    for place, path in missing_files(program, ((at, nodes) for _, at, nodes in _run(program, call))):
-        yield f"{_named(program, place)} wrote {path}, which the script reads and does not write: keep this file."
-
-
-def _changed_folder(program: Namespace) -> Iterator[str]:
-    """Magics that changed the folder where files are looked for."""
-    for place, statement in enumerate(program.statements):
-        match statement.node:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="run_line_magic"), args=[ast.Constant(value="cd" | "pushd" | "popd" as name), ast.Constant(value=str(folder))])):
-                if any(later > place for later in program.kept):
-                    yield (
-                        f"`%{name} {folder}` ({statement.place}) changed the folder, and a script has no magics: it looks for relative paths "
-                        "where it is started. Start it in that folder, or write os.chdir(…) in place of the magic, fit again and export that run."
-                    )
 
 
 def _torchscript(program: Namespace) -> Iterator[str]:

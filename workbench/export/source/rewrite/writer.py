@@ -58,7 +58,7 @@ class Writer:
 
     def _write_statement(self, program: Namespace, place: int, statement: Statement) -> None:
         own = program.uses[place]
-        block = self._without_secrets(statement, own.attributes)
+        block = self._without_secrets(statement, self.slicer.shortened(program, own))
         state = process_state.sets_state(statement.node, At(program, place))
         if state and isinstance(statement.node, ast.Expr) and "chdir" not in block.text:
             before = next((b for b in reversed(self.blocks) if not b.definition), None)
@@ -83,6 +83,10 @@ class Writer:
         for item in origins.imported(node, program.package):
             name, is_star = item.binds, item.name == "*"
             if not is_star and (place, name) not in program.needed:
+                continue
+            if self.slicer.is_kept_import(item):
+                self.imports.append(item)
+                self.names |= {name} - {"*"}
                 continue
             if origins.is_inlined(item.module):
                 self._write_inlined(program, item, name)
@@ -166,7 +170,7 @@ class Writer:
     def _check_short(
         self, program: Namespace, own: Uses, where: str, meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]]
     ) -> None:
-        for node, short in own.attributes:
+        for node, short in self.slicer.shortened(program, own):
             if short in own.inner or any(space[0] == program.name for space in meanings.get(short, {})):
                 raise ExportError(
                     f"`{ast.unparse(node)}` ({where}) cannot be shortened to `{short}`, which means something else there. "
