@@ -73,7 +73,7 @@ def test_the_errors_are_those_that_a_bench_raises(bench: wb.Workbench, tmp_path:
         bench.fit(lr=-1.0)
     bench.fit(seed=2**32).result()  # numpy, which a script may draw from, takes no such seed
     with pytest.raises(wb.ExportError):
-        bench.script()
+        bench.script(format="script")
 
 
 def documented(kind: type, name: str) -> bool:
@@ -157,7 +157,7 @@ def test_a_notebook_completes_the_running_job(bench: wb.Workbench, shell: Intera
     for name in ("bench.job", "bench.fit()"):
         assert {"pause", "resume", "stop", "status", "change", "result"} <= completed(shell, f"{name}.")
         assert not {"inbox", "ended", "run", "end", "on_event"} & completed(shell, f"{name}.")
-    assert {one for one in completed(shell, "job.change(") if one.endswith("=")} == {f"{name}=" for name in LIVE}
+    assert {one for one in completed(shell, "job.change(") if one.endswith("=")} == {f"{name}=" for name in (*LIVE, "at")}
 
 
 # -- editors
