@@ -19,7 +19,6 @@ from workbench.engine.checkpoint import lightning_file
 from workbench.engine.checkpoint.files import read_state, restoring
 from workbench.engine.checkpoint.fit_state import first_steps, restore
 from workbench.engine.checkpoint.manager import CheckpointManager
-from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.data.common_stream import in_step
 from workbench.engine.data.first_batches import first_batches
 from workbench.engine.data.loaders import with_sample_counts
@@ -40,6 +39,7 @@ from workbench.task.errors import TaskError
 from workbench.task.hooks import telling_failure
 from workbench.task.modules import kept_weights
 from workbench.task.protocol import Phase, Task
+from workbench.task.state.of_task import copy_all
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
 from workbench.tuners.learning_rate import lr_finder, sweep
@@ -273,9 +273,9 @@ def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:
 @contextmanager
 def _as_it_was(task: Task) -> Iterator[None]:
     """Context manager in which a checkpoint replaces all of the model's state; an error restores the state from before."""
-    before = WeightsCopy.of(task, callbacks=True)
+    before = copy_all(task)
     try:
         yield
     except BaseException:
-        before.put(task)
+        before.put()
         raise

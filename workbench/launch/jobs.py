@@ -11,7 +11,6 @@ from typing import Any
 
 from workbench.commands import Mailbox, Stop
 from workbench.engine.checkpoint.files import save_weights
-from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.setup import open_session
 from workbench.events import (
     ClipSearchEnded,
@@ -55,6 +54,7 @@ from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.modules import in_training_mode
 from workbench.task.protocol import Phase, Task
+from workbench.task.state.of_task import copy_all
 from workbench.trackers.listener import TrackerListener
 from workbench.tuners.batch_size import batch_size_finder
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Trials
@@ -228,12 +228,12 @@ class StartWeights:
     @contextmanager
     def placed(self, early: list[Message]) -> Iterator[None]:
         """Context manager in which the model has these weights; afterwards it has its own again. Messages are appended to `early`."""
-        before = WeightsCopy.of(self.task, callbacks=True)
+        before = copy_all(self.task)
         with self.initial.placed(self.wanted.weights(self.root), self.wanted.text == "fresh", early.append):
             try:
                 yield
             finally:
-                before.put(self.task, searched=True)
+                before.put(searched=True)
 
 
 class AssignmentWork(BenchWork):

@@ -10,33 +10,18 @@ import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.task.state.contents import (
-    content_of,
-    copy_of,
-    is_container,
-    is_large,
-    is_plain,
-    overwrite,
-    put_attributes,
-    put_content,
-    put_items,
-    refill,
-)
+from workbench.task.state.contents import is_container, is_plain, overwrite, refill
 
 _WRAPPED = "_orig_mod."
 _COMMON = frozenset(vars(nn.Module()))
 """The attributes that every module has; all others are its own."""
 Slot = tuple[nn.Module, str, str]
 """Where a tensor is stored: a module, "_parameters" or "_buffers", and the name there."""
-PutBack = Callable[[], object]
-"""Restores an attribute, a tensor or a generator."""
 
 
 def named_parts(modules: Iterable[nn.Module]) -> Iterator[tuple[tuple[int, str], nn.Module]]:
@@ -88,21 +73,6 @@ def set_attribute(part: nn.Module, name: str, value: Any) -> None:
         refill(present, value)
     else:
         vars(part)[name] = value
-
-
-def put_backs_of_attributes(part: nn.Module) -> Iterator[PutBack]:
-    """Yield functions that restore a module's own attributes: the same objects, and the contents of tensors, arrays, containers and generators."""
-    kept = own_attributes(part)
-    yield partial(_put_own, part, kept)
-    for value in kept.values():
-        if is_container(value):
-            yield partial(put_items, value, copy_of(value))
-        elif not (isinstance(value, np.ndarray) and is_large(value)) and (content := content_of(value)) is not None:
-            yield partial(put_content, value, content)
-
-
-def _put_own(part: nn.Module, kept: dict[str, Any]) -> None:
-    put_attributes(part, kept, own_attributes(part))
 
 
 # ---- modes, buffers, state --------------------------------------------------------------------------------------
@@ -211,19 +181,6 @@ def set_by_modes(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """The weights that a change of the mode may change: the frozen ones of modules that override `train()` or `eval()`."""
     parts = [part for part in parts_of(modules) if overrides_modes(part)]
     return [p for part in parts for p in part._parameters.values() if p is not None and not p.requires_grad]
-
-
-@contextlib.contextmanager
-def kept_state(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Context manager that restores the buffers, attributes and generators of the modules afterwards, but not the weights."""
-    wholes = list(modules)
-    put_backs = [put_back for part in parts_of(wholes) for put_back in put_backs_of_attributes(part)]
-    with kept_buffers(wholes):
-        try:
-            yield
-        finally:
-            for put_back in put_backs:
-                put_back()
 
 
 def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:

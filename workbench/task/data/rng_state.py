@@ -12,8 +12,9 @@ from torch.utils.data import Dataset, Sampler
 
 from workbench.task.rng import State, generator_state, is_generator, is_own, set_generator_state
 from workbench.task.signature import fits
-from workbench.task.state.copies import StateCopy, is_machinery
+from workbench.task.state.copies import StateCopy
 from workbench.task.state.held import HeldState, load
+from workbench.task.state.places import is_machinery
 from workbench.task.state.walk import Reached, library, walk
 
 NO_STATE: Mapping[str, Any] = {"generators": {}, "states": {}, "held": {}}

@@ -20,21 +20,28 @@ from torch import Tensor, nn
 from workbench.task.batch import leaves, to_device
 from workbench.task.modules import is_own_name, parts_of, slots_of
 from workbench.task.rng import generator_state, is_generator, is_own, set_generator_state
-from workbench.task.state.contents import checksum_of_tensors, is_container, is_data, is_large, refill
-from workbench.task.state.copies import (
+from workbench.task.state.contents import (
+    ARRAYS,
     IN_PLACE,
-    copy_of_count,
+    checksum_of_tensors,
+    content_of,
+    is_container,
+    is_data,
+    is_large,
+    put_content,
+    refill,
+)
+from workbench.task.state.copies import copy_of_count
+from workbench.task.state.places import (
     counted_names,
     has_state,
-    place_of,
     set_name,
-    set_place,
     set_variable,
     state_names,
     variables_of,
 )
 from workbench.task.state.serialization import NotPlainError, to_plain
-from workbench.task.state.walk import ARRAYS, WIDE, Reached, functions_of, is_own_code, key_name, methods
+from workbench.task.state.walk import WIDE, Reached, functions_of, is_own_code, key_name, methods
 
 _MANY_TEXTS = 1000
 _FLAT = {types.NoneType, bool, int, float, complex, str, bytes}
@@ -229,7 +236,7 @@ class _Marks:
         if type(value) is itertools.count:
             return repr(value)
         if isinstance(value, IN_PLACE):
-            return place_of(value)
+            return content_of(value)
         if self._data and self._is_data(value):
             return None
         if is_container(value) and len(value) > WIDE and any(type(item) not in _FLAT for item in _items(value)):
@@ -324,7 +331,7 @@ def _stored(value: Any, *, packed: bool) -> dict[str, Any]:
     if type(value) is itertools.count:
         return {"count": repr(value)}
     if isinstance(value, IN_PLACE):
-        return {"place": place_of(value)}
+        return {"place": content_of(value)}
     # A stored tensor is in host memory; it will be moved to the device of the old one.
     away = any(tensor.device.type != "cpu" for tensor in _tensors(value))
     return {"value": to_plain(value, "it") if packed else copy.deepcopy(value), "away": away}
@@ -360,7 +367,7 @@ def _put(holder: Any, name: str, kept: Mapping[str, Any], device: torch.device) 
         return
     if "place" in kept:
         if isinstance(present, IN_PLACE) and type(kept["place"]) is int:
-            set_place(present, kept["place"])
+            put_content(present, kept["place"])
         return
     if "count" in kept:
         value = copy_of_count(str(kept["count"]))

@@ -16,7 +16,6 @@ from pathlib import PurePath
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -25,11 +24,11 @@ from torch.utils.data import Dataset, Sampler
 
 from workbench.task.modules import own_attributes
 from workbench.task.rng import GENERATORS, is_generator
+from workbench.task.state.contents import ARRAYS, BUFFERS, MEMORY
 
 Parts = Iterator[tuple[str, Any]]
 """The objects within another, each with its path from it: ".name", "[3]", ":closed_over"."""
-ARRAYS = (Tensor, np.ndarray)
-_ENDS = (*GENERATORS, *ARRAYS)
+_ENDS = (*GENERATORS, *ARRAYS, *BUFFERS, *MEMORY)
 """Types whose objects have no others within them."""
 _CLOSED = (
     str, bytes, int, float, complex, PurePath, types.ModuleType, types.CodeType, Optimizer, LRScheduler, threading.Thread,
@@ -108,6 +107,8 @@ def _readable(parts: Parts) -> Parts:
 def _is_closed(value: Any) -> bool:
     if isinstance(value, type):
         return not is_users(value)
+    if issubclass(type(value), MEMORY):  # of multiprocessing, whose other objects are closed
+        return False
     if library(type(value)) in _OF_THREADS or issubclass(type(value), _CLOSED):
         return True
     try:
