@@ -6,7 +6,6 @@ It also finds the original of a model that the user has compiled (`torch.compile
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.task.state.contents import is_container, is_plain, overwrite, refill
+from workbench.task.state.contents import overwrite
 
 _WRAPPED = "_orig_mod."
 _COMMON = frozenset(vars(nn.Module()))
@@ -59,20 +58,6 @@ def own_attributes(module: nn.Module) -> dict[str, Any]:
 def is_own_name(name: str) -> bool:
     """Whether a module's attribute of this name is its own, and not one that every module has (hooks, submodules, its class)."""
     return name not in _COMMON and not name.startswith("__")
-
-
-def plain_attributes(module: nn.Module) -> dict[str, Any]:
-    """A copy of a module's own numbers, strings and plain containers, which are state too: forward() may count in one."""
-    return {name: copy.deepcopy(value) for name, value in own_attributes(module).items() if is_plain(value)}
-
-
-def set_attribute(part: nn.Module, name: str, value: Any) -> None:
-    """Set an attribute; a container stays the same object, since others may refer to it."""
-    present = vars(part).get(name)
-    if type(present) is type(value) and is_container(present):
-        refill(present, value)
-    else:
-        vars(part)[name] = value
 
 
 # ---- modes, buffers, state --------------------------------------------------------------------------------------

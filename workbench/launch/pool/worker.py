@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -30,7 +30,7 @@ from workbench.events import Event
 from workbench.launch import signals
 from workbench.launch.assignments import Assignment
 from workbench.launch.job import NullSink
-from workbench.launch.module_diff import ModuleDiff, ModulesBefore
+from workbench.launch.module_diff import ModuleDiff
 from workbench.launch.pool.messages import (
     FlushRecord,
     Ping,
@@ -80,7 +80,7 @@ class _Rank:
         self._inbox = _Inbox()
         self._sender = _Sender(channel)
         self._outlet = _EventSender(self._sender)
-        self._at_work: tuple[Assignment, ModulesBefore] | None = None
+        self._at_work: tuple[Assignment, Callable[[], ModuleDiff]] | None = None
         self._known = frozenset(sys.modules)
         signals.ask_to_stop(lambda number: self._sender.send(Terminated()), signal.SIGTERM)
 
@@ -102,7 +102,7 @@ class _Rank:
             apply_environment(request)
             os.environ.update(place.environment)
             (assignment,) = unpacked(request.name, packages)
-            self._at_work = assignment, ModulesBefore.of(assignment.task)
+            self._at_work = assignment, ModuleDiff.since_now(assignment.task)
             with in_mlflow_run(request.process.mlflow_run):
                 done = assignment(self._outlet if place.rank == 0 else NullSink(), inbox)
             value = pack(done if place.rank == 0 else None, names={"the job's result": done})
@@ -132,8 +132,8 @@ class _Rank:
         """The changes of the task; None in other ranks than 0."""
         if self._at_work is None or (dist.is_initialized() and dist.get_rank()):
             return None
-        assignment, before = self._at_work
-        return ModuleDiff.of(assignment.task, before) if assignment.trains else None
+        assignment, changes = self._at_work
+        return changes() if assignment.trains else None
 
     def _send_result(self, message: RankEnded | StateReply, packages: Sequence[Package]) -> None:
         flush()

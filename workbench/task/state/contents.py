@@ -97,8 +97,10 @@ ARRAYS = (Tensor, np.ndarray)
 BUFFERS = (bytearray, array)
 MEMORY = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, SynchronizedBase)
 """What `multiprocessing.Value` and `multiprocessing.Array` make, with and without a lock."""
+_LARGE_TABLE, _SAMPLED_ROWS = 1 << 20, 256
+"""A table with more bytes counts as data, of which so many rows are compared."""
 _SAMPLED = 1 << 12
-"""How many values of a large array are compared, and how many rows of a large table."""
+"""How many values of a large array are compared."""
 _SOURCES: tuple[Iterable[Any], ...] = ([], (), range(1), "", b"", bytearray())
 IN_PLACE: tuple[type[Any], ...] = tuple(type(iter(source)) for source in _SOURCES)
 """Iterators that can be set to a place."""
@@ -111,7 +113,7 @@ def is_block(value: Any) -> bool:
     kind = type(value)
     if issubclass(kind, (*ARRAYS, *BUFFERS)):
         return True
-    return _memory_of(value) is not None or table_class(kind) is not None
+    return _memory_of(value) is not None or is_table(value)
 
 
 def table_class(kind: type) -> Any:
@@ -121,6 +123,20 @@ def table_class(kind: type) -> Any:
         if library in ("pandas", "polars") and base.__name__ in ("DataFrame", "Series"):
             return base
     return None
+
+
+def is_table(value: Any) -> bool:
+    """Whether it is a DataFrame or a Series of pandas or polars."""
+    return table_class(type(value)) is not None
+
+
+def has_plain_content(value: Any) -> bool:
+    """Whether numbers, texts and tensors say all of its contents, with which `put_content` restores
+    it: those of a generator, an iterator, a buffer, or memory that processes share.
+    """
+    if issubclass(type(value), (*BUFFERS, *IN_PLACE)) or is_generator(value):
+        return True
+    return _memory_of(value) is not None
 
 
 def _memory_of(value: Any) -> Any:
@@ -158,7 +174,7 @@ def size_of(value: Any) -> int:
 
 def is_large(value: Any) -> bool:
     """Whether a block has so many bytes that it counts as data, which is not copied."""
-    return size_of(value) > _LARGE
+    return size_of(value) > (_LARGE_TABLE if is_table(value) else _LARGE)
 
 
 def content_of(value: Any) -> Any:
@@ -206,7 +222,7 @@ def put_content(value: Any, content: Any) -> None:
     elif isinstance(value, io.IOBase):
         if not value.closed and value.tell() != content:
             value.seek(content)
-    elif isinstance(value, IN_PLACE) and type(content) is int:
+    elif isinstance(value, IN_PLACE) and type(content) is int and content != _place_of(value):
         value.__setstate__(content)
 
 
@@ -215,8 +231,7 @@ def _put_bytes(buffer: Any, content: bytes) -> None:
     if memoryview(buffer).nbytes == len(content):
         memoryview(buffer).cast("B")[:] = content
     else:
-        del buffer[:]
-        (buffer.extend if isinstance(buffer, bytearray) else buffer.frombytes)(content)
+        buffer[:] = content if isinstance(buffer, bytearray) else array(buffer.typecode, content)
 
 
 def _place_of(value: Any) -> Any:
@@ -252,8 +267,8 @@ def sample_mark(value: Any) -> Any:
             return None
         flat = value.reshape(-1) if value.flags.c_contiguous else value[:1].reshape(-1)
         return zlib.crc32(flat[:: max(1, flat.size // _SAMPLED)].tobytes())
-    if table_class(type(value)) is not None:
-        return _table_mark(value, max(1, len(value) // _SAMPLED))
+    if is_table(value):
+        return _table_mark(value, max(1, len(value) // _SAMPLED_ROWS))
     return zlib.crc32(content_of(value))
 
 
@@ -264,13 +279,13 @@ def content_mark(content: Any) -> Any:
         return content.dtype, content.shape, checksum_of_tensors([dense])
     if isinstance(content, np.ndarray):
         return content.dtype, content.shape, zlib.crc32(content.tobytes())
-    if table_class(type(content)) is not None:
+    if is_table(content):
         return _table_mark(content, 1)
     return zlib.crc32(content) if isinstance(content, bytes) else repr(content)
 
 
 def _table_mark(table: Any, step: int) -> Any:
-    """A checksum of each `step`-th row of a table; without the rows where a cell has no hash."""
+    """A checksum of each `step`-th row of a table; of its shape alone where a cell has no hash."""
     base = table_class(type(table))
     frame = base.__name__ == "DataFrame"
     names = list(table.columns) if frame else table.name

@@ -34,6 +34,7 @@ from workbench.task.state.contents import (
     is_data,
     is_large,
     is_plain,
+    is_table,
     overwrite,
     put_content,
     refill,
@@ -427,7 +428,7 @@ class Copied:
         size = size_of(value)
         if size <= _SMALL:
             return True
-        if (data and is_large(value)) or size > (self._data_budget if data else self._budget):
+        if ((data or is_table(value)) and is_large(value)) or size > (self._data_budget if data else self._budget):
             return False
         if data:
             self._data_budget -= size

@@ -74,9 +74,9 @@ def kept_state(task: Task) -> Iterator[None]:
             before.put()
 
 
-def held_state(task: Task, moved: Moved) -> HeldState:
-    """The state of a task in its stored form, without that of its data, which loaders store."""
-    return HeldState(lambda: _objects(task), moved, modules=task.modules)
+def held_state(task: Task, moved: Moved, *, sent: bool = False) -> HeldState:
+    """The state of a task in its stored form, without that of its data, which loaders store. sent: see `HeldState`."""
+    return HeldState(lambda: _objects(task), moved, modules=task.modules, sent=sent)
 
 
 def held_data(task: Task) -> HeldState:
@@ -84,9 +84,11 @@ def held_data(task: Task) -> HeldState:
     return HeldState(lambda: _data_objects(task), set())
 
 
-def load_held(task: Task, held: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
+def load_held(
+    task: Task, held: Mapping[str, Mapping[str, Any]], device: torch.device, *, sent: bool = False
+) -> tuple[Moved, list[str]]:
     """Restore what `HeldState.state` returned of a task; returns the restored places, and the names of objects that no longer exist."""
-    return load(_objects(task), held, device)
+    return load(_objects(task), held, device, sent=sent)
 
 
 def freed(task: Task, held: Mapping[str, Mapping[str, Any]]) -> set[int]:
