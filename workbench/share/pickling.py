@@ -10,6 +10,7 @@ import pickle
 import re
 import warnings
 from collections.abc import Callable
+from multiprocessing.sharedctypes import RawArray, RawValue, SynchronizedBase, synchronized
 from typing import Any
 
 import cloudpickle
@@ -20,6 +21,7 @@ from torch.nn.utils import parametrize
 
 from workbench.share.segment import address_of
 
+_SHARED = (SynchronizedBase, ctypes.Array, ctypes._SimpleCData)
 Keep = Callable[[pickle.PickleBuffer], object]
 
 
@@ -47,6 +49,10 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
             return _reduce_optimizer(obj)
         if type(obj) is np.ndarray or type(obj) is np.memmap:
             return _reduce_array(obj)
+        if isinstance(obj, _SHARED):
+            reduced = _reduce_shared(obj)
+            if reduced is not None:
+                return reduced
         if isinstance(obj, torch.nn.Module) and parametrize.is_parametrized(obj):
             return _reduce_parametrized(obj)
         return super().reducer_override(obj)
@@ -61,6 +67,23 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
                 here = storage.cpu()  # type: ignore[no-untyped-call]
             self._storages[key] = (storage, here)  # both must stay alive, because their addresses are the keys
         return self._storages[key][1]
+
+
+def _reduce_shared(shared: Any) -> Any:
+    """Reduce numbers that processes share to a copy. None: they are not shared, or of another kind."""
+    locked = isinstance(shared, SynchronizedBase)
+    memory = shared.get_obj() if locked else shared
+    array = isinstance(memory, ctypes.Array)
+    kind = memory._type_ if array else type(memory)
+    if not hasattr(memory, "_wrapper") or getattr(ctypes, kind.__name__, None) is not kind:
+        return None
+    return _shared, (kind, len(memory) if array else None, bytes(memory), locked)
+
+
+def _shared(kind: Any, length: int | None, content: bytes, locked: bool) -> Any:
+    memory = RawValue(kind) if length is None else RawArray(kind, length)
+    ctypes.memmove(ctypes.addressof(memory), content, len(content))
+    return synchronized(memory) if locked else memory
 
 
 class Unpickler(pickle.Unpickler):
