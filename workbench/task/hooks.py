@@ -126,7 +126,7 @@ class Hooks:
     objects: tuple[Any, ...] = ()
     """The user's objects besides the modules (callbacks)."""
 
-    def keep(self) -> Callable[[], None]:
+    def keep(self) -> Callable[[], object]:
         """Copy the state of `objects`; the returned function restores it, after a search."""
         return _nothing
 

@@ -142,7 +142,7 @@ class LightningHooks(DataHooks):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "outputs": {}, "clipper": None}
 
-    def keep(self) -> Callable[[], None]:
+    def keep(self) -> Callable[[], object]:
         return self._callbacks.keep()
 
     def _has(self, name: str) -> bool:

@@ -16,7 +16,7 @@ import types
 import zlib
 from array import array
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
 
@@ -340,13 +340,3 @@ def expanded(tensor: Tensor) -> list[int]:
     """The dimensions with stride 0, along which all elements share one place in memory (`expand`)."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
     return [dimension for dimension, stride in enumerate(strides) if stride == 0 and tensor.shape[dimension] > 1]
-
-
-# ---- attributes -------------------------------------------------------------------------------------------------
-
-
-def put_attributes(owner: Any, before: Mapping[str, Any], now: Iterable[str]) -> None:
-    """Set an object's attributes to those in `before`, and remove its other attributes among the names in `now`."""
-    for name in set(now).difference(before):
-        del vars(owner)[name]
-    vars(owner).update(before)

@@ -14,6 +14,7 @@ import copy
 import io
 import itertools
 import random
+import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Self
@@ -52,7 +53,7 @@ from workbench.task.state.places import (
     state_names,
     variables_of,
 )
-from workbench.task.state.walk import Reached, functions_of, is_own_code
+from workbench.task.state.walk import Reached, functions_of, is_own_code, walk
 
 _UNDRAWN = 624
 """The position of a Mersenne Twister that has just been seeded."""
@@ -124,10 +125,15 @@ class Weights(Holding):
 class Attributes(Holding):
     """The attributes of an object: the same objects again, and none that were added."""
 
-    def __init__(self, owner: Any) -> None:
-        self.owner = owner
-        self.names = {name: _frozen(value) for name, value in state_names(owner).items()}
+    def __init__(self, owner: Any, without: frozenset[str] = frozenset()) -> None:
+        """without: the names of attributes that stay as they are."""
+        self.owner, self._without = owner, without
+        self.names = {name: _frozen(value) for name, value in self._present().items()}
         self._layers = _layers_of(owner)
+
+    def _present(self) -> dict[str, Any]:
+        names = state_names(self.owner)
+        return {name: value for name, value in names.items() if name not in self._without}
 
     def same(self, other: Self) -> bool:
         return self.names.keys() == other.names.keys() and all(_alike(value, other.names[name]) for name, value in self.names.items())
@@ -151,7 +157,7 @@ class Attributes(Holding):
 
     def put(self, names: Collection[str] | None) -> None:
         """Restore the attributes. Attributes that a job has added stay where it has added layers: a flag may belong to one."""
-        now = state_names(self.owner)
+        now = self._present()
         if _layers_of(self.owner) <= self._layers:
             for name in now.keys() - self.names.keys():
                 if names is None or name in names:
@@ -289,6 +295,23 @@ class StateCopy:
         copied = Copied(False, 0, set())
         copied.take(objects, data=True)
         return copied.all()
+
+    @classmethod
+    def of_attributes(
+        cls, owners: Iterable[Any], closed: Callable[[Any], bool], without: frozenset[str]
+    ) -> StateCopy:
+        """Copy the attributes of these objects, whatever their class, and what those hold, but not what their methods use. closed: see
+        `walk`. without: see `Attributes`.
+        """
+        copied = Copied(False, sys.maxsize, set())
+        for owner in owners:
+            attributes = Attributes(owner, without)
+            copied.add(owner, type(owner).__name__, attributes)
+            namespace = types.SimpleNamespace(**attributes.names)
+            roots = {type(owner).__name__: namespace}
+            objects = walk(roots, closed=lambda value: copied.has(value) or closed(value), variables=False)
+            copied.take((reached for reached in objects if reached.value is not namespace), data=False)
+        return cls(copied.holdings)
 
     def joined(self, other: StateCopy, callbacks: Callable[[], object] | None) -> StateCopy:
         """This, and what another copy has of the same task."""

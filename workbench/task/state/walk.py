@@ -71,11 +71,14 @@ class Reached:
 
 
 def walk(
-    roots: Mapping[str, Any], *, closed: Callable[[Any], bool] = lambda value: False, depth: int = _DEPTH
+    roots: Mapping[str, Any],
+    *,
+    closed: Callable[[Any], bool] = lambda value: False,
+    variables: bool = True,
 ) -> Iterator[Reached]:
     """Yield every object that can be reached, nearest first. Numbers and texts are left out.
 
-    closed: whether an object is left out, in addition to those of `_CLOSED`.
+    closed: whether an object is left out, in addition to those of `_CLOSED`. variables: False leaves out what functions use as variables.
     """
     seen: set[int] = set()
     waiting = deque((Reached(path, root, ours=True, attribute=True), 0) for path, root in roots.items())
@@ -88,12 +91,14 @@ def walk(
             continue
         seen.add(id(value))
         yield Reached(path, value, reached.ours, reached.attribute)
-        if level >= depth or issubclass(type(value), _ENDS):
+        if level >= _DEPTH or issubclass(type(value), _ENDS):
             continue
         ours = _is_ours(type(value)) or (reached.ours and _is_collection(value))
         for name, item in _readable(_within(value)):
             if type(item) not in _NUMBERS_AND_TEXTS:
                 variable = isinstance(value, types.FunctionType) or ":" in name
+                if variable and not variables:
+                    continue
                 attribute = not variable and (reached.attribute or not _is_collection(value))
                 waiting.append((Reached(path + name, item, ours, attribute), level + 1))
 

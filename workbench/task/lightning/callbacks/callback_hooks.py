@@ -8,7 +8,6 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,16 +16,7 @@ from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.log import Log, Shared
 from workbench.task.lightning.overrides import from_lightning, with_attributes
 from workbench.task.lightning.unsupported import refuse_removed_hooks
-from workbench.task.rng import GENERATORS
-from workbench.task.state.contents import (
-    MOST_PARTS,
-    content_of,
-    is_container,
-    put_attributes,
-    put_content,
-    refill,
-    same_tensors,
-)
+from workbench.task.state.copies import StateCopy
 
 _STAGES = ("train", "validation", "test", "predict")
 _HOOKS = frozenset({
@@ -40,8 +30,6 @@ _HOOKS = frozenset({
 _GIVEN = frozenset({"log", "log_dict"})
 """Attributes that a callback has only while a job runs."""
 _SHARED = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
-_NOT_ENTERED = frozenset({"builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "logging", "concurrent"})
-"""The libraries whose objects are kept as they are: their attributes are not copied."""
 
 
 class CallbackHooks(Shared):
@@ -50,7 +38,7 @@ class CallbackHooks(Shared):
     def __init__(self, callbacks: Sequence[Any] = (), module: Any = None, trainer: Any = None) -> None:
         self.objects = list(callbacks)
         self._module, self._trainer = module, trainer
-        self._initial = KeptState(self.objects, module)
+        self._initial = _copied(self.objects, module)
         self._left = self._initial
         self._set_up: list[Any] = []
         for one in self.objects:
@@ -69,9 +57,9 @@ class CallbackHooks(Shared):
             if _overrides(one, name):
                 getattr(one, name)(self._trainer, self._module, *arguments, **named)
 
-    def keep(self) -> Callable[[], None]:
+    def keep(self) -> Callable[[], object]:
         """Copy the present state of each; the returned function restores it."""
-        return KeptState(self.objects, self._module).put if self.objects else _nothing
+        return _copied(self.objects, self._module).put
 
     @property
     def ready(self) -> bool:
@@ -80,12 +68,13 @@ class CallbackHooks(Shared):
 
     def begin_fit(self) -> None:
         """Give each the state that it had when the bench was made, with the attributes that the user has set since then."""
-        self._initial.take_changes(self._left, self._module)
-        self._initial.put()
+        initial, _ = self._initial.with_changes(self._left, _copied(self.objects, self._module))
+        initial.put()
+        self._initial = initial.reached_in(_copied(self.objects, self._module))
 
     def note_left(self) -> None:
         """Note the state of each at a job's end; later differences are the user's changes."""
-        self._left = KeptState(self.objects, self._module)
+        self._left = _copied(self.objects, self._module)
 
     def set_up(self, stage: str) -> None:
         """Call `setup` of each that is not set up."""
@@ -134,10 +123,6 @@ class CallbackHooks(Shared):
             yield
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 def joined(given: Sequence[Any], own: Sequence[Any]) -> list[Any]:
     """All callbacks of a module. As in Lightning, its own come last, and each replaces given ones of its class or of a class from which it inherits."""
     replaced = {type(one) for one in given if any(isinstance(mine, type(one)) for mine in own)}
@@ -155,92 +140,17 @@ def _overrides(callback: Any, name: str) -> bool:
 # ---- their state ------------------------------------------------------------------------------------------------
 
 
-class KeptState:
-    """A copy of the attributes of some objects. `put` restores the contents of containers, tensors, modules and objects in them, in place.
+def _copied(callbacks: Iterable[Any], module: Any) -> StateCopy:
+    """Copy the attributes of callbacks, and what these hold, without parts of the module that is trained."""
+    parts = _parts_of(module)
+    storages = {_storage(part) for part in parts.values() if isinstance(part, Tensor)}
 
-    It goes deeper than `task/state/contents.py`: the objects within a container stay the same ones, and their own contents are restored.
-    Parts of the module that is trained, and objects of libraries, are not restored.
-    """
+    def closed(value: Any) -> bool:
+        if id(value) in parts or isinstance(value, _SHARED):
+            return True
+        return isinstance(value, Tensor) and _storage(value) in storages
 
-    def __init__(self, owners: Iterable[Any], module: Any) -> None:
-        seen = _parts_of(module)
-        self._storages = {_storage(part) for part in seen.values() if isinstance(part, Tensor)}
-        self._seen: dict[int, Any] = seen
-        self._kept = [(one, {name: self._copy(value) for name, value in _attributes_of(one).items()}) for one in owners]
-        del self._seen, self._storages
-
-    def put(self) -> None:
-        """Restore these attributes and contents."""
-        for one, attributes in self._kept:
-            put_attributes(one, {name: value.put() for name, value in attributes.items()}, _attributes_of(one))
-
-    def take_changes(self, before: KeptState, module: Any) -> None:
-        """Take over the attributes that the user has set on the objects since `before`."""
-        now = KeptState([one for one, _ in self._kept], module)
-        for (_, attributes), (_, old), (_, new) in zip(self._kept, before._kept, now._kept, strict=True):
-            for name in old.keys() - new.keys():
-                attributes.pop(name, None)
-            attributes.update({name: value for name, value in new.items() if name not in old or not value.same(old[name])})
-
-    def _copy(self, value: Any) -> _Copy:
-        found = _Copy(value)
-        if id(value) in self._seen or value is None or isinstance(value, (bool, int, float, complex, str, bytes, *_SHARED)):
-            return found
-        self._seen[id(value)] = value
-        if isinstance(value, (Tensor, np.ndarray, *GENERATORS)):
-            if not (isinstance(value, Tensor) and _storage(value) in self._storages):
-                found.content = content_of(value)
-        elif is_container(value) or isinstance(value, tuple):
-            if len(value) <= MOST_PARTS:
-                parts = [(key, self._copy(one)) for key, one in value.items()] if isinstance(value, dict) else [(None, self._copy(one)) for one in value]
-                found.parts = parts
-        elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] not in _NOT_ENTERED):
-            found.attributes = {name: self._copy(one) for name, one in vars(value).items()}
-        return found
-
-
-class _Copy:
-    """One value: the object itself, and a copy of its contents."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.content: Any = None
-        self.parts: list[tuple[Any, _Copy]] | None = None
-        self.attributes: dict[str, _Copy] | None = None
-
-    def put(self) -> Any:
-        """Restore the object's contents; returns the object."""
-        value = self.value
-        if self.attributes is not None:
-            put_attributes(value, {name: one.put() for name, one in self.attributes.items()}, vars(value))
-        elif self.parts is not None:
-            found = [(key, one.put()) for key, one in self.parts]
-            if is_container(value):
-                refill(value, dict(found) if isinstance(value, dict) else [one for _, one in found])
-        elif self.content is not None:
-            put_content(value, self.content)
-        return value
-
-    def same(self, other: _Copy) -> bool:
-        """Whether it is the same value, with the same contents."""
-        if self.parts is not None or other.parts is not None:
-            ours, theirs = self.parts or [], other.parts or []
-            alike = type(self.value) is type(other.value) and len(ours) == len(theirs)
-            return alike and all(key == name and one.same(two) for (key, one), (name, two) in zip(ours, theirs, strict=True))
-        if self.attributes is not None or other.attributes is not None:
-            mine, their = self.attributes or {}, other.attributes or {}
-            return self.value is other.value and mine.keys() == their.keys() and all(one.same(their[name]) for name, one in mine.items())
-        if isinstance(self.content, Tensor) and isinstance(other.content, Tensor):
-            return self.value is other.value and same_tensors(self.content, other.content)
-        if isinstance(self.content, np.ndarray) and isinstance(other.content, np.ndarray):
-            return self.value is other.value and self.content.tobytes() == other.content.tobytes()
-        if isinstance(self.value, (bool, int, float, complex, str, bytes)):
-            return type(self.value) is type(other.value) and (self.value == other.value or self.value != self.value)
-        return self.value is other.value
-
-
-def _attributes_of(one: Any) -> Mapping[str, Any]:
-    return {name: value for name, value in vars(one).items() if name not in _GIVEN}
+    return StateCopy.of_attributes(callbacks, closed, without=_GIVEN)
 
 
 def _parts_of(module: Any) -> dict[int, Any]:
