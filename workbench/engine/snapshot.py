@@ -38,7 +38,7 @@ def scratch(session: Session) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _restored(session: Session) -> Iterator[None]:
-    """Context manager that restores the state of a session at the end, whatever happened in between."""
+    """Context manager that restores the state of a session, whatever happened in between."""
     state, random = session.state, rng.RandomState.capture()
     counters = state.step, state.epoch, state.batch_idx, state.hiddens
     objects, modes = copy_all(session.task), Modes.of(session.task.modules)

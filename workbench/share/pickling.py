@@ -70,7 +70,7 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
 
 def _reduce_shared(shared: Any) -> Any:
-    """Reduce numbers that processes share to a copy. None: they are not shared, or of another kind."""
+    """Reduce numbers that processes share to a copy; None: it is something else."""
     locked = isinstance(shared, SynchronizedBase)
     memory = shared.get_obj() if locked else shared
     array = isinstance(memory, ctypes.Array)

@@ -338,15 +338,23 @@ class Weighted(Dataset[Any]):
 
 
 def test_tables_are_restored_and_are_named_where_a_checkpoint_has_none(tmp_path: Path) -> None:
-    data = Weighted()
+    data, log = Weighted(), pd.DataFrame({"loss": [0.0]})
     rows = data.rows
+
+    def logged(output: Tensor, y: Tensor) -> Tensor:
+        loss = F.mse_loss(output, y)
+        log.loc[len(log)] = [float(loss.detach())]
+        return loss
+
     with pytest.warns(UserWarning, match="cannot be stored in a checkpoint") as warned:
-        bench = wb.Workbench(nn.Linear(4, 1), train=data, loss=F.mse_loss, batch_size=8, max_steps=3, root=tmp_path, accelerator="cpu")
+        bench = wb.Workbench(nn.Linear(4, 1), train=data, loss=logged, batch_size=8, max_steps=3, root=tmp_path, accelerator="cpu")
+    assert len(log) == 1
     assert "Weighted.rows (a DataFrame), Weighted.column (a DataFrame)" in str(warned[0].message)
     assert data.rows is rows
     assert (data.rows.to_dict("list"), data.column.to_dicts()) == ({"x": [0.0], "name": ["a"]}, [{"x": 0.0}])
     losses = [bench.fit().result().history["loss"].tolist() for _ in range(2)]
     assert losses[0] == losses[1]
+    assert len(log) == 7  # what functions use as a variable is a log
     data.seen[0] = 50  # the new start, also of the fit after the next
     changed = [bench.fit().result().history["loss"].tolist() for _ in range(2)]
     assert changed[0] == changed[1] != losses[0]

@@ -137,10 +137,12 @@ class _Checksums(NamedTuple):
     @classmethod
     def of(cls, task: Task) -> _Checksums:
         """Those of the present weights."""
-        merged = {id(p) for p in set_by_modes(task.modules)}  # model.eval() is no change of the weights
-        parameters = [p for whole in task.modules for p in nn.Module.parameters(whole) if id(p) not in merged]
-        buffers = [b for whole in task.modules for b in whole.buffers()]
-        # A buffer of another shape means that the user has changed the model: a fit starts from the new weights.
+        merged = {id(p) for p in set_by_modes(task.modules)}  # model.eval() changes no weights
+        weights = [p for module in task.modules for p in nn.Module.parameters(module)]
+        parameters = [p for p in weights if id(p) not in merged]
+        buffers = [b for module in task.modules for b in module.buffers()]
+        # After a buffer has got another shape, a fit starts from the new weights: the user has
+        # changed the model.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
         return cls(checksum_of_tensors(parameters, shapes), checksum_of_tensors(buffers))
 

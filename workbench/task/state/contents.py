@@ -125,6 +125,11 @@ def table_class(kind: type) -> Any:
     return None
 
 
+def may_be_log(value: Any) -> bool:
+    """Whether code may append to it: one that functions use as a variable is a log, and no state."""
+    return is_container(value) or issubclass(type(value), BUFFERS) or is_table(value)
+
+
 def is_table(value: Any) -> bool:
     """Whether it is a DataFrame or a Series of pandas or polars."""
     return table_class(type(value)) is not None

@@ -36,6 +36,7 @@ from workbench.task.state.contents import (
     is_large,
     is_plain,
     is_table,
+    may_be_log,
     overwrite,
     put_content,
     refill,
@@ -255,7 +256,8 @@ class Content(Holding):
     def put(self, names: Collection[str] | None) -> str | None:
         if self.content is not None:
             put_content(self.value, self.content)
-            if isinstance(self.value, (Iterator, io.IOBase)) and content_of(self.value) != self.content:
+            moves = isinstance(self.value, (Iterator, io.IOBase))
+            if moves and content_of(self.value) != self.content:
                 return f"a {type(self.value).__name__} that was read further"
         elif self._sample is not None and self._sample != sample_mark(self.value):
             return "too large to be copied"
@@ -284,8 +286,11 @@ class StateCopy:
         counted: frozenset[str] = frozenset(),
         callbacks: Callable[[], object] | None = None,
     ) -> None:
-        """holdings: the copies, with the paths of the objects. counted: the names of attributes that the task's own code sets. callbacks:
-        restores the callbacks of the task; None: they are left as they are.
+        """
+        Args:
+            holdings: the copies, with the paths of the objects.
+            counted: the names of attributes that the task's own code sets.
+            callbacks: restores the callbacks of the task; None: they are left as they are.
         """
         self._holdings, self._counted, self._callbacks = holdings, counted, callbacks
 
@@ -300,17 +305,21 @@ class StateCopy:
     def of_attributes(
         cls, owners: Iterable[Any], closed: Callable[[Any], bool], without: frozenset[str]
     ) -> StateCopy:
-        """Copy the attributes of these objects, whatever their class, and what those hold, but not what their methods use. closed: see
-        `walk`. without: see `Attributes`.
+        """Copy the attributes of these objects, whatever their class, and what those hold, but not
+        what their methods use. closed: see `walk`. without: see `Attributes`.
         """
         copied = Copied(False, sys.maxsize, set())
         for owner in owners:
             attributes = Attributes(owner, without)
             copied.add(owner, type(owner).__name__, attributes)
             namespace = types.SimpleNamespace(**attributes.names)
-            roots = {type(owner).__name__: namespace}
-            objects = walk(roots, closed=lambda value: copied.has(value) or closed(value), variables=False)
-            copied.take((reached for reached in objects if reached.value is not namespace), data=False)
+            objects = walk(
+                {type(owner).__name__: namespace},
+                closed=lambda value: copied.has(value) or closed(value),
+                variables=False,
+            )
+            within = (reached for reached in objects if reached.value is not namespace)
+            copied.take(within, data=False)
         return cls(copied.holdings)
 
     def joined(self, other: StateCopy, callbacks: Callable[[], object] | None) -> StateCopy:
@@ -344,8 +353,8 @@ class StateCopy:
         return lost
 
     def with_changes(self, left: StateCopy, now: StateCopy) -> tuple[StateCopy, list[str]]:
-        """This state, with what the user has changed between `left` and `now`, which is the present; and the paths of what may have changed
-        by accident.
+        """This state, with what the user has changed between `left` and `now`, which is the present;
+        and the paths of what may have changed by accident.
         """
         merged, changed = dict(self._holdings), []
         for key, (path, holding) in now._holdings.items():
@@ -387,8 +396,12 @@ class Copied:
     """Copies what objects hold."""
 
     def __init__(self, trial: bool, budget: int, sources: Collection[int], *, marks: bool = False) -> None:
-        """trial: copy the containers that functions use, too. budget: bytes of blocks beside the data. sources: the ids of objects that a
-        set-up fills, of which numbers alone are copied. marks: keep checksums of blocks alone, for comparing.
+        """
+        Args:
+            trial: copy the containers that functions use, too.
+            budget: bytes of blocks beside the data.
+            sources: the ids of objects that a set-up fills, of which numbers alone are copied.
+            marks: keep checksums of blocks alone, for comparing.
         """
         self._marks = marks
         self.holdings: dict[Key, tuple[str, Holding]] = {}
@@ -430,11 +443,12 @@ class Copied:
         value = reached.value
         if is_generator(value):
             return Content(value, copied=True) if is_own(value) else None
+        if may_be_log(value) and not (reached.attribute or self._trial):
+            return None
         if is_block(value):
             return None if reached.ours else Content(value, copied=self._may_copy(value, data))
         if is_container(value):
-            wanted = not reached.ours and (reached.attribute or self._trial) and len(value) <= MOST_PARTS
-            return Items(value) if wanted else None
+            return Items(value) if not reached.ours and len(value) <= MOST_PARTS else None
         if isinstance(value, types.FunctionType):
             return Attributes(value) if is_own_code(value.__code__) else None
         if isinstance(value, nn.Module) or has_state(value):
@@ -447,11 +461,15 @@ class Copied:
         return None
 
     def _may_copy(self, value: Any, data: bool) -> bool:
-        """Whether a block is small enough; beside the data a large one may be state, such as an average of the weights."""
+        """Whether a block is small enough; beside the data a large one may be state, such as an
+        average of the weights.
+        """
         size = size_of(value)
         if size <= _SMALL:
             return True
-        if ((data or is_table(value)) and is_large(value)) or size > (self._data_budget if data else self._budget):
+        if (data or is_table(value)) and is_large(value):
+            return False
+        if size > (self._data_budget if data else self._budget):
             return False
         if data:
             self._data_budget -= size

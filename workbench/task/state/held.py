@@ -32,6 +32,7 @@ from workbench.task.state.contents import (
     is_large,
     is_plain,
     is_table,
+    may_be_log,
     overwrite,
     put_content,
     refill,
@@ -70,12 +71,23 @@ class HeldState:
     """Remembers what some objects held; `state` returns what has changed since then."""
 
     def __init__(
-        self, objects: Callable[[], Iterable[Reached]], moved: Moved, *, modules: Sequence[nn.Module] | None = None,
-        earlier: HeldState | None = None, sent: bool = False,
-    ) -> None:  # fmt: skip
-        """objects: finds the present objects. modules: those of the task, whose weights are stored elsewhere; None: the objects are data, and
-        what is large in them is not stored. earlier: one that has remembered what they held. sent: what has changed goes to another process
-        of the same bench, and not into a file: tensors of any kind, and containers of any class with numbers and texts, go as they are.
+        self,
+        objects: Callable[[], Iterable[Reached]],
+        moved: Moved,
+        *,
+        modules: Sequence[nn.Module] | None = None,
+        earlier: HeldState | None = None,
+        sent: bool = False,
+    ) -> None:
+        """
+        Args:
+            objects: finds the present objects.
+            moved: the places that a checkpoint restored.
+            modules: those of the task, whose weights are stored elsewhere; None: the objects are
+                data, and what is large in them is not stored.
+            earlier: one that has remembered what they held.
+            sent: what has changed goes to another process of the same bench, and not into a file:
+                tensors of any kind, and containers of any class with numbers and texts, too.
         """
         self._objects, self._modules, self._sent = objects, modules, sent
         self._tensors: dict[tuple[str, str], weakref.ref[Any]] = {}
@@ -112,19 +124,22 @@ class HeldState:
                 if whole not in self._reported:
                     self._reported.add(whole)
                     lost.append(f"{_place_name(path, holder, name)} ({mark.what})")
-        holders = {reached.path: reached.value for reached in objects if _has_attributes(reached.value)}
+        owners = (reached for reached in objects if _has_attributes(reached.value))
+        holders = {reached.path: reached.value for reached in owners}
         for path, name in (self._before.keys() | self.moved) - seen:
             if path in holders and _is_gone(holders[path], name):
                 changed.setdefault(path, {})[name] = {"gone": True}
         return changed, lost
 
     def _is_new(self, place: tuple[str, str], value: Any) -> bool:
-        """Whether another tensor took the place of one, which keeps its values: others may refer to it."""
+        """Whether another tensor has taken the place of one, to which others may refer."""
         before = self._tensors.get(place)
-        return before is not None and isinstance(value, ARRAYS) and not isinstance(value, nn.Parameter) and before() is not value
+        if before is None or not isinstance(value, ARRAYS) or isinstance(value, nn.Parameter):
+            return False
+        return before() is not value
 
     def _stored(self, value: Any) -> dict[str, Any]:
-        """What is stored of a value, in plain form; of data as it is, which the caller turns into that."""
+        """What is stored of a value, in plain form; of data as it is: the caller packs it."""
         if has_plain_content(value):
             content = content_of(value)
             return {"content": content if self._modules is None else to_plain(content, "it")}
@@ -137,7 +152,8 @@ class HeldState:
         try:
             return {"value": to_plain(value, "it"), "away": away}
         except NotPlainError:  # it is sent
-            return {"value": Pickled(value.detach() if isinstance(value, Tensor) else copy.deepcopy(value)), "away": away}
+            sent = value.detach() if isinstance(value, Tensor) else copy.deepcopy(value)
+            return {"value": Pickled(sent), "away": away}
 
     def _present(self) -> list[Reached]:
         return _with_methods(self._objects())
@@ -165,11 +181,17 @@ class HeldState:
 
 
 def load(
-    objects: Iterable[Reached], held: Mapping[str, Mapping[str, Any]], device: torch.device, *, sent: bool = False
+    objects: Iterable[Reached],
+    held: Mapping[str, Mapping[str, Any]],
+    device: torch.device,
+    *,
+    sent: bool = False,
 ) -> tuple[Moved, list[str]]:
-    """Restore what `HeldState.state` returned of these objects; returns the restored places, and the names of objects that no longer exist.
+    """Restore what `HeldState.state` returned of these objects; returns the restored places, and the
+    names of objects that no longer exist.
 
-    sent: a process of the same bench has sent it; a file may come from anybody, and may not set everything.
+    sent: a process of the same bench has sent it. A file may come from anybody, and may not set
+    everything.
     """
     if not held:
         return set(), []
@@ -215,7 +237,10 @@ def _is_holder(reached: Reached) -> bool:
 def _is_value(reached: Reached) -> bool:
     """Whether it is a generator, or a block that is not too large to be state."""
     value = reached.value
-    return is_generator(value) or (is_block(value) and not reached.ours and not is_large(value))
+    if is_generator(value):
+        return True
+    state = is_block(value) and (reached.attribute or not may_be_log(value))
+    return state and not reached.ours and not is_large(value)
 
 
 def _has_attributes(value: Any) -> bool:
@@ -226,9 +251,10 @@ def _is_gone(holder: Any, name: str) -> bool:
     """Whether an object has no attribute of this name any more."""
     if name[:1] in ("", "?", ":", "[") or name == "training":
         return False
-    if isinstance(holder, nn.Module) and any(name in names for names in (holder._parameters, holder._buffers, holder._modules)):
-        return False
-    return name not in state_names(holder)
+    names = state_names(holder)
+    if isinstance(holder, nn.Module):
+        names |= {**holder._parameters, **holder._buffers, **holder._modules}
+    return name not in names
 
 
 def _values_of(reached: Reached, *, ours: bool, data: bool) -> Iterator[tuple[str, Any]]:
@@ -361,7 +387,9 @@ class _Reference:
         self._sample = sample_mark(value) if is_table(value) else None
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Reference) or self._value is not other._value or self._sample != other._sample:
+        if not isinstance(other, _Reference) or self._value is not other._value:
+            return False
+        if self._sample != other._sample:
             return False
         pairs = zip(self._content, other._content, strict=False)
         return len(self._content) == len(other._content) and all(mine is theirs for mine, theirs in pairs)

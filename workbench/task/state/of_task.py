@@ -48,24 +48,30 @@ def copy_state(task: Task, *, trial: bool = False, marks: bool = False) -> State
 def copy_weights(task: Task) -> StateCopy:
     """Copy the parameters and buffers of a task's modules."""
     copies: dict[Tensor, Tensor] = {}
-    parts = parts_of(task.modules)
-    return StateCopy({(id(part), Weights): (type(part).__name__, Weights(part, copies)) for part in parts})
+    return StateCopy({
+        (id(part), Weights): (type(part).__name__, Weights(part, copies))
+        for part in parts_of(task.modules)
+    })
 
 
 def copy_all(task: Task) -> StateCopy:
-    """Copy the weights, the state, and that of the task's callbacks, which begin each fit anew themselves."""
+    """Copy the weights, the state, and that of callbacks, which begin each fit anew themselves."""
     callbacks = None if task.hooks is None else task.hooks.keep()
     return copy_weights(task).joined(copy_state(task), callbacks)
 
 
 @contextlib.contextmanager
 def kept_state(task: Task) -> Iterator[None]:
-    """Context manager that restores the buffers of a task's modules afterwards, and all that these hold beside the weights. Data are not
-    among it: workers may read them meanwhile.
+    """Context manager that restores the buffers of a task's modules afterwards, and all that these
+    hold beside the weights. Data are not among it: workers may read them meanwhile.
     """
     weights = {id(tensor) for _, tensor in slots_of(parts_of(task.modules))}
+
+    def closed(value: Any) -> bool:
+        return id(value) in weights or is_machinery(value)
+
     copied = Copied(False, _BUDGET, set())
-    copied.take(walk(_module_roots(task), closed=lambda value: id(value) in weights or is_machinery(value)), data=False)
+    copied.take(walk(_module_roots(task), closed=closed), data=False)
     before = copied.all()
     with kept_buffers(task.modules):
         try:
@@ -75,7 +81,9 @@ def kept_state(task: Task) -> Iterator[None]:
 
 
 def held_state(task: Task, moved: Moved, *, sent: bool = False) -> HeldState:
-    """The state of a task in its stored form, without that of its data, which loaders store. sent: see `HeldState`."""
+    """The state of a task in its stored form, without that of its data, which loaders store.
+    sent: see `HeldState`.
+    """
     return HeldState(lambda: _objects(task), moved, modules=task.modules, sent=sent)
 
 

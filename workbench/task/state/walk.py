@@ -78,7 +78,8 @@ def walk(
 ) -> Iterator[Reached]:
     """Yield every object that can be reached, nearest first. Numbers and texts are left out.
 
-    closed: whether an object is left out, in addition to those of `_CLOSED`. variables: False leaves out what functions use as variables.
+    closed: whether an object is left out, in addition to those of `_CLOSED`. variables: False leaves
+    out what functions use as variables.
     """
     seen: set[int] = set()
     waiting = deque((Reached(path, root, ours=True, attribute=True), 0) for path, root in roots.items())

@@ -141,7 +141,7 @@ def _overrides(callback: Any, name: str) -> bool:
 
 
 def _copied(callbacks: Iterable[Any], module: Any) -> StateCopy:
-    """Copy the attributes of callbacks, and what these hold, without parts of the module that is trained."""
+    """Copy the attributes of callbacks, and what these hold, without parts of `module`."""
     parts = _parts_of(module)
     storages = {_storage(part) for part in parts.values() if isinstance(part, Tensor)}
 
