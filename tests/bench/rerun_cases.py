@@ -167,7 +167,7 @@ def control(step):
     if step == 3:
         bench.job.change(lr=0.5)
     if step == 7:
-        bench.job.stop(at=10)  # the end of an epoch, which validates first
+        bench.job.stop(at=10)  # the end of an epoch
 builtins.control = control
 run = bench.fit().result()
 del builtins.control
