@@ -263,6 +263,26 @@ def test_the_bench_says_what_was_verified(here: Path, capsys: pytest.CaptureFixt
     }  # fmt: skip
 
 
+def test_a_headless_script_is_verified_by_the_run_that_it_records(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = make_bench(here, f"{DATA}, val=(x[:20], y[:20])")
+    bench.fit().result()
+    script = bench.export(here / "train.py", format="workbench", verify=True)
+    said = f"{script}: verified: 5 updates and a validation repeat the run"
+    assert capsys.readouterr().out.splitlines() == [said]
+    assert not [*(here / "temporary").glob("workbench-verify-*")]
+    bench.close()
+
+
+def test_a_headless_script_says_what_it_begins_with(here: Path) -> None:
+    bench = make_bench(here, DATA, before="torch.seed()\nx = torch.randn(100, 8)")
+    bench.fit().result()
+    with pytest.warns(UserWarning, match="at update 1 its loss is .* Its first batches are others"):
+        bench.export(here / "train.py", format="workbench", verify=True)
+    bench.close()
+
+
 def test_a_file_that_it_reads_is_found_in_the_working_directory(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
