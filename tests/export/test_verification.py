@@ -213,6 +213,21 @@ def test_updates_that_the_run_did_not_record_are_not_compared() -> None:
     assert verify.compare(ROWS, {0: 1.0, 3: 0.25}, {}, 0.0) == (None, 2, 0)
 
 
+@pytest.mark.parametrize(("code", "end"), [("0", "ended"), ("1", "error"), ("'no'", "error")])
+def test_a_script_may_exit(
+    code: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr(child, "end_group", lambda outcome, description: told.append(description))
+    monkeypatch.setattr(child, "watch", lambda plan, outcome: None)
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    script = tmp_path / "train.py"
+    script.write_text(f"import sys\nsys.exit({code})\n")
+    child.main({}, "", str(script))
+    assert end in told[0]
+
+
 def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     assert child.rows_of(str(log)) == []

@@ -361,17 +361,17 @@ class Workbench(Searches):
         if verify and is_verified(exported.format):
             verification = verified(file, chosen, notes, headless=exported.format == "workbench")
             notes = verification.notes
+            told = f"{file}: {verification.text}"
+            self._listeners.notify(Message(told, verification.level))
             if verification.repeats is False:
-                notes = (verification.text, *notes)
+                warnings.warn(told, stacklevel=2)
             elif threading.current_thread() is threading.main_thread():  # else the panel shows it
-                print(f"{file}: {verification.text}")
-            self._listeners.notify(Message(f"{file}: {verification.text}", verification.level))
+                print(told)
         if exported.headless:
-            notes = (
-                f"it is a headless script, which needs the workbench: {exported.headless}",
-                *notes,
-            )
-        for note in notes:
+            why = f"it is a headless script, which needs the workbench: {exported.headless}"
+            notes = (why, *notes)
+        for note in notes:  # a panel has no cell below which a warning would stand
+            self._listeners.notify(Message(f"{file}: {note}", "warning"))
             warnings.warn(f"{file}: {note}", stacklevel=2)
         return file
 

@@ -31,8 +31,9 @@ def main(plan: Mapping[str, Any], outcome: str, script: str) -> None:
     try:
         runpy.run_path(script, run_name="__main__")
     except BaseException as error:  # noqa: BLE001 - the other process tells the user
-        end = description(error, script)
-        traceback.print_exc()
+        if not isinstance(error, SystemExit) or error.code not in (0, None):
+            end = description(error, script)
+            traceback.print_exc()
     end_group(outcome, end)
 
 
