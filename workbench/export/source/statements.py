@@ -157,7 +157,8 @@ class _GlobalWrites(ast.NodeTransformer):
         """The assignment in place of `node`. The script has the name and `text` instead of the
         source up to this line and column.
         """
-        name = name.value if isinstance(name, ast.Constant) else name
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            name = name.value
         several = isinstance(node, ast.Assign) and len(node.targets) > 1
         if several or not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             return node
