@@ -177,12 +177,12 @@ class At(nn.Linear):
             control(self.step)
         self.step += self.training
         return super().forward(v)
-bench = bench_of(At(4, 3), dry_run=False, max_epochs=5)
+bench = bench_of(At(4, 3), val=(x, y), dry_run=False, max_epochs=5)
 def control(step):
     if step == 3:
         bench.job.change(lr=0.5)
     if step == 7:
-        bench.job.stop()
+        bench.job.stop(at=10)  # the end of an epoch
 builtins.control = control
 run = bench.fit().result()
 del builtins.control

@@ -46,7 +46,7 @@ def rerun(run: Run | str, root: str | Path = ".workbench", *, trust: bool = Fals
 
     A warning names what is other here than in the run: versions, the device, the folder.
     """
-    return _submitted(
+    return submit(
         recorded(run, Path(root).expanduser().absolute()),
         trust,
         lambda text: warnings.warn(text, stacklevel=4),
@@ -65,11 +65,11 @@ def rerun_in_this_process(
     folder = folder.absolute()
     with contextlib.suppress(OSError):  # it is on another machine, or gone
         os.chdir(StartFile.of(folder, trust=trust).folder or ".")
-    again = _submitted(folder, trust, tell).result()
+    again = submit(folder, trust, tell).result()
     return again, repetition(Run.open(folder), again)
 
 
-def _submitted(folder: Path, trust: bool, tell: Callable[[str], object]) -> Job[Run]:
+def submit(folder: Path, trust: bool, tell: Callable[[str], object]) -> Job[Run]:
     """Submit the repetition of the run in this folder. tell: called with a text that names what is
     other here.
     """

@@ -356,16 +356,22 @@ class Workbench(Searches):
         file = Path(path).expanduser()
         with self._idle():
             options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
-            written, notes = export(file, chosen, self._site_of(chosen), self._task, options)
-        if verify and is_verified(written):
-            verification = verified(file, chosen, notes)
+            exported = export(file, chosen, self._site_of(chosen), self._task, options)
+        notes = exported.notes
+        if verify and is_verified(exported.format):
+            verification = verified(file, chosen, notes, headless=exported.format == "workbench")
             notes = verification.notes
+            told = f"{file}: {verification.text}"
+            self._listeners.notify(Message(told, verification.level))
             if verification.repeats is False:
-                notes = (verification.text, *notes)
+                warnings.warn(told, stacklevel=2)
             elif threading.current_thread() is threading.main_thread():  # else the panel shows it
-                print(f"{file}: {verification.text}")
-            self._listeners.notify(Message(f"{file}: {verification.text}", verification.level))
-        for note in notes:
+                print(told)
+        if exported.headless:
+            why = f"it is a headless script, which needs the workbench: {exported.headless}"
+            notes = (why, *notes)
+        for note in notes:  # a panel has no cell below which a warning would stand
+            self._listeners.notify(Message(f"{file}: {note}", "warning"))
             warnings.warn(f"{file}: {note}", stacklevel=2)
         return file
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from workbench.commands import Command, Inbox, Replayed, Stop
+from workbench.commands import Inbox, Scheduled, Stop
 from workbench.engine import loop
 from workbench.engine.checkpoint import lightning_file
 from workbench.engine.checkpoint.files import read_state, restoring
@@ -122,8 +122,8 @@ class FitAssignment(Assignment):
         super().__init__(task, settings)
         self._past, self.point, self._keeps_lr = past, point, keeps_lr
         self._session: Session | None = None
-        self.commands: Sequence[tuple[int, Command]] = ()
-        """Of a run that repeats another: the other's commands, each with the updates that came before it."""
+        self.scheduled: Sequence[Scheduled] = ()
+        """Of a run that repeats another: the other's commands."""
 
     def data(self) -> tuple[DataSpec | None, ...]:
         return self.task.train, self.task.val
@@ -136,8 +136,6 @@ class FitAssignment(Assignment):
             self._session, validation = session, ValidationSchedule(session)
             if self.point is not None:
                 self._restore(session, validation, self.point)
-            if self.commands:
-                inbox = Replayed(inbox, self.commands, lambda: session.state.step)
             inbox = session.ranks.listen(inbox)
             with session.weights.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
@@ -147,7 +145,10 @@ class FitAssignment(Assignment):
                 checkpoints = CheckpointManager(session, validation, self.folder / "checkpoints", emit, emit.settle)
             try:
                 with nullcontext() if self.point is None else first_steps(session.optimizers, self.point):
-                    return Done(loop.fit(session, emit, inbox, at_epoch, validation=validation, checkpoints=checkpoints))
+                    status = loop.fit(
+                        session, emit, inbox, at_epoch, validation, checkpoints, self.scheduled
+                    )
+                    return Done(status)
             finally:
                 self.updates = session.state.step
                 self._session = None

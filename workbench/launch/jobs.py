@@ -161,12 +161,12 @@ class RerunWork(FitWork):
         training = start.assignment
         BenchWork.__init__(self, training.task, training.settings)
         self._kept, self._start, self._original = start, initial, original
-        self._commands, self._history = commands_of(original), history_of(original)
+        self._scheduled, self._history = commands_of(original), history_of(original)
         self._past = None if training.point is None else inherited_of(original, training.point)
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         training, original, early = self._kept.assignment, self._original, [self._announced()]
-        training.commands = self._commands
+        training.scheduled = self._scheduled
         if self._past is not None:
             training.point = self._past[1].path
         try:

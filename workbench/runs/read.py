@@ -35,7 +35,8 @@ from workbench.events import (
     from_line,
 )
 from workbench.runs.folder.alive import liveness
-from workbench.runs.folder.files import open_regular, read_json
+from workbench.runs.folder.files import check_no_link, open_regular, read_json
+from workbench.runs.printable import printable
 from workbench.runs.record.lines import LONGEST, Budget, whole_lines
 from workbench.runs.record.sequence import stream
 from workbench.settings import Settings, SettingsError
@@ -43,6 +44,8 @@ from workbench.settings import Settings, SettingsError
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
 OUTPUT = "output.log"
 """The name of the file with the output of a launched run."""
+START, START_HEAD = "start", "start.json"
+"""The folder with what a fit starts from, and the file in it that says what was kept or why not."""
 OVER: tuple[Status, ...] = ("finished", "stopped", "failed")
 UNREADABLE = (ValueError, TypeError)
 """The errors that reading a line raises if it is not an event."""
@@ -53,6 +56,8 @@ _ERROR = 1 << 16
 """The most characters of an error that are kept; the workbench writes no more."""
 _TEXT = 10_000
 """The most characters of a setting that is a text."""
+_REASON = 1 << 16
+"""The most bytes of a `start.json` that says why no start was kept; a longer one is of a kept start."""
 _HEADER_SIZE = 1 << 22
 """The most bytes of a `run.json`; the workbench writes some kilobytes."""
 _HEADER: dict[str, tuple[type, ...]] = {
@@ -114,6 +119,24 @@ def read_header(folder: Path) -> dict[str, Any]:
     if isinstance(header.get("task"), dict):
         _check_types(path, header["task"], _TASK)
     return header
+
+
+def why_not_repeated(folder: Path) -> str:
+    """Why `wb.rerun` cannot repeat the fit in this folder, which kept no start; "": it kept one."""
+    try:
+        check_no_link(folder / START)
+        head = read_json(folder / START / START_HEAD, _REASON)
+    except FileNotFoundError:
+        return (
+            f"its folder has no {START}/{START_HEAD}: the fit had keep_start=0, did not begin, or is "
+            "of an earlier version"
+        )
+    except (OSError, ValueError):  # wb.rerun reads all of it, and says what is wrong
+        return ""
+    missing = head.get("missing")
+    if not isinstance(missing, str):
+        return ""
+    return f"its start was not kept: {printable(missing.removesuffix('.'))}"
 
 
 def _check_types(path: Path, found: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:

@@ -63,6 +63,7 @@ class Details:
             "checkpoints": [_checkpoint(one) for one in checkpoints[-_CHECKPOINTS:]],
             "output": _has_output(path),
             "why_no_commands": why_not_taken(entry.summary),
+            "why_no_rerun": cut(_why_not_repeated(entry), _TEXT),
             "reading": seen.reading,
             "code": _code(entry, checkpoints),
         }
@@ -213,10 +214,28 @@ def _size(folder: Path) -> int:
 
 
 def _code(entry: Entry, checkpoints: list[Checkpoint]) -> dict[str, str]:
-    """Return lines of code for a cell. They leave out settings of where code runs, which an untrusted record must not decide."""
+    """Return lines of code for a cell. They leave out settings of where code runs, which an untrusted record must not decide.
+
+    The one that repeats the run needs no bench. Where the kernel runs is not known here, so it has the whole path of the root.
+    """
     given = {name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL}
     resumable = entry.summary.kind == "fit" and entry.summary.over and any(one.resumable for one in checkpoints)
     return {
         "settings": line("set", given) if given else "",
         "continue": line("fit", {"start": entry.summary.id}) if resumable else "",
+        "rerun": "" if _why_not_repeated(entry) else _rerun(entry),
     }
+
+
+def _rerun(entry: Entry) -> str:
+    root = str(entry.summary.path.parents[1].absolute())
+    return f"import workbench as wb\n\n{line('rerun', {}, entry.summary.id, root, of='wb')}"
+
+
+def _why_not_repeated(entry: Entry) -> str:
+    """Why `wb.rerun` does not repeat this run; "": it does."""
+    if entry.summary.kind != "fit":
+        return "only fits can be repeated"
+    if not entry.summary.over:
+        return "it has not ended"
+    return read.why_not_repeated(entry.summary.path)

@@ -15,7 +15,9 @@ from typing import Any
 import ipywidgets as widgets
 
 from workbench.events import (
+    REPEATS,
     BenchEvent,
+    Called,
     Changed,
     Deleted,
     Event,
@@ -27,6 +29,7 @@ from workbench.events import (
     Status,
     StatusChanged,
 )
+from workbench.launch.code_line import of_folder
 from workbench.runs import health
 from workbench.runs.record.event_log import RecordGone, newest, now
 from workbench.runs.record.sequence import stream
@@ -44,11 +47,11 @@ from workbench.ui.controls.export import ExportForm
 from workbench.ui.controls.finders import Finders
 from workbench.ui.controls.form import Form
 from workbench.ui.controls.header import FinderCalls, Header
-from workbench.ui.controls.notice import CLICKED, Notice
+from workbench.ui.controls.notice import CLICKED, Level, Notice
 from workbench.ui.controls.run_buttons import Actions, RunButtons
 from workbench.ui.controls.run_history import RunHistory
 from workbench.ui.controls.setting_control import SettingControls
-from workbench.ui.controls.widget_utils import heard_whole, off, reachable, shown
+from workbench.ui.controls.widget_utils import aside, heard_whole, off, reachable, shown
 from workbench.ui.dispatcher import Dispatcher
 from workbench.ui.embedded import PanelBox
 
@@ -99,7 +102,7 @@ class Panel(PanelBox):
         self.history = RunHistory(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error, self._offer_runs)
         self.canvas.on_request = CanvasRequests(
             bench, self.notice.error, self.export_form, self.history.refresh, lambda event: self.dispatcher.put(event),
-            self._continue_run, self.history.deletions,
+            self._continue_run, self._rerun, self.history.deletions,
         )  # fmt: skip
         self.canvas.on_open = self.history.look
         reachable(self)
@@ -205,6 +208,33 @@ class Panel(PanelBox):
             known = next((one for one, _ in self.history.runs if one.id == run), None)
             more = {} if known is None else next_actions.lengths(known, self._bench.settings)
             self._begin(texts.ACTIONS["continue"], "fit", lambda: self._bench.fit(start=run, **more))
+
+    def _rerun(self, run: str) -> None:
+        """Repeat a recorded run from what it kept, and say at the end whether it is equal."""
+        # Imported here, because no part of a panel needs the engine until then.
+        from workbench.bench.rerun import submit
+        from workbench.launch.job_folder import recorded
+
+        about = f"rerun {run}"
+
+        def work() -> None:
+            folder = recorded(run, self._bench.root)
+            self.dispatcher.put(Called(of_folder("rerun", folder)))
+            job = submit(folder, False, lambda text: self.notice.say(text, "warning"))
+            self.notice.say(texts.repeating(run, job.id), about=about)
+            self.history.refresh()
+            try:
+                again = job.result()
+            finally:
+                self.notice.drop(about)
+                self.history.refresh()
+            level: Level = "info" if again.repeats.startswith(REPEATS) else "warning"
+            self.notice.say(texts.repeated(again.id, again.repeats), level)
+
+        def failed(error: Exception) -> None:
+            self.notice.error(error, texts.ACTIONS["rerun"])
+
+        aside(work, failed, "rerun")
 
     def _pause(self) -> None:
         job = self._job()

@@ -119,7 +119,7 @@ class Slicer:
             held = vars(loaded) if loaded is not None else {}
             is_package = path.endswith("__init__.py") or hasattr(loaded, "__path__")
             first = Source(path.rpartition("/")[2] or f"{name}.py", text)
-            source = Source(first.label, text, "annotations" in first.futures)
+            source = Source(first.label, text, "annotations" in first.futures, module=name)
             line = Line()
             run(line, source, [node for node in source.tree.body if not is_main_guard(node)], None, 0, {})
             kinds = {key: kind(value) for key, value in held.items()}

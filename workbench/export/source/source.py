@@ -97,7 +97,7 @@ def slice_call(
             f"The code of this Workbench cannot be exported: {site.problem}. "
             "Make the Workbench in a notebook cell or in a .py file."
         )
-    sources = _sources(site.pieces)
+    sources = _sources(site.pieces, site.module)
     source, call, owner = _call_of(site, site.call, sources)
     every, places = _arguments(call, source, site.given)
     given = {name: node for name, node in every.items() if name not in leave_out}
@@ -160,7 +160,7 @@ def given_names(site: CallSite) -> frozenset[str]:
     """The names of the arguments of the Workbench made at `site`; none where its call cannot be read."""
     if site.problem is not None or site.call is None:
         return frozenset()
-    source = _sources(site.pieces)[site.call.piece]
+    source = _sources(site.pieces, site.module)[site.call.piece]
     try:
         call = find_call(source, site.call)
     except ExportError:
@@ -184,15 +184,15 @@ def _call_of(site: CallSite, spot: Spot, sources: list[Source]) -> tuple[Source,
     return source, find_call(source, spot), owner
 
 
-def _sources(pieces: Iterable[Piece]) -> list[Source]:
+def _sources(pieces: Iterable[Piece], module: str) -> list[Source]:
     """The pieces as sources; in a notebook a `from __future__` import holds for the cells after it too."""
     found: list[Source] = []
     postponed = False
     for piece in pieces:
-        source = Source(piece.label, piece.source, postponed)
+        source = Source(piece.label, piece.source, postponed, module=module)
         if "annotations" in source.futures and not postponed:
             postponed = True
-            source = Source(piece.label, piece.source, postponed)
+            source = Source(piece.label, piece.source, postponed, module=module)
         found.append(source)
     return found
 

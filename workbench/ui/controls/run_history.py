@@ -204,6 +204,8 @@ class RunHistory:
         with self._placing:
             self._briefs, self._resumable = briefs, resumable
             self._put_previous()
+        why = {one.id: _why_not_repeated(one) for one in briefs}
+        self._canvas.put("unkept", {run: cut(text, 200) for run, text in why.items() if text})
         self._listed()
 
     def _move(self, briefs: list[RunBrief]) -> None:
@@ -244,6 +246,15 @@ class RunHistory:
             rest = tuple(id for id in self._compared if id != run)
             self._compare(rest if len(rest) > 1 else ())
         self.refresh()
+
+
+def _why_not_repeated(run: RunBrief) -> str:
+    """Why a recorded fit cannot be repeated; "": it can."""
+    if run.unseen:
+        return texts.MAY_STILL_RUN
+    if run.status not in read.OVER or run.path is None:
+        return texts.NOT_ENDED
+    return read.why_not_repeated(run.path)
 
 
 class Record:
