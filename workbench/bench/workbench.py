@@ -7,7 +7,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, Unpack, overload
@@ -230,7 +229,7 @@ class Workbench(Searches):
         )
         site = self._site.until(sys._getframe(1), self)
         job = self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
-        self._sites[job.id] = replace(site, before=self._jobs_before.pop(job))
+        self._sites[job.id] = site
         return job
 
     @lists_keywords(SettingsKwargs)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 import workbench as wb
+from tests import warm
+from tests.combinations import every
 from tests.export.export_running import Runner, check, execute, lint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -131,11 +134,7 @@ REFUSED = {
     ),
     "in each turn around the fit": (
         f"{MADE}for s in (2.0, 3.0): bench.model.scale *= s; bench.set(lr=0.01); run = bench.fit().result()",
-        r"`model.scale \*= s` .* changes what the run used, but cannot be in a script: it ran in each turn of the loop around the fit",
-    ),
-    "after the fit of a turn": (
-        f"{MADE}for turn in range(2):\n    run = bench.fit().result()\n    model.scale *= 2",
-        r"`model.scale \*= 2` .* it ran in each turn of the loop around the fit",
+        r"`model` is needed by `model.scale \*= s` .*, and changes from turn to turn of the loop",
     ),
     "a model without a name": (
         f"bench = wb.Workbench(Net(), {HOW})\nbench.model.scale = 3.0\nrun = bench.fit().result()",
@@ -154,6 +153,10 @@ REFUSED = {
         "`x` means two things in code that must stand in one file",
     ),
 }
+MEASURED = {
+    "after the fit of a turn": f"{MADE}for turn in range(2):\n    run = bench.fit().result()\n    model.scale *= 2",
+}
+"""What a script does not have, and its first updates show."""
 
 
 @pytest.mark.parametrize("name", REPEATED)
@@ -173,6 +176,15 @@ def test_it_is_refused_by_name(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     names = execute(tmp_path / "user.py", f"{START}{code}\n")
     with names["bench"] as bench, pytest.raises(wb.ExportError, match=why):
         bench.script(names["run"])
+
+
+@pytest.mark.parametrize("name", every(3, [*MEASURED]))
+def test_it_is_measured(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(warm.python().executable))
+    names = execute(tmp_path / "user.py", f"{START}{MEASURED[name]}\n")
+    with names["bench"] as bench, pytest.warns(UserWarning, match="it does not repeat the run|it fails: "):
+        bench.export(tmp_path / "train.py", names["run"], verify=True)
 
 
 def test_another_file_that_calls_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ from workbench.export.source.statements import (
     functions_around,
     is_at,
     refuse,
-    refuse_turns,
     run,
     stop_at,
 )
@@ -182,7 +181,7 @@ class _Order:
 
     def after_call(self) -> None:
         """Append the statements that ran after the call, until the run began."""
-        loops, names = len(self.line.loops), dict(self.site.fit[0].names)
+        names = dict(self.site.fit[0].names)
         frames, common = [frame for frame in self.site.fit if frame.elsewhere is None], 0
         while common + 1 < min(len(frames), len(self.levels)) and self._is_same(frames[common + 1], self.levels[common + 1]):
             common += 1
@@ -202,8 +201,6 @@ class _Order:
         for frame in self.site.fit:
             if frame not in frames[: common + 1]:
                 self._caller_of_fit(frame, names)
-        if any("fit" in job.id and job.shared is None for job in self.site.before):
-            refuse_turns(self.line, loops, frames)
 
     def _is_same(self, frame: Frame, level: _Level) -> bool:
         """Whether a function that was running when the fit began is the one of this level, which was running when the Workbench was made."""

@@ -20,15 +20,15 @@ from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects, origins, parts, process_state
 from workbench.export.source.calls import Summary
 from workbench.export.source.capture import kind
-from workbench.export.source.findings.unresolved import (
+from workbench.export.source.namespace import At, Namespace, Summaries, is_star
+from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run
+from workbench.export.source.unresolved import (
     changed_by_workbench,
     refuse_bound_anew,
     refuse_set_by_call,
     remedy_of,
     unresolved,
 )
-from workbench.export.source.namespace import At, Namespace, Summaries, is_star
-from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run
 from workbench.export.source.uses import DOT, Uses, own_level, uses, without_ways_out
 
 BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}

@@ -15,9 +15,9 @@ namespace.py   one namespace and its statements
 slicer.py      the slice
 parts.py       the objects that names may have
 rewrite/       writes the slice as one file: `writer.py` its text, `source_text.py` lines, `secret_literals.py` secrets, …
-findings/      reasons why the script may differ from the run, or cannot be written
-Known limits: what a statement changes cannot be known in general (`effects` has the assumptions); random numbers drawn
-by code that is not needed are not drawn by the script (`Sliced.differs` has a note about it).
+unresolved.py  the errors for names that a script cannot define
+Known limits: what a statement changes cannot be known in general (`effects` has the assumptions), and random numbers drawn
+by code that is not needed are not drawn by the script. `export` runs the script and finds such differences (`verification/`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from dataclasses import dataclass, field, replace
 from workbench.export.errors import ExportError
 from workbench.export.source import calls, effects
 from workbench.export.source.capture import CallSite, Piece, Spot, root_of
-from workbench.export.source.findings import reproducibility
-from workbench.export.source.findings.unresolved import changed_through_bench
 from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.order import bench_of, statements_in_order
 from workbench.export.source.origins import Import
@@ -47,6 +45,7 @@ from workbench.export.source.statements import (
     functions_around,
     stop_at,
 )
+from workbench.export.source.unresolved import changed_through_bench
 from workbench.export.source.uses import Uses, own_level, uses
 
 __all__ = ["CODE_ARGUMENTS", "CallSite", "ExportError", "Sliced", "slice_call"]
@@ -148,7 +147,6 @@ def slice_call(
         notes=secrets.notes(),
         differs=(
             *_changed_outside(site, functions_around(sources[here.piece].tree, here), sources, program),
-            *reproducibility.notes(program, [*code_given.values()], saved=bool(leave_out)),
         ),
         secrets=secrets,
     )

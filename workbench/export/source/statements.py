@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from workbench.export.errors import ExportError
-from workbench.export.source.capture import Frame, Spot, root_of
+from workbench.export.source.capture import Spot, root_of
 from workbench.export.source.rewrite.secret_literals import hidden_source
 from workbench.export.source.uses import (
     definite,
@@ -244,18 +244,6 @@ def _refuse_in_with(line: Line, start: int, node: ast.With | ast.AsyncWith, call
     if not all(_is_inert(item.context_expr) or (call is not None and contains(item.context_expr, call)) for item in node.items):
         head = ast.unparse(node).partition("\n")[0]
         refuse(line, start, f"it is inside `{head}` with the Workbench call")
-
-
-def refuse_turns(line: Line, first: int, fit: Iterable[Frame]) -> None:
-    """Do so for statements in the loops from `first` on around a later fit of a bench, since earlier iterations ran them, too."""
-    why = "it ran in each turn of the loop around the fit"
-    for loop in line.loops[first:]:
-        refuse(line, loop.start, why)
-        there = {statement.node for statement in line.statements}
-        own = line.statements[loop.start] if loop.start < len(line.statements) else None
-        for part in (part for node in loop.body for part in ast.walk(node)):
-            if own is not None and isinstance(part, ast.stmt) and not _ways(part) and part not in there and not any(contains(part, frame.spot) for frame in fit):
-                _append(line, own.source, part, own.scope, why)
 
 
 def stop_at(body: list[ast.stmt], stopped: int | None) -> list[ast.stmt]:
