@@ -164,16 +164,3 @@ def test_a_script_run_in_a_fresh_interpreter(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=HERE.parents[2])
     assert done.stdout == "n = 3\n\nmodel = [n]\n\n"
-
-
-def test_a_model_changed_beside_the_function_that_made_its_bench() -> None:
-    """The script does not have the change, and its notes name the statement."""
-    make = "def make():\n    model = nn.Linear(4, 2)\n    return model, wb.Workbench(model)"
-    told, _ = run_notebook(
-        IMPORTS, make, "net, bench = make()", "net.requires_grad_(False)\nbench.set(lr=1)\nprint(net)",
-        "def begin(bench):\n    bench.site = bench.site.until(sys._getframe(1), bench)\nbegin(bench)\nbenches = [bench]",
-    )
-    _, code, *_, notes = told[0]
-    assert "requires_grad_" not in code
-    (note,) = notes
-    assert note.startswith("`net.requires_grad_(False)` (In [6], line 1) is not in the script: it may have changed what make returned.")

@@ -13,14 +13,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from workbench.export.source import calls
 from workbench.export.source.capture import CallSite, Frame, Spot, root_of
 from workbench.export.source.owner import Owner
 from workbench.export.source.statements import (
     Line,
     Source,
     Statement,
-    append_lambda,
     bind_values,
     contains,
     functions_around,
@@ -29,7 +27,7 @@ from workbench.export.source.statements import (
     run,
     stop_at,
 )
-from workbench.export.source.uses import local_names, parameters, positional, uses
+from workbench.export.source.uses import local_names, parameters, positional, terminal, uses
 
 
 def statements_in_order(site: CallSite, sources: list[Source], call: ast.Call, model: ast.expr | None, owner: Owner | None) -> tuple[Line, int]:
@@ -166,7 +164,7 @@ class _Order:
         source, scope = self.sources[here.piece], self.levels[-1].scope
         *_, node = [node for node in ast.walk(source.tree) if isinstance(node, ast.stmt) and contains(node, here)]
         made = next((part for part in ast.walk(node) if isinstance(part, ast.Call) and is_at(part, here)), None)
-        if made is not None and calls.terminal(made.func) not in owner.family:  # the result of a method may come from the bench
+        if made is not None and terminal(made.func) not in owner.family:  # the result of a method may come from the bench
             source = Source(source.label, f"{ast.unparse(made)}\n")
             node = source.tree.body[0]
         if not any(ast.unparse(part) in {f"{owner.name}.{name}" for name in owner.gone} for part in ast.walk(node)):
@@ -227,7 +225,6 @@ class _Order:
         """Append the statements that ran in a function that called fit, or in another file."""
         function = self._function_at(frame)
         if function is None and frame.elsewhere is None:
-            append_lambda(self.line, self._respelled(self.written[frame.spot.piece], frame, None, self.model), frame.spot, next(self.scopes))
             return  # a comprehension, or a lambda
         source = self.written[frame.spot.piece] if frame.elsewhere is None else Source(frame.elsewhere.label, frame.elsewhere.source, elsewhere=True)
         start, scope, model = len(self.line.statements), next(self.scopes), self.model
