@@ -46,7 +46,7 @@ REFUSALS = {
     "a walrus in the call": (["wb.Workbench(m := [1], train=m)"], ["`(m := [1])`", "Define `m` before"]),
     "called through another name": (
         ["import functools\nmake = functools.partial(wb.Workbench, [1])", "wb_Workbench = make\nwb_Workbench(train=[2])"],
-        ["made through `wb_Workbench(…)`", "Call wb.Workbench(…) itself"],
+        ["makes it through `wb_Workbench(…)`", "Call wb.Workbench(…) itself"],
     ),
     "in a class body": (["class A:\n    bench = wb.Workbench([1])"], ["body of class A", "Make it in a cell"]),
     "a loop that carries": (

@@ -231,8 +231,10 @@ class Namespace:
         try:
             if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
                 module = self.modules.get(func.value.id)
-                other = None if module is None else self.slicer.module(module)
-                return other and other.definition(ast.Name(func.attr), other.end)
+                if module is None:
+                    return None
+                other = self.slicer.module(module)
+                return other.definition(ast.Name(func.attr), other.end)
             if not isinstance(func, ast.Name):
                 return None
             for at in self.reaching(func.id, place)[:1]:
@@ -241,7 +243,8 @@ class Namespace:
                     return Definition(self, node)
                 if isinstance(node, ast.ImportFrom):
                     found = self.slicer.imported(self, node, func.id)
-                    return found and found[0].definition(ast.Name(found[1]), found[0].end)
+                    if found is not None:
+                        return found[0].definition(ast.Name(found[1]), found[0].end)
         except ExportError:  # a module without source; reported when the script needs it
             return None
         return None

@@ -196,10 +196,6 @@ def _arguments(
     found: dict[str, ast.expr] = {}
     places: dict[str, tuple[list[ast.expr], str]] = {}
     for value in call.args:
-        if found:
-            raise ExportError(
-                f"The Workbench call ({where}) has several positional arguments; only the model is one. Name the others."
-            )
         found["model"] = value
         if isinstance(value, ast.Starred):
             if isinstance(value.value, (ast.Tuple, ast.List)) and value.value.elts:
@@ -222,16 +218,9 @@ def _arguments(
             places[name] = containers, f'["{name}"]'
     for name in set(found) & set(CODE_ARGUMENTS):
         for part in own_level(found[name]):
-            if isinstance(part, ast.NamedExpr):
-                raise ExportError(
-                    f"`{ast.unparse(part)}` inside the Workbench call ({where}) cannot be in a script. "
-                    f"Define `{part.target.id}` before the call."
-                )
-            if isinstance(part, ast.Await):
-                raise ExportError(
-                    f"`{ast.unparse(part)}` inside the Workbench call ({where}) waits, which a script cannot do at its "
-                    "top level. Call it in plain code before."
-                )
+            if isinstance(part, (ast.NamedExpr, ast.Await)):
+                remedy = f"Define `{part.target.id}` before the call" if isinstance(part, ast.NamedExpr) else "Call it in plain code before"
+                raise ExportError(f"`{ast.unparse(part)}` inside the Workbench call ({where}) cannot be in a script. {remedy}.")
     return found, places
 
 

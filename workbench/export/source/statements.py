@@ -349,23 +349,18 @@ def find_call(source: Source, spot: Spot) -> ast.Call:
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     names = _workbench_names(source.tree)
     exact = [node for node in calls if is_at(node, spot)]
-    if exact and not _makes_workbench(exact[0], names):
-        raise ExportError(
-            f"The Workbench is made through `{ast.unparse(exact[0].func)}(…)` ({source.label}, line {spot.line}), "
-            "so its arguments cannot be read. Call wb.Workbench(…) itself."
-        )
-    if exact:
-        return exact[0]
     made = [node for node in calls if _makes_workbench(node, names)]
     here = [node for node in made if node.lineno <= spot.line <= (node.end_lineno or node.lineno)]
     innermost = _innermost(source.tree.body, spot)
     near = [node for node in made if innermost is not None and node in set(ast.walk(innermost))]
-    for found in (here, near):
-        if len(found) == 1:
-            return found[0]
+    candidates = (exact,) if exact else (here, near)
+    found = next((nodes[0] for nodes in candidates if len(nodes) == 1), None)
+    if found is not None and _makes_workbench(found, names):
+        return found
+    through = "" if found is None else f", which makes it through `{ast.unparse(found.func)}(…)`"
     raise ExportError(
-        f"No single call of Workbench is found at line {spot.line} of {source.label}. Write one wb.Workbench(…) "
-        "call per line; if the file was edited meanwhile, make the Workbench again."
+        f"No single call of Workbench is found at line {spot.line} of {source.label}{through}, so its arguments cannot be read. "
+        "Call wb.Workbench(…) itself, once in a line; if the file was edited meanwhile, make the Workbench again."
     )
 
 
