@@ -34,7 +34,7 @@ from workbench.export.inputs.hooks import (
 )
 from workbench.export.inputs.module_readers import reads_modules
 from workbench.export.inputs.optimizers import optimizers_of
-from workbench.export.inputs.saved_data import SavedData, check_unchanged
+from workbench.export.inputs.saved_data import SavedData
 from workbench.export.inputs.step import step_of
 from workbench.export.inputs.task import check_task
 from workbench.export.inputs.trainer import reads
@@ -88,7 +88,6 @@ def script_spec_of(
     saved = None
     if data_file is not None:
         saved = SavedData.of(data_file, task, sliced.arguments)
-        check_unchanged(saved, settings, _checksums(run), ranks)
     lightning = lightning_needs_of(task, sources, sliced.code, plain)  # before the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(
