@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections import defaultdict
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
-from itertools import chain
 from typing import Self
 
 import torch
@@ -295,66 +292,50 @@ _CALLED_BY_TORCH = {*dir(torch.nn.Module), *dir(torch.optim.Optimizer), *dir(Dat
 """Names of methods that code other than the user's may call."""
 
 
-@dataclass
-class _Uses:
-    """Where a name is read."""
-
-    callers: list[ast.FunctionDef | None] = field(default_factory=list)
-    """The functions that call it directly; None: a top-level statement calls it."""
-    kept: bool = False
-    """Whether it is read in another way, so that it may be called at any time."""
-
-
 def run_while_building(tree: ast.Module, arguments: list[ast.Expression]) -> set[ast.AST]:
     """The functions that are called by name only while the top level runs: in top-level statements, and in other such functions.
 
     arguments: the expressions given to the Workbench; a function that one of them names may be called at any time.
     """
-    uses: defaultdict[str, _Uses] = defaultdict(_Uses)
-    candidates: dict[ast.FunctionDef, str] = {}
-    _read(tree, None, uses, candidates, lazy=False)
-    for name in chain.from_iterable(_names(argument) for argument in arguments):
-        uses[name].kept = True
-    found = {node for node, name in candidates.items() if uses[name].callers and not uses[name].kept}
+    named = {name for argument in arguments for name, _ in _mentions(argument, (), lazy=True)}
+    candidates = {node: name for node, name in _candidates(tree) if name not in named}
+    found = set[ast.AST](candidates)
     while True:
-        left = {node for node in found if all(caller is None or caller in found for caller in uses[candidates[node]].callers)}
+        mentions = set(_mentions(tree, found, lazy=False))
+        left = {node for node in found if (candidates[node], True) in mentions and (candidates[node], False) not in mentions}
         if left == found:
-            return {*found}
+            return found
         found = left
 
 
-def _names(node: ast.AST) -> set[str]:
-    found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
-    return found | {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+def _candidates(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """The functions that run when they are called, each with the name by which only the user's code calls it."""
+    names = {part: _called_by_name(node, part) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body if isinstance(part, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+            within = [part for statement in node.body for part in ast.walk(statement)]
+            if not any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in within):
+                yield node, names.get(node, node.name)
 
 
-def _read(node: ast.AST, inside: ast.FunctionDef | None, uses: dict[str, _Uses], candidates: dict[ast.FunctionDef, str], *, lazy: bool) -> None:
-    """Note the names that `node` calls and reads. lazy: the code runs later, as in a lambda."""
-    if isinstance(node, ast.Call) and not lazy and isinstance(node.func, (ast.Name, ast.Attribute)):
-        uses[node.func.id if isinstance(node.func, ast.Name) else node.func.attr].callers.append(inside)
-        inner = [*([node.func.value] if isinstance(node.func, ast.Attribute) else []), *node.args, *node.keywords]
-    else:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            uses[node.id].kept = True
-        elif isinstance(node, ast.Attribute):
-            uses[node.attr].kept = True
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            uses[node.value].kept = True
-        inner = [*ast.iter_child_nodes(node)]
-    if isinstance(node, ast.ClassDef):
-        for method in node.body:
-            if isinstance(method, ast.FunctionDef):
-                candidates[method] = _called_by_name(node, method)
-    elif isinstance(node, ast.FunctionDef):
-        within = [part for statement in node.body for part in ast.walk(statement)]
-        if not node.decorator_list and not any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in within):
-            candidates.setdefault(node, node.name)
+def _mentions(node: ast.AST, building: Container[ast.AST], *, lazy: bool) -> Iterator[tuple[str, bool]]:
+    """Each name that code reads, and whether it is called at once. building: functions that run at once.
+    lazy: the code runs later, as in a lambda.
+    """
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)):
+        lazy = lazy or node not in building
+    called = node.func if isinstance(node, ast.Call) and not lazy else None
+    for part in ast.iter_child_nodes(node):
+        if part is called and isinstance(part, ast.Name):
+            yield part.id, True
+        elif part is called and isinstance(part, ast.Attribute):
+            yield part.attr, True
+            yield from _mentions(part.value, building, lazy=lazy)
         else:
-            candidates.pop(node, None)
-        inside = node
-    lazy = lazy or isinstance(node, (ast.Lambda, ast.GeneratorExp, ast.AsyncFunctionDef))
-    for part in inner:
-        _read(part, inside, uses, candidates, lazy=lazy)
+            yield from _mentions(part, building, lazy=lazy)
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name) | ast.Constant(value=str() as name):
+            yield name, False
 
 
 def _called_by_name(owner: ast.ClassDef, method: ast.FunctionDef) -> str:
