@@ -11,6 +11,7 @@ import workbench as wb
 from tests import warm
 from tests.combinations import every
 from tests.export.export_running import Runner, check, execute, lint
+from workbench.export.file_format import Format
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -166,6 +167,16 @@ def test_it_is_measured(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names = execute(tmp_path / "user.py", f"{START}{MEASURED[name]}\n")
     with names["bench"] as bench, pytest.warns(UserWarning, match="it does not repeat the run|it fails: "):
         bench.export(tmp_path / "train.py", names["run"], verify=True)
+
+
+@pytest.mark.parametrize("format", [None, "workbench"])
+def test_what_the_workbench_changed_is_noted(format: Format | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a headless script, which is not verified."""
+    monkeypatch.chdir(tmp_path)
+    names = execute(tmp_path / "user.py", f"{START}{MEASURED['a teacher that another bench trained']}\n")
+    note = r"`other.fit\(\).result\(\)` \(user.py, line 24\) is not in the script, and may have changed what the run used"
+    with names["bench"] as bench, pytest.warns(UserWarning, match=note):
+        bench.export(tmp_path / "train.py", names["run"], format=format)
 
 
 def test_another_file_that_calls_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

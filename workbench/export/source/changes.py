@@ -534,7 +534,10 @@ def _of_result(
     """The names whose objects the result of a call may contain."""
     assert callable(of)
     name, path = terminal(call.func), program.path_of(call.func, place)
-    if name in _WRAPPERS or _trains(path):
+    if _trains(path):
+        trained: frozenset[str] = of(call.args)
+        return trained
+    if name in _WRAPPERS:
         return given
     if path is not None and _PURE.fullmatch(path):
         return frozenset()

@@ -379,8 +379,7 @@ class Slicer:
     def _note(self, program: Namespace, place: int) -> None:
         """Note a statement that is left out, if it may change an object that the script has."""
         names = () if changes.makes_trainer(program, place) else self.changes(program, place)
-        plain = [n for n in names if not any(self.tainted(program, at) for at in program.reaching(n, place))]
-        if any(self._holds(program, name, place) for name in plain):
+        if any(self._holds(program, name, place) for name in names):
             statement = program.statements[place]
             why = statement.refusal or _TAINTED
             self.left_out.setdefault(
