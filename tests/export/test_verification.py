@@ -347,14 +347,63 @@ def test_what_an_earlier_call_left_in_the_model_is_measured(
     names["bench"].close()
 
 
-def test_a_note_is_the_cause_of_a_difference(here: Path) -> None:
+STATE = """
+calls, seen = 0, []
+
+
+def counted(output, y):
+    global calls
+    calls += 1
+    return F.cross_entropy(output, y) * calls
+
+
+def listing(output, y):
+    seen.append(1)
+    return F.cross_entropy(output, y) * len(seen)
+
+
+class Bank(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = torch.zeros(3)
+
+    def forward(self, output, y):
+        self.seen[0] += 1
+        return F.cross_entropy(output, y) * self.seen[0].item()
+
+"""
+USED = {
+    "a count, by a fit": ("loss=counted", "fit", {}, ""),
+    "a tensor, by a test": ("loss=Bank()", "test", {}, ""),
+    "a list, by a search": ("loss=listing", "find_lr", {"num_training": 20}, "at update 1 its loss"),
+}
+"""What earlier jobs change: a fit begins with the first values of the first two."""
+
+
+@pytest.mark.parametrize("name", USED)
+def test_what_earlier_jobs_left_is_measured(
+    name: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loss, kind, given, told = USED[name]
+    arguments = f"Net(), train=(x, y), test=(x, y), {loss}, max_epochs=1, batch_size=20"
+    with make_bench(here, arguments, STATE) as bench:
+        getattr(bench, kind)(**given).result()
+        bench.fit().result()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            bench.export(here / "train.py", verify=True)
+    assert [told in str(warning.message) for warning in caught] == [True] * bool(told)
+    assert ("verified: 3 updates repeat the run" in capsys.readouterr().out) is not bool(told)
+
+
+def test_a_cause_is_named(here: Path) -> None:
     bench = make_bench(here, DATA, before="torch.seed()\nx = torch.randn(100, 8)")
     bench.fit().result()
     with pytest.warns(UserWarning, match="at update 1 its loss is") as caught:
         bench.export(here / "train.py", verify=True)
     bench.close()
     assert len(caught) == 1
-    assert "Set the seed again before it" in str(caught[0].message)
+    assert "look for numbers drawn without a seed" in str(caught[0].message)
 
 
 def test_a_script_that_takes_too_long_is_ended(

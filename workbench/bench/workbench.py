@@ -7,7 +7,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, Unpack, overload
@@ -230,7 +229,7 @@ class Workbench(Searches):
         )
         site = self._site.until(sys._getframe(1), self)
         job = self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
-        self._sites[job.id] = replace(site, before=self._jobs_before.pop(job))
+        self._sites[job.id] = site
         return job
 
     @lists_keywords(SettingsKwargs)
@@ -264,7 +263,9 @@ class Workbench(Searches):
         return self._submit("predict", chosen, given, work, lambda job: work.value or [], positional=positional)
 
     def _export_notes(self) -> list[Message]:
-        """The message, before the first fit, that the scripts of its runs are not stand-alone."""
+        """The message, before the first fit, that its runs have no scripts, or none that is stand-alone."""
+        if self._site.problem is not None:
+            return [Message(f"bench.export cannot write scripts of this bench's runs: {self._site.problem}", "info")]
         why = refusal(self._task)
         return (
             [Message(f"bench.export writes this bench's runs as headless scripts, which need the workbench: {why}", "info")]
@@ -326,9 +327,9 @@ class Workbench(Searches):
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
 
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
-        be resolved; nothing broken is written. A warning says where the script may get other data than the run: numbers
-        drawn without a seed. evidence: the comment at its top says which searches found its
-        settings, and the reason that each search gave.
+        be resolved. A warning names a statement that the script does not have, and what the
+        verification found to differ. evidence: the comment at its top says which searches found
+        its settings, and the reason that each search gave.
 
         format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer), "workbench" (a headless
         script, in which the workbench trains) or "settings" (YAML for `wb.Settings.load`). None: what the ending of `path`

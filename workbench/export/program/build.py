@@ -15,7 +15,7 @@ from functools import cached_property
 
 from workbench.export.program import names
 from workbench.export.program.unused import taken_out
-from workbench.export.source.calls import CHANGING
+from workbench.export.source.changes import CHANGING
 from workbench.export.source.rewrite.source_text import Block, join, string_lines
 from workbench.export.source.uses import Uses, targets, uses
 

@@ -47,7 +47,9 @@ _CAUSES = {
     "weights": "it begins with other weights",
     "order": "its samples come in another order: the generator that shuffles them had moved",
     "batches": (
-        "its first batches are others, so its code makes other data: look for values that the "
+        "its first batches are others, so its code makes other data: look for numbers drawn without "
+        "a seed, or after other draws that the script does not have (set the seed where the data are "
+        "made, fit again and export that run; or export with data='beside'), for values that the "
         "notebook changed without an assignment (%env, %run, exec, setattr), for the clock, the "
         "order of a set, a generator that had moved"
     ),

@@ -295,20 +295,6 @@ def slots_of_class(kind: type) -> dict[str, types.MemberDescriptorType]:
 _SLOTS: WeakKeyDictionary[type, dict[str, types.MemberDescriptorType]] = WeakKeyDictionary()
 
 
-def own_objects(root: Any) -> list[tuple[Any, frozenset[str]]]:
-    """The user's own functions and objects to which an object refers; each object with the names of its classes, each function with its own."""
-    found: list[tuple[Any, frozenset[str]]] = []
-    for reached in walk({"root": root}):
-        value = reached.value
-        if isinstance(value, types.FunctionType):
-            names = frozenset({value.__name__} if is_own_code(value.__code__) else ())
-        else:
-            names = frozenset(kind.__name__ for kind in type(value).__mro__ if library(kind) not in _NOT_OWN_CODE)
-        if names and type(value).__weakrefoffset__:
-            found.append((value, names))
-    return found
-
-
 def functions_of(value: Any) -> list[types.FunctionType]:
     """The value if it is a function, or its methods if it is an object of the user's own class."""
     return [value] if isinstance(value, types.FunctionType) else [function for _, function in methods(value)]
