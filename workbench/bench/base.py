@@ -106,16 +106,16 @@ class BenchBase:
 
         A setting that needs another (`ema_decay` needs `weight_averaging`) may be set before it; a fit without the other refuses it.
         """
-        given = settings_named(changes, self.set)
+        replaced = settings_named(changes, self.set)
         with self._lock:  # two threads may each set something, and neither change may be lost
-            settings = self._settings.replace(**given)
+            settings = self._settings.replace(**replaced)
             refuse_unreported_monitor(self._task, settings)
-            self._task.refuse_unused(given)
+            self._task.refuse_unused(replaced)
             select_launcher.warm(settings)
             self._settings = settings
-            self._waiting = {*given_without_effect(self._task, settings, {*self._waiting, *given})}
-            self._sets.append(given)
-        self._listeners.notify(Called(line("set", given)))
+            self._waiting = {*given_without_effect(self._task, settings, {*self._waiting, *replaced})}
+            self._sets.append(replaced)
+        self._listeners.notify(Called(line("set", replaced)))
         self._listeners.notify(SettingsSet(self._settings.model_dump()))
         return settings
 
@@ -124,8 +124,8 @@ class BenchBase:
         """The running job, or else the latest one."""
         with self._lock:
             running = [job for job in self.jobs if job.status in ("running", "paused")]
-            found = running or self.jobs
-            return found[-1] if found else None
+            candidates = running or self.jobs
+            return candidates[-1] if candidates else None
 
     def _fits(self) -> list[SubmittedFit]:
         """The fits so far, each with the settings that changed after it."""
@@ -133,14 +133,14 @@ class BenchBase:
             fits = [job for job in self.jobs if job.kind == "fit"]
             return [SubmittedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
 
-    def _earlier(self, own: Sequence[tuple[Any, frozenset[str]]]) -> tuple[Earlier, ...]:
+    def _earlier(self, objects: Sequence[tuple[Any, frozenset[str]]]) -> tuple[Earlier, ...]:
         """The jobs so far that may have changed what the next one starts from. own: the objects that it uses (`own_objects`)."""
-        found: dict[_Submitted, frozenset[str] | None] = dict.fromkeys(self._submitted)
-        for value, names in own:
+        names_by_job: dict[_Submitted, frozenset[str] | None] = dict.fromkeys(self._submitted)
+        for value, names in objects:
             for job in _JOBS_WITH[id(value)][0] if id(value) in _JOBS_WITH else ():
                 if job.bench != self._number:
-                    found[job] = names | (found.get(job) or frozenset())
-        return tuple(Earlier(job.id, found[job]) for job in sorted(found))
+                    names_by_job[job] = names | (names_by_job.get(job) or frozenset())
+        return tuple(Earlier(job.id, names_by_job[job]) for job in sorted(names_by_job))
 
     def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
         """The settings of a job: those of the bench, replaced by `settings` where given."""
@@ -170,19 +170,19 @@ class BenchBase:
         with self._lock:
             needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
         data = "" if self._task.train is None else self._task.train.label
-        place = new_job_folder(self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats)
-        work.bind(place, self._trackers)
-        job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
+        job_folder = new_job_folder(self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats)
+        work.bind(job_folder, self._trackers)
+        job: Job[T] = Job(job_folder.id, kind, job_folder.folder, work, _in_the_callers_thread(finish), self._called)
         for past in self.jobs:
             past._forget_frames()
-        own = own_objects(self._task)
+        objects = own_objects(self._task)
         try:
             with self._lock:
                 self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
                 if kind == "fit":
-                    self._jobs_before[job] = self._earlier(own)
+                    self._jobs_before[job] = self._earlier(objects)
                 self._submitted.append(_Submitted(next(_jobs), self._number, job.id))
-                for value, _ in own:
+                for value, _ in objects:
                     _add_job_with(value, self._submitted[-1])
                 self.jobs.append(job)
             self._listeners.notify(Called(line(kind, called, *positional)))
