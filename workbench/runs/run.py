@@ -286,7 +286,7 @@ class Run(RunRecord):
     @property
     def clip_shares(self) -> tuple[float | None, ...]:
         """`clip_share` for each optimizer, by its own updates and its own norm."""
-        return tuple(part.share for part in self._data.clipped_by_optimizer().values())
+        return tuple(clipping.share for clipping in self._data.clipped_by_optimizer().values())
 
     def clip_share_at(self, clip_val: float) -> float | None:
         """The share of the recorded updates that this clip value would have clipped, from 0 to 1; None: unknown.
@@ -315,10 +315,10 @@ class Run(RunRecord):
     @property
     def answer(self) -> str:
         """What a search found: "lr=0.069", "batch_size=64 (largest 256)". "": it is no search, or has not ended."""
-        found = Answer()
+        collected = Answer()
         for event in self.outline:
-            found.add(event)
-        return "" if self.kind == "fit" else found.text
+            collected.add(event)
+        return "" if self.kind == "fit" else collected.text
 
     @cached_property
     def health(self) -> tuple[Finding, ...]:

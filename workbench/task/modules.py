@@ -43,24 +43,24 @@ def named_parts(modules: Iterable[nn.Module]) -> Iterator[tuple[tuple[int, str],
     """All modules within these, each once, with the index of the whole and the name in it, which are the same in another process."""
     seen: set[int] = set()
     for number, whole in enumerate(modules):
-        for path, part in whole.named_modules():
-            if id(part) not in seen:
-                seen.add(id(part))
-                yield (number, path), part
+        for path, module in whole.named_modules():
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield (number, path), module
 
 
 def parts_of(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """All modules within these, each once."""
-    return list(dict.fromkeys(part for whole in modules for part in whole.modules()))
+    return list(dict.fromkeys(module for whole in modules for module in whole.modules()))
 
 
 def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
     """The slot of each parameter and buffer; a tensor with two slots is yielded twice."""
-    for part in parts:
+    for module in parts:
         for kind in ("_parameters", "_buffers"):
-            for name, tensor in getattr(part, kind).items():
+            for name, tensor in getattr(module, kind).items():
                 if tensor is not None:
-                    yield (part, kind, name), tensor
+                    yield (module, kind, name), tensor
 
 
 # ---- attributes -------------------------------------------------------------------------------------------------
@@ -101,8 +101,8 @@ def put_backs_of_attributes(part: nn.Module) -> Iterator[PutBack]:
             yield partial(put_content, value, content)
 
 
-def _put_own(part: nn.Module, kept: dict[str, Any]) -> None:
-    put_attributes(part, kept, own_attributes(part))
+def _put_own(module: nn.Module, kept: dict[str, Any]) -> None:
+    put_attributes(module, kept, own_attributes(module))
 
 
 # ---- modes, buffers, state --------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Modes:
     @classmethod
     def of(cls, modules: Iterable[nn.Module]) -> Modes:
         """Read the present modes of all modules within these."""
-        return cls(tuple((part, part.training) for part in parts_of(modules)))
+        return cls(tuple((module, module.training) for module in parts_of(modules)))
 
     def restore(self) -> None:
         """Put each module back into its mode.
@@ -152,7 +152,7 @@ def train_mode(model: nn.Module) -> None:
         model.train()
     elif any(map(overrides_modes, model.modules())):
         model.train()
-        Modes(tuple((part, training) for part, training in before.modules if not training)).restore()
+        Modes(tuple((module, training) for module, training in before.modules if not training)).restore()
 
 
 @contextlib.contextmanager
@@ -177,15 +177,15 @@ def in_training_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
 @contextlib.contextmanager
 def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Context manager that restores the buffers afterwards, also after an error: a forward changes statistics, for example."""
-    slots = [(part, dict(part._buffers)) for part in parts_of(modules)]
-    buffers = dict.fromkeys(buffer for _, own in slots for buffer in own.values() if buffer is not None)
+    slots = [(module, dict(module._buffers)) for module in parts_of(modules)]
+    buffers = dict.fromkeys(buffer for _, by_name in slots for buffer in by_name.values() if buffer is not None)
     values = [(buffer, buffer.detach().clone()) for buffer in buffers]
     try:
         yield
     finally:
-        for part, own in slots:
-            part._buffers.clear()
-            part._buffers.update(own)
+        for module, by_name in slots:
+            module._buffers.clear()
+            module._buffers.update(by_name)
         with torch.no_grad():
             for buffer, value in values:
                 overwrite(buffer, value)
@@ -197,8 +197,8 @@ def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
 
     Such a module may add one weight to another and subtract it again, which rounds.
     """
-    parts = [part for part in parts_of(modules) if overrides_modes(part)]
-    values = [(weight, weight.detach().clone()) for weight in dict.fromkeys(p for part in parts for p in part.parameters())]
+    parts = [module for module in parts_of(modules) if overrides_modes(module)]
+    values = [(weight, weight.detach().clone()) for weight in dict.fromkeys(p for module in parts for p in module.parameters())]
     try:
         yield
     finally:
@@ -209,15 +209,15 @@ def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 def set_by_modes(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """The weights that a change of the mode may change: the frozen ones of modules that override `train()` or `eval()`."""
-    parts = [part for part in parts_of(modules) if overrides_modes(part)]
-    return [p for part in parts for p in part._parameters.values() if p is not None and not p.requires_grad]
+    parts = [module for module in parts_of(modules) if overrides_modes(module)]
+    return [p for module in parts for p in module._parameters.values() if p is not None and not p.requires_grad]
 
 
 @contextlib.contextmanager
 def kept_state(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Context manager that restores the buffers, attributes and generators of the modules afterwards, but not the weights."""
     wholes = list(modules)
-    put_backs = [put_back for part in parts_of(wholes) for put_back in put_backs_of_attributes(part)]
+    put_backs = [put_back for module in parts_of(wholes) for put_back in put_backs_of_attributes(module)]
     with kept_buffers(wholes):
         try:
             yield

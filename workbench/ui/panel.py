@@ -144,11 +144,11 @@ class Panel(PanelBox):
         with self._lock:
             if same(getattr(self._bench.settings, name), value):
                 return ""
-            given = setting_text(value)
+            parsed = setting_text(value)
             try:
-                self._bench.set(**{name: given})
+                self._bench.set(**{name: parsed})
             except Exception as error:  # noqa: BLE001 - shown where the value was entered
-                return reason(name, given, error)
+                return reason(name, parsed, error)
             self._show_settings()
             return ""
 
@@ -202,7 +202,7 @@ class Panel(PanelBox):
     def _continue_run(self, run: str) -> None:
         """Continue a recorded run."""
         with self._lock:
-            known = next((one for one, _ in self.history.runs if one.id == run), None)
+            known = next((brief for brief, _ in self.history.runs if brief.id == run), None)
             more = {} if known is None else next_actions.lengths(known, self._bench.settings)
             self._begin(texts.ACTIONS["continue"], "fit", lambda: self._bench.fit(start=run, **more))
 
@@ -379,7 +379,7 @@ class Panel(PanelBox):
             settings, parameters = self._bench.settings, self._bench.summary.parameters
             busy = texts.BUSY if self._state_of("fit") else ""
             runs = self.history.runs
-            why = {one.id: busy or next_actions.why_not_continued(one, resumable, settings, parameters) for one, resumable in runs}
+            why = {brief.id: busy or next_actions.why_not_continued(brief, resumable, settings, parameters) for brief, resumable in runs}
             self.canvas.put("ended", {run: cut(text, 200) for run, text in why.items() if text})
 
     def _offer_change(self) -> None:

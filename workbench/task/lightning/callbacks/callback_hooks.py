@@ -33,7 +33,7 @@ _HOOKS = frozenset({
     "setup", "teardown", "state_dict", "load_state_dict", "on_save_checkpoint", "on_load_checkpoint", "on_exception",
     "on_fit_start", "on_fit_end", "on_sanity_check_start", "on_sanity_check_end",
     "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad",
-    *(f"on_{stage}{part}_{moment}" for stage in _STAGES for part in ("", "_epoch", "_batch") for moment in ("start", "end")),
+    *(f"on_{stage}{unit}_{moment}" for stage in _STAGES for unit in ("", "_epoch", "_batch") for moment in ("start", "end")),
 })  # fmt: skip
 """The hooks of Lightning 2's Callback. Other methods are not called, also where a module's hook has the same name."""
 
@@ -53,21 +53,21 @@ class CallbackHooks(Shared):
         self._initial = KeptState(self.objects, module)
         self._left = self._initial
         self._set_up: list[Any] = []
-        for one in self.objects:
-            refuse_removed_hooks(one, _overrides)
-        keys = [one.state_key for one in self.objects if _overrides(one, "state_dict")]
+        for callback in self.objects:
+            refuse_removed_hooks(callback, _overrides)
+        keys = [callback.state_key for callback in self.objects if _overrides(callback, "state_dict")]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise TaskError(f"callbacks=: two of them keep their state as {twice[0]!r}: override state_key, or leave one out.")
 
     def has(self, name: str) -> bool:
         """Whether one of them has this hook."""
-        return name in _HOOKS and any(_overrides(one, name) for one in self.objects)
+        return name in _HOOKS and any(_overrides(callback, name) for callback in self.objects)
 
     def call(self, name: str, *arguments: Any, **named: Any) -> None:
         """Call this hook of each that has it."""
-        for one in self.objects if name in _HOOKS else ():
-            if _overrides(one, name):
-                getattr(one, name)(self._trainer, self._module, *arguments, **named)
+        for callback in self.objects if name in _HOOKS else ():
+            if _overrides(callback, name):
+                getattr(callback, name)(self._trainer, self._module, *arguments, **named)
 
     def keep(self) -> Callable[[], None]:
         """Copy the present state of each; the returned function restores it."""
@@ -89,20 +89,20 @@ class CallbackHooks(Shared):
 
     def set_up(self, stage: str) -> None:
         """Call `setup` of each that is not set up."""
-        for one in self.objects:
-            if not any(one is other for other in self._set_up):
-                self._set_up.append(one)
-                if _overrides(one, "setup"):
-                    one.setup(self._trainer, self._module, stage=stage)
+        for callback in self.objects:
+            if not any(callback is other for other in self._set_up):
+                self._set_up.append(callback)
+                if _overrides(callback, "setup"):
+                    callback.setup(self._trainer, self._module, stage=stage)
 
     def tear_down(self, stage: str) -> None:
         """Call `teardown` of each whose `setup` was called. The first error is raised once all have been called."""
         done, self._set_up = self._set_up, []
         errors = []
-        for one in done:
+        for callback in done:
             try:
-                if _overrides(one, "teardown"):
-                    one.teardown(self._trainer, self._module, stage=stage)
+                if _overrides(callback, "teardown"):
+                    callback.teardown(self._trainer, self._module, stage=stage)
             except Exception as error:  # noqa: BLE001  # raised below
                 errors.append(error)
         if errors:
@@ -110,27 +110,27 @@ class CallbackHooks(Shared):
 
     def state(self) -> dict[str, Any]:
         """The state that each stores in a checkpoint, by its state_key."""
-        found = {one.state_key: one.state_dict() for one in self.objects if _overrides(one, "state_dict")}
-        return {key: state for key, state in found.items() if state}
+        states = {callback.state_key: callback.state_dict() for callback in self.objects if _overrides(callback, "state_dict")}
+        return {key: state for key, state in states.items() if state}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Give each its state from a checkpoint."""
-        for one in self.objects:
-            if one.state_key in states:
-                one.load_state_dict(copy.deepcopy(states[one.state_key]))
+        for callback in self.objects:
+            if callback.state_key in states:
+                callback.load_state_dict(copy.deepcopy(states[callback.state_key]))
 
     def of_lightning(self, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
         """The states of these callbacks in a checkpoint that Lightning wrote."""
         states = checkpoint.get("callbacks")
-        keys = [one.state_key for one in self.objects]
+        keys = [callback.state_key for callback in self.objects]
         return {key: states[key] for key in keys if key in states} if isinstance(states, Mapping) else {}
 
     @contextlib.contextmanager
     def attached(self, log: Log) -> Iterator[None]:
         """Context manager in which each has Lightning's `log` and `log_dict`."""
         with contextlib.ExitStack() as stack:
-            for one in self.objects:
-                stack.enter_context(with_attributes(one, {"log": log.log, "log_dict": log.log_dict}))
+            for callback in self.objects:
+                stack.enter_context(with_attributes(callback, {"log": log.log, "log_dict": log.log_dict}))
             yield
 
 
@@ -140,8 +140,8 @@ def _nothing() -> None:
 
 def joined(given: Sequence[Any], own: Sequence[Any]) -> list[Any]:
     """All callbacks of a module. As in Lightning, its own come last, and each replaces given ones of its class or of a class from which it inherits."""
-    replaced = {type(one) for one in given if any(isinstance(mine, type(one)) for mine in own)}
-    return [one for one in given if type(one) not in replaced] + list(own)
+    replaced = {type(callback) for callback in given if any(isinstance(mine, type(callback)) for mine in own)}
+    return [callback for callback in given if type(callback) not in replaced] + list(own)
 
 
 def _overrides(callback: Any, name: str) -> bool:
@@ -164,39 +164,39 @@ class KeptState:
 
     def __init__(self, owners: Iterable[Any], module: Any) -> None:
         seen = _parts_of(module)
-        self._storages = {_storage(part) for part in seen.values() if isinstance(part, Tensor)}
+        self._storages = {_storage(tensor) for tensor in seen.values() if isinstance(tensor, Tensor)}
         self._seen: dict[int, Any] = seen
-        self._kept = [(one, {name: self._copy(value) for name, value in _attributes_of(one).items()}) for one in owners]
+        self._kept = [(owner, {name: self._copy(value) for name, value in _attributes_of(owner).items()}) for owner in owners]
         del self._seen, self._storages
 
     def put(self) -> None:
         """Restore these attributes and contents."""
-        for one, attributes in self._kept:
-            put_attributes(one, {name: value.put() for name, value in attributes.items()}, _attributes_of(one))
+        for owner, attributes in self._kept:
+            put_attributes(owner, {name: value.put() for name, value in attributes.items()}, _attributes_of(owner))
 
     def take_changes(self, before: KeptState, module: Any) -> None:
         """Take over the attributes that the user has set on the objects since `before`."""
-        now = KeptState([one for one, _ in self._kept], module)
+        now = KeptState([owner for owner, _ in self._kept], module)
         for (_, attributes), (_, old), (_, new) in zip(self._kept, before._kept, now._kept, strict=True):
             for name in old.keys() - new.keys():
                 attributes.pop(name, None)
             attributes.update({name: value for name, value in new.items() if name not in old or not value.same(old[name])})
 
     def _copy(self, value: Any) -> _Copy:
-        found = _Copy(value)
+        copied = _Copy(value)
         if id(value) in self._seen or value is None or isinstance(value, (bool, int, float, complex, str, bytes, *_SHARED)):
-            return found
+            return copied
         self._seen[id(value)] = value
         if isinstance(value, (Tensor, np.ndarray, *GENERATORS)):
             if not (isinstance(value, Tensor) and _storage(value) in self._storages):
-                found.content = content_of(value)
+                copied.content = content_of(value)
         elif is_container(value) or isinstance(value, tuple):
             if len(value) <= MOST_PARTS:
-                parts = [(key, self._copy(one)) for key, one in value.items()] if isinstance(value, dict) else [(None, self._copy(one)) for one in value]
-                found.parts = parts
+                parts = [(key, self._copy(inner)) for key, inner in value.items()] if isinstance(value, dict) else [(None, self._copy(inner)) for inner in value]
+                copied.parts = parts
         elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] not in _NOT_ENTERED):
-            found.attributes = {name: self._copy(one) for name, one in vars(value).items()}
-        return found
+            copied.attributes = {name: self._copy(attribute) for name, attribute in vars(value).items()}
+        return copied
 
 
 class _Copy:
@@ -212,11 +212,11 @@ class _Copy:
         """Restore the object's contents; returns the object."""
         value = self.value
         if self.attributes is not None:
-            put_attributes(value, {name: one.put() for name, one in self.attributes.items()}, vars(value))
+            put_attributes(value, {name: copied.put() for name, copied in self.attributes.items()}, vars(value))
         elif self.parts is not None:
-            found = [(key, one.put()) for key, one in self.parts]
+            contents = [(key, copied.put()) for key, copied in self.parts]
             if is_container(value):
-                refill(value, dict(found) if isinstance(value, dict) else [one for _, one in found])
+                refill(value, dict(contents) if isinstance(value, dict) else [content for _, content in contents])
         elif self.content is not None:
             put_content(value, self.content)
         return value
@@ -226,10 +226,10 @@ class _Copy:
         if self.parts is not None or other.parts is not None:
             ours, theirs = self.parts or [], other.parts or []
             alike = type(self.value) is type(other.value) and len(ours) == len(theirs)
-            return alike and all(key == name and one.same(two) for (key, one), (name, two) in zip(ours, theirs, strict=True))
+            return alike and all(key == name and copied.same(two) for (key, copied), (name, two) in zip(ours, theirs, strict=True))
         if self.attributes is not None or other.attributes is not None:
             mine, their = self.attributes or {}, other.attributes or {}
-            return self.value is other.value and mine.keys() == their.keys() and all(one.same(their[name]) for name, one in mine.items())
+            return self.value is other.value and mine.keys() == their.keys() and all(copied.same(their[name]) for name, copied in mine.items())
         if isinstance(self.content, Tensor) and isinstance(other.content, Tensor):
             return self.value is other.value and same_tensors(self.content, other.content)
         if isinstance(self.content, np.ndarray) and isinstance(other.content, np.ndarray):
@@ -239,18 +239,18 @@ class _Copy:
         return self.value is other.value
 
 
-def _attributes_of(one: Any) -> Mapping[str, Any]:
-    return {name: value for name, value in vars(one).items() if name not in _GIVEN}
+def _attributes_of(owner: Any) -> Mapping[str, Any]:
+    return {name: value for name, value in vars(owner).items() if name not in _GIVEN}
 
 
 def _parts_of(module: Any) -> dict[int, Any]:
     """The module that is trained and all its parts, by id."""
-    found = {id(module): module}
+    parts = {id(module): module}
     networks = (module,) if isinstance(module, nn.Module) else vars(module).values() if hasattr(module, "__dict__") else ()
     for network in networks:
         if isinstance(network, nn.Module):
-            found |= {id(part): part for part in (*network.modules(), *network.parameters(), *network.buffers())}
-    return found
+            parts |= {id(member): member for member in (*network.modules(), *network.parameters(), *network.buffers())}
+    return parts
 
 
 def _storage(tensor: Tensor) -> int:
