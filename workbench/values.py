@@ -320,8 +320,9 @@ def _monitors(value: object) -> object:
     monitors = [value] if isinstance(value, (str, dict, EarlyStopping)) else value
     if not isinstance(monitors, (list, tuple)):
         raise ValueError("should be EarlyStopping(monitor='val_loss'), several of them, or a metric's name")
-    if not all(isinstance(name, str) for item in monitors if isinstance(item, dict) for name in item):
-        raise ValueError("a dict should have the arguments of EarlyStopping by their names: {'monitor': 'val_loss'}")
+    for item in monitors:
+        if isinstance(item, dict) and not all(isinstance(name, str) for name in item):
+            raise ValueError("a dict should have the arguments of EarlyStopping by their names: {'monitor': 'val_loss'}")
     return tuple({"monitor": item} if isinstance(item, str) else item for item in monitors)
 
 

@@ -19,7 +19,7 @@ from workbench.bench.arguments import (
 )
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.export.source.capture import Earlier
-from workbench.launch import jobs, select_launcher
+from workbench.launch import select_launcher
 from workbench.launch.cell_context import CellContext
 from workbench.launch.code_line import line
 from workbench.launch.job import AnyJob, Job
@@ -29,6 +29,7 @@ from workbench.launch.pool import pool
 from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.start_spec import SubmittedFit
 from workbench.launch.thread import ThreadLauncher
+from workbench.launch.work import BenchWork
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.task.protocol import Phase, Task
@@ -134,13 +135,24 @@ class BenchBase:
             return [SubmittedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
 
     def _earlier(self, objects: Sequence[tuple[Any, frozenset[str]]]) -> tuple[Earlier, ...]:
-        """The jobs so far that may have changed what the next one starts from. own: the objects that it uses (`own_objects`)."""
+        """The jobs so far that may have changed what the next one starts from.
+
+        objects: those that it uses (`own_objects`).
+        """
         names_by_job: dict[_Submitted, frozenset[str] | None] = dict.fromkeys(self._submitted)
         for value, names in objects:
             for job in _JOBS_WITH[id(value)][0] if id(value) in _JOBS_WITH else ():
                 if job.bench != self._number:
                     names_by_job[job] = names | (names_by_job.get(job) or frozenset())
         return tuple(Earlier(job.id, names_by_job[job]) for job in sorted(names_by_job))
+
+    def _needed(self) -> dict[str, str]:
+        """The runs that jobs still need, each with the id of such a job. The caller holds the lock."""
+        needed: dict[str, str] = {}
+        for job, runs in self._needs.items():
+            if not job.done():
+                needed |= dict.fromkeys(runs, job.id)
+        return needed
 
     def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
         """The settings of a job: those of the bench, replaced by `settings` where given."""
@@ -154,7 +166,7 @@ class BenchBase:
         kind: str,
         settings: Settings,
         called: Mapping[str, Any],
-        work: jobs.BenchWork,
+        work: BenchWork,
         finish: Callable[[Job[T]], T],
         needs: Collection[str] = (),
         positional: Sequence[Any] = (),
@@ -168,7 +180,7 @@ class BenchBase:
         self._launcher.check_open()
         CellContext.refuse(kind)
         with self._lock:
-            needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
+            needed = {*needs, *self._needed()}
         data = "" if self._task.train is None else self._task.train.label
         job_folder = new_job_folder(self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats)
         work.bind(job_folder, self._trackers)

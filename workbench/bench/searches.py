@@ -9,11 +9,11 @@ from typing import Any, TypeVar, Unpack
 from workbench.bench.arguments import settings_named
 from workbench.bench.base import BenchBase
 from workbench.events import Event
-from workbench.launch import jobs
 from workbench.launch.assignments import FindLRAssignment, FindSettingsAssignment
 from workbench.launch.code_line import Name, differing
 from workbench.launch.job import Job
 from workbench.launch.start.start_spec import StartSpec
+from workbench.launch.work import AssignmentWork, FindBatchSizeWork, StartWeights, TuneWork
 from workbench.settings import SettingsError, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, BatchSizes
@@ -62,7 +62,7 @@ class Searches(BenchBase):
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, group, race, race_updates)
         chosen, wanted = self._chosen(overrides), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
-        work = jobs.AssignmentWork(FindLRAssignment(self._task, chosen, request), jobs.StartWeights(self._task, self._start, wanted, self.root))
+        work = AssignmentWork(FindLRAssignment(self._task, chosen, request), StartWeights(self._task, self._start, wanted, self.root))
         called = {**differing(request, LRRequest()), **wanted.keywords, **overrides}
         return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), wanted.needs)
 
@@ -105,7 +105,7 @@ class Searches(BenchBase):
         if longest is not None and not callable(longest):
             raise SettingsError(f"longest={shown(longest)}: give a function of one sample that returns its length.")
         chosen = self._chosen(overrides) if method == "fit" else self._settings.replace(**overrides)
-        work = jobs.FindBatchSizeWork(self._task, chosen, request, longest)
+        work = FindBatchSizeWork(self._task, chosen, request, longest)
         called = {**differing(request, BatchSizeRequest()), **({} if longest is None else {"longest": Name("longest")}), **overrides}
         return self._submit(
             "find_batch_size", chosen, called, work, lambda job: BatchSizes.from_events(job.events)
@@ -183,7 +183,7 @@ class Searches(BenchBase):
             raise SettingsError(f"apply={shown(apply)}: give True or False.")
         chosen = self._chosen(overrides)
         done = (lambda recommended: self.set(**recommended)) if apply else None
-        work = jobs.TuneWork(self._task, chosen, self._start, self.root, [f"find_{name}" for name in TUNED if name in asked], done)
+        work = TuneWork(self._task, chosen, self._start, self.root, [f"find_{name}" for name in TUNED if name in asked], done)
         called = {**({"searches": asked} if asked != TUNED else {}), **({"apply": True} if apply else {}), **overrides}
         return self._submit("tune", chosen, called, work, lambda job: Plan.from_events(job.events))
 
@@ -193,7 +193,7 @@ class Searches(BenchBase):
     ) -> Job[T]:  # fmt: skip
         """wanted: the weights that it starts from; None: the present ones."""
         chosen = self._chosen(overrides)
-        start = self._start if wanted is None else jobs.StartWeights(self._task, self._start, wanted, self.root)
-        work = jobs.AssignmentWork(FindSettingsAssignment(self._task, chosen, kind, request), start)
+        start = self._start if wanted is None else StartWeights(self._task, self._start, wanted, self.root)
+        work = AssignmentWork(FindSettingsAssignment(self._task, chosen, kind, request), start)
         needs = () if wanted is None else wanted.needs
         return self._submit(kind, chosen, {**called, **overrides}, work, lambda job: read(job.events), needs)

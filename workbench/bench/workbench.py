@@ -36,7 +36,7 @@ from workbench.events import Annotated, Called, Compared, Deleted, Message, Show
 from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_verified
 from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
-from workbench.launch import jobs, select_launcher
+from workbench.launch import select_launcher
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
 from workbench.launch.code_line import Name, line
 from workbench.launch.job import Job, metrics_of
@@ -52,6 +52,7 @@ from workbench.launch.job_folder import (
 from workbench.launch.listeners import Listener
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.launch.thread import alone
+from workbench.launch.work import AssignmentWork, FitWork
 from workbench.runs.evidence import evidence as found_by
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.folder.delete import delete
@@ -225,7 +226,7 @@ class Workbench(Searches):
         refuse_unfit(self._task, chosen)
         refuse_without_effect(self._task, chosen, {*self._waiting, *overrides})
         self._task.refuse_unused(overrides)
-        work = jobs.FitWork(
+        work = FitWork(
             self._task, chosen, self._start, origin, [] if self._sites else self._export_notes()
         )
         site = self._site.until(sys._getframe(1), self)
@@ -259,7 +260,7 @@ class Workbench(Searches):
             spec.refuse_unused(overrides, train=False)
         else:
             self._task.refuse_unused(overrides, "predict")
-        work = jobs.AssignmentWork(PredictAssignment(self._task, chosen, spec), self._start)
+        work = AssignmentWork(PredictAssignment(self._task, chosen, spec), self._start)
         positional = () if data is None else (Name("data"),)
         return self._submit("predict", chosen, overrides, work, lambda job: work.value or [], positional=positional)
 
@@ -276,7 +277,7 @@ class Workbench(Searches):
         overrides = settings_named(settings, getattr(self, kind))
         refuse_of_training(kind, overrides)
         chosen = self._chosen(overrides, "validate" if stage == "val" else "test")
-        work = jobs.AssignmentWork(EvaluateAssignment(self._task, chosen, stage), self._start)
+        work = AssignmentWork(EvaluateAssignment(self._task, chosen, stage), self._start)
         return self._submit(kind, chosen, overrides, work, metrics_of)
 
     # -- recorded runs
@@ -435,7 +436,7 @@ class Workbench(Searches):
         """
         folder = own(run, self.root)
         with self._lock:
-            needed = {id: job.id for job, ids in self._needs.items() if not job.done() for id in ids}
+            needed = self._needed()
         delete(folder, needed, force=force)
         self._listeners.notify(Called(line("delete", {"force": True} if force else {}, folder.name)))
         self._listeners.notify(Deleted(folder.name))

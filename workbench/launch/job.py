@@ -318,7 +318,7 @@ class Job(Generic[T]):
             report()
 
     def _put(self, command: Command, arguments: Mapping[str, Any] | None = None, of: str = "") -> Callable[[], object] | None:
-        """Leave a command for the job; returns a function that reports it. given: the arguments of its method. of: see `called` of __init__."""
+        """Leave a command for the job; returns a function that reports it. arguments: those of its method. of: see `called` of __init__."""
         method = commands.method_of(command)
         if not isinstance(command, Stop):
             commands.check(method, self.id, self.kind, self._over())

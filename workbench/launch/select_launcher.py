@@ -40,7 +40,9 @@ def select_launcher(settings: Settings) -> LauncherChoice:
     devices = _devices(settings, accelerator)
     strategy = settings.strategy
     if strategy == "auto":
-        strategy = "launch" if settings.num_nodes > 1 else "pool" if len(devices) > 1 else "thread"
+        strategy = "pool" if len(devices) > 1 else "thread"
+        if settings.num_nodes > 1:
+            strategy = "launch"
     if strategy == "thread" and len(devices) > 1:
         raise SettingsError(
             f"strategy='thread' trains on one device, and devices={settings.devices!r}: take strategy='pool' (or leave it at "

@@ -34,7 +34,10 @@ UNMARKED = {"track_update_ratio"}
 
 def changes(events: Sequence[Event]) -> Changes:
     """The marks of the plots: live changes, and where the run was resumed."""
-    live = {(e.step, name) for e in events if isinstance(e, Changed) for name in e.values}
+    live: set[tuple[int, str]] = set()
+    for event in events:
+        if isinstance(event, Changed):
+            live |= {(event.step, name) for name in event.values}
     out: list[tuple[int, Mapping[str, float | None] | str]] = []
     for event in events:
         if isinstance(event, Changed):

@@ -42,8 +42,11 @@ class RunRecord:
     @cached_property
     def _by_model(self) -> list[str]:
         """The columns of the history that the model logged."""
-        named = dict.fromkeys(name for e in self.outline if isinstance(e, StepsDone) for name in e.logged)
-        return [name for name in named if name in self._history]
+        names: dict[str, None] = {}
+        for event in self.outline:
+            if isinstance(event, StepsDone):
+                names |= dict.fromkeys(event.logged)
+        return [name for name in names if name in self._history]
 
     @cached_property
     def _recorded(self) -> dict[str, Any]:

@@ -74,11 +74,9 @@ def check_loss(loss: Any) -> None:
         refuse_unusable("loss", loss)
     if loss is not None and not callable(loss):
         raise TaskError(f"loss={shown(loss)} cannot be called: give a function of (output, target).")
-    known = (
-        parameters(loss.forward if isinstance(loss, nn.Module) else loss)
-        if loss is not None
-        else None
-    )
+    if loss is None:
+        return
+    known = parameters(loss.forward if isinstance(loss, nn.Module) else loss)
     needed = [
         p.name
         for p in (known or {}).values()
@@ -131,22 +129,14 @@ def explain_unknown_inputs(model: nn.Module, inputs: Any) -> str:
     takes = f"{type(model).__name__}.forward({', '.join(accepted)})"
     if isinstance(inputs, Mapping):
         unknown = [str(key) for key, _ in inputs.items() if key not in accepted]
-        near = next(
-            (
-                (key, like)
-                for key in unknown
-                for like in difflib.get_close_matches(key, accepted, 1)
-                if like not in inputs
-            ),
-            None,
-        )
-        if not unknown or near is not None:
-            return (
-                ""
-                if near is None
-                else f"{takes} takes {near[1]!r}, and the batch has {near[0]!r}: {_rename(*near)}."
-            )
-        return f"{takes} does not take {', '.join(map(repr, unknown))} of the batch: {_leave_out(unknown)}."
+        for key in unknown:
+            for near in difflib.get_close_matches(key, accepted, 1):
+                if near not in inputs:
+                    return f"{takes} takes {near!r}, and the batch has {key!r}: {_rename(key, near)}."
+        if not unknown:
+            return ""
+        unknown_keys = ", ".join(map(repr, unknown))
+        return f"{takes} does not take {unknown_keys} of the batch: {_leave_out(unknown)}."
     if not isinstance(inputs, tuple) or len(inputs) <= len(accepted):
         return ""
     return (

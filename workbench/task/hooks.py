@@ -31,11 +31,11 @@ class CheckpointEdits:
     """The states of all optimizers, if the hook changed them."""
     schedulers: list[Any] | None = None
     """The states of all schedulers, if the hook changed them."""
-    own: Mapping[str, Any] = field(default_factory=dict)
+    entries: Mapping[str, Any] = field(default_factory=dict)
     """Other entries that were added or changed."""
     gone: tuple[str, ...] = ()
     """Entries that were removed."""
-    given: dict[str, Any] | None = None
+    checkpoint: dict[str, Any] | None = None
     """The dictionary itself, for hooks that get it after the weights are loaded."""
 
     @classmethod

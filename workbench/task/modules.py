@@ -178,8 +178,8 @@ def in_training_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
 def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Context manager that restores the buffers afterwards, also after an error: a forward changes statistics, for example."""
     slots = [(module, dict(module._buffers)) for module in parts_of(modules)]
-    buffers = dict.fromkeys(buffer for _, by_name in slots for buffer in by_name.values() if buffer is not None)
-    values = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    buffers = dict.fromkeys(buffer for _, by_name in slots for buffer in by_name.values())
+    values = [(buffer, buffer.detach().clone()) for buffer in buffers if buffer is not None]
     try:
         yield
     finally:
@@ -209,8 +209,12 @@ def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 def set_by_modes(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """The weights that a change of the mode may change: the frozen ones of modules that override `train()` or `eval()`."""
-    parts = [module for module in parts_of(modules) if overrides_modes(module)]
-    return [p for module in parts for p in module._parameters.values() if p is not None and not p.requires_grad]
+    frozen: list[nn.Parameter] = []
+    for module in parts_of(modules):
+        if overrides_modes(module):
+            parameters = module._parameters.values()
+            frozen += [p for p in parameters if p is not None and not p.requires_grad]
+    return frozen
 
 
 @contextlib.contextmanager

@@ -122,7 +122,8 @@ def all_gather(data: Any, device: torch.device, *, graph: bool = False) -> Any:
 
     graph: gradients flow back to the rank that each part came from. A single process gets its data unchanged.
     """
-    return _through(data, device, (_with_graph if graph else _gathered) if rank_of_job().several else _as_it_is)
+    gather = _with_graph if graph else _gathered
+    return _through(data, device, gather if rank_of_job().several else _as_it_is)
 
 
 def all_reduce(tensor: Any, how: Any = "mean") -> Any:
@@ -131,7 +132,10 @@ def all_reduce(tensor: Any, how: Any = "mean") -> Any:
     if not isinstance(tensor, Tensor) or not where.several:
         return tensor
     mean = isinstance(how, str) and how.lower() in ("mean", "avg")
-    op = dist.ReduceOp.SUM if mean or how is None else getattr(dist.ReduceOp, how.upper()) if isinstance(how, str) else how
+    if mean or how is None:
+        op = dist.ReduceOp.SUM
+    else:
+        op = getattr(dist.ReduceOp, how.upper()) if isinstance(how, str) else how
     reduced = tensor.detach().clone()
     dist.all_reduce(reduced, op=op)
     return reduced / where.world if mean else reduced

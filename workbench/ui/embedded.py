@@ -45,7 +45,11 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
             panel.close()
         known = _OPEN.get(id(shown))
         current: Self = known if known is not None else cls(shown)
-        current._offer_to_stop([job for panel in gone if panel._shown is not shown for job in panel._unreachable()])
+        unreachable: list[Any] = []
+        for panel in gone:
+            if panel._shown is not shown:
+                unreachable += panel._unreachable()
+        current._offer_to_stop(unreachable)
         return current
 
     def _opened(self, shown: Any) -> None:

@@ -65,11 +65,9 @@ class Panel(PanelBox):
         self._in_run: dict[str, Any] = {}
         """The settings of the running fit; empty while none runs."""
         self._replayed: dict[int, BenchEvent] = {}
-        """Events drawn in `_catch_up` that may also come through the dispatcher."""
+        """The events that `_catch_up` has drawn and that may also come through the dispatcher."""
         self._on_their_way: dict[int, BenchEvent] = {}
-        """The events of `_replayed` that may still come through the dispatcher after `_CAUGHT_UP`:
-        the last of running jobs.
-        """
+        """Those of `_replayed` that may come after `_CAUGHT_UP`: the last events of running jobs."""
         self.notice = Notice()
         self.controls = SettingControls(bench.settings, self._edit, self._offer_jobs)
         self._finders = Finders(bench, self._begin)
@@ -396,10 +394,11 @@ def _said_in(run: str) -> str:
 
 
 _CAUGHT_UP = SettingsSet({})
-"""A marker that a new panel queues as an event after it has drawn the events so far.
+"""The marker that a new panel puts into its own queue after it has drawn the events so far.
 
-When the panel reads it, nearly all events that were drawn and queued have been read. It then
-forgets them.
+The queue is read in order. An event that came before the marker has then been read, and cannot come
+a second time: the panel forgets it. The last events of a running job may be queued after the
+marker; these are in `_on_their_way`.
 """
 
 

@@ -147,9 +147,12 @@ def write_script(launch_plan: LaunchPlan, folder: Path) -> Path:
 @functools.cache
 def _options() -> dict[str, bool]:
     """The options of `accelerate launch`, as its own parser has them, and whether each takes a value."""
-    actions = launch_command_parser()._actions
-    words = ((word, action.nargs != 0) for action in actions for word in action.option_strings if word.startswith("--"))
-    return {word.removeprefix("--").replace("-", "_"): takes for word, takes in words}
+    options: dict[str, bool] = {}
+    for action in launch_command_parser()._actions:
+        for word in action.option_strings:
+            if word.startswith("--"):
+                options[word.removeprefix("--").replace("-", "_")] = action.nargs != 0
+    return options
 
 
 def _check_names(launch: Mapping[str, Any]) -> None:
@@ -216,8 +219,11 @@ def _kind(launch: Mapping[str, Any], config: Mapping[str, Any]) -> str:
             "(launch={'config_file': …}), or train with the exported script, which you can adapt."
         )
     if kind == "XLA" or "ec2_instance_type" in config or config.get("mpirun_config"):
-        what = "TPUs" if kind == "XLA" else "SageMaker" if "ec2_instance_type" in config else "mpirun"
-        raise SettingsError(f"{where}: {what}: the bench does not launch jobs there.")
+        if kind == "XLA":
+            system = "TPUs"
+        else:
+            system = "SageMaker" if "ec2_instance_type" in config else "mpirun"
+        raise SettingsError(f"{where}: {system}: the bench does not launch jobs there.")
     return kind
 
 
@@ -235,9 +241,12 @@ def _machines(settings: Settings, launch: Mapping[str, Any], config: Mapping[str
     return machines
 
 
-def _processes(settings: Settings, launch: Mapping[str, Any], config: Mapping[str, Any], machines: int, gpus: int) -> int:
-    named = launch.get("num_processes")
-    asked = None if settings.devices == "auto" else settings.devices if isinstance(settings.devices, int) else len(settings.devices)
+def _processes(
+    settings: Settings, launch: Mapping[str, Any], config: Mapping[str, Any], machines: int, gpus: int
+) -> int:
+    named, asked = launch.get("num_processes"), None
+    if settings.devices != "auto":
+        asked = settings.devices if isinstance(settings.devices, int) else len(settings.devices)
     if named is not None and asked is not None and named != asked * machines:
         raise SettingsError(
             f"devices={settings.devices!r} on {machines} machine{'s' if machines > 1 else ''} and launch num_processes={named!r} contradict "

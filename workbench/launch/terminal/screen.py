@@ -282,8 +282,11 @@ class Screen:
 
     def _last_lines(self, console: Console, width: int) -> list[Text]:
         """The result of a search, and the notice, line by line."""
-        texts = (Text(printable(self._found, lines=True), style="bold"), Text(printable(self.notice, lines=True), style="cyan"))
-        return [line for text in texts if text for line in text.wrap(console, width)]
+        lines: list[Text] = []
+        for text, style in ((self._found, "bold"), (self.notice, "cyan")):
+            if text:
+                lines += Text(printable(text, lines=True), style=style).wrap(console, width)
+        return lines
 
 
 def _line(name: str, text: Text | str, width: int) -> Text:

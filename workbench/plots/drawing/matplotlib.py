@@ -205,12 +205,12 @@ def _frame(chart: Chart, ax: Axes, above: bool) -> None:
         ax.set_ylim(bottom=0)
     if chart.notes:
         text = "\n".join(line for note in chart.notes for line in textwrap.wrap(note, 110))
-        below = (0, -9 if above else -32 if chart.x.text else -20)
+        below = -32 if chart.x.text else -20
         ax.annotate(
             text,
             (0, 0),
             xycoords="axes fraction",
-            xytext=below,
+            xytext=(0, -9 if above else below),
             textcoords="offset points",
             va="top",
             fontsize=_SMALL,

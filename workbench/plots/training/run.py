@@ -148,8 +148,9 @@ class RunData:
 
     def names(self) -> list[str]:
         """What `named` can draw."""
-        over = [name for table in (self.logged, self.validation) for name in table if name not in ("step", "epoch")]
-        return [*dict.fromkeys([*(name for name in self.history if name in self.by_model), *over])]
+        names = [name for name in self.history if name in self.by_model]
+        names += [name for name in (*self.logged, *self.validation) if name not in ("step", "epoch")]
+        return [*dict.fromkeys(names)]
 
     def named(self, name: str) -> list[Chart]:
         """A logged value or a metric; by the name it was logged by also what was split into `…_step` and `…_epoch`."""

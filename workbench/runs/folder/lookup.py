@@ -23,9 +23,12 @@ def check_root(root: Path) -> None:
         raise NotADirectoryError(f"{root} is not a folder. Give the root of a bench: --root FOLDER.")
     if (root / RUNS).is_dir():
         return
-    inside, above = root / ".workbench", next((parent for parent in (root.parent, root.parent.parent) if (parent / RUNS).is_dir()), None)
-    is_runs = root.name == RUNS or (root / HEADER).exists()
-    meant = inside if (inside / RUNS).is_dir() else above if is_runs else None
+    meant, inside = None, root / ".workbench"
+    if (inside / RUNS).is_dir():
+        meant = inside
+    elif root.name == RUNS or (root / HEADER).exists():
+        above = (root.parent, root.parent.parent)
+        meant = next((parent for parent in above if (parent / RUNS).is_dir()), None)
     hint = f"Is it --root {meant}?" if meant else "Give the root of a bench: --root FOLDER."
     raise FileNotFoundError(f"{root} has no folder {RUNS}/, so no run was recorded there. {hint}")
 

@@ -111,10 +111,14 @@ class EventLog(Events):
 
     def _thin(self) -> None:
         self._stride *= 2
+        self._unrecorded = 0
         for segment in self._old:
             if isinstance(segment, list):
-                segment[:] = [thinned(event, self._stride) if isinstance(event, StepsDone) else event for event in segment]
-        self._unrecorded = sum(layer_size(event) for segment in self._old if isinstance(segment, list) for event in segment)
+                segment[:] = [
+                    thinned(event, self._stride) if isinstance(event, StepsDone) else event
+                    for event in segment
+                ]
+                self._unrecorded += sum(map(layer_size, segment))
 
     def now(self) -> Sequence[Event]:
         """The events so far: a tuple if all are in memory, else a log that no longer grows."""

@@ -40,7 +40,9 @@ def scalars(events: Iterable[Event]) -> Series:
     measured: Counter[str] = Counter()
     for event in flushes:
         measured.update(dict.fromkeys(event.columns.keys() - _BY_LAYER.keys() - out.keys(), event.rows))
-    names = dict.fromkeys(["loss", "lr", *(name for e in flushes for name in e.columns if name in measured)])
+    names = dict.fromkeys(["loss", "lr"])
+    for event in flushes:
+        names |= dict.fromkeys(name for name in event.columns if name in measured)
     for name in _that_fit(names, measured, sum(rows)):
         out[name] = np.concatenate([np.empty(0, np.float32), *(column(e, name) for e in flushes)])
     return out
@@ -86,8 +88,12 @@ def layer_history(events: Iterable[Event], rows: int, room: float = math.inf) ->
                             )  # fmt: skip
                     if len(tables[name]) == table.shape[1]:
                         tables[name][:, first:row] = table.T
-    return {f"{_BY_LAYER[name]}/{layer}": tables[name][i] for name in _BY_LAYER if name in tables
-            for i, layer in enumerate(_names(layers, len(tables[name])))}  # fmt: skip
+    columns: Series = {}
+    for name, quantity in _BY_LAYER.items():
+        if name in tables:
+            for layer, values in zip(_names(layers, len(tables[name])), tables[name], strict=True):
+                columns[f"{quantity}/{layer}"] = values
+    return columns
 
 
 def _names(layers: Sequence[str], width: int) -> Sequence[str]:
@@ -174,7 +180,9 @@ def _table(events: Iterable[Event], kind: type[Validated | Logged]) -> Series:
         "step": np.array([e.step for e in rows], dtype=np.int64),
         "epoch": np.array([e.epoch for e in rows], dtype=np.int64),
     }
-    measured = Counter(name for e in rows for name in e.metrics if name not in out)
+    measured: Counter[str] = Counter()
+    for event in rows:
+        measured.update(name for name in event.metrics if name not in out)
     values = {name: np.full(len(rows), np.nan, np.float64) for name in _that_fit(measured, measured, len(rows))}
     for at, event in enumerate(rows):
         for name in event.metrics.keys() & values.keys():

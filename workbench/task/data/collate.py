@@ -55,8 +55,8 @@ class DefaultCollate:
 
     def _refuse_masked(self, sample: Any) -> None:
         """Raise TaskError for masked arrays: torch would read masked entries as numbers."""
-        parts = sample.values() if isinstance(sample, Mapping) else sample if isinstance(sample, (tuple, list)) else (sample,)
-        for element in parts:
+        elements = sample if isinstance(sample, (tuple, list)) else (sample,)
+        for element in sample.values() if isinstance(sample, Mapping) else elements:
             if isinstance(element, np.ma.MaskedArray):
                 raise TaskError(f"{self.name}: a sample has a masked array: fill it in the data set, for example x.filled(0).")
 

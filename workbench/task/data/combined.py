@@ -48,7 +48,9 @@ class Combined:
 
     def __len__(self) -> int:
         lengths = [len(loader) for loader in self._flat]  # a TypeError where one has none
-        return sum(lengths) if self.mode == "sequential" else min(lengths) if self.mode == "min_size" else max(lengths)
+        if self.mode == "sequential":
+            return sum(lengths)
+        return min(lengths) if self.mode == "min_size" else max(lengths)
 
     def set_epoch(self, epoch: int) -> None:
         """Call set_epoch of each loader's samplers and data set, where they have it."""

@@ -231,7 +231,9 @@ class LightningHooks(DataHooks):
         accumulated batches.
         """
         output = self.outputs.pop(batch_idx, None)
-        outputs = dict(output) if isinstance(output, Mapping) else {} if output is None else {"loss": output}
+        outputs = {} if output is None else {"loss": output}
+        if isinstance(output, Mapping):
+            outputs = dict(output)
         if isinstance(outputs.get("loss"), Tensor):
             loss, batches = outputs["loss"].detach(), self._trainer.accumulate_grad_batches
             outputs["loss"] = loss if self._manual or batches == 1 else loss / batches
@@ -365,7 +367,7 @@ class LightningHooks(DataHooks):
                 self._saves(checkpoint)
             states = checkpoint.get("callbacks", {})
             self.edits = CheckpointEdits.between(before, checkpoint)
-            state |= {"module": dict(self.edits.own), "removed": list(self.edits.removed), "gone": list(self.edits.gone)}
+            state |= {"module": dict(self.edits.entries), "removed": list(self.edits.removed), "gone": list(self.edits.gone)}
         return state | ({"callbacks": states} if states else {})
 
     def _for_lightning(self) -> dict[str, Any]:
@@ -395,16 +397,16 @@ class LightningHooks(DataHooks):
         if self._loads is not None:
             self._loads(merged)
         edits = CheckpointEdits.between(before, merged)
-        return replace(edits, given=merged) if self._callbacks.has("on_load_checkpoint") else edits
+        return replace(edits, checkpoint=merged) if self._callbacks.has("on_load_checkpoint") else edits
 
     def weights_restored(self, edits: CheckpointEdits) -> CheckpointEdits:
         self._edited = None
-        if edits.given is None:
+        if edits.checkpoint is None:
             return CheckpointEdits()
-        before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(edits.given)}
-        self._callbacks.call("on_load_checkpoint", edits.given)
-        self._edited = edits.given.get("callbacks") or {}
-        return CheckpointEdits.between(before, edits.given)
+        before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(edits.checkpoint)}
+        self._callbacks.call("on_load_checkpoint", edits.checkpoint)
+        self._edited = edits.checkpoint.get("callbacks") or {}
+        return CheckpointEdits.between(before, edits.checkpoint)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)

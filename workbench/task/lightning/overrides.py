@@ -216,7 +216,10 @@ def attribute_places(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]
     """Return the places where the object stores a setting: (its `__dict__` or `hparams`, the name there)."""
     hparams = getattr(module, "hparams", None)
     places = [vars(module), *([hparams] if isinstance(hparams, Mapping) else [])]
-    return [(namespace, name) for name in names for namespace in places if name in namespace]
+    homes: list[tuple[Any, str]] = []
+    for name in names:
+        homes += [(namespace, name) for namespace in places if name in namespace]
+    return homes
 
 
 @contextlib.contextmanager

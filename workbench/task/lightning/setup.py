@@ -130,11 +130,16 @@ class Preparation:
         """Restore, after a job, which layers are frozen, except after a fit that ended: callbacks may freeze layers in their setup,
         and unfreeze them in a fit.
         """
-        module, callbacks = self._module, self.callbacks.objects
-        networks = () if not callbacks else (module,) if isinstance(module, nn.Module) else vars(module).values()
-        parts = [submodule for network in networks if isinstance(network, nn.Module) for submodule in network.modules()]
-        before = [(p, p.requires_grad) for submodule in parts for p in submodule.parameters(recurse=False)]
-        statistics = [(submodule, submodule.track_running_stats) for submodule in parts if hasattr(submodule, "track_running_stats")]
+        module, submodules = self._module, list[nn.Module]()
+        if self.callbacks.objects:
+            for network in (module,) if isinstance(module, nn.Module) else vars(module).values():
+                submodules += network.modules() if isinstance(network, nn.Module) else ()
+        before = [(p, p.requires_grad) for submodule in submodules for p in submodule.parameters(recurse=False)]
+        statistics = [
+            (submodule, submodule.track_running_stats)
+            for submodule in submodules
+            if hasattr(submodule, "track_running_stats")
+        ]
         self._fitted = False
         try:
             yield

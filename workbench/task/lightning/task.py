@@ -331,7 +331,7 @@ class LightningTask(Task):
 
     def _reads(self, rate: float, rates: tuple[float, ...]) -> bool:
         """Whether `configure_optimizers` reads the object's rate: with `rate` as the attribute, the optimizers have other rates than
-        `made`.
+        `rates`.
         """
         if self._reads_rate is None:
             with temporarily_set(attribute_places(self.module, LR_NAMES), 2 * rate or 1.0):

@@ -113,7 +113,7 @@ def _number(where: str, value: Any) -> float:
         return float(value.item() if isinstance(value, np.ndarray) else value)
     got = f"a {type(value).__name__}"
     if isinstance(value, Tensor | np.ndarray):
-        kind = "a vector" if value.ndim == 1 else "a matrix" if value.ndim == 2 else "a tensor"
+        kind = {1: "a vector", 2: "a matrix"}.get(value.ndim, "a tensor")
         got = f"{kind} of shape {tuple(value.shape)}"
     raise TaskError(
         f"{where} gave {got}, and a metric is one number: take its mean, ask for one (average='macro' in torchmetrics and "

@@ -52,12 +52,12 @@ def _joined(optimizer: Optimizer) -> list[tuple[int, Optimizer, int, dict[str, A
     optimizer, its place there, the group.
     """
     numbers = {id(group): number for number, group in enumerate(optimizer.param_groups)}
-    return [
-        (numbers[id(group)], inner, index, group)
-        for inner in _held(optimizer).values()
-        for index, group in enumerate(inner.param_groups)
-        if id(group) in numbers
-    ]
+    joined: list[tuple[int, Optimizer, int, dict[str, Any]]] = []
+    for inner in _held(optimizer).values():
+        for index, group in enumerate(inner.param_groups):
+            if id(group) in numbers:
+                joined.append((numbers[id(group)], inner, index, group))
+    return joined
 
 
 def _inner(optimizer: Optimizer) -> dict[str, Optimizer]:

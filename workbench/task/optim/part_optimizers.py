@@ -56,8 +56,7 @@ class PartOptimizers(Optimizer):
     @property
     def cycles(self) -> bool:
         """Whether OneCycleLR can cycle the momentum of all of them, or none has any: torch's changes either `betas` or `momentum`."""
-        kinds = {"betas" if "betas" in group else "momentum" if group.get("momentum") else "" for group in self.param_groups}
-        return len(kinds) == 1
+        return len({_momentum_of(group) for group in self.param_groups}) == 1
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "parts": {name: state_of(optimizer) for name, optimizer in self.parts.items()}}
@@ -96,6 +95,13 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
 
     make.__name__ = f"{{{', '.join(f'{key!r}: {factory.name}' for key, factory in factories.items())}}}"
     return make
+
+
+def _momentum_of(group: Mapping[str, Any]) -> str:
+    """The option of a parameter group in which OneCycleLR cycles the momentum; "": it has none."""
+    if "betas" in group:
+        return "betas"
+    return "momentum" if group.get("momentum") else ""
 
 
 def kind_of(optimizer: Optimizer) -> str:

@@ -172,7 +172,10 @@ class ProgressLine:
         if self._run is None:
             return [] if self._status == "queued" else [texts.NOT_BEGUN]
         live = self._status in ("running", "paused")
-        parts = [f"{self._done}/{total}" if total is not None else texts.searches_done(self._done) if self.kind == "tune" else str(self._done)]
+        if total is not None:
+            parts = [f"{self._done}/{total}"]
+        else:
+            parts = [texts.searches_done(self._done) if self.kind == "tune" else str(self._done)]
         rate = self._rate() if live else self._rate_of_all()
         if self._seconds > 0 and live and rate and total is not None:
             parts.append(f"{format.clock(self._seconds)} < {format.clock((total - self._done) / rate)}")

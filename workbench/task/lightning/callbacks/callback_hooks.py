@@ -246,8 +246,8 @@ def _attributes_of(owner: Any) -> Mapping[str, Any]:
 def _parts_of(module: Any) -> dict[int, Any]:
     """The module that is trained and all its parts, by id."""
     parts = {id(module): module}
-    networks = (module,) if isinstance(module, nn.Module) else vars(module).values() if hasattr(module, "__dict__") else ()
-    for network in networks:
+    attributes = vars(module).values() if hasattr(module, "__dict__") else ()
+    for network in (module,) if isinstance(module, nn.Module) else attributes:
         if isinstance(network, nn.Module):
             parts |= {id(member): member for member in (*network.modules(), *network.parameters(), *network.buffers())}
     return parts

@@ -221,7 +221,9 @@ class Log(Shared):
     @property
     def epoch_names(self) -> frozenset[str]:
         """The names in the record of values logged for whole epochs of training, in this epoch or an earlier one."""
-        self._of_epochs |= {name for kept in self._kept[False].values() if kept.on_epoch for name in kept.epoch_names}
+        for kept in self._kept[False].values():
+            if kept.on_epoch:
+                self._of_epochs |= {*kept.epoch_names}
         return frozenset(self._of_epochs)
 
     # -- the results

@@ -101,9 +101,13 @@ def _computed(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue
     if parts[0].how == "own":
         if logged is None or isinstance(logged.how, str):
             return None
-        columns = itertools.zip_longest(*(rank_values.values for rank_values in parts))  # in the order that one process would have
-        values = [v for row in columns for v in row if v is not None]
-        return _float(number(logged.name, logged.how(torch.tensor(values, dtype=torch.float64)))) if values else None
+        values: list[Any] = []
+        rounds = itertools.zip_longest(*(rank_values.values for rank_values in parts))
+        for of_ranks in rounds:  # in the order that one process would have
+            values += [value for value in of_ranks if value is not None]
+        if not values:
+            return None
+        return _float(number(logged.name, logged.how(torch.tensor(values, dtype=torch.float64))))
     if logged is None:
         path = parts[0].path
         if not path:

@@ -78,8 +78,11 @@ class PastCurves:
             for kind, rows in enumerate((brief.curve, brief.checks) if checked else (brief.curve,)):
                 parts.append(np.column_stack([np.full(len(rows), i), np.full(len(rows), kind), rows]))
         self.compared.show(_stack(parts, 6))
-        table = _compared(briefs, ", ".join(metrics) if checked else "") if briefs else None
-        outbox.put("compared", table and table | {"view": self.compared.view})
+        table = None
+        if briefs:
+            metric = ", ".join(metrics) if checked else ""
+            table = _compared(briefs, metric) | {"view": self.compared.view}
+        outbox.put("compared", table)
 
 
 def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:

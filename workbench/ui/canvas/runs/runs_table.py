@@ -199,7 +199,8 @@ def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annot
     several = len({brief.model for brief in briefs}) > 1
     every = differences([brief.settings for brief in briefs], [brief.changes for brief in briefs])
     differ = dict(list(every.items())[:COLUMNS])
-    metrics = list(dict.fromkeys(name for brief in briefs for name in brief.metrics if not is_loss(name)))[:METRICS]
+    measured = dict.fromkeys(name for brief in briefs for name in brief.metrics)
+    metrics = [name for name in measured if not is_loss(name)][:METRICS]
     values = {**differ, **_of_metrics(briefs, metrics)}
     columns = [*([texts.MODEL] if several else []), *values]
     rows: list[dict[str, Any]] = []

@@ -102,8 +102,11 @@ class BenchWork(abc.ABC):
         """With `preload`, read the samples of these data into memory now; returns messages."""
         if not self.settings.preload:
             return []
+        messages: list[Message | None] = []
         with self._task.running(self.settings, method):
-            messages = [preload(spec, self.settings, available_memory) for whole in data if whole is not None for spec in whole.sets]
+            for whole in data:
+                for spec in () if whole is None else whole.sets:
+                    messages.append(preload(spec, self.settings, available_memory))
         return [message for message in messages if message is not None]
 
 
