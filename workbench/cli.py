@@ -288,7 +288,9 @@ def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> No
     from workbench.runs.folder.lookup import check_not_linked, find_run
 
     check_not_linked(root)
-    paths = dict.fromkeys([find_run(root, name) for name in deleted])  # all are found before one is deleted
+    paths = dict.fromkeys(
+        [find_run(root, name) for name in deleted]
+    )  # all are found before one is deleted
     gone, errors = _delete(paths, force=force)
     if as_json:
         _print_json({"deleted": gone})
@@ -425,7 +427,10 @@ def _write(file: Path, run: Run) -> None:
 
         assert run.folder is not None  # it was opened from there
         columns = {"history": run.history, "validation": run.validation, "logged": run.logged}
-        series = {name: {key: array.tolist() for key, array in arrays.items()} for name, arrays in columns.items()}
+        series = {
+            name: {key: array.tolist() for key, array in arrays.items()}
+            for name, arrays in columns.items()
+        }
         file.write_text(_as_json({**record_data(run.folder), **series}) + "\n", encoding="utf-8")
     else:
         run.figure().save(file)

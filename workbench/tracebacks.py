@@ -98,7 +98,11 @@ def user_line(error: BaseException) -> str:
 
     An error from another process has the traceback of that process among its causes.
     """
-    frames = [match for match in _FRAME.finditer(_text(error)) if not match["file"].startswith((_OWN, "<frozen", "<string>", *INSTALLED))]
+    frames = [
+        match
+        for match in _FRAME.finditer(_text(error))
+        if not match["file"].startswith((_OWN, "<frozen", "<string>", *INSTALLED))
+    ]
     if not frames:
         return ""
     last = frames[-1]
@@ -108,8 +112,16 @@ def user_line(error: BaseException) -> str:
 
 def whole_text(error: BaseException) -> str:
     """Return the traceback as text, with the numbers of cells in place of their file names."""
-    return _FRAME.sub(lambda match: match[0].replace(f'File "{match["file"]}"', _place(match["file"], whole=True).capitalize(), 1)
-                      if _CELL.search(match["file"]) else match[0], _text(error))  # fmt: skip
+    return _FRAME.sub(
+        lambda match: (
+            match[0].replace(
+                f'File "{match["file"]}"', _place(match["file"], whole=True).capitalize(), 1
+            )
+            if _CELL.search(match["file"])
+            else match[0]
+        ),
+        _text(error),
+    )
 
 
 def _text(error: BaseException) -> str:

@@ -296,7 +296,11 @@ class EarlyStopping(BaseModel):
         """Store the mode that the name implies as None, so that rules which mean the same are equal, also those of
         older records.
         """
-        if isinstance(value, dict) and isinstance(monitor := value.get("monitor"), str) and value.get("mode") == (known_mode(monitor) or "min"):
+        if (
+            isinstance(value, dict)
+            and isinstance(monitor := value.get("monitor"), str)
+            and value.get("mode") == (known_mode(monitor) or "min")
+        ):
             return {name: value for name, value in value.items() if name != "mode"}
         return value
 
@@ -322,7 +326,10 @@ def _monitors(value: object) -> object:
         raise ValueError("should be EarlyStopping(monitor='val_loss'), several of them, or a metric's name")
     for item in monitors:
         if isinstance(item, dict) and not all(isinstance(name, str) for name in item):
-            raise ValueError("a dict should have the arguments of EarlyStopping by their names: {'monitor': 'val_loss'}")
+            raise ValueError(
+                "a dict should have the arguments of EarlyStopping by their names: {'monitor': "
+                "'val_loss'}"
+            )
     return tuple({"monitor": item} if isinstance(item, str) else item for item in monitors)
 
 
@@ -384,7 +391,10 @@ def _options(value: object) -> object:
         if not isinstance(name, str) or not re.fullmatch(r"[a-z]\w*", name):
             raise ValueError(f"has {name!r}, which is not the name of an option: give it as in `accelerate launch`, without dashes")
         if not isinstance(_plain(option), str | bool | int | float):
-            raise ValueError(f"has {name}={option!r}; an option takes a word or a number, or True if it has no value")
+            raise ValueError(
+                f"has {name}={option!r}; an option takes a word or a number, or True if it has no "
+                "value"
+            )
     return {name: _plain(option) for name, option in value.items()}
 
 

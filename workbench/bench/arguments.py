@@ -35,7 +35,9 @@ _OF_MODELS = ("batch_size", "precision", "compile")
 _TAKE_CALLBACKS = ("Workbench", "set", "fit")
 
 
-def settings_named(keywords: Mapping[str, Any], called: Callable[..., Any], name: str = "") -> dict[str, Any]:
+def settings_named(
+    keywords: Mapping[str, Any], called: Callable[..., Any], name: str = ""
+) -> dict[str, Any]:
     """Return the settings among the keyword arguments of a method; for any other name, `SettingsError` suggests the right one.
 
     Callbacks of Lightning's become settings, and the caller's line gets a warning that says which.
@@ -52,7 +54,11 @@ def settings_named(keywords: Mapping[str, Any], called: Callable[..., Any], name
             name = type(hooked[0]).__name__
             raise SettingsError(f"callbacks=: {name} works by its hooks, which all jobs of a bench call: give it to the bench, wb.Workbench(…, callbacks=[…]).")
         keywords = _with_callbacks(keywords)
-    parameters = [parameter for parameter, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    parameters = [
+        parameter
+        for parameter, p in inspect.signature(called).parameters.items()
+        if p.kind is not p.VAR_KEYWORD
+    ]
     return Settings.named(keywords, method, parameters)
 
 
@@ -61,7 +67,10 @@ def _with_callbacks(keywords: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in keywords.items() if name != "callbacks"}
     if twice := rest.keys() & settings.keys():
         name = min(twice)
-        raise SettingsError(f"{name}={shown(rest[name])} is given, and callbacks= sets {name}={shown(settings[name])}: leave one out.")
+        raise SettingsError(
+            f"{name}={shown(rest[name])} is given, and callbacks= sets "
+            f"{name}={shown(settings[name])}: leave one out."
+        )
     if note:
         warnings.warn(note, stacklevel=4)
     return {**rest, **settings}
@@ -72,10 +81,15 @@ def refuse_unnamed(model: Any, unnamed: Sequence[Any]) -> None:
     if not unnamed:
         return
     arguments = (model, *unnamed)
-    data = "train=datamodule" if any(hasattr(argument, "train_dataloader") for argument in arguments) else "train=…, val=…"
+    data = (
+        "train=datamodule"
+        if any(hasattr(argument, "train_dataloader") for argument in arguments)
+        else "train=…, val=…"
+    )
     loss = "" if any(hasattr(argument, "training_step") for argument in arguments) else ", loss=…"
     raise TaskError(
-        f"wb.Workbench({', '.join(type(argument).__name__ for argument in arguments)}): the model comes first, and all other arguments are given by name: "
+        f"wb.Workbench({', '.join(type(argument).__name__ for argument in arguments)}): the model "
+        "comes first, and all other arguments are given by name: "
         f"wb.Workbench(model, {data}{loss})."
     )
 
@@ -105,11 +119,18 @@ def callback_note(task: Task, given: Mapping[str, Any], typed: Mapping[str, Any]
     if task.preparation is None or not task.preparation.callback_note:
         return ""
     from_callbacks = task.preparation.callback_settings
-    overridden = sorted(name for name in from_callbacks.keys() & given.keys() if given[name] != from_callbacks[name])
+    overridden = sorted(
+        name for name in from_callbacks.keys() & given.keys() if given[name] != from_callbacks[name]
+    )
     clash = next((name for name in overridden if name not in typed), None)
     if clash is not None:
-        raise SettingsError(f"callbacks= sets {clash}={shown(given[clash])}, and the module's configure_callbacks sets {clash}={shown(from_callbacks[clash])}: leave one out.")
-    return task.preparation.callback_note + (f" Given instead: {', '.join(overridden)}." if overridden else "")
+        raise SettingsError(
+            f"callbacks= sets {clash}={shown(given[clash])}, and the module's configure_callbacks "
+            f"sets {clash}={shown(from_callbacks[clash])}: leave one out."
+        )
+    return task.preparation.callback_note + (
+        f" Given instead: {', '.join(overridden)}." if overridden else ""
+    )
 
 
 def refuse_unfit(task: Task, settings: Settings) -> None:

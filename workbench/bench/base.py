@@ -114,7 +114,9 @@ class BenchBase:
             self._task.refuse_unused(replaced)
             select_launcher.warm(settings)
             self._settings = settings
-            self._waiting = {*given_without_effect(self._task, settings, {*self._waiting, *replaced})}
+            self._waiting = {
+                *given_without_effect(self._task, settings, {*self._waiting, *replaced})
+            }
             self._sets.append(replaced)
         self._listeners.notify(Called(line("set", replaced)))
         self._listeners.notify(SettingsSet(self._settings.model_dump()))
@@ -147,7 +149,7 @@ class BenchBase:
         return tuple(Earlier(job.id, names_by_job[job]) for job in sorted(names_by_job))
 
     def _needed(self) -> dict[str, str]:
-        """The runs that jobs still need, each with the id of such a job. The caller holds the lock."""
+        """The runs that jobs still need, each with the id of a job. The caller holds the lock."""
         needed: dict[str, str] = {}
         for job, runs in self._needs.items():
             if not job.done():
@@ -182,9 +184,18 @@ class BenchBase:
         with self._lock:
             needed = {*needs, *self._needed()}
         data = "" if self._task.train is None else self._task.train.label
-        job_folder = new_job_folder(self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats)
+        job_folder = new_job_folder(
+            self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats
+        )
         work.bind(job_folder, self._trackers)
-        job: Job[T] = Job(job_folder.id, kind, job_folder.folder, work, _in_the_callers_thread(finish), self._called)
+        job: Job[T] = Job(
+            job_folder.id,
+            kind,
+            job_folder.folder,
+            work,
+            _in_the_callers_thread(finish),
+            self._called,
+        )
         for past in self.jobs:
             past._forget_frames()
         objects = own_objects(self._task)

@@ -62,7 +62,10 @@ class Searches(BenchBase):
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, group, race, race_updates)
         chosen, wanted = self._chosen(overrides), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
-        work = AssignmentWork(FindLRAssignment(self._task, chosen, request), StartWeights(self._task, self._start, wanted, self.root))
+        work = AssignmentWork(
+            FindLRAssignment(self._task, chosen, request),
+            StartWeights(self._task, self._start, wanted, self.root),
+        )
         called = {**differing(request, LRRequest()), **wanted.keywords, **overrides}
         return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), wanted.needs)
 
@@ -106,7 +109,11 @@ class Searches(BenchBase):
             raise SettingsError(f"longest={shown(longest)}: give a function of one sample that returns its length.")
         chosen = self._chosen(overrides) if method == "fit" else self._settings.replace(**overrides)
         work = FindBatchSizeWork(self._task, chosen, request, longest)
-        called = {**differing(request, BatchSizeRequest()), **({} if longest is None else {"longest": Name("longest")}), **overrides}
+        called = {
+            **differing(request, BatchSizeRequest()),
+            **({} if longest is None else {"longest": Name("longest")}),
+            **overrides,
+        }
         return self._submit(
             "find_batch_size", chosen, called, work, lambda job: BatchSizes.from_events(job.events)
         )
@@ -122,7 +129,13 @@ class Searches(BenchBase):
         """
         overrides = settings_named(settings, self.find_num_workers)
         request = WorkersRequest(max_val, seconds_per_trial)
-        return self._find_settings("find_num_workers", request, differing(request, WorkersRequest()), overrides, SpeedSearch.from_events)
+        return self._find_settings(
+            "find_num_workers",
+            request,
+            differing(request, WorkersRequest()),
+            overrides,
+            SpeedSearch.from_events,
+        )
 
     @lists_keywords(SettingsKwargs)
     def find_precision(
@@ -136,7 +149,13 @@ class Searches(BenchBase):
         """
         overrides = settings_named(settings, self.find_precision)
         request = PrecisionRequest(try_compile, updates, tolerance)
-        return self._find_settings("find_precision", request, differing(request, PrecisionRequest()), overrides, SpeedSearch.from_events)
+        return self._find_settings(
+            "find_precision",
+            request,
+            differing(request, PrecisionRequest()),
+            overrides,
+            SpeedSearch.from_events,
+        )
 
     @lists_keywords(SettingsKwargs)
     def find_clip_val(self, *, updates: int = 200, **settings: Unpack[SettingsKwargs]) -> Job[ClipSearch]:
@@ -148,7 +167,13 @@ class Searches(BenchBase):
         """
         overrides = settings_named(settings, self.find_clip_val)
         request = ClipRequest(updates)
-        return self._find_settings("find_clip_val", request, differing(request, ClipRequest()), overrides, ClipSearch.from_events)
+        return self._find_settings(
+            "find_clip_val",
+            request,
+            differing(request, ClipRequest()),
+            overrides,
+            ClipSearch.from_events,
+        )
 
     @lists_keywords(SettingsKwargs)
     def find_weight_decay(self, *, updates: int = 800, start: str | Path = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[WeightDecaySearch]:
@@ -164,7 +189,9 @@ class Searches(BenchBase):
         request, wanted = WeightDecayRequest(updates), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
         called = {**differing(request, WeightDecayRequest()), **wanted.keywords}
-        return self._find_settings("find_weight_decay", request, called, overrides, WeightDecaySearch.from_events, wanted)
+        return self._find_settings(
+            "find_weight_decay", request, called, overrides, WeightDecaySearch.from_events, wanted
+        )
 
     @lists_keywords(SettingsKwargs)
     def tune(
@@ -183,17 +210,39 @@ class Searches(BenchBase):
             raise SettingsError(f"apply={shown(apply)}: give True or False.")
         chosen = self._chosen(overrides)
         done = (lambda recommended: self.set(**recommended)) if apply else None
-        work = TuneWork(self._task, chosen, self._start, self.root, [f"find_{name}" for name in TUNED if name in asked], done)
-        called = {**({"searches": asked} if asked != TUNED else {}), **({"apply": True} if apply else {}), **overrides}
+        work = TuneWork(
+            self._task,
+            chosen,
+            self._start,
+            self.root,
+            [f"find_{name}" for name in TUNED if name in asked],
+            done,
+        )
+        called = {
+            **({"searches": asked} if asked != TUNED else {}),
+            **({"apply": True} if apply else {}),
+            **overrides,
+        }
         return self._submit("tune", chosen, called, work, lambda job: Plan.from_events(job.events))
 
     def _find_settings(
-        self, kind: str, request: SettingsRequest, called: Mapping[str, Any], overrides: dict[str, Any], read: Callable[[Sequence[Event]], T],
+        self,
+        kind: str,
+        request: SettingsRequest,
+        called: Mapping[str, Any],
+        overrides: dict[str, Any],
+        read: Callable[[Sequence[Event]], T],
         wanted: StartSpec | None = None,
-    ) -> Job[T]:  # fmt: skip
+    ) -> Job[T]:
         """wanted: the weights that it starts from; None: the present ones."""
         chosen = self._chosen(overrides)
-        start = self._start if wanted is None else StartWeights(self._task, self._start, wanted, self.root)
+        start = (
+            self._start
+            if wanted is None
+            else StartWeights(self._task, self._start, wanted, self.root)
+        )
         work = AssignmentWork(FindSettingsAssignment(self._task, chosen, kind, request), start)
         needs = () if wanted is None else wanted.needs
-        return self._submit(kind, chosen, {**called, **overrides}, work, lambda job: read(job.events), needs)
+        return self._submit(
+            kind, chosen, {**called, **overrides}, work, lambda job: read(job.events), needs
+        )

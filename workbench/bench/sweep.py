@@ -88,7 +88,9 @@ def sweep(
         tag = study.study_name if len(study.study_name) <= TAG else tag  # Optuna's own names are longer
 
     def objective(trial: Trial) -> float:
-        chosen = {key: _suggested(trial, key, distribution) for key, distribution in distributions.items()}
+        chosen = {
+            key: _suggested(trial, key, distribution) for key, distribution in distributions.items()
+        }
         run = _fit(bench, trial, monitor, {**overrides, **chosen}, tag)
         if run.status == "stopped":
             raise optuna.TrialPruned(f"run {run.id} was stopped after {run.step} updates")
@@ -153,7 +155,11 @@ def _refuse_unfit(study: Study, monitor: str, mode: Mode | None, **arguments: An
 def _new_name(runs: Sequence[Run]) -> str:
     """"sweep-1" or the first number that no run has as a tag."""
     tags = {tag for run in runs for tag in run.tags}
-    return next(name for name in (f"sweep-{number}" for number in range(1, len(tags) + 2)) if name not in tags)
+    return next(
+        name
+        for name in (f"sweep-{number}" for number in range(1, len(tags) + 2))
+        if name not in tags
+    )
 
 
 def _distribution(base: Settings, name: str, value: Any) -> BaseDistribution:

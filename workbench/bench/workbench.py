@@ -230,7 +230,9 @@ class Workbench(Searches):
             self._task, chosen, self._start, origin, [] if self._sites else self._export_notes()
         )
         site = self._site.until(sys._getframe(1), self)
-        job = self._submit("fit", chosen, {**wanted.keywords, **overrides}, work, self._run_of, origin.needs)
+        job = self._submit(
+            "fit", chosen, {**wanted.keywords, **overrides}, work, self._run_of, origin.needs
+        )
         self._sites[job.id] = replace(site, before=self._jobs_before.pop(job))
         return job
 
@@ -262,7 +264,9 @@ class Workbench(Searches):
             self._task.refuse_unused(overrides, "predict")
         work = AssignmentWork(PredictAssignment(self._task, chosen, spec), self._start)
         positional = () if data is None else (Name("data"),)
-        return self._submit("predict", chosen, overrides, work, lambda job: work.value or [], positional=positional)
+        return self._submit(
+            "predict", chosen, overrides, work, lambda job: work.value or [], positional=positional
+        )
 
     def _export_notes(self) -> list[Message]:
         """The message, before the first fit, that the scripts of its runs are not stand-alone."""
@@ -349,7 +353,13 @@ class Workbench(Searches):
 
         self._check_idle("export")
         chosen = run_to_export(run, self.root, self.jobs)
-        arguments = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
+        arguments = {
+            "run": None if run is None else chosen.id,
+            "evidence": evidence,
+            "format": format,
+            "data": data,
+            "base": base,
+        }
         said: dict[str, Any] = {name: value for name, value in arguments.items() if value}
         if not verify:
             said["verify"] = False
@@ -412,7 +422,9 @@ class Workbench(Searches):
         check_no_list(runs[0], "bench")
         check_count(len(runs))
         comparison = compare(*(brief_of(run, self.root) for run in runs))
-        if len(comparison.runs) <= MOST and all(is_own(run.path, self.root) for run in comparison.runs):
+        if len(comparison.runs) <= MOST and all(
+            is_own(run.path, self.root) for run in comparison.runs
+        ):
             ids = tuple(run.id for run in comparison.runs)
             self._listeners.notify(Called(line("compare", {}, *ids)))
             self._listeners.notify(Compared(ids))
@@ -453,7 +465,15 @@ class Workbench(Searches):
         folder = own(run, self.root)
         changes = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
         annotate(folder, **changes)  # type: ignore[arg-type]  # it checks what it is given
-        self._listeners.notify(Called(line("annotate", {key: value for key, value in changes.items() if value is not None}, folder.name)))
+        self._listeners.notify(
+            Called(
+                line(
+                    "annotate",
+                    {key: value for key, value in changes.items() if value is not None},
+                    folder.name,
+                )
+            )
+        )
         self._listeners.notify(Annotated(folder.name))
 
     def close(self) -> None:

@@ -64,7 +64,9 @@ def _reader(hint: Any) -> _Read:
         return lambda value: tuple(map(read, _list(value)))
     if origin is tuple:
         parts = [_reader(argument) for argument in inner]
-        return lambda value: tuple(read(item) for read, item in zip(parts, _list(value), strict=True))
+        return lambda value: tuple(
+            read(item) for read, item in zip(parts, _list(value), strict=True)
+        )
     names = [f.name for f in fields(hint)]  # of a class: its fields in order
     return lambda value: dataclass_from(hint, dict(zip(names, _list(value), strict=True)))
 

@@ -66,7 +66,10 @@ def _check_long(line: bytes) -> None:
     position, escapes = line.find(b"\\"), 0
     while position >= 0:  # in a long text, one sign would make all others four bytes wide
         escapes += 1
-        first, last = line.rfind(b'"', max(0, position - _NAME), position), line.find(b'"', position + 2, position + _NAME)
+        first, last = (
+            line.rfind(b'"', max(0, position - _NAME), position),
+            line.find(b'"', position + 2, position + _NAME),
+        )
         if first < 0 or last < 0 or escapes > _ESCAPES:
             raise ValueError("escapes in a long text")
         position = line.find(b"\\", position + 2)

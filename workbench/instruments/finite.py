@@ -30,7 +30,9 @@ def headline(step: int, loss: float, began: str | None = None, gradient: str | N
     problem = "a gradient is not finite" if _finite(loss) else f"loss not finite ({loss})"
     if began is not None and began.startswith("first in "):
         return f"{problem} at update {step}, {began}"
-    return f"{problem} at update {step}" + (f", first in {gradient!r}" if gradient is not None else "")
+    return f"{problem} at update {step}" + (
+        f", first in {gradient!r}" if gradient is not None else ""
+    )
 
 
 def origin_sentence(began: str | None) -> str:
@@ -76,5 +78,11 @@ def _bad(batches: Sequence[Any]) -> list[tuple[str, int, int]]:
             if tensor.is_floating_point():
                 count = int((~torch.isfinite(tensor)).sum())
                 if count:
-                    bad.append((f"{where}batch[{path}]" if path else f"{where}batch", count, tensor.numel()))
+                    bad.append(
+                        (
+                            f"{where}batch[{path}]" if path else f"{where}batch",
+                            count,
+                            tensor.numel(),
+                        )
+                    )
     return bad

@@ -68,7 +68,11 @@ def rows(names: Sequence[str], first: int = 0, end: int | None = None, most: int
         chosen = deeper
     closed: set[tuple[int, int]] = set()
     while True:
-        large = [r for r in chosen if r.layers > _LARGE * (end - first) and not r.shared and (r.first, r.end) not in closed]
+        large = [
+            r
+            for r in chosen
+            if r.layers > _LARGE * (end - first) and not r.shared and (r.first, r.end) not in closed
+        ]
         if not large:
             return chosen
         row = max(large, key=lambda r: r.layers)

@@ -80,13 +80,20 @@ class _Watch(TorchFunctionMode):
         inputs = _floats([args, kwargs])
         bad = [t for t in inputs if not _finite(t)]
         result = func(*args, **kwargs)
-        written = inputs[:1] if not any(t is inputs[0] for t in bad) else []  # an operation in place returns no new tensor
+        written = (
+            inputs[:1] if not any(t is inputs[0] for t in bad) else []
+        )  # an operation in place returns no new tensor
         bad_results = [t for t in [*_floats([result]), *written] if not _finite(t)]
-        if bad_results and (origin := self._origin(func, bad, bad_results, [args, kwargs])) is not None:
+        if (
+            bad_results
+            and (origin := self._origin(func, bad, bad_results, [args, kwargs])) is not None
+        ):
             self._note(bad_results, origin)
         return result
 
-    def _origin(self, func: Any, bad: list[Tensor], bad_results: list[Tensor], arguments: Any) -> str | None:
+    def _origin(
+        self, func: Any, bad: list[Tensor], bad_results: list[Tensor], arguments: Any
+    ) -> str | None:
         known = next((self._origins[id(t)][1] for t in bad if id(t) in self._origins), None)
         if known is not None:
             return known
@@ -131,7 +138,9 @@ class _Watch(TorchFunctionMode):
                 inputs = _floats([args, kwargs])
                 self.claim(inputs)
                 parameters = module.parameters(recurse=False)
-                self._running.append(_Place(path, module, all(map(_finite, [*inputs, *parameters]))))
+                self._running.append(
+                    _Place(path, module, all(map(_finite, [*inputs, *parameters])))
+                )
 
         return enter
 
@@ -141,7 +150,9 @@ class _Watch(TorchFunctionMode):
             self.claim(outputs)
             finished = self._running.pop()
             bad = [t for t in outputs if not _finite(t)]
-            if finished.clean and any(id(t) not in self._origins for t in bad):  # made by code that no operation shows
+            if finished.clean and any(
+                id(t) not in self._origins for t in bad
+            ):  # made by code that no operation shows
                 self._note(bad, f"first in {finished.words}, whose inputs and weights are finite")
 
     def claim(self, tensors: list[Tensor]) -> None:
@@ -197,7 +208,10 @@ def _node_words(node: Node, bad_results: list[Tensor], module_call: _Place | Non
     kind = "NaN" if any(map(_has_nan, bad_results)) else "infinite"
     line = _user_line(_stack_of(node))
     where = f", in {module_call.words}" if module_call else ""
-    return f"the gradient became {kind} in {node.name().rpartition('::')[2].rstrip('0123456789')}{line}{where}"
+    return (
+        f"the gradient became {kind} in "
+        f"{node.name().rpartition('::')[2].rstrip('0123456789')}{line}{where}"
+    )
 
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)\n(?:    (.*))?')
@@ -208,7 +222,9 @@ def _stack_of(node: Node) -> list[traceback.FrameSummary]:
     metadata = cast("dict[str, Any]", node.metadata)
     matches = [_FRAME.match(entry) for entry in metadata.get("traceback_", ())]
     return [
-        traceback.FrameSummary(m[1], int(m[2]), m[3], lookup_line=False, line=m[4] or "") for m in matches if m is not None
+        traceback.FrameSummary(m[1], int(m[2]), m[3], lookup_line=False, line=m[4] or "")
+        for m in matches
+        if m is not None
     ]
 
 

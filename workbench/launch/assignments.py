@@ -90,7 +90,11 @@ class Assignment(abc.ABC):
         attributes = {name.lstrip("_"): attribute for name, attribute in vars(self.task).items()}
         for name, attribute in attributes.items():
             if isinstance(attribute, DataSpec) and not attribute.made_by_object:
-                attributes[name] = {spec.key: spec.parts for spec in attribute.sets} if attribute.several else attribute.parts
+                attributes[name] = (
+                    {spec.key: spec.parts for spec in attribute.sets}
+                    if attribute.several
+                    else attribute.parts
+                )
         return {**attributes, "the job": self}
 
     def _started(
@@ -214,7 +218,9 @@ class EvaluateAssignment(Assignment):
         with _evaluating(self.task, self.settings, self.phase) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
-            sets = ((dataset, _batches(session, dataset, self._stage, inbox)) for dataset in spec.sets)
+            sets = (
+                (dataset, _batches(session, dataset, self._stage, inbox)) for dataset in spec.sets
+            )
             metrics = validate(session, sets, self._stage, cut=lambda: inbox.has(Stop))
             if inbox.has(Stop):
                 return Done("stopped")
@@ -266,7 +272,11 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
 
 def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:
     """The outputs of the ranks, in the order of the batches."""
-    numbered = [(round, rank, output) for rank, rank_outputs in enumerate(parts) for round, output in rank_outputs]
+    numbered = [
+        (round, rank, output)
+        for rank, rank_outputs in enumerate(parts)
+        for round, output in rank_outputs
+    ]
     return [output for *_, output in sorted(numbered, key=lambda entry: entry[:2])]
 
 

@@ -36,7 +36,10 @@ class FirstEvents:
 
     def take(self) -> FirstMessages:
         """The messages, once, for another process to emit."""
-        messages, self._messages = self._messages, FirstMessages()  # its past need not stay in memory
+        messages, self._messages = (
+            self._messages,
+            FirstMessages(),
+        )  # its past need not stay in memory
         return messages
 
     def __call__(self, event: Event, /) -> None:

@@ -55,8 +55,13 @@ class _Listening:
     def take(self) -> list[Command | str]:
         """The commands since the last call; for other files, why they are not commands."""
         commands = list(control.take(self._path))
-        known, self._left_out = self._left_out, {command for command in commands if isinstance(command, str)}
-        return [command for command in commands if not isinstance(command, str) or command not in known]
+        known, self._left_out = (
+            self._left_out,
+            {command for command in commands if isinstance(command, str)},
+        )
+        return [
+            command for command in commands if not isinstance(command, str) or command not in known
+        ]
 
     def _report(self, report: Callable[[], object]) -> None:
         with self._lock:

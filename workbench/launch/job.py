@@ -317,12 +317,21 @@ class Job(Generic[T]):
         if report is not None:
             report()
 
-    def _put(self, command: Command, arguments: Mapping[str, Any] | None = None, of: str = "") -> Callable[[], object] | None:
-        """Leave a command for the job; returns a function that reports it. arguments: those of its method. of: see `called` of __init__."""
+    def _put(
+        self, command: Command, arguments: Mapping[str, Any] | None = None, of: str = ""
+    ) -> Callable[[], object] | None:
+        """Leave a command for the job; returns a function that reports it.
+
+        arguments: those of its method. of: see `called` of __init__.
+        """
         method = commands.method_of(command)
         if not isinstance(command, Stop):
             commands.check(method, self.id, self.kind, self._over())
-        report = self._called(self, method, arguments or {}, of) if self._called is not None and not self.done() else None
+        report = (
+            self._called(self, method, arguments or {}, of)
+            if self._called is not None and not self.done()
+            else None
+        )
         self._stopping |= isinstance(command, Stop)
         self._inbox.put(command)
         return report
@@ -408,9 +417,18 @@ class Job(Generic[T]):
         for command in came:
             if isinstance(command, str):
                 self._refuse(command)
-        late = [command for command in (*self._inbox.waiting(), *came) if not isinstance(command, str | Stop)]  # a Stop is carried out: the job has ended
+        late = [
+            command
+            for command in (*self._inbox.waiting(), *came)
+            if not isinstance(command, str | Stop)
+        ]  # a Stop is carried out: the job has ended
         if late:
-            calls = [code_line.line(commands.method_of(command), commands.arguments_of(command), of="job") for command in late]
+            calls = [
+                code_line.line(
+                    commands.method_of(command), commands.arguments_of(command), of="job"
+                )
+                for command in late
+            ]
             more = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
             self._refuse(f"{self.kind} {self.id} ended before it did what was asked: {', '.join(calls[:_NAMED])}{more}.")
         with self._refusing:

@@ -162,7 +162,10 @@ def instead_of_run(path: str | Path) -> str:
     expanded = Path(path).expanduser()
     name = repr(str(expanded))
     try:
-        is_file, is_model = expanded.is_file(), str(path) != "" and (expanded / "config.json").is_file()
+        is_file, is_model = (
+            expanded.is_file(),
+            str(path) != "" and (expanded / "config.json").is_file(),
+        )
     except OSError:  # it is no path
         return ""
     if is_model:
@@ -171,10 +174,17 @@ def instead_of_run(path: str | Path) -> str:
             "own class, and a new bench with that model"
         )
     if expanded.parent.name == RUNS and expanded.is_dir():
-        return f"the folder of a run: give its id, {expanded.name!r}, to a bench whose root is {str(expanded.parent.parent)!r}"
+        return (
+            f"the folder of a run: give its id, {expanded.name!r}, to a bench whose root is "
+            f"{str(expanded.parent.parent)!r}"
+        )
     if not is_file:
         return ""
-    read = f"safetensors.torch.load_file({name})" if expanded.suffix == ".safetensors" else f"torch.load({name}, weights_only=True)"
+    read = (
+        f"safetensors.torch.load_file({name})"
+        if expanded.suffix == ".safetensors"
+        else f"torch.load({name}, weights_only=True)"
+    )
     return (
         f"a file. If it holds a state dict: bench.model.load_state_dict({read}), then bench.fit(), which starts from the weights that the model "
         "has. A checkpoint of Lightning's Trainer has a name that ends with .ckpt"

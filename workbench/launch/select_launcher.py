@@ -76,7 +76,11 @@ def check(settings: Settings) -> None:
             f"launch={settings.launch!r} with strategy={settings.strategy!r}: these are options of `accelerate launch`, and the job "
             "would run without it: take strategy='launch', or launch=None."
         )
-    several = (command.plan(settings, choice.accelerator).processes if choice.strategy == "launch" else len(choice.devices)) > 1
+    several = (
+        command.plan(settings, choice.accelerator).processes
+        if choice.strategy == "launch"
+        else len(choice.devices)
+    ) > 1
     if several and choice.accelerator == "tpu":
         raise SettingsError("accelerator='tpu': the bench trains in one process there; take num_nodes=1, and launch= without num_processes.")
     if several and xla.installed():
@@ -99,7 +103,9 @@ def run(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
     if choice.strategy == "thread":
         return assignment(emit, inbox)
     if choice.strategy == "launch":
-        return attached_job.run(assignment, emit, inbox, command.plan(assignment.settings, choice.accelerator))
+        return attached_job.run(
+            assignment, emit, inbox, command.plan(assignment.settings, choice.accelerator)
+        )
     return pool.run(assignment, choice.accelerator, choice.devices, emit, inbox)
 
 
@@ -125,11 +131,15 @@ def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
             raise SettingsError(f"devices={list(wanted)}: numbers name GPUs, and this is the {accelerator}: give how many, devices=2.")
         missing = [number for number in wanted if number >= device_count]
         if missing:
-            raise SettingsError(f"devices={list(wanted)}: there is no GPU {missing[0]}; torch sees {device_count}, counted from 0.")
+            raise SettingsError(
+                f"devices={list(wanted)}: there is no GPU {missing[0]}; torch sees {device_count}, "
+                "counted from 0."
+            )
         return wanted
     if accelerator == "cuda" and wanted > device_count:
         raise SettingsError(
-            f"devices={wanted}: torch sees {device_count} GPU{'s' if device_count != 1 else ''} here; take devices={device_count} or 'auto', or "
+            f"devices={wanted}: torch sees {device_count} GPU{'s' if device_count != 1 else ''} "
+            f"here; take devices={device_count} or 'auto', or "
             "accelerator='cpu'."
         )
     if accelerator in ("mps", "xpu") and wanted > 1:

@@ -354,7 +354,10 @@ class FindBatchSizeWork(BenchWork):
         self._early: list[Message] = []
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        choice, ranks = select_launcher.select_launcher(self.settings), select_launcher.ranks(self.settings)
+        choice, ranks = (
+            select_launcher.select_launcher(self.settings),
+            select_launcher.ranks(self.settings),
+        )
         batch_size_finder.cap_of(self._task, self._request.method, ranks)
         in_order = longest_first(self._task, self._request.method, self._longest)
         if in_order is not self._task:
@@ -382,5 +385,7 @@ class FindBatchSizeWork(BenchWork):
         FirstEvents(emit, FirstMessages([*self._place.messages, *self._early]))(started)
 
     def _search(self, emit: JobSink, inbox: Mailbox, trial: Trials, ranks: int = 1) -> Status:
-        sizes = batch_size_finder.run(self._task, self.settings, self._request, emit, inbox, trial, ranks)
+        sizes = batch_size_finder.run(
+            self._task, self.settings, self._request, emit, inbox, trial, ranks
+        )
         return "stopped" if sizes.ended == "stopped" else "finished"

@@ -88,13 +88,18 @@ def find(run: Path, which: str | int) -> Checkpoint:
         return checkpoints[-1]
     if which == "best" and (ranked := _ranked(checkpoints)):
         return ranked[0]
-    named = [checkpoint for checkpoint in checkpoints if which in (checkpoint.step, checkpoint.name)]
+    named = [
+        checkpoint for checkpoint in checkpoints if which in (checkpoint.step, checkpoint.name)
+    ]
     if named:
         return named[-1]
     missing = f"no checkpoint {which!r}"
     if which == "best":
         missing = "no best checkpoint: none with a value of a monitor"
-    has = ", ".join(f"{checkpoint.name} (update {checkpoint.step})" for checkpoint in checkpoints) or "none"
+    has = (
+        ", ".join(f"{checkpoint.name} (update {checkpoint.step})" for checkpoint in checkpoints)
+        or "none"
+    )
     remedy = "" if checkpoints else " A fit with checkpoint_every=500 writes one every 500 updates."
     raise FileNotFoundError(f"run {run.name!r} has {missing}; it has: {has}.{remedy}")
 
@@ -126,9 +131,13 @@ def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
     return [value for _, value in _moments(ranked_by(monitor, there)) if value is not None]
 
 
-def ranked_by(monitor: str, checkpoints: Iterable[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
+def ranked_by(
+    monitor: str, checkpoints: Iterable[Checkpoint], mode: Mode | None = None
+) -> list[Checkpoint]:
     """List the checkpoints that have a value of this monitor, the best first."""
-    return _ranked([checkpoint for checkpoint in checkpoints if checkpoint.monitor == monitor], mode)
+    return _ranked(
+        [checkpoint for checkpoint in checkpoints if checkpoint.monitor == monitor], mode
+    )
 
 
 def _ranked(checkpoints: Sequence[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
@@ -138,7 +147,14 @@ def _ranked(checkpoints: Sequence[Checkpoint], mode: Mode | None = None) -> list
         return []
     sign = -1.0 if (mode or known[-1].mode) == "max" else 1.0
     same = [checkpoint for checkpoint in known if checkpoint.monitor == known[-1].monitor]
-    return sorted(same, key=lambda checkpoint: (sign * (checkpoint.value or 0.0), checkpoint.step, not checkpoint.end))
+    return sorted(
+        same,
+        key=lambda checkpoint: (
+            sign * (checkpoint.value or 0.0),
+            checkpoint.step,
+            not checkpoint.end,
+        ),
+    )
 
 
 def _moments(ranked: Iterable[Checkpoint]) -> list[tuple[int, float | None]]:

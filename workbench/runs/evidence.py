@@ -35,7 +35,9 @@ def evidence(run: Run, root: Path) -> list[str]:
             with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
                 for name, value, why in _recommended(Run.from_summary(summary)):
                     if is_near(settings.get(name), value):
-                        sentences[name] = f"{name}={setting_text.recorded(name, value)} ({summary.id}): {why}"
+                        sentences[name] = (
+                            f"{name}={setting_text.recorded(name, value)} ({summary.id}): {why}"
+                        )
     return [text[:_LONGEST] for text in sentences.values()]
 
 

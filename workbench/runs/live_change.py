@@ -24,7 +24,8 @@ def live_change(settings: Settings, values: Mapping[str, Any]) -> Change:
     plan = next((name for name in changes if isinstance(getattr(checked, name), dict)), None)
     if plan is not None:
         raise SettingsError(
-            f"{plan}={changes[plan]!r}: while a run trains it can only change to one number, which applies from the next update on: "
+            f"{plan}={changes[plan]!r}: while a run trains it can only change to one number, which "
+            "applies from the next update on: "
             f"change({plan}=4), for example. A schedule by epochs belongs to fit({plan}=…)."
         )
     return Change({name: getattr(checked, name) for name in changes})

@@ -116,7 +116,9 @@ def read_header(folder: Path) -> dict[str, Any]:
     return header
 
 
-def _check_types(path: Path, values: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:
+def _check_types(
+    path: Path, values: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]
+) -> None:
     for name, kinds in known.items():
         value = values.get(name)
         if value is None:
@@ -302,7 +304,9 @@ def accepted(values: dict[str, Any]) -> dict[str, Any]:
     known = {name: value for name, value in values.items() if name in Settings.model_fields and value is not None}
     try:
         settings = Settings.make(**known)
-        wrong = {name for name, value in known.items() if _other_type(value, getattr(settings, name))}
+        wrong = {
+            name for name, value in known.items() if _other_type(value, getattr(settings, name))
+        }
     except SettingsError:
         wrong = {name for name, value in known.items() if not _is_taken(name, value)}
     return {name: value for name, value in values.items() if name not in wrong} if wrong else values
@@ -317,7 +321,11 @@ def _is_taken(name: str, value: Any) -> bool:
 
 def _other_type(recorded: Any, settled: Any) -> bool:
     """Whether a value is a string or a bool where a number belongs, which `Settings` would convert."""
-    return isinstance(recorded, str | bool) and isinstance(settled, int | float) and type(settled) is not type(recorded)
+    return (
+        isinstance(recorded, str | bool)
+        and isinstance(settled, int | float)
+        and type(settled) is not type(recorded)
+    )
 
 
 def _tail(path: Path) -> list[Event]:
@@ -332,7 +340,9 @@ def _tail(path: Path) -> list[Event]:
                 data = file.read(block)
                 # The first line of a block is cut, unless the block begins at the start of the file.
                 line_start = data.find(b"\n") + 1 if start else 0
-                events = _ending(data, run) or list(parse(whole_lines(io.BytesIO(data[line_start:]), budget), run, budget))
+                events = _ending(data, run) or list(
+                    parse(whole_lines(io.BytesIO(data[line_start:]), budget), run, budget)
+                )
                 if events or start == 0 or block > LONGEST or budget.spent or b"\0" in data:
                     return events
                 block = min(8 * block, LONGEST + 1)

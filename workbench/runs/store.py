@@ -201,7 +201,10 @@ class RunFolder:
                 self._give_up_over(_RESERVED // 4)  # a quarter, since text is longer, and the end needs space, too
                 with contextlib.suppress(OSError):
                     self._write_waiting()
-            return "; ".join(f"{quantity} of updates {first} to {last}" for quantity, (first, last) in self._lacks.items())
+            return "; ".join(
+                f"{quantity} of updates {first} to {last}"
+                for quantity, (first, last) in self._lacks.items()
+            )
 
     def close(self) -> None:
         """Add no more events. Calling it twice has no effect."""

@@ -37,7 +37,10 @@ class WorkbenchServer(ExtensionApp):
     def _within(self, proposal: Any) -> list[str]:
         for root in proposal["value"]:
             if not Path(root).expanduser().is_absolute() and ".." in Path(root).parts:
-                raise TraitError(f"WorkbenchServer.roots: {root!r} leads out of the server's root folder. Give the absolute path of a folder that is elsewhere.")
+                raise TraitError(
+                    f"WorkbenchServer.roots: {root!r} leads out of the server's root folder. Give "
+                    "the absolute path of a folder that is elsewhere."
+                )
         return list(proposal["value"])
 
     def initialize_settings(self) -> None:

@@ -199,9 +199,23 @@ def _settings(entry: Entry) -> list[dict[str, Any]]:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
-    value = f"{checkpoint.monitor} {format.number(checkpoint.value)}" if checkpoint.monitor and checkpoint.value is not None else ""
-    facts = [*(["the end"] if checkpoint.end else []), *([value] if value else []), *(["kept"] if checkpoint.kept else []), *([] if checkpoint.resumable else ["weights alone"])]
-    return {"name": checkpoint.name, "step": checkpoint.step, "what": cut(", ".join(facts), _TEXT), "bytes": _size(checkpoint.path)}
+    value = (
+        f"{checkpoint.monitor} {format.number(checkpoint.value)}"
+        if checkpoint.monitor and checkpoint.value is not None
+        else ""
+    )
+    facts = [
+        *(["the end"] if checkpoint.end else []),
+        *([value] if value else []),
+        *(["kept"] if checkpoint.kept else []),
+        *([] if checkpoint.resumable else ["weights alone"]),
+    ]
+    return {
+        "name": checkpoint.name,
+        "step": checkpoint.step,
+        "what": cut(", ".join(facts), _TEXT),
+        "bytes": _size(checkpoint.path),
+    }
 
 
 def _size(folder: Path) -> int:
@@ -214,8 +228,14 @@ def _size(folder: Path) -> int:
 
 def _code(entry: Entry, checkpoints: list[Checkpoint]) -> dict[str, str]:
     """Return lines of code for a cell. They leave out settings of where code runs, which an untrusted record must not decide."""
-    changed = {name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL}
-    resumable = entry.summary.kind == "fit" and entry.summary.over and any(checkpoint.resumable for checkpoint in checkpoints)
+    changed = {
+        name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL
+    }
+    resumable = (
+        entry.summary.kind == "fit"
+        and entry.summary.over
+        and any(checkpoint.resumable for checkpoint in checkpoints)
+    )
     return {
         "settings": line("set", changed) if changed else "",
         "continue": line("fit", {"start": entry.summary.id}) if resumable else "",

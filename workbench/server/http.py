@@ -79,7 +79,11 @@ class Handler(APIHandler):
         """
         query = self.request.query_arguments
         try:
-            return {name: self.get_query_argument(name) for name in query if name not in ("token", "_xsrf") and not name.isdecimal()}
+            return {
+                name: self.get_query_argument(name)
+                for name in query
+                if name not in ("token", "_xsrf") and not name.isdecimal()
+            }
         except web.HTTPError:
             raise ValueError("An argument in the address is not UTF-8: encode it, as encodeURIComponent() does.") from None
 
@@ -92,7 +96,9 @@ class Handler(APIHandler):
         except (ValueError, RecursionError):
             raise ValueError("The body of the request is not JSON: send an object.") from None
         if not isinstance(content, dict):
-            raise ValueError(f"The body of the request is {shown(content, 40)}: send a JSON object.")
+            raise ValueError(
+                f"The body of the request is {shown(content, 40)}: send a JSON object."
+            )
         unknown = [name for name in content if name not in known]
         if unknown:
             raise ValueError(f"{shown(unknown[0], 40)} is unknown here: send some of {', '.join(known)}.")
@@ -150,7 +156,9 @@ class OneRun(Handler):
         entry = self.watcher.find(key, id)
         match = self.request.headers.get("If-Match")
         try:
-            annotate(entry.summary.path, **body, version=None if match is None else match.strip('"'))
+            annotate(
+                entry.summary.path, **body, version=None if match is None else match.strip('"')
+            )
         except StaleAnnotationsError as error:
             self.watcher.look()
             raise StaleError(str(error)) from None

@@ -22,7 +22,9 @@ _KEYS: dict[str, Callable[[Entry], Any]] = {
     "value": lambda entry: entry.value,
     "time": lambda entry: entry.summary.seconds,
     "name": lambda entry: (entry.annotations.name or entry.summary.id).lower(),
-    "status": lambda entry: _STATUSES.index(entry.status) if entry.status in _STATUSES else len(_STATUSES),
+    "status": lambda entry: (
+        _STATUSES.index(entry.status) if entry.status in _STATUSES else len(_STATUSES)
+    ),
 }
 _SORTS = ("created", *_KEYS)
 EXACT = ("loss", "value")
@@ -63,18 +65,26 @@ class Query:
         """The runs that match, except for their status, in order."""
         wanted = self.search.lower().split()
         matching = [
-            entry for entry in entries
-            if (not self.root or entry.root.key == self.root) and (not self.tag or self.tag in entry.annotations.tags)
+            entry
+            for entry in entries
+            if (not self.root or entry.root.key == self.root)
+            and (not self.tag or self.tag in entry.annotations.tags)
             and (not wanted or all(word in text for text in (words(entry),) for word in wanted))
-        ]  # fmt: skip
+        ]
         ages = _ages(matching)
-        matching.sort(key=lambda entry: ages[entry.key], reverse=True)  # among equal ones the newest comes first
+        matching.sort(
+            key=lambda entry: ages[entry.key], reverse=True
+        )  # among equal ones the newest comes first
         if self.sort == "created":
             return matching if self.order == "desc" else matching[::-1]
         key = _KEYS[self.sort]
-        sortable = [entry for entry in matching if key(entry) is not None and key(entry) == key(entry)]  # not NaN
+        sortable = [
+            entry for entry in matching if key(entry) is not None and key(entry) == key(entry)
+        ]  # not NaN
         sortable.sort(key=key, reverse=self.order == "desc")
-        return sortable + [entry for entry in matching if key(entry) is None or key(entry) != key(entry)]
+        return sortable + [
+            entry for entry in matching if key(entry) is None or key(entry) != key(entry)
+        ]
 
 
 def _ages(entries: Iterable[Entry]) -> dict[tuple[str, str], Any]:
@@ -86,7 +96,9 @@ def _ages(entries: Iterable[Entry]) -> dict[tuple[str, str], Any]:
     """
     ages: dict[tuple[str, str], Any] = {}
     latest: dict[str, float] = {}
-    for entry in sorted(entries, key=lambda entry: read.age(entry.summary.id, entry.summary.created)):
+    for entry in sorted(
+        entries, key=lambda entry: read.age(entry.summary.id, entry.summary.created)
+    ):
         root, created = entry.root.key, entry.summary.created
         if read.number_of(entry.summary.id) is not None:
             created = latest[root] = max(latest.get(root, created), created)

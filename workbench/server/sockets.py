@@ -158,7 +158,9 @@ class CanvasSocket(Socket):
     async def open(self, *_: str) -> None:
         super().open()
         entry = self._entries[0] if len(self._entries) == 1 else None
-        self._canvas: Canvas = ComparisonCanvas(self._entries) if entry is None else RunCanvas(entry)
+        self._canvas: Canvas = (
+            ComparisonCanvas(self._entries) if entry is None else RunCanvas(entry)
+        )
         self._writer = asyncio.create_task(self.until_closed(self._draw()))
 
     def on_close(self) -> None:
@@ -218,7 +220,10 @@ class CanvasSocket(Socket):
 
 def _names(arguments: Mapping[str, list[bytes]]) -> list[tuple[str, str]]:
     """Return the keys and ids in the address of a canvas. ValueError: it names neither one run nor several to compare."""
-    values_by_name = {name: [value.decode(errors="replace") for value in values] for name, values in arguments.items()}
+    values_by_name = {
+        name: [value.decode(errors="replace") for value in values]
+        for name, values in arguments.items()
+    }
     compared, roots, runs = (values_by_name.get(name, []) for name in ("compare", "root", "run"))
     if len(roots) == len(runs) == 1 and not compared:
         return [(roots[0], runs[0])]

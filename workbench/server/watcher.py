@@ -116,9 +116,15 @@ class Watcher:
             self._lacking |= reading
             roots = [{"key": root.key, "name": root.name} for root in self._index.roots.values()]
         return {
-            "rows": rows, "matching": len(matching), "total": len(entries), "columns": columns, "statuses": dict(Counter(entry.status for entry in selected)),
-            "tags": sorted({tag for entry in entries for tag in entry.annotations.tags}), "roots": roots, "reading": reading,
-        }  # fmt: skip
+            "rows": rows,
+            "matching": len(matching),
+            "total": len(entries),
+            "columns": columns,
+            "statuses": dict(Counter(entry.status for entry in selected)),
+            "tags": sorted({tag for entry in entries for tag in entry.annotations.tags}),
+            "roots": roots,
+            "reading": reading,
+        }
 
     def find(self, key: str, id: str) -> Entry:
         """The present state of the run with these names. ValueError: the id is impossible; NotFoundError: no such run exists."""
@@ -162,9 +168,14 @@ class Watcher:
     def _read_whole(self, entries: Sequence[Entry], exact: bool = False) -> bool:
         """Read the records of these fits next: for their rows, or for an exact sort. The caller holds the lock. Returns whether it
         was done within a while."""
-        self._wanted = {entry.key: None for entry in entries if self._index.lacks(entry, exact)} | self._wanted
+        self._wanted = {
+            entry.key: None for entry in entries if self._index.lacks(entry, exact)
+        } | self._wanted
         self._start()
-        return self._changed.wait_for(lambda: self._closed or not any(self._index.lacks(entry, exact) for entry in entries), _FOR_ROWS)
+        return self._changed.wait_for(
+            lambda: self._closed or not any(self._index.lacks(entry, exact) for entry in entries),
+            _FOR_ROWS,
+        )
 
     def _read_first(self, key: Key, folder: Path) -> Entry | None:
         """Let the thread read a folder next, and return its run; None: the folder holds no run."""
@@ -181,7 +192,9 @@ class Watcher:
         rows = []
         for at, entry in enumerate(entries):
             try:
-                rows.append((entry, row(entry, self._index.brief(entry.key), values[at] if values else ())))
+                rows.append(
+                    (entry, row(entry, self._index.brief(entry.key), values[at] if values else ()))
+                )
             except Exception as error:  # noqa: BLE001 - the record may be damaged
                 name_unreadable(entry.summary.path, error)
         return rows
@@ -238,7 +251,9 @@ class Watcher:
             self._wanted |= {entry.key: None for entry in moved if self._index.is_begun(entry.key)}
             rows = self._rows(moved)
             news = [row for entry, row in rows if entry.live and self._sent.get(entry.key) != row]
-            self._sent = {key: row for key, row in self._sent.items() if key in self._index.entries} | {entry.key: row for entry, row in rows if entry.live}
+            self._sent = {
+                key: row for key, row in self._sent.items() if key in self._index.entries
+            } | {entry.key: row for entry, row in rows if entry.live}
             if news:
                 self._notify({"type": "rows", "rows": news})
             for entry, row in rows:

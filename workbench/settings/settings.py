@@ -339,12 +339,14 @@ class Settings(BaseModel):
             raise SettingsError(explain(error, values, cls.model_fields)) from None
         if settings.prefetch_factor is not None and not settings.num_workers:
             raise SettingsError(
-                f"prefetch_factor={settings.prefetch_factor}: only loader processes read ahead, and num_workers is 0: give num_workers=2, or "
+                f"prefetch_factor={settings.prefetch_factor}: only loader processes read ahead, "
+                "and num_workers is 0: give num_workers=2, or "
                 "prefetch_factor=None."
             )
         if settings.preload and settings.reload_dataloaders_every_n_epochs:
             raise SettingsError(
-                f"reload_dataloaders_every_n_epochs={settings.reload_dataloaders_every_n_epochs} with preload=True: preload reads the samples once, "
+                f"reload_dataloaders_every_n_epochs={settings.reload_dataloaders_every_n_epochs} "
+                "with preload=True: preload reads the samples once, "
                 "and a new loader may have others. Leave one of them out."
             )
         for stop in settings.early_stopping:
@@ -443,8 +445,13 @@ def lists_keywords(keywords: type) -> Callable[[Method], Method]:
 
     def decorate(method: Method) -> Method:
         signature = inspect.signature(method)
-        parameters = [parameter for parameter in signature.parameters.values() if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)]
-        method.__signature__ = signature.replace(parameters=[*parameters, *_keywords(keywords)])  # type: ignore[attr-defined]
+        parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        ]
+        parameters += _keywords(keywords)
+        method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return method
 
     return decorate
@@ -474,7 +481,11 @@ def _help() -> str:
 def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
     """The values as the fields take them: None as the default where Lightning says so, an array's one number as a number."""
     plain_values = {name: plain(value) for name, value in values.items()}
-    defaults = {name: Settings.model_fields[name].default for name in NONE_IS_DEFAULT if name in plain_values and plain_values[name] is None}
+    defaults = {
+        name: Settings.model_fields[name].default
+        for name in NONE_IS_DEFAULT
+        if name in plain_values and plain_values[name] is None
+    }
     return {**plain_values, **defaults}
 
 

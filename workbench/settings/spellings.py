@@ -219,14 +219,19 @@ def _unknown(name: str, known: Collection[str], method: str, arguments: Collecti
         here = method == "Workbench"
         return f"{problem}. Did you mean {meant!r}?" if here else f"{problem}: {ELSEWHERE[meant]}."
     if method in _EVALUATIONS and ELSEWHERE.get(name) == _START:
-        return f"{problem}: bench.load('0012-fit', 'best') gives the model the weights of a run or of a checkpoint, then bench.{method}() uses them."
+        return (
+            f"{problem}: bench.load('0012-fit', 'best') gives the model the weights of a run or of "
+            f"a checkpoint, then bench.{method}() uses them."
+        )
     if name in ELSEWHERE:
         return f"{problem}: {ELSEWHERE[name]}."
     if method == "Workbench" and SPOKEN.get(name) is None:
         arguments = {*arguments, *_BENCH}
     spoken = {**{word: word for word in (*known, *arguments)}, **SPOKEN}
     if name not in spoken:
-        other = next((method_name for method_name, words in OF_METHODS.items() if name in words), None)
+        other = next(
+            (method_name for method_name, words in OF_METHODS.items() if name in words), None
+        )
         if other is not None:
             return f"{problem}: it is an argument of bench.{other}()."
     near = difflib.get_close_matches(name, spoken, n=1, cutoff=0.6)

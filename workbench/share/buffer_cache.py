@@ -74,7 +74,11 @@ class BufferCache:
             self.close()
         slots = self._known(raws)
         self._free_unused(set(slots))
-        slots = {source: slot for source, slot in slots.items() if slot[0] in {cached.segment for cached in self._cached}}
+        slots = {
+            source: slot
+            for source, slot in slots.items()
+            if slot[0] in {cached.segment for cached in self._cached}
+        }
         notes: dict[str, None] = {}
         for group in _groups([source for source in raws if source not in slots]):
             folder, note = (None, None) if capacity is None else capacity.for_size(sum(size for _, size in group))
@@ -97,7 +101,10 @@ class BufferCache:
         """Free each segment of which half or more is unused. What it still holds is then placed again."""
         kept = []
         for cached in self._cached:
-            if sum(size for address, size in cached.sources if (address, size) in used) * 2 > cached.nbytes:
+            if (
+                sum(size for address, size in cached.sources if (address, size) in used) * 2
+                > cached.nbytes
+            ):
                 kept.append(cached)
             else:
                 cached.segment.close()
@@ -129,4 +136,7 @@ def _groups(sources: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
 def _same(raw: np.ndarray[Any, Any], view: memoryview) -> bool:
     stored = np.frombuffer(view, dtype=np.uint8)
     # Memory that is mapped from the segment and was not written to is compared with itself.
-    return raw.nbytes == stored.nbytes and _compare(address_of(raw), address_of(stored), raw.nbytes) == 0
+    return (
+        raw.nbytes == stored.nbytes
+        and _compare(address_of(raw), address_of(stored), raw.nbytes) == 0
+    )

@@ -38,7 +38,11 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
             return _typed_storage, (self._one(obj._untyped_storage), obj.dtype)
         if isinstance(obj, torch.UntypedStorage):
             canonical = self._one(obj)
-            return (_same, (canonical,)) if canonical is not obj else (storage_over, (_bytes_of(canonical),))
+            return (
+                (_same, (canonical,))
+                if canonical is not obj
+                else (storage_over, (_bytes_of(canonical),))
+            )
         if type(obj) is torch.Tensor:
             self.tensors[id(obj)] = obj
         if isinstance(obj, torch.Tensor) and obj.is_leaf and any(hooks := hooks_of(obj)):

@@ -277,16 +277,29 @@ class _ListPickler(Pickler):
         if isinstance(obj, torch.nn.Module):
             # What forward() appends to is state, and arrives as a list.
             self._leave_lists([vars(obj)], _STATE)
-        elif reduction is NotImplemented and _own_reduction(kind) and not isinstance(obj, _BY_VALUE) and kind not in self.dispatch_table:
+        elif (
+            reduction is NotImplemented
+            and _own_reduction(kind)
+            and not isinstance(obj, _BY_VALUE)
+            and kind not in self.dispatch_table
+        ):
             reduction = obj.__reduce_ex__(5)
             # A function in C (an array of objects has one) takes nothing but lists.
-            self._leave_lists([argument for argument in reduction[1:3] if argument is not None] if isinstance(reduction, tuple) else [])
+            self._leave_lists(
+                [argument for argument in reduction[1:3] if argument is not None]
+                if isinstance(reduction, tuple)
+                else []
+            )
         return reduction
 
     def _leave_lists(self, parts: list[Any], most: int = sys.maxsize) -> None:
         """Lists among these, and a little way inside, stay lists, unless they have more elements than `most`."""
         for _ in range(_DEPTH):
-            long_lists = {id(candidate): candidate for candidate in parts if type(candidate) is list and LONG <= len(candidate) <= most}
+            long_lists = {
+                id(candidate): candidate
+                for candidate in parts
+                if type(candidate) is list and LONG <= len(candidate) <= most
+            }
             self._stay |= long_lists
             if long_lists.keys() & self._made.keys():
                 raise _StartAgain
@@ -296,7 +309,9 @@ class _ListPickler(Pickler):
 
 def _own_reduction(kind: type) -> bool:
     """Whether a class has its own function to rebuild its objects, or C code that sets their attributes."""
-    members = {name: value for base in reversed(kind.__mro__[:-1]) for name, value in vars(base).items()}
+    members = {
+        name: value for base in reversed(kind.__mro__[:-1]) for name, value in vars(base).items()
+    }
     by_c = "__setstate__" in members and not isinstance(members["__setstate__"], types.FunctionType)
     return by_c or "__reduce__" in members or "__reduce_ex__" in members
 

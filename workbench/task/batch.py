@@ -39,7 +39,11 @@ def miscounted(batch: Any) -> str | None:
     it seems right.
     """
     sizes = {name: tensor.shape[0] for name, tensor in leaves(batch) if tensor.ndim}
-    if isinstance(batch, PackedSequence) or _own_count(batch) is not None or len(set(sizes.values())) < 2:
+    if (
+        isinstance(batch, PackedSequence)
+        or _own_count(batch) is not None
+        or len(set(sizes.values())) < 2
+    ):
         return None
     return f"counts as {counted(sample_count(batch), 'sample')}, the first dimension of its first tensor, and its tensors differ ({describe(batch)})"
 
@@ -176,7 +180,9 @@ def describe(batch: Any) -> str:
     if not tensors:
         return type(batch).__name__
     rows: list[tuple[str, str]] = []
-    for (where, description), group in itertools.groupby(tensors, lambda leaf: (leaf[0].rpartition(".")[0], _described(leaf[1]))):
+    for (where, description), group in itertools.groupby(
+        tensors, lambda leaf: (leaf[0].rpartition(".")[0], _described(leaf[1]))
+    ):
         paths = [path for path, _ in group]
         if where and len(paths) > _FEW:
             rows.append((where, f"{len(paths)} of {description}"))
@@ -194,7 +200,11 @@ def made_of_lists(batch: Any) -> tuple[str, int] | None:
     if not isinstance(batch, (Mapping, tuple, list)):
         return None
     for key, element in batch.items() if isinstance(batch, Mapping) else enumerate(batch):
-        if isinstance(element, list) and element and all(isinstance(row, Tensor) and row.ndim == 1 for row in element):
+        if (
+            isinstance(element, list)
+            and element
+            and all(isinstance(row, Tensor) and row.ndim == 1 for row in element)
+        ):
             return repr(key), len(element)
     return None
 
@@ -208,13 +218,19 @@ def holds_text(value: Any) -> bool:
 
 def _described(leaf: Tensor | PackedSequence) -> str:
     if isinstance(leaf, PackedSequence):
-        return f"{_described(leaf.data)} packed from {sample_count(leaf)} sequences of up to {len(leaf.batch_sizes)}"
+        return (
+            f"{_described(leaf.data)} packed from {sample_count(leaf)} sequences of up to "
+            f"{len(leaf.batch_sizes)}"
+        )
     return f"{tuple(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}"
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
     """Return the tensors in a batch, each with its path ("0", "image.1"); of a PackedSequence only its data."""
-    return [(name, leaf.data if isinstance(leaf, PackedSequence) else leaf) for name, leaf in _parts(value, path)]
+    return [
+        (name, leaf.data if isinstance(leaf, PackedSequence) else leaf)
+        for name, leaf in _parts(value, path)
+    ]
 
 
 def _parts(value: Any, path: str) -> list[tuple[str, Tensor | PackedSequence]]:
@@ -225,4 +241,8 @@ def _parts(value: Any, path: str) -> list[tuple[str, Tensor | PackedSequence]]:
         items = list(value.items())
     elif isinstance(value, (tuple, list)):
         items = list(enumerate(value))
-    return [leaf for key, element in items for leaf in _parts(element, f"{path}.{key}" if path else str(key))]
+    return [
+        leaf
+        for key, element in items
+        for leaf in _parts(element, f"{path}.{key}" if path else str(key))
+    ]

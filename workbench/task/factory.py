@@ -60,8 +60,18 @@ def task_of(
             "LightningModule that holds it, or use listeners=[f], which gets every event of a run."
         )
     preparation = _prepared(model, lightning, sources, settings or Settings(), callbacks)
-    collates = _collates(collate_fn, val_collate_fn, {name: _maker(name, data_by_kind, sources, model if lightning else None) for name in data_by_kind})
-    specs = {name: _spec(name, data, sources.get(name), collates[name], preparation) for name, data in data_by_kind.items()}
+    collates = _collates(
+        collate_fn,
+        val_collate_fn,
+        {
+            name: _maker(name, data_by_kind, sources, model if lightning else None)
+            for name in data_by_kind
+        },
+    )
+    specs = {
+        name: _spec(name, data, sources.get(name), collates[name], preparation)
+        for name, data in data_by_kind.items()
+    }
     arguments = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
     if optimizer is not torch.optim.AdamW:  # the default
         arguments["optimizer"] = optimizer
@@ -103,7 +113,10 @@ def set_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
         if function is not None:
             if not callable(function) or not fits(function, *names):
                 wrong = "takes other arguments" if callable(function) else "cannot be called"
-                raise TaskError(f"{name}={shown(function)} {wrong}: give a function, {name}({', '.join(names)}).")
+                raise TaskError(
+                    f"{name}={shown(function)} {wrong}: give a function, "
+                    f"{name}({', '.join(names)})."
+                )
             task.averaging = replace(task.averaging, **{name: function})
 
 
@@ -118,9 +131,15 @@ def _sources(data_by_kind: Mapping[str, Any]) -> dict[str, Any]:
     return sources
 
 
-def _maker(name: str, data_by_kind: Mapping[str, Any], sources: Mapping[str, Any], module: Any) -> Any:
+def _maker(
+    name: str, data_by_kind: Mapping[str, Any], sources: Mapping[str, Any], module: Any
+) -> Any:
     """The object that makes the loader of one kind of data; None: the user gave the data itself. module: the model, if it is Lightning-like."""
-    by_module = module is not None and data_by_kind[name] is None and overrides.has_loader(module, f"{name}_dataloader")
+    by_module = (
+        module is not None
+        and data_by_kind[name] is None
+        and overrides.has_loader(module, f"{name}_dataloader")
+    )
     return sources.get(name, module if by_module else None)
 
 

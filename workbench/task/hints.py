@@ -56,7 +56,14 @@ def refuse_unusable(name: str, module: nn.Module) -> None:
             f"{name}: {empty[0]!r}{more} is on the meta device, where weights have a shape and no values: "
             f"{name}.to_empty(device='cpu') gives them memory; then load or initialise them."
         )
-    scripted = next((path for path, submodule in module.named_modules() if isinstance(submodule, torch.jit.ScriptModule)), None)
+    scripted = next(
+        (
+            path
+            for path, submodule in module.named_modules()
+            if isinstance(submodule, torch.jit.ScriptModule)
+        ),
+        None,
+    )
     if scripted is not None:
         where = f"{name}.{scripted}" if scripted else name
         raise TaskError(
@@ -132,7 +139,9 @@ def explain_unknown_inputs(model: nn.Module, inputs: Any) -> str:
         for key in unknown:
             for near in difflib.get_close_matches(key, accepted, 1):
                 if near not in inputs:
-                    return f"{takes} takes {near!r}, and the batch has {key!r}: {_rename(key, near)}."
+                    return (
+                        f"{takes} takes {near!r}, and the batch has {key!r}: {_rename(key, near)}."
+                    )
         if not unknown:
             return ""
         unknown_keys = ", ".join(map(repr, unknown))
@@ -223,9 +232,14 @@ def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False
             f"Element {bytes_at[0]} is uint8, and the weights are not: make it numbers of their type in the data set, "
             "x.float() / 255 (v2.ToDtype(torch.float32, scale=True)), or in the model."
         )
-    if isinstance(error, (TypeError, AttributeError)) and "list" in low and (lists := made_of_lists(batch)):
+    if (
+        isinstance(error, (TypeError, AttributeError))
+        and "list" in low
+        and (lists := made_of_lists(batch))
+    ):
         return (
-            f"Element {lists[0]} is a list of {lists[1]} tensors, which torch's collation makes of samples that are lists of numbers: "
+            f"Element {lists[0]} is a list of {lists[1]} tensors, which torch's collation makes of "
+            "samples that are lists of numbers: "
             "make tensors in the data set, torch.tensor(x), or give collate_fn= (a data collator of transformers, say)."
         )
     if "does not require grad" in low:
@@ -317,9 +331,17 @@ class ShapeCheck(TorchFunctionMode):
             self._from = {id(output): ("output", output), id(target): ("target", target)}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)] if self._from else []
+        tensors = (
+            [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
+            if self._from
+            else []
+        )
         origins = [self._from.get(id(tensor), ("", tensor))[0] for tensor in tensors]
-        both = dict(zip(origins, tensors, strict=True)) if sorted(origins) == ["output", "target"] else {}
+        both = (
+            dict(zip(origins, tensors, strict=True))
+            if sorted(origins) == ["output", "target"]
+            else {}
+        )
         if both and getattr(func, "__name__", "") in _BROADCASTS:  # checked before the call: torch itself only warns
             self._check(None, both["output"], both["target"])
         result = func(*args, **(kwargs or {}))
@@ -370,7 +392,10 @@ def _of_output(loss: Callable[..., Any], output: Any, error: BaseException) -> s
         return f"the model returned a {kind}, and the loss takes a tensor: {_call(loss, 'output.logits', 'y')}."
     first = "logits" if "logits" in names else names[0]
     selected = f"output[{first!r}]" if isinstance(output, Mapping) else f"output.{first}"
-    return f"the model returned a {kind} with {', '.join(map(str, names[:5]))}, and the loss takes a tensor: {_call(loss, selected, 'y')}."
+    return (
+        f"the model returned a {kind} with {', '.join(map(str, names[:5]))}, and the loss takes a "
+        f"tensor: {_call(loss, selected, 'y')}."
+    )
 
 
 def _of_texts(target: Any) -> str | None:
@@ -395,7 +420,9 @@ def _of_classes(loss: Callable[..., Any], output: Tensor, target: Tensor) -> str
     )
 
 
-def _one_shape(loss: Callable[..., Any], output: Tensor, target: Tensor, argument: str = "loss") -> str:
+def _one_shape(
+    loss: Callable[..., Any], output: Tensor, target: Tensor, argument: str = "loss"
+) -> str:
     """The remedy that gives both one shape: drop a last dimension of 1, where that makes them equal."""
     if output.shape[-1:] == (1,) and output.shape[:-1] == target.shape:
         return _call(loss, "output.squeeze(-1)", "y", argument)
@@ -406,7 +433,11 @@ def _one_shape(loss: Callable[..., Any], output: Tensor, target: Tensor, argumen
 
 def _call(loss: Callable[..., Any], output: str, target: str, argument: str = "loss") -> str:
     called = f"F.{_name(loss)}" if getattr(loss, "__module__", "") in ("torch.nn.functional", "torch._C._nn") else "your_loss"
-    return f"{argument}=lambda output, y: {called}({output}, {target})" if argument else f"take f({output}, {target})"
+    return (
+        f"{argument}=lambda output, y: {called}({output}, {target})"
+        if argument
+        else f"take f({output}, {target})"
+    )
 
 
 def _name(loss: Any) -> str:

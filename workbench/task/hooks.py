@@ -44,10 +44,18 @@ class CheckpointEdits:
         stored, now = before["state_dict"], after.get("state_dict") or {}
         return cls(
             tuple(name for name in stored if name not in now),
-            {name: value for name, value in now.items() if isinstance(value, Tensor) and value is not stored.get(name)},
+            {
+                name: value
+                for name, value in now.items()
+                if isinstance(value, Tensor) and value is not stored.get(name)
+            },
             _changed(before, after, "optimizer_states"),
             _changed(before, after, "lr_schedulers"),
-            {name: value for name, value in after.items() if name not in _PARTS and not _same(before.get(name, _NONE), value)},
+            {
+                name: value
+                for name, value in after.items()
+                if name not in _PARTS and not _same(before.get(name, _NONE), value)
+            },
             tuple(name for name in before if name not in after and name != "state_dict"),
         )
 
@@ -80,7 +88,11 @@ def copy_of(value: Any, within: tuple[int, ...] = ()) -> Any:
     inside = (*within, id(value))
     if isinstance(value, Mapping):
         return {key: copy_of(inner, inside) for key, inner in value.items()}
-    return type(value)(copy_of(inner, inside) for inner in value) if type(value) in (list, tuple) else value
+    return (
+        type(value)(copy_of(inner, inside) for inner in value)
+        if type(value) in (list, tuple)
+        else value
+    )
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> list[Any] | None:

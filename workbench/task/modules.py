@@ -152,7 +152,9 @@ def train_mode(model: nn.Module) -> None:
         model.train()
     elif any(map(overrides_modes, model.modules())):
         model.train()
-        Modes(tuple((module, training) for module, training in before.modules if not training)).restore()
+        Modes(
+            tuple((module, training) for module, training in before.modules if not training)
+        ).restore()
 
 
 @contextlib.contextmanager
@@ -198,7 +200,10 @@ def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
     Such a module may add one weight to another and subtract it again, which rounds.
     """
     parts = [module for module in parts_of(modules) if overrides_modes(module)]
-    values = [(weight, weight.detach().clone()) for weight in dict.fromkeys(p for module in parts for p in module.parameters())]
+    values = [
+        (weight, weight.detach().clone())
+        for weight in dict.fromkeys(p for module in parts for p in module.parameters())
+    ]
     try:
         yield
     finally:
@@ -221,7 +226,9 @@ def set_by_modes(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
 def kept_state(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Context manager that restores the buffers, attributes and generators of the modules afterwards, but not the weights."""
     wholes = list(modules)
-    put_backs = [put_back for module in parts_of(wholes) for put_back in put_backs_of_attributes(module)]
+    put_backs = [
+        put_back for module in parts_of(wholes) for put_back in put_backs_of_attributes(module)
+    ]
     with kept_buffers(wholes):
         try:
             yield

@@ -241,8 +241,14 @@ class Task(abc.ABC):
     @property
     def sparse_layer(self) -> str:
         """The name of the layer with a sparse gradient, as the dry run or the model's layers show it; "": no layer has one."""
-        tables = [(name, layer) for name, layer in self.model.named_modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
-        return self.seen_sparse or next((name for name, layer in tables if layer.sparse and layer.weight.requires_grad), "")
+        tables = [
+            (name, layer)
+            for name, layer in self.model.named_modules()
+            if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))
+        ]
+        return self.seen_sparse or next(
+            (name for name, layer in tables if layer.sparse and layer.weight.requires_grad), ""
+        )
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -338,7 +344,9 @@ class Task(abc.ABC):
             return {}
         defaults = dict(self.train.defaults)
         if self.train.parts.own_batches is not None and self.val is not None and "batch_size" in self.val.defaults:
-            defaults.setdefault("batch_size", self.val.defaults["batch_size"])  # it applies to the validation data alone
+            defaults.setdefault(
+                "batch_size", self.val.defaults["batch_size"]
+            )  # it applies to the validation data alone
         return defaults
 
     @property
@@ -350,7 +358,11 @@ class Task(abc.ABC):
         data = [spec for spec in (self.train, self.val) if spec is not None]
         if any(spec.made_by_object for spec in data):
             return True
-        return any("batch_size" in dataset.defaults or not dataset.parts.own_batches for spec in data for dataset in spec.sets)
+        return any(
+            "batch_size" in dataset.defaults or not dataset.parts.own_batches
+            for spec in data
+            for dataset in spec.sets
+        )
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
         """Raise SettingsError for a setting that the user gave for this kind of job and that has no effect on its data,

@@ -95,7 +95,11 @@ class Supervised(Task):
         known, loss = set(map(id, nn.Module.parameters(self.model))), self._loss
         if not isinstance(loss, nn.Module) or not any(p.requires_grad and id(p) not in known for p in loss.parameters()):
             return {"": self.model}
-        members = (*self.model.named_children(), *self.model.named_parameters(), *self.model.named_buffers())
+        members = (
+            *self.model.named_children(),
+            *self.model.named_parameters(),
+            *self.model.named_buffers(),
+        )
         name, reserved = "loss", {name.partition(".")[0] for name, _ in members}
         while name in reserved:
             name += "_"
@@ -178,7 +182,10 @@ class Supervised(Task):
                 *self.epoch_metrics,
             )
         ]
-        return (*(name + self.suffix_of(dataset) for dataset in self.val.sets for name in names), "train_loss")
+        return (
+            *(name + self.suffix_of(dataset) for dataset in self.val.sets for name in names),
+            "train_loss",
+        )
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.
@@ -267,7 +274,9 @@ class Supervised(Task):
                 raise TaskError(hints.explain_missing_loss(self.model, shown_inputs)) from error
             if unknown := hints.explain_unknown_inputs(self.model, shown_inputs):
                 raise TaskError(unknown) from error
-            left_out = "the target's key" if shown_inputs is names else "the last element of a batch"
+            left_out = (
+                "the target's key" if shown_inputs is names else "the last element of a batch"
+            )
             error.add_note(f"The model is called with all but {left_out}.")
             raise
 
@@ -286,7 +295,9 @@ class Supervised(Task):
             raise TaskError(hints.explain_output_without_loss(self.model, output, batch))
         return None
 
-    def _called_with(self, function: Callable[..., Any], label: str, output: Any, target: Any) -> Any:
+    def _called_with(
+        self, function: Callable[..., Any], label: str, output: Any, target: Any
+    ) -> Any:
         """Call a loss or a metric; in a dry run, check the shapes that it compares."""
         if not self._tries or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod"):  # compiled
             return function(output, target)
@@ -324,7 +335,10 @@ class Supervised(Task):
         schedulers = self._scheduler(optimizer, updates)
         listed = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
         where = "scheduler(optimizer, updates) returned"
-        schedules = tuple(schedule_of(scheduler, where, interval="step", monitor="val_loss") for scheduler in listed)
+        schedules = tuple(
+            schedule_of(scheduler, where, interval="step", monitor="val_loss")
+            for scheduler in listed
+        )
         for schedule in schedules:
             if getattr(schedule.scheduler, "optimizer", optimizer) is not optimizer:
                 raise TaskError(
@@ -383,7 +397,10 @@ def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
             f"a batch is a dict with {sorted(batch)}, and none of these is a target: name it one of {list(TARGETS)}."
         )
     description = f"{len(batch)} element(s)" if is_several(batch) else f"a {type(batch).__name__}"
-    raise TaskError(f"a batch is {description}; with loss= it must be (x, y), (x1, x2, y) or a dict with a target; an autoencoder takes (x, x).")
+    raise TaskError(
+        f"a batch is {description}; with loss= it must be (x, y), (x1, x2, y) or a dict with a "
+        "target; an autoencoder takes (x, x)."
+    )
 
 
 def _counts(batch: Any, target: Any) -> set[int]:

@@ -106,7 +106,11 @@ class Average:
 
 def _checked(returned: object, average: Tensor) -> Tensor:
     if not isinstance(returned, Tensor) or returned.shape != average.shape:
-        got = f"a tensor of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else repr(returned)
+        got = (
+            f"a tensor of shape {tuple(returned.shape)}"
+            if isinstance(returned, Tensor)
+            else repr(returned)
+        )
         raise TaskError(
             f"avg_fn(averaged, current, count) returned {got} for weights of shape {tuple(average.shape)}: "
             "it must return the new average, of the same shape."

@@ -86,7 +86,8 @@ class EarlyStop:
         if name not in metrics:
             names = ", ".join(metrics) or "none"
             raise TaskError(
-                f"early_stopping: this run has no metric {name!r} to monitor. Its metrics are: {names}. "
+                f"early_stopping: this run has no metric {name!r} to monitor. Its metrics are: "
+                f"{names}. "
                 "Give one of them, EarlyStopping(monitor=…)."
             )
         return float(metrics[name])

@@ -45,7 +45,9 @@ def pieces(
         own_pieces = own(batch, length, time_dim)
         parts = split(batch, length, time_dim) if own_pieces is None else own_pieces
         for number, piece in enumerate(parts):
-            yield Piece(piece, number == 0, _steps(piece, length, time_dim), number == len(parts) - 1)
+            yield Piece(
+                piece, number == 0, _steps(piece, length, time_dim), number == len(parts) - 1
+            )
 
 
 def split(batch: Any, length: int, time_dim: int) -> list[Any]:
@@ -94,7 +96,9 @@ def _steps(piece: Any, length: int, time_dim: int) -> int:
     """Return the time steps in a piece: those of its first tensor that has time, else `length`."""
     if piece is None:
         return 0
-    return next((tensor.shape[time_dim] for _, tensor in leaves(piece) if tensor.ndim > time_dim), length)
+    return next(
+        (tensor.shape[time_dim] for _, tensor in leaves(piece) if tensor.ndim > time_dim), length
+    )
 
 
 def _refuse_packed(value: Any) -> Any:

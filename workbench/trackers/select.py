@@ -158,7 +158,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and value:
             flattened |= flat(value, f"{prefix}{name}/")
         elif isinstance(value, list | tuple) and value and len(value) <= 20:
-            flattened |= flat({str(index): item for index, item in enumerate(value)}, f"{prefix}{name}/")
+            flattened |= flat(
+                {str(index): item for index, item in enumerate(value)}, f"{prefix}{name}/"
+            )
         else:
             flattened[f"{prefix}{name}"] = _plain(value)
     return flattened
@@ -215,7 +217,9 @@ def _near(word: str, names: Iterable[str]) -> str | None:
 
 def _check_installed(name: str, tracker_class: Any) -> None:
     """Raise SettingsError for a tracker whose package is missing: accelerate accepts its name all the same."""
-    if name not in _ARGUMENTS or not tracker_class.__module__.startswith(("accelerate.", "workbench.")):
+    if name not in _ARGUMENTS or not tracker_class.__module__.startswith(
+        ("accelerate.", "workbench.")
+    ):
         return  # the user's own class, whose package may have any name
     packages = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
     if not any(_there(package) for package in packages):

@@ -67,7 +67,7 @@ class Panel(PanelBox):
         self._replayed: dict[int, BenchEvent] = {}
         """The events that `_catch_up` has drawn and that may also come through the dispatcher."""
         self._on_their_way: dict[int, BenchEvent] = {}
-        """Those of `_replayed` that may come after `_CAUGHT_UP`: the last events of running jobs."""
+        """Those of `_replayed` that may follow `_CAUGHT_UP`: the last events of running jobs."""
         self.notice = Notice()
         self.controls = SettingControls(bench.settings, self._edit, self._offer_jobs)
         self._finders = Finders(bench, self._begin)
@@ -377,7 +377,11 @@ class Panel(PanelBox):
             settings, parameters = self._bench.settings, self._bench.summary.parameters
             busy = texts.BUSY if self._state_of("fit") else ""
             runs = self.history.runs
-            why = {brief.id: busy or next_actions.why_not_continued(brief, resumable, settings, parameters) for brief, resumable in runs}
+            why = {
+                brief.id: busy
+                or next_actions.why_not_continued(brief, resumable, settings, parameters)
+                for brief, resumable in runs
+            }
             self.canvas.put("ended", {run: cut(text, 200) for run, text in why.items() if text})
 
     def _offer_change(self) -> None:

@@ -78,7 +78,10 @@ class LaunchPlan:
 
     def environment(self) -> dict[str, str]:
         """The environment variables that the processes get in addition to this process's."""
-        variables = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // self.local))}
+        variables = {
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // self.local)),
+        }
         package, known = Path(__file__).parents[3], os.environ.get("PYTHONPATH")
         if not package.name.endswith("-packages"):  # not installed: the processes would not find it
             variables["PYTHONPATH"] = os.pathsep.join([str(package), *([known] if known else [])])
@@ -108,15 +111,24 @@ def plan(settings: Settings, accelerator: str) -> LaunchPlan:
         )
     cpu = accelerator == "cpu" or (settings.accelerator == "auto" and bool(config.get("use_cpu")))
     machines = _machines(settings, launch, config)
-    processes = _processes(settings, launch, config, machines, 0 if cpu else torch.cuda.device_count())
-    bench_options = {"num_processes": processes, "num_machines": machines, "mixed_precision": "no", "dynamo_backend": "no"}
+    processes = _processes(
+        settings, launch, config, machines, 0 if cpu else torch.cuda.device_count()
+    )
+    bench_options = {
+        "num_processes": processes,
+        "num_machines": machines,
+        "mixed_precision": "no",
+        "dynamo_backend": "no",
+    }
     shards = fsdp_config.way(kind, launch, config, processes)
     fsdp_config.check(settings, shards)
     bench_options |= _devices(settings, launch, cpu, processes, shards)
     bench_options |= _address(launch, config, machines, processes)
     for name in ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "use_fsdp", "use_deepspeed"):
         launch.pop(name, None)
-    options = tuple(word for name, value in {**launch, **bench_options}.items() for word in _words(name, value))
+    options = tuple(
+        word for name, value in {**launch, **bench_options}.items() for word in _words(name, value)
+    )
     _check_values(settings.launch, options)
     notes = (*_notes(settings, config), *fsdp_config.notes(kind, launch, config, processes))
     return LaunchPlan(options, processes, machines, cpu, notes, shards)
@@ -128,17 +140,30 @@ def start(launch_plan: LaunchPlan, folder: Path) -> subprocess.Popen[bytes]:
     environment = ours | launch_plan.environment()
     with os.fdopen(append_to(folder / OUTPUT), "ab") as output:
         return subprocess.Popen(
-            launch_plan.command(folder), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
+            launch_plan.command(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def write_script(launch_plan: LaunchPlan, folder: Path) -> Path:
     """Write a shell script that runs the command on another machine; its argument is the number of that machine."""
-    lines = ["#!/bin/sh", f"# Starts this run's processes on one more machine: sh {SCRIPT} NUMBER, from 1 to {launch_plan.machines - 1}.", "set -e"]
+    lines = [
+        "#!/bin/sh",
+        f"# Starts this run's processes on one more machine: sh {SCRIPT} NUMBER, from 1 to "
+        f"{launch_plan.machines - 1}.",
+        "set -e",
+    ]
     lines += [f"cd {shlex.quote(os.getcwd())}"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in launch_plan.environment().items()]
-    command = shlex.join(launch_plan.command(folder, "MACHINE")).replace("--machine_rank MACHINE", '--machine_rank "${1:?which machine}"')
+    lines += [
+        f"export {name}={shlex.quote(value)}" for name, value in launch_plan.environment().items()
+    ]
+    command = shlex.join(launch_plan.command(folder, "MACHINE")).replace(
+        "--machine_rank MACHINE", '--machine_rank "${1:?which machine}"'
+    )
     path = folder / SCRIPT
     write_whole(path, "\n".join([*lines, f"exec {command}", ""]).encode())
     return path
@@ -163,18 +188,28 @@ def _check_names(launch: Mapping[str, Any]) -> None:
             remedy = f"the setting {setting} decides that" if setting else "a job of the bench cannot have it"
             raise SettingsError(f"launch={dict(launch)!r}: {name}: {remedy}.")
         if name not in _options():
-            raise SettingsError(f"launch={dict(launch)!r}: `accelerate launch` has no option {name!r} (accelerate launch --help lists them).")
+            raise SettingsError(
+                f"launch={dict(launch)!r}: `accelerate launch` has no option {name!r} (accelerate "
+                "launch --help lists them)."
+            )
         if not _options()[name] and not isinstance(value, bool):
-            raise SettingsError(f"launch={dict(launch)!r}: {name} takes no value: give {name}=True, or leave it out.")
+            raise SettingsError(
+                f"launch={dict(launch)!r}: {name} takes no value: give {name}=True, or leave it "
+                "out."
+            )
         if _options()[name] and (value == "--" or (isinstance(value, bool) and not name.startswith(_TRUTHS))):
-            raise SettingsError(f"launch={dict(launch)!r}: {name} takes a value, and {value!r} is not one.")
+            raise SettingsError(
+                f"launch={dict(launch)!r}: {name} takes a value, and {value!r} is not one."
+            )
 
 
 def _check_counts(launch: Mapping[str, Any]) -> None:
     for name, least in (("num_processes", 1), ("num_machines", 1), ("machine_rank", 0)):
         value = launch.get(name, least)
         if type(value) is not int or value < least:
-            raise SettingsError(f"launch={dict(launch)!r}: {name} should be a whole number, {least} or more.")
+            raise SettingsError(
+                f"launch={dict(launch)!r}: {name} should be a whole number, {least} or more."
+            )
 
 
 def _check_values(launch: Mapping[str, Any] | None, options: tuple[str, ...]) -> None:
@@ -185,7 +220,10 @@ def _check_values(launch: Mapping[str, Any] | None, options: tuple[str, ...]) ->
         try:
             launch_command_parser().parse_args([*options, "script"])
         except SystemExit:
-            raise SettingsError(f"launch={launch!r}: {said.getvalue().strip().splitlines()[-1].partition('error: ')[2]}.") from None
+            raise SettingsError(
+                f"launch={launch!r}: "
+                f"{said.getvalue().strip().splitlines()[-1].partition('error: ')[2]}."
+            ) from None
 
 
 def _config(launch: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,9 +243,14 @@ def _kind(launch: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     configured = kind = str(getattr(config.get("distributed_type"), "value", "NO"))
     for name, asked in (("FSDP", "use_fsdp"), ("TP", "use_parallelism_config")):
         kind = name if launch.get(asked) else kind
-    file = f"your accelerate config {launch.get('config_file', default_config_file)}, distributed_type: {configured}"
+    file = (
+        f"your accelerate config {launch.get('config_file', default_config_file)}, "
+        f"distributed_type: {configured}"
+    )
     where = f"launch={dict(launch)!r}" if kind != configured else file
-    named = [name for name, value in launch.items() if name.startswith(_DEEPSPEED) and value is not False]
+    named = [
+        name for name, value in launch.items() if name.startswith(_DEEPSPEED) and value is not False
+    ]
     if named:
         raise SettingsError(f"launch={dict(launch)!r}: {named[0]}: {FSDP_REMEDY}.")
     if configured == "DEEPSPEED":  # whatever launch= has: accelerate itself would follow the config for one process
@@ -242,7 +285,11 @@ def _machines(settings: Settings, launch: Mapping[str, Any], config: Mapping[str
 
 
 def _processes(
-    settings: Settings, launch: Mapping[str, Any], config: Mapping[str, Any], machines: int, gpus: int
+    settings: Settings,
+    launch: Mapping[str, Any],
+    config: Mapping[str, Any],
+    machines: int,
+    gpus: int,
 ) -> int:
     named, asked = launch.get("num_processes"), None
     if settings.devices != "auto":
@@ -261,9 +308,14 @@ def _processes(
     return processes
 
 
-def _devices(settings: Settings, launch: Mapping[str, Any], cpu: bool, processes: int, shards: str | None) -> dict[str, Any]:
+def _devices(
+    settings: Settings, launch: Mapping[str, Any], cpu: bool, processes: int, shards: str | None
+) -> dict[str, Any]:
     """The options for GPUs and for several processes. `multi_gpu` also starts several processes on CPUs."""
-    options: dict[str, Any] = {"multi_gpu": processes > 1 and shards is None, "use_fsdp": shards == fsdp_config.FSDP}
+    options: dict[str, Any] = {
+        "multi_gpu": processes > 1 and shards is None,
+        "use_fsdp": shards == fsdp_config.FSDP,
+    }
     if cpu:
         return {**options, "cpu": processes == 1, "gpu_ids": "all"}
     if isinstance(settings.devices, tuple):
@@ -273,7 +325,9 @@ def _devices(settings: Settings, launch: Mapping[str, Any], cpu: bool, processes
     return {**options, **({"gpu_ids": launch["gpu_ids"]} if "gpu_ids" in launch else {})}
 
 
-def _address(launch: Mapping[str, Any], config: Mapping[str, Any], machines: int, processes: int) -> dict[str, Any]:
+def _address(
+    launch: Mapping[str, Any], config: Mapping[str, Any], machines: int, processes: int
+) -> dict[str, Any]:
     """The address at which the processes find each other."""
     ip = launch.get("main_process_ip", config.get("main_process_ip"))
     port = launch.get("main_process_port", config.get("main_process_port"))

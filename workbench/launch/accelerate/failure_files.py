@@ -59,7 +59,9 @@ class Failure:
         """The order of several failures; the first one is the cause: errors of a process itself before those about a
         partner, then the earliest.
         """
-        raised_here = isinstance(self.error, NonFiniteError) and bool(getattr(self.error, "own", True))
+        raised_here = isinstance(self.error, NonFiniteError) and bool(
+            getattr(self.error, "own", True)
+        )
         return self.echo, not raised_here, self.when
 
     @property

@@ -124,9 +124,13 @@ def _check(path: Path, status: os.stat_result) -> None:
     if os.name != "posix":
         return
     if status.st_uid != os.geteuid():
-        raise PermissionError(f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}: it could hold any code, and is not run.")
+        raise PermissionError(
+            f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}: it could hold any "
+            "code, and is not run."
+        )
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise PermissionError(
-            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, not 600): it could hold any code, and "
+            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, not 600): it "
+            "could hold any code, and "
             "is not run."
         )

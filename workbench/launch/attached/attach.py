@@ -152,7 +152,10 @@ def _folder(run_id: str, root: Path) -> Path:
     path = folders_by_id(root).get(check_id(run_id))
     if path is None:
         run_ids = ", ".join(printable(run.id) for run in list_runs(root)) or "none"
-        raise FileNotFoundError(f"there is no run {run_id!r} in {root}; there are: {run_ids}. Another root: wb.attach({run_id!r}, root=…).")
+        raise FileNotFoundError(
+            f"there is no run {run_id!r} in {root}; there are: {run_ids}. Another root: "
+            f"wb.attach({run_id!r}, root=…)."
+        )
     return path
 
 

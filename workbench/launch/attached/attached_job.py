@@ -194,7 +194,11 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
     if end is None:
         return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
     error = LaunchError(printable(f"{run.name} failed: {end.error}", lines=True))
-    texts = [event.text for event in stream(run, ()) if isinstance(event, Message) and event.level == "error"]
+    texts = [
+        event.text
+        for event in stream(run, ())
+        if isinstance(event, Message) and event.level == "error"
+    ]
     error.__cause__ = RemoteTraceback(printable(texts[-1], lines=True)) if texts else None
     return error
 
@@ -234,7 +238,11 @@ def _value(run: Path) -> Any:
 
 def _copy_results_back(task: Task, run: Path, end: RunEnded, emit: EventSink) -> None:
     """Give the task's modules the weights of the run's last checkpoint, in place."""
-    checkpoints = [checkpoint for checkpoint in list_checkpoints(run) if checkpoint.end and checkpoint.step == end.step]
+    checkpoints = [
+        checkpoint
+        for checkpoint in list_checkpoints(run)
+        if checkpoint.end and checkpoint.step == end.step
+    ]
     if not checkpoints:
         emit(Message("the trained weights were not copied into this process: the run saved no checkpoint at its end.", "warning", end.step))
         return

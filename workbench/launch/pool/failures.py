@@ -76,7 +76,12 @@ def _end_of(tail: str) -> str:
     if not crash:
         return "\n".join(tail.splitlines()[-_FRAMES:])
     reason, _, threads = rest.partition("\n")
-    return "\n".join([crash + reason, *(threads[max(0, threads.find("Current thread")) :].splitlines()[:_FRAMES])])
+    return "\n".join(
+        [
+            crash + reason,
+            *(threads[max(0, threads.find("Current thread")) :].splitlines()[:_FRAMES]),
+        ]
+    )
 
 
 def _kept(outcome: JobOutcome) -> str:

@@ -46,5 +46,9 @@ def _distinct(devices: tuple[int, ...]) -> list[int]:
 def _visible(devices: tuple[int, ...]) -> str:
     """The GPUs of a pool, counted among those that this process sees."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(number) for number in range(torch.cuda.device_count())] if visible is None else visible.split(",")
+    names = (
+        [str(number) for number in range(torch.cuda.device_count())]
+        if visible is None
+        else visible.split(",")
+    )
     return ",".join(names[number].strip() for number in _distinct(devices))

@@ -85,7 +85,11 @@ def _stopped_ranks(stopped: Sequence[int]) -> str:
 
 def _own_threads(dump: str) -> str:
     """The threads that run the job, without the workbench's own frames and the threads that talk to the owner."""
-    threads = [thread for thread in re.split(r"^(?=(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE) if thread.strip()]
+    threads = [
+        thread
+        for thread in re.split(r"^(?=(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE)
+        if thread.strip()
+    ]
     return "\n".join(_without_ours(thread) for thread in threads if not _is_our_thread(thread))
 
 

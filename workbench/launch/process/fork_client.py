@@ -62,7 +62,16 @@ class ForkServer:
         with theirs:
             self.process = subprocess.Popen(
                 # -P: a random.py in the notebook's folder is not the standard library's.
-                [sys.executable, "-P", "-m", "workbench.launch.process.fork_server", fd, pid, self.temporary, *more],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "workbench.launch.process.fork_server",
+                    fd,
+                    pid,
+                    self.temporary,
+                    *more,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,

@@ -71,7 +71,9 @@ class RankSearch(Assignment):
             gc.collect()
             gc.freeze()  # each trial calls gc.collect(), which would spend most of its time on imported modules
             trial = in_all(settings, request, inbox, session)
-            sizes = batch_size_finder.run(self.task, settings, request, emit, inbox, trial, session.ranks.world)
+            sizes = batch_size_finder.run(
+                self.task, settings, request, emit, inbox, trial, session.ranks.world
+            )
         return Done("stopped" if sizes.ended == "stopped" else "finished")
 
 

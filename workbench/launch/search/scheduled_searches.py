@@ -59,7 +59,10 @@ def _stopped_in_lr(session: Session, control: Control) -> bool:
     else:
         control.change({"lr": end.suggestion})
         if end.doubts:
-            doubt = f"the learning rate found at epoch {session.state.epoch} ({rate(end.suggestion)}) is in doubt."
+            doubt = (
+                f"the learning rate found at epoch {session.state.epoch} ({rate(end.suggestion)}) "
+                "is in doubt."
+            )
             control.recorder.warn(f"{doubt} {' '.join(end.doubts)}")
     return False
 

@@ -86,7 +86,10 @@ class ProgressBar:
         """Draw the events since `seen`; returns how many there are now."""
         now = len(events)
         # Events before a resume are the record of another run, which has shown them.
-        joint = max((index for index, event in self._new(events, seen, now) if isinstance(event, Resumed)), default=0)
+        joint = max(
+            (index for index, event in self._new(events, seen, now) if isinstance(event, Resumed)),
+            default=0,
+        )
         for index, event in self._new(events, seen, now):
             if index >= max(joint, self._shown) or not isinstance(event, Message):
                 self._note(event)
@@ -153,7 +156,9 @@ class ProgressBar:
                 self._facts["loss"] = number(event.smoothed)
         elif isinstance(event, RaceTrial):
             bar.n += event.updates if is_job else 0
-            self._facts["raced" if is_job else "racing lr"] = f"{rate(event.lr)}: held-out loss {number(event.loss)}"
+            self._facts["raced" if is_job else "racing lr"] = (
+                f"{rate(event.lr)}: held-out loss {number(event.loss)}"
+            )
         elif isinstance(event, DecayTrial):
             bar.n += 1
             self._facts["tried"] = f"{rate(event.weight_decay)}: held-out loss {number(event.loss)}"

@@ -210,7 +210,13 @@ class Screen:
             kept.append(lines[-room:] if room > 0 else [])
             room -= len(kept[-1])
         last, facts, trials = kept
-        parts = [*progress, *self._table(inner, room), *facts, *(Text(printable(trial), no_wrap=True, overflow="ellipsis") for trial in trials), *last]
+        parts = [
+            *progress,
+            *self._table(inner, room),
+            *facts,
+            *(Text(printable(trial), no_wrap=True, overflow="ellipsis") for trial in trials),
+            *last,
+        ]
         title = Text(" · ".join(filter(None, [printable(self._id), "" if self._started is None else printable(self._started.device)])), style="bold")
         yield Panel(Group(*parts), title=title, title_align="left", subtitle=Text(self.keys, style="dim"), subtitle_align="left", width=width)
 
@@ -274,7 +280,11 @@ class Screen:
         if self._parts:
             whole = sum(self._parts.values()) or 1.0
             most_of = sorted(self._parts.items(), key=lambda item: -item[1])[:_PARTS]
-            yield _line("time  ", ", ".join(f"{printable(phase)} {spent / whole:.0%}" for phase, spent in most_of), width)
+            yield _line(
+                "time  ",
+                ", ".join(f"{printable(phase)} {spent / whole:.0%}" for phase, spent in most_of),
+                width,
+            )
         facts = [f"memory {size(self._memory)}"] if self._memory else []
         facts += [f"last checkpoint after {self._saved:,} updates"] if self._saved is not None else []
         if facts:

@@ -144,7 +144,13 @@ def _keyboard() -> Iterator[Keys | None]:
         signal.signal(number, killed)
     try:
         tty.setcbreak(fd)
-        yield lambda: os.read(fd, 64).decode(errors="ignore") if foreground() and select.select([fd], [], [], 0)[0] else ""
+        yield (
+            lambda: (
+                os.read(fd, 64).decode(errors="ignore")
+                if foreground() and select.select([fd], [], [], 0)[0]
+                else ""
+            )
+        )
     finally:
         restore()
         for number in handled:

@@ -136,7 +136,12 @@ def _mark(mark: Mark, ax: Axes, symbol: str, *, centred: bool) -> None:
         # Above the axes, where there is no data to cover.
         coordinates = ("data", "axes fraction")
         ax.annotate(
-            mark.label, (mark.x, 1.015), xycoords=coordinates, ha="center", fontsize=_SMALL, color=palette.INK
+            mark.label,
+            (mark.x, 1.015),
+            xycoords=coordinates,
+            ha="center",
+            fontsize=_SMALL,
+            color=palette.INK,
         )
         return
     style: dict[str, Any] = {"marker": symbol, "ms": 7, "mfc": "white", "mec": palette.INK, "mew": 1.3}
@@ -245,7 +250,9 @@ def _legend(ax: Axes, beside: bool) -> None:
     placement: dict[str, Any] = (
         {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)} if beside else {"loc": "best"}
     )
-    ax.legend(handles, labels, fontsize=_SMALL, frameon=not beside, labelcolor=palette.INK, **placement)
+    ax.legend(
+        handles, labels, fontsize=_SMALL, frameon=not beside, labelcolor=palette.INK, **placement
+    )
 
 
 def _dot(x: Array) -> str:

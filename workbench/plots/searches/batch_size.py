@@ -86,7 +86,9 @@ def _chosen(tried: list[BatchSizeTrialLike], speed: Array, best: int | None, lar
         index = next((i for i, t in enumerate(tried) if t.ok and t.size == size), None)
         if index is not None:
             height = float(speed[index]) if np.isfinite(speed[index]) else 0.0
-            marks.append(Mark(index, f"{' and '.join(names)} {size}", height, emphasis="best" in names))
+            marks.append(
+                Mark(index, f"{' and '.join(names)} {size}", height, emphasis="best" in names)
+            )
     return marks
 
 

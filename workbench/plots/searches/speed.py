@@ -34,7 +34,15 @@ def speed(trials: Sequence[SpeedTrialLike], best: Mapping[str, Any]) -> Chart:
     marks = []
     for index, trial in enumerate(trials):
         if trial.updates_per_second is None:
-            marks.append(Mark(index, shorten((trial.error or "failed").splitlines()[0]), 0.0, failed=True, why=(trial.error or "")[:400]))
+            marks.append(
+                Mark(
+                    index,
+                    shorten((trial.error or "failed").splitlines()[0]),
+                    0.0,
+                    failed=True,
+                    why=(trial.error or "")[:400],
+                )
+            )
         elif dict(trial.values) == dict(best):
             waits = "" if trial.waiting is None else f", waits {trial.waiting:.0%}"
             marks.append(Mark(index, f"best{waits}", trial.updates_per_second, emphasis=True))

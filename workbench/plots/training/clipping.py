@@ -55,7 +55,9 @@ def clipping(step: Array, parts: Mapping[str, Clipped], limit: Array | None = No
     charts: list[Chart] = []
     shares: list[Series] = []
     for name, clipped in parts.items():
-        rows = clipped.turns if name else np.arange(len(step))  # of several: or the others' turns would tear its lines
+        rows = (
+            clipped.turns if name else np.arange(len(step))
+        )  # of several: or the others' turns would tear its lines
         charts.append(_norms(step, rows, name, clipped, limit))
         if clipped.share is not None:
             tone = _TONES[len(shares) % len(_TONES)]
@@ -75,7 +77,13 @@ _TONES = (0, 2, 3, 4)
 def _norms(step: Array, rows: Array, name: str, clipped: Clipped, limit: Array | None) -> Chart:
     series = [
         Series("before clipping", step[rows], clipped.before[rows], "thin"),
-        Series("after clipping" if clipped.same else "after clipping (2-norm)", step[rows], clipped.after[rows], "thin", 2),
+        Series(
+            "after clipping" if clipped.same else "after clipping (2-norm)",
+            step[rows],
+            clipped.after[rows],
+            "thin",
+            2,
+        ),
     ]
     line = np.full(len(step), np.nan) if limit is None else limit
     if np.isfinite(line).any():
@@ -86,7 +94,11 @@ def _norms(step: Array, rows: Array, name: str, clipped: Clipped, limit: Array |
     if not clipped.same and clipped.on.any():
         note = "What was measured before clipping (track_grad_norm) is not the 2-norm, which was measured after it: do not compare them."
     else:
-        note = "Clipping was off." if clipped.share is None else f"{clipped.share:.0%} of the updates with clipping on were cut."
+        note = (
+            "Clipping was off."
+            if clipped.share is None
+            else f"{clipped.share:.0%} of the updates with clipping on were cut."
+        )
     return Chart(
         f"{total}, {name}" if name else total,
         Axis("update"),

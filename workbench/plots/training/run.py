@@ -131,7 +131,9 @@ class RunData:
         limit = self.limit if self.clips_norm else None
         charts = clipping(self.history["step"], parts, limit, only(self.changes, "gradient_clip_val"))
         if self.clips_norm:
-            charts.append(clip_value([clipped.before for clipped in parts.values()], self.suggested_clip()))
+            charts.append(
+                clip_value([clipped.before for clipped in parts.values()], self.suggested_clip())
+            )
         return charts
 
     def clipped(self, suffix: str = "") -> Clipped:
@@ -149,7 +151,9 @@ class RunData:
     def names(self) -> list[str]:
         """What `named` can draw."""
         names = [name for name in self.history if name in self.by_model]
-        names += [name for name in (*self.logged, *self.validation) if name not in ("step", "epoch")]
+        names += [
+            name for name in (*self.logged, *self.validation) if name not in ("step", "epoch")
+        ]
         return [*dict.fromkeys(names)]
 
     def named(self, name: str) -> list[Chart]:

@@ -28,7 +28,9 @@ def time_spent(spent: Mapping[str, float]) -> Chart:
     """The chart of these seconds by part."""
     seconds = np.array(list(spent.values()))
     of_all = seconds.sum() if len(seconds) else 1.0
-    marks = tuple(Mark(index, f"{duration / of_all:.0%}", duration) for index, duration in enumerate(seconds))
+    marks = tuple(
+        Mark(index, f"{duration / of_all:.0%}", duration) for index, duration in enumerate(seconds)
+    )
     series = (Series("seconds", np.arange(len(seconds)), seconds, "bar"),)
     note = "Sampled: some of the updates were timed in parts."
     return Chart("Where the time went", Axis("part", ticks=tuple(spent)), Axis("time", "s"), series, marks, notes=(note,))

@@ -118,7 +118,9 @@ def _tags(value: Any) -> tuple[str, ...]:
     if len(tags) > TAGS:
         raise ValueError(f"tags has {len(tags)} of them: give at most {TAGS}.")
     if any("," in tag for tag in tags):
-        raise ValueError(f"tags={shown(list(tags))}: a tag has no comma, which separates them in the panel.")
+        raise ValueError(
+            f"tags={shown(list(tags))}: a tag has no comma, which separates them in the panel."
+        )
     return tags
 
 

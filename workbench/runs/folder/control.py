@@ -50,7 +50,10 @@ def why_not_taken(run: Path | RunSummary, command: Command | None = None) -> str
         return too_late(method, id, kind, run_summary.status)
     if not takes(run_summary.header):
         where = printable(where_written(run_summary.header))
-        return f"{method} does not reach {id}: an older version trains it, which takes no commands from its folder. Ask its own job, in {where}."
+        return (
+            f"{method} does not reach {id}: an older version trains it, which takes no commands "
+            f"from its folder. Ask its own job, in {where}."
+        )
     return ""
 
 
@@ -82,7 +85,10 @@ def take(run: Path) -> Iterator[Command | str]:
                 try:
                     folder.remove(name)
                 except OSError as error:  # it would be carried out again and again
-                    command = f"{name} in {CONTROL}/ cannot be removed ({error}), so it is not carried out."
+                    command = (
+                        f"{name} in {CONTROL}/ cannot be removed ({error}), so it is not carried "
+                        "out."
+                    )
                 yield command
     except FileNotFoundError:
         return

@@ -235,7 +235,11 @@ def append_to(path: Path, *, create: bool = True) -> int:
     if not _NO_LINK:
         check_no_link(path)
     create_flag = os.O_CREAT if create else 0
-    return os.open(path, os.O_WRONLY | os.O_APPEND | create_flag | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN, 0o666)
+    return os.open(
+        path,
+        os.O_WRONLY | os.O_APPEND | create_flag | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN,
+        0o666,
+    )
 
 
 def replace_by(path: Path, write: Callable[[Path], None]) -> None:

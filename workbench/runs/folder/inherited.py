@@ -36,7 +36,9 @@ def record_until(events: Sequence[Event], point: Checkpoint, checked: int) -> li
     checked: the update after which its last validation ran.
     """
     index = _place(events, point)
-    return [kept for i, event in enumerate(events) for kept in _kept(event, point, i <= index, checked)]
+    return [
+        kept for i, event in enumerate(events) for kept in _kept(event, point, i <= index, checked)
+    ]
 
 
 def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterator[Event]:

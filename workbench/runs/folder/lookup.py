@@ -55,7 +55,10 @@ def find_run(root: Path, text: str) -> Path:
     if len(ids) == 1:
         return folders[ids[0]]
     if ids:
-        raise ValueError(f"{text} is the number of several runs in {root}: {', '.join(map(printable, ids))}. Give the whole id.")
+        raise ValueError(
+            f"{text} is the number of several runs in {root}: {', '.join(map(printable, ids))}. "
+            "Give the whole id."
+        )
     if not folders:
         raise FileNotFoundError(f"There is no run {text!r}: {root} holds no runs.")
     raise FileNotFoundError(f"There is no run {text!r} in {root}. Near it: {near(text, folders)}.")
@@ -73,7 +76,9 @@ def near(text: str, ids: Iterable[str]) -> str:
     names = sorted(ids, key=age)
     match = re.match(r"\d{1,18}", text)
     if match:
-        by_distance = sorted(names, key=lambda name: (abs((_number(name) or 0) - int(match[0])), name))
+        by_distance = sorted(
+            names, key=lambda name: (abs((_number(name) or 0) - int(match[0])), name)
+        )
         chosen = sorted(by_distance[:_NEAR])
     else:
         chosen = difflib.get_close_matches(text, names, _NEAR) or names[-_NEAR:]

@@ -128,11 +128,18 @@ class Divergence(Rule):
         began = np.where(rose & (now >= self.LARGE), initial, 0.0)
         few = float(np.median(first[:5]))
         if self._supervised and positive:  # the rise must be larger than the differences between batches
-            candidates = np.flatnonzero((began == 0) & whole & (now >= max(self.SURELY, self.SUPERVISED * min(few, initial))) & (windows > 0).all(axis=1))
+            candidates = np.flatnonzero(
+                (began == 0)
+                & whole
+                & (now >= max(self.SURELY, self.SUPERVISED * min(few, initial)))
+                & (windows > 0).all(axis=1)
+            )
             middle, spread = noise_of(windows[candidates])
             limit = middle - math.log(self.SUPERVISED)
             alone = (spread < HEAVY) & (limit >= math.log(initial) + 2.5 * spread)
-            began[candidates] = np.where(limit >= math.log(few) + spread, few, np.where(alone, initial, 0.0))
+            began[candidates] = np.where(
+                limit >= math.log(few) + spread, few, np.where(alone, initial, 0.0)
+            )
         return began
 
     def findings(self) -> Iterator[Finding]:

@@ -78,7 +78,11 @@ class Layers(Rule):
             layers = np.flatnonzero(which)
             if len(layers):
                 since = int(self._weak_since[layers].min())
-                when = f" since update {since}" if since else f" in {int(max(self._silent[layers[0]], self._small[layers[0]]))} updates"
+                when = (
+                    f" since update {since}"
+                    if since
+                    else f" in {int(max(self._silent[layers[0]], self._small[layers[0]]))} updates"
+                )
                 died = which is dead and bool((dead & self._zero & ~cancelling).any())
                 remedy, trouble = (self._lower, "dead layers") if died else ("", "")
                 text = f"{problem} {first_names([self._names[i] for i in layers], 3)}{when}"

@@ -163,7 +163,10 @@ class Overfitting(Rule):
                 continue
             rises = "risen" if metric.sign > 0 else "fallen"
             label = "validation" if name == self.NAME else name
-            text = f"{label} has {rises} since update {metric.since}, from {number(best)} to {number(metric.last)}, while training falls"
+            text = (
+                f"{label} has {rises} since update {metric.since}, from {number(best)} to "
+                f"{number(metric.last)}, while training falls"
+            )
             advice, remedy = self._remedy(name, metric)
             if self._stopped and self._restores:
                 yield Finding("info", text, advice, metric.since)

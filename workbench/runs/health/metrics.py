@@ -79,7 +79,9 @@ class Constant(Rule):
             if name == "val_loss":
                 fell = self._lowest < self._first - self.MOVED * abs(self._first)
                 if series.validations >= self.LOSSES and series.value and self._trains and not fell:
-                    text = f"val_loss was {series.value:.6g} at all {series.validations} validations"
+                    text = (
+                        f"val_loss was {series.value:.6g} at all {series.validations} validations"
+                    )
                     yield Finding("warning", text, "do the weights that it is computed from train, and is the learning rate high enough?")
             elif series.validations >= self.VALIDATIONS and self._is_measured(name, series.value):
                 text = f"{name} was {series.value:.6g} at all {series.validations} validations"

@@ -76,9 +76,15 @@ class Waiting(Rule):
         advice = f"find_num_workers() tries {more}; preload=True keeps the data in memory"
         return Finding("warning", text, advice, remedy="bench.find_num_workers()")
 
-    def _option(self, level: Level, text: str, name: str, theirs: bool, setting: bool | None, source: str) -> Finding:
+    def _option(
+        self, level: Level, text: str, name: str, theirs: bool, setting: bool | None, source: str
+    ) -> Finding:
         """A finding about an option of the loader: the value that the user's DataLoader should have, or the setting."""
-        advice = f"set {name}={setting}" if source == "setting" else f"give your DataLoader {name}={theirs}, or set {name}={setting}"
+        advice = (
+            f"set {name}={setting}"
+            if source == "setting"
+            else f"give your DataLoader {name}={theirs}, or set {name}={setting}"
+        )
         if source == OWN:
             return Finding(level, text, f"give your DataLoader {name}={theirs}")
         return Finding(level, text, advice, remedy=f"bench.set({name}={setting})")

@@ -64,12 +64,20 @@ class _Result(NamedTuple):
         """A phrase with the share of time in which training waited for its data with these values, and how much faster it was than
         with `before` workers; "": not measured.
         """
-        chosen = next((trial for trial in reversed(self.trials) if trial.values == self.values), None)
+        chosen = next(
+            (trial for trial in reversed(self.trials) if trial.values == self.values), None
+        )
         if chosen is None or chosen.waiting is None:
             return ""
         base = next((trial for trial in self.trials if trial.values == {"num_workers": before}), None)
-        speed = (chosen.updates_per_second or 0.0) / (base.updates_per_second or math.inf) if base is not None else 0.0
-        return f"it was {chosen.waiting:.0%}" + (f", and training {speed:.2g} times as fast" if speed > 1 else "")
+        speed = (
+            (chosen.updates_per_second or 0.0) / (base.updates_per_second or math.inf)
+            if base is not None
+            else 0.0
+        )
+        return f"it was {chosen.waiting:.0%}" + (
+            f", and training {speed:.2g} times as fast" if speed > 1 else ""
+        )
 
 
 class SearchResults:
@@ -82,7 +90,11 @@ class SearchResults:
 
     def with_results(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """The findings, with results in place of advice to run searches that have been run."""
-        asked = {match[1] for finding in findings if (match := _SEARCH.fullmatch(finding.remedy)) and match[1] in _FINDS}
+        asked = {
+            match[1]
+            for finding in findings
+            if (match := _SEARCH.fullmatch(finding.remedy)) and match[1] in _FINDS
+        }
         if self._folder is None or not asked:
             return tuple(findings)
         new = asked - self._known.keys()
@@ -101,7 +113,9 @@ class SearchResults:
                 header = read.read_header(other)
                 kind = header.get("kind")
                 if (kind in searches or kind == "tune") and _is_alike(self._header, header, kind):
-                    results.append((read.age(other.name, read.created(header, other)), str(kind), other))
+                    results.append(
+                        (read.age(other.name, read.created(header, other)), str(kind), other)
+                    )
         for _, kind, other in sorted(results):
             with contextlib.suppress(OSError, ValueError):
                 for search in searches & {kind} if kind != "tune" else searches:
@@ -120,7 +134,9 @@ class SearchResults:
         if other:
             waiting = result.waiting(settings.get("num_workers"))
             sentence = f"with {values} {waiting}" if waiting else f"{search[1]}() found {values}"
-            return dataclasses.replace(finding, advice=f"{sentence} ({where})", remedy=f"bench.set({values})")
+            return dataclasses.replace(
+                finding, advice=f"{sentence} ({where})", remedy=f"bench.set({values})"
+            )
         if search[1] not in ("find_num_workers", "find_weight_decay"):
             return finding
         preload = "" if settings.get("preload") or search[1] != "find_num_workers" else ": preload=True keeps the data in memory"

@@ -156,12 +156,22 @@ class EventLog(Events):
         old, new = self._parts()
         yield from reversed(new)
         for segment in reversed(old):
-            yield from reversed(segment) if isinstance(segment, list) else self._recorded.back(segment.first, segment.count)
+            yield from (
+                reversed(segment)
+                if isinstance(segment, list)
+                else self._recorded.back(segment.first, segment.count)
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the log; a copy in another process reads the same record."""
         with self._lock:
-            old, new = [segment.rest(0) if isinstance(segment, _Lines) else [*segment] for segment in self._old], deque(self._new)
+            old, new = (
+                [
+                    segment.rest(0) if isinstance(segment, _Lines) else [*segment]
+                    for segment in self._old
+                ],
+                deque(self._new),
+            )
             return {**self.__dict__, "_old": old, "_new": new, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -175,13 +185,19 @@ class EventLog(Events):
             old: list[_Lines | list[Event]] = []
             for segment in self._old if skip < self._old_count else ():
                 if skip < len(segment):
-                    old.append(segment.rest(skip) if isinstance(segment, _Lines) else segment[skip:])
+                    old.append(
+                        segment.rest(skip) if isinstance(segment, _Lines) else segment[skip:]
+                    )
                 skip = max(0, skip - len(segment))
             skip = 0 if old else max(0, skip - self._old_count)
             return old, [event for event, _ in islice(self._new, skip, None)]
 
     def _of(self, segment: _Lines | list[Event], only: Container[str] | None) -> Iterator[Event]:
-        return iter(segment) if isinstance(segment, list) else self._recorded.read(segment.first, segment.count, only)
+        return (
+            iter(segment)
+            if isinstance(segment, list)
+            else self._recorded.read(segment.first, segment.count, only)
+        )
 
     @property
     def _recorded(self) -> _Record:

@@ -30,7 +30,9 @@ class Events(Sequence[Event]):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             return [*islice(self.since(start), max(0, stop - start))] if step == 1 else [*self][index]
-        event = next(self.since(index) if index >= 0 else islice(reversed(self), -index - 1, None), None)
+        event = next(
+            self.since(index) if index >= 0 else islice(reversed(self), -index - 1, None), None
+        )
         if event is None:
             raise IndexError(index)
         return event

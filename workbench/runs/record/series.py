@@ -151,8 +151,16 @@ def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -
             greatest[bins] = np.fmax(greatest[bins], np.fmax.reduceat(table, starts, axis=0))
     if greatest is None:
         return steps[:0], {}
-    at = np.concatenate([steps[:0], *(measured_steps for measured_steps, _ in measured)]) if quantity == "update_ratio" else steps[::width]
-    rows = np.concatenate([greatest[:0], *(table for _, table in measured)]) if quantity == "update_ratio" else greatest
+    at = (
+        np.concatenate([steps[:0], *(measured_steps for measured_steps, _ in measured)])
+        if quantity == "update_ratio"
+        else steps[::width]
+    )
+    rows = (
+        np.concatenate([greatest[:0], *(table for _, table in measured)])
+        if quantity == "update_ratio"
+        else greatest
+    )
     return at, {name: rows[:, i] for i, name in enumerate(_names(layers, rows.shape[1]))}
 
 

@@ -161,7 +161,9 @@ class BestAndLast:
         self.last = float(values[finite[-1]])
         if self.mode is None:
             return
-        best = finite[int(np.argmin(values[finite]) if self.mode == "min" else np.argmax(values[finite]))]
+        best = finite[
+            int(np.argmin(values[finite]) if self.mode == "min" else np.argmax(values[finite]))
+        ]
         value = float(values[best])
         if self.value is None or (value < self.value if self.mode == "min" else value > self.value):
             self.value, self.step = value, int(steps[best])
@@ -264,7 +266,9 @@ class Fold:
         smooth = self._smoother.add(loss)
         finite = np.isfinite(smooth)
         done: Array = event.steps.astype(np.float64) + 1
-        self._curve.add(np.column_stack([done, _epochs(self._start, done, event.epoch), clock, smooth])[finite])
+        self._curve.add(
+            np.column_stack([done, _epochs(self._start, done, event.epoch), clock, smooth])[finite]
+        )
         self._seconds = event.seconds
         if np.isfinite(loss[-1]):
             self._metrics["loss"] = float(loss[-1])

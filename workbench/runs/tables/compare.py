@@ -190,7 +190,11 @@ def differences(
 
     settings, changes: for each run those at its start, and what was changed while it trained.
     """
-    known = [name for name in Settings.model_fields if any(name in values for values in (*settings, *changes))]
+    known = [
+        name
+        for name in Settings.model_fields
+        if any(name in values for values in (*settings, *changes))
+    ]
     out = {}
     for name in known:
         default = Settings.model_fields[name].default

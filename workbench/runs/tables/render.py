@@ -56,4 +56,6 @@ def sparkline(values: NDArray[np.float64]) -> str:
     scale = max(abs(low), abs(high)) or 1.0  # the difference of two huge losses could overflow
     span = (high / scale - low / scale) or 1.0
     heights = np.rint((len(BLOCKS) - 1) * (values / scale - low / scale) / span)
-    return "".join(BLOCKS[int(height)] if known else " " for height, known in zip(heights, finite, strict=True))
+    return "".join(
+        BLOCKS[int(height)] if known else " " for height, known in zip(heights, finite, strict=True)
+    )

@@ -51,12 +51,22 @@ def record_data(path: Path) -> dict[str, Any]:
 def _checkpoints(run: Path) -> Iterator[dict[str, Any]]:
     """The checkpoints of a run, oldest first."""
     checkpoints = list_checkpoints(run)
-    best = find(run, "best").name if any(checkpoint.value is not None for checkpoint in checkpoints) else None
+    best = (
+        find(run, "best").name
+        if any(checkpoint.value is not None for checkpoint in checkpoints)
+        else None
+    )
     for checkpoint in checkpoints:
         yield {
-            "name": checkpoint.name, "update": checkpoint.step, "epoch": checkpoint.epoch, "monitor": checkpoint.monitor, "value": checkpoint.value, "best": checkpoint.name == best,
-            "resumable": checkpoint.resumable, "why_not": checkpoint.why,
-        }  # fmt: skip
+            "name": checkpoint.name,
+            "update": checkpoint.step,
+            "epoch": checkpoint.epoch,
+            "monitor": checkpoint.monitor,
+            "value": checkpoint.value,
+            "best": checkpoint.name == best,
+            "resumable": checkpoint.resumable,
+            "why_not": checkpoint.why,
+        }
 
 
 def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
@@ -87,9 +97,24 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
     for event in record["resumed_from"]:
         yield f"  resumed at update {event['update']} from {event['run']}@{_values(event, 'checkpoint', 'update', 'run')}"
     for checkpoint in record["checkpoints"]:
-        value = "" if checkpoint["value"] is None else f"{checkpoint['monitor']} {number(checkpoint['value'])}"
+        value = (
+            ""
+            if checkpoint["value"] is None
+            else f"{checkpoint['monitor']} {number(checkpoint['value'])}"
+        )
         weights = "" if checkpoint["resumable"] else f"weights alone: {checkpoint['why_not']}"
-        yield "  ".join(filter(None, [f"  checkpoint {checkpoint['name']:<12}", f"epoch {checkpoint['epoch']}", value, "best" * checkpoint["best"], weights]))
+        yield "  ".join(
+            filter(
+                None,
+                [
+                    f"  checkpoint {checkpoint['name']:<12}",
+                    f"epoch {checkpoint['epoch']}",
+                    value,
+                    "best" * checkpoint["best"],
+                    weights,
+                ],
+            )
+        )
     yield from (f"  health: {finding}" for finding in record["health"])
     yield from (f"  {line}" for line in (record["error"] or "").splitlines())
 

@@ -63,7 +63,11 @@ class RunList(list[Run]):
         try:
             return super().__getitem__(index)
         except IndexError:
-            hint = f"the last of {len(self)} is runs[{len(self) - 1}], or runs[-1]" if self else "there are none"
+            hint = (
+                f"the last of {len(self)} is runs[{len(self) - 1}], or runs[-1]"
+                if self
+                else "there are none"
+            )
             number = f" The run of this number is runs['{index}']." if matching_ids(str(index), [run.id for run in self]) else ""
             raise IndexError(f"runs[{index!r}]: {hint}.{number}") from None
 
@@ -73,7 +77,10 @@ class RunList(list[Run]):
         if len(matches) == 1:
             return self[ids.index(matches[0])]
         if matches:
-            raise KeyError(f"{text} is the number of several runs: {', '.join(map(printable, matches))}. Give the whole id.")
+            raise KeyError(
+                f"{text} is the number of several runs: {', '.join(map(printable, matches))}. Give "
+                "the whole id."
+            )
         raise KeyError(f"there is no fit {text!r}: {f'near it are {near(text, ids)}' if ids else 'there are none'}.")
 
     def __repr__(self) -> str:
@@ -108,9 +115,14 @@ def _row(run: RunSummary) -> list[str]:
     words = ["pinned" * added.pinned, added.name, *(f"#{tag}" for tag in added.tags)]
     status = read.shown_status(run.status, run.unseen) if run.path.is_dir() else "deleted"
     return [
-        run.id, status, str(run.step), duration(run.seconds), _losses(run.path), result or "  ".join(values),
+        run.id,
+        status,
+        str(run.step),
+        duration(run.seconds),
+        _losses(run.path),
+        result or "  ".join(values),
         "  ".join(filter(None, words)),
-    ]  # fmt: skip
+    ]
 
 
 def _losses(run: Path) -> str:

@@ -74,7 +74,10 @@ def _trouble(parts: Sequence[Any], path: str) -> str | None:
         lengths = {len(element) if isinstance(element, (tuple, list)) else -1 for element in parts}
         if len(lengths) > 1:
             return f"{where} has another length than in the next sample ({listed(map(short, parts))}): {_COLLATE}"
-        troubles = (_trouble([element[n] for element in parts], f"{path}.{n}" if path else str(n)) for n in range(len(first)))
+        troubles = (
+            _trouble([element[n] for element in parts], f"{path}.{n}" if path else str(n))
+            for n in range(len(first))
+        )
         return next((trouble for trouble in troubles if trouble is not None), None)
     if isinstance(first, (str, bytes, int, float, complex, np.generic)):
         other = next((element for element in parts if type(element) is not type(first)), None)
@@ -86,7 +89,9 @@ _COLLATE = "give collate_fn=, which makes a batch of a list of samples (torch.nn
 
 
 def _of_arrays(parts: Sequence[Any], where: str) -> str | None:
-    shapes = [tuple(element.shape) if hasattr(element, "shape") else short(element) for element in parts]
+    shapes = [
+        tuple(element.shape) if hasattr(element, "shape") else short(element) for element in parts
+    ]
     if len(set(shapes)) > 1:
         named = "" if where == "a sample" else f" ({where})"
         different = listed(dict.fromkeys(map(str, shapes)))
@@ -105,7 +110,10 @@ def _of_mappings(parts: Sequence[Any], path: str, where: str) -> str | None:
         keys = set(element) if isinstance(element, Mapping) else set()
         if odd := set(first) ^ keys:
             return f"{where} has the key {sorted(map(str, odd))[0]!r} that another sample does not have: give all samples the same keys."
-    troubles = (_trouble([element[key] for element in parts], f"{path}.{key}" if path else str(key)) for key in first)
+    troubles = (
+        _trouble([element[key] for element in parts], f"{path}.{key}" if path else str(key))
+        for key in first
+    )
     return next((trouble for trouble in troubles if trouble is not None), None)
 
 

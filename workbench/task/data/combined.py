@@ -98,7 +98,11 @@ def combined_in(data: Any) -> CombinedBatches | None:
     """The batches of a CombinedLoader, or of a dict, a list or a tuple of loaders; None: it is no such thing."""
     if is_combined(data):
         return CombinedBatches(Combined(data.iterables, data._mode))
-    if isinstance(data, (Mapping, list, tuple)) and data and all(isinstance(loader, DataLoader) for loader in _leaves(data)):
+    if (
+        isinstance(data, (Mapping, list, tuple))
+        and data
+        and all(isinstance(loader, DataLoader) for loader in _leaves(data))
+    ):
         return CombinedBatches(Combined(data, "max_size_cycle"))
     return None
 

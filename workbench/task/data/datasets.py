@@ -62,7 +62,9 @@ def _rows(column: Tensor, rows: Tensor) -> Tensor:
             return selected
         # A dimension of one row may have any stride, and convolutions look at it.
         return selected.clone(memory_format=torch.contiguous_format)
-    shared = torch.empty((len(rows), *column.shape[1:]), dtype=column.dtype, device="cpu").share_memory_()  # type: ignore[no-untyped-call]
+    shared = torch.empty(
+        (len(rows), *column.shape[1:]), dtype=column.dtype, device="cpu"
+    ).share_memory_()  # type: ignore[no-untyped-call]
     return torch.index_select(column, 0, rows, out=shared)
 
 

@@ -178,8 +178,14 @@ def without_users_rng(sampler: Any, copies: dict[int, Any] | None = None) -> Any
     for name, attribute in getattr(sampler, "__dict__", {}).items():
         if isinstance(attribute, Sampler):
             other = without_users_rng(attribute, copies)
-        elif isinstance(attribute, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)):
-            clone = attribute.clone_state() if isinstance(attribute, torch.Generator) else copy.deepcopy(attribute)
+        elif isinstance(
+            attribute, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+        ):
+            clone = (
+                attribute.clone_state()
+                if isinstance(attribute, torch.Generator)
+                else copy.deepcopy(attribute)
+            )
             other = copies.setdefault(id(attribute), clone)
         else:
             continue

@@ -53,7 +53,8 @@ def preload(spec: DataSpec, settings: Settings, free: Callable[[], int]) -> Mess
     available = free()
     if size > available * _LEFT:
         raise TaskError(
-            f"preload=True: {name} would take about {units.size(size)} ({count:,} samples), and {units.size(available)} of memory "
+            f"preload=True: {name} would take about {units.size(size)} ({count:,} samples), and "
+            f"{units.size(available)} of memory "
             "are free: take preload=False, or smaller samples."
         )
     spec.preloaded = Preloaded(dataset, _gathered(_read(parts, settings, count), count))
@@ -65,8 +66,15 @@ def _readable(spec: DataSpec) -> Parts | None:
     """The parts of data to read; None where they are in memory."""
     parts, name = spec.parts, spec.name
     if parts.ready or isinstance(parts.dataset, IterableDataset):
-        problem = "yields ready batches" if parts.ready else f"is an IterableDataset ({type(parts.dataset).__name__})"
-        raise TaskError(f"preload=True: {name} {problem}, and samples can be read only by their number: take preload=False.")
+        problem = (
+            "yields ready batches"
+            if parts.ready
+            else f"is an IterableDataset ({type(parts.dataset).__name__})"
+        )
+        raise TaskError(
+            f"preload=True: {name} {problem}, and samples can be read only by their number: take "
+            "preload=False."
+        )
     if isinstance(parts.dataset, Columns) or type(parts.dataset) is TensorDataset:
         return None
     if callable(getattr(parts.dataset, "set_epoch", None)):
@@ -220,9 +228,15 @@ class Stacked:
     def put(self, index: int, sample: Any) -> bool:
         """Store a sample; return False if it has other types or shapes."""
         kind, keys, parts = taken_apart(sample)
-        if (kind, keys, [type(element) for element in parts]) != (self._kind, self._keys, self._kinds):
+        if (kind, keys, [type(element) for element in parts]) != (
+            self._kind,
+            self._keys,
+            self._kinds,
+        ):
             return False
-        if not all(_fits(element, column) for element, column in zip(parts, self._columns, strict=True)):
+        if not all(
+            _fits(element, column) for element, column in zip(parts, self._columns, strict=True)
+        ):
             return False
         for element, column in zip(parts, self._columns, strict=True):
             column[index] = element

@@ -61,8 +61,13 @@ class DataRngState:
         held, lost = self._held.state()
         self.lost += lost
         return {
-            "generators": {path: generator_state(generator) for path, generator in self.generators.items()},
-            "states": {path: copy.deepcopy(stateful.state_dict()) for path, stateful in self._stateful.items()},
+            "generators": {
+                path: generator_state(generator) for path, generator in self.generators.items()
+            },
+            "states": {
+                path: copy.deepcopy(stateful.state_dict())
+                for path, stateful in self._stateful.items()
+            },
             "held": held,
         }
 
@@ -95,7 +100,11 @@ class DataRngState:
             yield read_on
         finally:
             lost = before.put()
-            read_on += [path for path in (*self._stateful, *self._samplers) if any(lost_path.startswith(path) for lost_path in lost)]
+            read_on += [
+                path
+                for path in (*self._stateful, *self._samplers)
+                if any(lost_path.startswith(path) for lost_path in lost)
+            ]
 
 
 def generator_states(root: Any) -> dict[str, Any]:

@@ -133,7 +133,15 @@ def refuse_sharded(name: str, dataset: Any, *samplers: Any) -> None:
             raise TaskError(
                 f"the loader of {name} has a {type(sampler).__name__}: give the loader without it; the workbench shards the batches."
             )
-        refuse_sharded(name, None, *(inner for inner in getattr(sampler, "__dict__", {}).values() if isinstance(inner, Sampler)))
+        refuse_sharded(
+            name,
+            None,
+            *(
+                inner
+                for inner in getattr(sampler, "__dict__", {}).values()
+                if isinstance(inner, Sampler)
+            ),
+        )
 
 
 def _refuse_split(name: str, stream: Any) -> None:

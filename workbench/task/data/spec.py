@@ -105,7 +105,10 @@ class DataSpec:
         """
         several = sets_in(name, data) if name in ("val", "test") else None
         if several is not None:
-            specs = {key: cls.of(_name_of_set(name, key, number), dataset, collate_fn) for number, (key, dataset) in enumerate(several.items())}
+            specs = {
+                key: cls.of(_name_of_set(name, key, number), dataset, collate_fn)
+                for number, (key, dataset) in enumerate(several.items())
+            }
             sets = _of_sets(name, specs)
             sets.from_combined = in_turn(data)
             return sets
@@ -138,7 +141,10 @@ class DataSpec:
         """
         resolved = self._resolved()
         if not isinstance(resolved, Parts):
-            raise TaskError(f"{self.name} has {len(resolved)} sets ({listed(resolved)}), and one is needed here: make the bench with one of them.")
+            raise TaskError(
+                f"{self.name} has {len(resolved)} sets ({listed(resolved)}), and one is needed "
+                "here: make the bench with one of them."
+            )
         return resolved
 
     @property
@@ -149,7 +155,12 @@ class DataSpec:
             return (self,)
         if list(self._sets) != list(resolved):
             make = functools.partial
-            self._take({k: DataSpec(_name_of_set(self.name, k, n), make(self._parts_of, k)) for n, k in enumerate(resolved)})
+            self._take(
+                {
+                    k: DataSpec(_name_of_set(self.name, k, n), make(self._parts_of, k))
+                    for n, k in enumerate(resolved)
+                }
+            )
             for spec in self._sets.values():
                 spec._whole = self
         for spec in self._sets.values():
@@ -163,7 +174,9 @@ class DataSpec:
 
     def with_sets(self, sets: Sequence[DataSpec]) -> DataSpec:
         """A spec of other sets in place of these, one for each."""
-        return _of_sets(self.name, {spec.key: other for spec, other in zip(self.sets, sets, strict=True)})
+        return _of_sets(
+            self.name, {spec.key: other for spec, other in zip(self.sets, sets, strict=True)}
+        )
 
     def _take(self, sets: dict[str, DataSpec]) -> None:
         self._sets = sets
@@ -264,14 +277,17 @@ class DataSpec:
             drawn = bool(parts.defaults.get("shuffle"))
             return None if drawn else f"its loader has a sampler of its own ({type(parts.sampler).__name__})"
         if isinstance(parts.dataset, IterableDataset) or (parts.ready and not parts.defaults.get("shuffle")):
-            reason = "yields ready batches in their order" if parts.ready else "can only be iterated"
+            reason = (
+                "yields ready batches in their order" if parts.ready else "can only be iterated"
+            )
             return f"it {reason} ({type(users_data(parts.dataset)).__name__})"
         return None
 
     def _unused(self, name: str, settings: Mapping[str, Any], decides: str) -> SettingsError:
         remedy = "give the samples (a Dataset, or a loader without it)" if self.from_loader else "give the samples in a Dataset"
         return SettingsError(
-            f"{name}={settings[name]!r} has no effect on {self.name}, since {decides}. Leave {name} out, or {remedy}."
+            f"{name}={settings[name]!r} has no effect on {self.name}, since {decides}. Leave "
+            f"{name} out, or {remedy}."
         )
 
     def refuse_larger(self, size: int) -> None:
@@ -506,7 +522,9 @@ def set_epoch(loader: Loader, epoch: int) -> None:
     """Call `set_epoch` of the user's sampler, batch sampler and data set, where they have it."""
     done: list[Any] = []
     for component in _parts_with_epoch(loader):
-        if callable(getattr(component, "set_epoch", None)) and not any(component is other for other in done):
+        if callable(getattr(component, "set_epoch", None)) and not any(
+            component is other for other in done
+        ):
             done.append(component)
             component.set_epoch(epoch)
 

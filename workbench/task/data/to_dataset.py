@@ -39,7 +39,12 @@ def sets_in(name: str, data: Any) -> dict[str, Any] | None:
     if not named and not isinstance(data, (list, tuple)):
         return None
     entries: dict[Any, Any] = dict(data) if named else dict(enumerate(data))
-    others = [key for key, dataset in entries.items() if not _is_set(dataset) and not (named and isinstance(dataset, tuple) and any(map(is_array, dataset)))]
+    others = [
+        key
+        for key, dataset in entries.items()
+        if not _is_set(dataset)
+        and not (named and isinstance(dataset, tuple) and any(map(is_array, dataset)))
+    ]
     if others and any(map(_is_set, entries.values())):
         raise TaskError(
             f"{name} holds several sets, and {name}[{others[0]!r}] is a {short(entries[others[0]])}: each is to be a Dataset or a "
@@ -50,7 +55,9 @@ def sets_in(name: str, data: Any) -> dict[str, Any] | None:
     unfit = [key for key in entries if named and (not isinstance(key, str) or not key)]
     if unfit:
         raise TaskError(f"{name} has a set by the key {unfit[0]!r}: its metrics end with the key, so give a text, {name}={{'clean': …}}.")
-    return entries if named else {f"{UNNAMED}{number}": dataset for number, dataset in entries.items()}
+    return (
+        entries if named else {f"{UNNAMED}{number}": dataset for number, dataset in entries.items()}
+    )
 
 
 def _is_set(value: Any) -> bool:
@@ -103,7 +110,9 @@ def _refuse_no_data(name: str, data: Any) -> None:
 def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
     """Columns, if a tuple holds arrays; else samples."""
     if any(map(_is_source, data)):
-        number, kind = next((n, type(column).__name__) for n, column in enumerate(data) if _is_source(column))
+        number, kind = next(
+            (n, type(column).__name__) for n, column in enumerate(data) if _is_source(column)
+        )
         raise TaskError(f"{name} is a {type(data).__name__} of {len(data)}, and {name}[{number}] is a {kind}: {_SEVERAL}.")
     tables = [
         number
@@ -122,7 +131,9 @@ def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
         return columns_of(name, data) if columns else data
     if any(arrays):
         return _of_mixed(name, data)
-    if isinstance(data, tuple) and all(isinstance(column, list) or type(column).__name__ == "Column" for column in data):
+    if isinstance(data, tuple) and all(
+        isinstance(column, list) or type(column).__name__ == "Column" for column in data
+    ):
         raise TaskError(
             f"{name} is a tuple of {len(data)} {type(data[0]).__name__}s, which may be columns or samples: give arrays for columns "
             "(torch.as_tensor(…) of each), or a list of samples."
@@ -136,7 +147,8 @@ def _of_mixed(name: str, data: Sequence[Any]) -> Columns:
         if not is_array(column) and (isinstance(data, list) or not isinstance(column, list)):
             remedy = "x.toarray()" if _is_sparse(column) else "numpy.asarray(x), say"
             raise TaskError(
-                f"{name} is a {type(data).__name__} of arrays, and {name}[{number}] is not an array but a {short(column)}: give a "
+                f"{name} is a {type(data).__name__} of arrays, and {name}[{number}] is not an "
+                f"array but a {short(column)}: give a "
                 f"tuple of arrays ({remedy}), or a list of samples that are all alike."
             )
     return columns_of(name, data)
@@ -209,7 +221,10 @@ def columns_of(name: str, data: Mapping[Any, Any] | Sequence[Any]) -> Columns:
     if len(set(lengths)) > 1:
         raise TaskError(f"the arrays of {name} differ in length: {lengths}. Each needs one row per sample.")
     sources = list(data.values() if isinstance(data, Mapping) else data)
-    copied = [isinstance(source, np.ndarray) and column.data_ptr() != source.ctypes.data for source, column in zip(sources, values, strict=True)]
+    copied = [
+        isinstance(source, np.ndarray) and column.data_ptr() != source.ctypes.data
+        for source, column in zip(sources, values, strict=True)
+    ]
     return Columns(columns, converted=any(copied) or any(map(is_frame, sources)))
 
 
@@ -287,10 +302,14 @@ def _plain(where: str, source: Any, array: np.ndarray[Any, Any]) -> np.ndarray[A
             kind, remedy = "numbers of which some are missing", "x.fillna(0), say"
         raise TaskError(
             f"{where} is a {short(source)} of {kind} (dtype "
-            f"{getattr(source, 'dtype', array.dtype)}), which makes no tensor: turn it into numbers, {remedy}."
+            f"{getattr(source, 'dtype', array.dtype)}), which makes no tensor: turn it into "
+            f"numbers, {remedy}."
         )
     if array.dtype.itemsize > 8 and array.dtype.kind == "f":
-        raise TaskError(f"{where} is a {short(source)} of {array.dtype}, which torch does not have: x.astype('float32').")
+        raise TaskError(
+            f"{where} is a {short(source)} of {array.dtype}, which torch does not have: "
+            "x.astype('float32')."
+        )
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array.copy() if any(stride < 0 for stride in array.strides) else array
@@ -344,7 +363,9 @@ def short(value: Any) -> str:
 def listed(names: Iterable[str], most: int = 4) -> str:
     """The first `most` names as text, and how many more there are."""
     all_names = list(names)
-    return ", ".join(all_names[:most]) + (f", … {len(all_names) - most} more" if len(all_names) > most else "")
+    return ", ".join(all_names[:most]) + (
+        f", … {len(all_names) - most} more" if len(all_names) > most else ""
+    )
 
 
 def _first_line(error: BaseException) -> str:

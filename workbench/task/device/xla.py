@@ -75,7 +75,10 @@ def use_cores(wanted: int) -> None:
     runtime = importlib.import_module("torch_xla.runtime")
     cores = runtime.global_runtime_device_count()
     if cores != wanted:
-        raise SettingsError(f"devices={wanted} with accelerator='tpu': torch_xla has {cores} here, and a fit takes one or all; take devices={cores}.")
+        raise SettingsError(
+            f"devices={wanted} with accelerator='tpu': torch_xla has {cores} here, and a fit takes "
+            f"one or all; take devices={cores}."
+        )
     if not runtime.is_spmd():
         if in_use():  # torch_xla would accept it, and the next graph would crash
             raise SettingsError(

@@ -45,7 +45,10 @@ class DataHooks(Hooks):
         self.transfer_hooks: dict[str, Transfer] = {}
         for stage in ("train", "val", "test", "predict"):
             asked = [source for source in (sources.get(stage), module) if source is not None]
-            methods = [next(filter(None, (own_method(source, name) for source in asked)), None) for name in TRANSFER]
+            methods = [
+                next(filter(None, (own_method(source, name) for source in asked)), None)
+                for name in TRANSFER
+            ]
             self.transfer_hooks[stage] = Transfer(*methods)
         self.transfers = any(any(transfer) for transfer in self.transfer_hooks.values())
 
@@ -80,8 +83,12 @@ class DataHooks(Hooks):
                 take(data_state)
 
     def of_lightning(self, checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-        names = {number: name for number, name in enumerate(self._names_of_data) if name in checkpoint}
-        return {"data": {number: checkpoint[name] for number, name in names.items()}}, frozenset(names.values())
+        names = {
+            number: name for number, name in enumerate(self._names_of_data) if name in checkpoint
+        }
+        return {"data": {number: checkpoint[name] for number, name in names.items()}}, frozenset(
+            names.values()
+        )
 
     @property
     def _names_of_data(self) -> list[str]:
@@ -357,7 +364,12 @@ class LightningHooks(DataHooks):
     # -- what a checkpoint keeps of it
 
     def state(self) -> dict[str, Any]:
-        state = {**super().state(), "logged": self._log.state(), "should_stop": self._trainer.should_stop, "lightning": self._for_lightning()}
+        state = {
+            **super().state(),
+            "logged": self._log.state(),
+            "should_stop": self._trainer.should_stop,
+            "lightning": self._for_lightning(),
+        }
         states = self._callbacks.state()
         if self._saves is not None or self._callbacks.has("on_save_checkpoint"):
             checkpoint = self._checkpoint(states)
@@ -367,7 +379,11 @@ class LightningHooks(DataHooks):
                 self._saves(checkpoint)
             states = checkpoint.get("callbacks", {})
             self.edits = CheckpointEdits.between(before, checkpoint)
-            state |= {"module": dict(self.edits.entries), "removed": list(self.edits.removed), "gone": list(self.edits.gone)}
+            state |= {
+                "module": dict(self.edits.entries),
+                "removed": list(self.edits.removed),
+                "gone": list(self.edits.gone),
+            }
         return state | ({"callbacks": states} if states else {})
 
     def _for_lightning(self) -> dict[str, Any]:
@@ -376,7 +392,10 @@ class LightningHooks(DataHooks):
         hparams = getattr(self._module, "hparams", None)
         if isinstance(hparams, Mapping) and hparams:
             plain = {name: value for name, value in hparams.items() if isinstance(name, str) and _can_be_kept(value)}
-            entries |= {"hparams_name": getattr(self._module, "_hparams_name", None), "hyper_parameters": plain}
+            entries |= {
+                "hparams_name": getattr(self._module, "_hparams_name", None),
+                "hyper_parameters": plain,
+            }
             entries["not_plain"] = [str(name) for name in hparams if name not in plain]
         return entries
 
@@ -391,13 +410,21 @@ class LightningHooks(DataHooks):
         if self._loads is None and not self._callbacks.has("on_load_checkpoint"):
             return CheckpointEdits()
         gone = kept.get("gone", ())
-        merged = {**self._checkpoint(kept.get("callbacks", {})), **checkpoint, **kept.get("module", {})}
+        merged = {
+            **self._checkpoint(kept.get("callbacks", {})),
+            **checkpoint,
+            **kept.get("module", {}),
+        }
         merged = {name: value for name, value in merged.items() if name not in gone}
         before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(merged)}
         if self._loads is not None:
             self._loads(merged)
         edits = CheckpointEdits.between(before, merged)
-        return replace(edits, checkpoint=merged) if self._callbacks.has("on_load_checkpoint") else edits
+        return (
+            replace(edits, checkpoint=merged)
+            if self._callbacks.has("on_load_checkpoint")
+            else edits
+        )
 
     def weights_restored(self, edits: CheckpointEdits) -> CheckpointEdits:
         self._edited = None
@@ -427,9 +454,15 @@ class LightningHooks(DataHooks):
         for source in (module, *self.preparation.data):
             hparams = getattr(source, "hparams", None)
             if isinstance(hparams, Mapping) and hparams:
-                checkpoint |= {"hparams_name": getattr(source, "_hparams_name", None), "hyper_parameters": dict(hparams)}
+                checkpoint |= {
+                    "hparams_name": getattr(source, "_hparams_name", None),
+                    "hyper_parameters": dict(hparams),
+                }
         states = super().state().get("data", {})
-        return checkpoint | {type(self.preparation.data[number]).__qualname__: data_state for number, data_state in states.items()}
+        return checkpoint | {
+            type(self.preparation.data[number]).__qualname__: data_state
+            for number, data_state in states.items()
+        }
 
 
 def _can_be_kept(value: Any) -> bool:

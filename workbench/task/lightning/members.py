@@ -34,9 +34,16 @@ class Manual(Shared):
     def begin(self, made: Sequence[Optimization], handle: Handle, *, accumulates: bool) -> None:
         """Set the optimizers and the handle of a session that begins."""
         self._handle = handle
-        self._optimizers = [ManualOptimizer(optimization.optimizer, index, handle) for index, optimization in enumerate(made)]
-        schedulers = [schedule.scheduler for optimization in made for schedule in optimization.schedules]
-        self._schedulers = [ManualScheduler(scheduler, handle, accumulates=accumulates) for scheduler in schedulers]
+        self._optimizers = [
+            ManualOptimizer(optimization.optimizer, index, handle)
+            for index, optimization in enumerate(made)
+        ]
+        schedulers = [
+            schedule.scheduler for optimization in made for schedule in optimization.schedules
+        ]
+        self._schedulers = [
+            ManualScheduler(scheduler, handle, accumulates=accumulates) for scheduler in schedulers
+        ]
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -183,7 +190,14 @@ class LightningMembers(Shared):
         """Clip the gradients of an optimizer now."""
         value, algorithm = self._trainer.limits(gradient_clip_val, gradient_clip_algorithm)
         optimizers = self._trainer.optimizers
-        index = next((n for n, candidate in enumerate(optimizers) if candidate is getattr(optimizer, "optimizer", optimizer)), None)
+        index = next(
+            (
+                n
+                for n, candidate in enumerate(optimizers)
+                if candidate is getattr(optimizer, "optimizer", optimizer)
+            ),
+            None,
+        )
         if index is None:
             raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is not an optimizer of this run.")
         if self._hooks.clipper is None:

@@ -32,10 +32,22 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     optimizers: list[Any] = [entry.get("optimizer") for entry in entries]
     if not optimizers or not all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
         raise TaskError(f"{where} returned {shown(configured)}: an optimizer is needed.")
-    with_monitors = [(scheduler, entry.get("monitor")) for entry in entries for scheduler in _listed(entry, "lr_scheduler")]
+    with_monitors = [
+        (scheduler, entry.get("monitor"))
+        for entry in entries
+        for scheduler in _listed(entry, "lr_scheduler")
+    ]
     custom = manual or own_method(module, "lr_scheduler_step") is not None
     schedules = [
-        schedule_of(scheduler, f"{where} returned", interval="epoch", monitor=monitor, watches=not manual, custom=custom, by_batches=True)
+        schedule_of(
+            scheduler,
+            f"{where} returned",
+            interval="epoch",
+            monitor=monitor,
+            watches=not manual,
+            custom=custom,
+            by_batches=True,
+        )
         for scheduler, monitor in [*with_monitors, *((scheduler, None) for scheduler in apart)]
     ]
     for schedule in schedules:
@@ -56,7 +68,9 @@ def _entries(configured: Any) -> tuple[list[Mapping[str, Any]], list[Any]]:
     if len(listed) == 2 and isinstance(listed[0], (list, tuple)):
         listed, schedulers = listed
         apart = list(schedulers) if isinstance(schedulers, (list, tuple)) else [schedulers]
-    return [entry if isinstance(entry, Mapping) else {"optimizer": entry} for entry in listed], apart
+    return [
+        entry if isinstance(entry, Mapping) else {"optimizer": entry} for entry in listed
+    ], apart
 
 
 def _listed(entry: Mapping[str, Any], name: str) -> list[Any]:

@@ -103,7 +103,11 @@ def _loaders_in(loader: Any) -> dict[str, Any] | None:
         loaders = {f"{UNNAMED}{number}": inner for number, inner in enumerate(loader)}
     else:
         return None
-    readable = all(isinstance(inner, Iterable) and not isinstance(inner, (Tensor, np.ndarray, Mapping, Sequence)) for inner in loaders.values())
+    readable = all(
+        isinstance(inner, Iterable)
+        and not isinstance(inner, (Tensor, np.ndarray, Mapping, Sequence))
+        for inner in loaders.values()
+    )
     return loaders if loaders and readable else None
 
 

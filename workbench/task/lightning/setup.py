@@ -134,7 +134,11 @@ class Preparation:
         if self.callbacks.objects:
             for network in (module,) if isinstance(module, nn.Module) else vars(module).values():
                 submodules += network.modules() if isinstance(network, nn.Module) else ()
-        before = [(p, p.requires_grad) for submodule in submodules for p in submodule.parameters(recurse=False)]
+        before = [
+            (p, p.requires_grad)
+            for submodule in submodules
+            for p in submodule.parameters(recurse=False)
+        ]
         statistics = [
             (submodule, submodule.track_running_stats)
             for submodule in submodules
@@ -171,7 +175,9 @@ class Preparation:
         with contextlib.ExitStack() as stack:
             for source in self.sources:
                 for holder in _with_trainer(source):
-                    stack.enter_context(with_attributes(holder, {_home_of_trainer(holder): self.trainer}))
+                    stack.enter_context(
+                        with_attributes(holder, {_home_of_trainer(holder): self.trainer})
+                    )
             yield
 
     def _prepare(self) -> None:
@@ -207,9 +213,15 @@ class Preparation:
         """Store the callbacks with hooks. Returns the settings that replace the module's other callbacks, and a sentence about them."""
         configure = own_method(self._module, "configure_callbacks")
         configured = None if configure is None else configure()
-        self.callbacks = CallbackHooks(joined(self._given_callbacks, with_hooks(configured)), self._module, self.trainer)
+        self.callbacks = CallbackHooks(
+            joined(self._given_callbacks, with_hooks(configured)), self._module, self.trainer
+        )
         self.trainer.set_callbacks(self.callbacks.objects)
-        return translated(configured, f"{type(self._module).__name__}.configure_callbacks()") if configured else ({}, "")
+        return (
+            translated(configured, f"{type(self._module).__name__}.configure_callbacks()")
+            if configured
+            else ({}, "")
+        )
 
 
 def _done_of(source: Any) -> set[Phase]:
@@ -232,7 +244,10 @@ def _call(source: Any, name: str, stage: str | None = None) -> bool:
 def _with_trainer(source: Any) -> list[Any]:
     """The object, and those inside it, that have an attribute for a trainer."""
     inside = source.modules() if isinstance(source, nn.Module) else ()
-    parts = [source, *(holder for holder in inside if holder is not source and "_trainer" in vars(holder))]
+    parts = [
+        source,
+        *(holder for holder in inside if holder is not source and "_trainer" in vars(holder)),
+    ]
     return [holder for holder in parts if hasattr(holder, "__dict__") and _home_of_trainer(holder)]
 
 

@@ -106,7 +106,10 @@ class LightningTask(Task):
     @property
     def implied(self) -> dict[str, Any]:
         """The settings that the object itself implies: its learning rate, its loader's batch size, …"""
-        settings = {**(self.train.defaults if self.train else {}), **self.preparation.callback_settings}
+        settings = {
+            **(self.train.defaults if self.train else {}),
+            **self.preparation.callback_settings,
+        }
         pieces = getattr(self.module, "truncated_bptt_steps", None)
         # 0: off, in Lightning 1; a manual module splits its batches itself, as in Lightning 2.
         if isinstance(pieces, int) and pieces > 0 and not self.manual:
@@ -120,7 +123,11 @@ class LightningTask(Task):
     def _own_rate(self, settings: Settings) -> float:
         """Return the rate with which the user's own training loop would train."""
         homes = attribute_places(self.module, LR_NAMES)
-        rates = [float(namespace[name]) for namespace, name in homes if isinstance(namespace[name], (int, float))]
+        rates = [
+            float(namespace[name])
+            for namespace, name in homes
+            if isinstance(namespace[name], (int, float))
+        ]
         with self._attached(settings, lambda: self._likely_updates(settings)):
             actual_rates = _rates(self._optimizations())
             # If two attributes differ, the one that configure_optimizers used; else the rate in its code.
@@ -159,7 +166,9 @@ class LightningTask(Task):
         homes = {}
         for setting, names in (("lr", LR_NAMES), ("batch_size", ("batch_size",))):
             places = [
-                f"network.{name}" if namespace is vars(self.module) else f"network.hparams[{name!r}]"
+                f"network.{name}"
+                if namespace is vars(self.module)
+                else f"network.hparams[{name!r}]"
                 for namespace, name in attribute_places(self.module, names)
             ]
             if places:
@@ -302,7 +311,9 @@ class LightningTask(Task):
             optimizations = self._optimizations()
             if self._reads_rate is None and settings.lr not in _rates(optimizations):
                 self._reads(settings.lr, _rates(optimizations))
-                optimizations = self._optimizations()  # a second call, since the object may keep the optimizers of the last call
+                optimizations = (
+                    self._optimizations()
+                )  # a second call, since the object may keep the optimizers of the last call
         if any(optimization.schedules for optimization in optimizations):
             refuse_built_in(settings, f"the scheduler of {self._name}.configure_optimizers()")
         for optimization in optimizations:
@@ -323,7 +334,8 @@ class LightningTask(Task):
             )
         if len(optimizations) > 1 and not self.manual and "optimizer_idx" not in self._step.extras:
             raise TaskError(
-                f"{self._name}.configure_optimizers() returned {len(optimizations)} optimizers: let training_step take "
+                f"{self._name}.configure_optimizers() returned {len(optimizations)} optimizers: "
+                "let training_step take "
                 "optimizer_idx (which one its loss is for), or set self.automatic_optimization = False and step them there."
             )
         self._last = tuple(weakref.ref(optimization.optimizer) for optimization in optimizations)

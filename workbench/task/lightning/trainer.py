@@ -437,7 +437,10 @@ class Trainer(Shared):
         spec = self._specs.get(name)
         if spec is None:
             return None
-        loaders = {dataset.key: dataset.loader(self.progress.settings, train=name == "train") for dataset in spec.sets}
+        loaders = {
+            dataset.key: dataset.loader(self.progress.settings, train=name == "train")
+            for dataset in spec.sets
+        }
         if not spec.several:
             return loaders[""]
         return list(loaders.values()) if f"{UNNAMED}0" in loaders else loaders

@@ -98,7 +98,10 @@ def refuse_callbacks(objects: Any, where: str) -> None:
         if known:
             kind = type(callback).__name__
             description = kind if known in (kind, "Callback", "Logger") else f"{kind}, a {known}"
-            raise TaskError(f"{where}: {description} of Lightning's is not used here. Instead: {CALLBACKS[known]}.")
+            raise TaskError(
+                f"{where}: {description} of Lightning's is not used here. Instead: "
+                f"{CALLBACKS[known]}."
+            )
 
 
 _OF_CHECKPOINTS = frozenset({

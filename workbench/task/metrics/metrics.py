@@ -74,9 +74,15 @@ def batch_values(stage: str, name: str, value: Any, samples: Collection[int]) ->
     """
     values: dict[str, Tensor | float] = {}
     for key, where, component in _named(stage, name, value):
-        if isinstance(component, Tensor) and not component.is_complex() and (component.numel() == 1 or (component.ndim == 1 and len(component) in samples)):
+        if (
+            isinstance(component, Tensor)
+            and not component.is_complex()
+            and (component.numel() == 1 or (component.ndim == 1 and len(component) in samples))
+        ):
             values[key] = component
-        elif isinstance(component, np.ndarray) and component.ndim == 1 and len(component) in samples:
+        elif (
+            isinstance(component, np.ndarray) and component.ndim == 1 and len(component) in samples
+        ):
             values[key] = float(component.mean())
         else:
             values[key] = _number(where, component)
@@ -89,7 +95,14 @@ def _named(stage: str, name: str, value: Any) -> list[tuple[str, str, Any]]:
     if not isinstance(value, Mapping):
         return [(f"{stage}_{name}", where, value)]
     prefix = f"{stage}_"
-    named = [(key if (key := str(own_name)).startswith(prefix) else prefix + key, f"{where}, {key!r},", component) for own_name, component in value.items()]
+    named = [
+        (
+            key if (key := str(own_name)).startswith(prefix) else prefix + key,
+            f"{where}, {key!r},",
+            component,
+        )
+        for own_name, component in value.items()
+    ]
     if any(key == f"{prefix}loss" for key, _, _ in named):
         raise _named_loss(f"{where} gave a value by the name 'loss', which")
     return named
@@ -175,7 +188,11 @@ def _warn_of_inner(where: str, function: Any, *, over: bool) -> None:
         variables = inspect.getclosurevars(function)
     except (TypeError, ValueError):
         return
-    inner = {name: value for name, value in {**variables.globals, **variables.nonlocals}.items() if is_metric_object(value)}
+    inner = {
+        name: value
+        for name, value in {**variables.globals, **variables.nonlocals}.items()
+        if is_metric_object(value)
+    }
     for name, value in inner.items():
         why = "and keeps the state of all batches" if over else "and the mean over batches may differ from its value over a validation"
         warnings.warn(

@@ -60,7 +60,10 @@ def joined(parts: Sequence[Any]) -> Any:
         shapes = {tuple(batch.shape[1:]) for batch in parts}
         if len(shapes) > 1:
             listed = " and ".join(map(str, sorted(shapes)))
-            raise ValueError(f"over_epoch joins batches along their first dimension, and their other dimensions differ ({listed}): pad them")
+            raise ValueError(
+                "over_epoch joins batches along their first dimension, and their other dimensions "
+                f"differ ({listed}): pad them"
+            )
         if isinstance(first, np.ndarray):
             return np.concatenate(parts) if first.ndim else np.stack(parts)
         return torch.cat(list(parts)) if first.ndim else torch.stack(list(parts))

@@ -166,7 +166,9 @@ def leading_group(rates: Sequence[float]) -> int:
 
 def leading_decay(optimizer: Optimizer) -> float | None:
     """The weight decay of the first parameter group that has one above 0; 0 where all are 0, None where none has any."""
-    decays = [float(group["weight_decay"]) for group in optimizer.param_groups if "weight_decay" in group]
+    decays = [
+        float(group["weight_decay"]) for group in optimizer.param_groups if "weight_decay" in group
+    ]
     return next(filter(None, decays), decays[0] if decays else None)
 
 

@@ -14,7 +14,11 @@ INNER = "inner optimizers of the workbench"
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
     """The optimizer's `state_dict`, with those of inner optimizers (SAM's base optimizer), which many leave out."""
-    inner = {name: state_of(nested) for name, nested in _inner(optimizer).items() if nested.state is not optimizer.state}
+    inner = {
+        name: state_of(nested)
+        for name, nested in _inner(optimizer).items()
+        if nested.state is not optimizer.state
+    }
     return {**optimizer.state_dict(), INNER: inner} if inner else optimizer.state_dict()
 
 
@@ -75,7 +79,9 @@ def _held(optimizer: Optimizer) -> dict[str, Optimizer]:
             optimizers[name] = value
         elif isinstance(value, (list, tuple, dict)) and name not in ("param_groups", "state", "defaults"):
             items = value.items() if isinstance(value, dict) else enumerate(value)
-            optimizers |= {f"{name}.{key}": nested for key, nested in items if isinstance(nested, Optimizer)}
+            optimizers |= {
+                f"{name}.{key}": nested for key, nested in items if isinstance(nested, Optimizer)
+            }
     return optimizers
 
 

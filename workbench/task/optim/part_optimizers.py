@@ -27,17 +27,33 @@ class PartOptimizers(Optimizer):
     """Several optimizers that step together. It has their parameter groups, each with the name of its part."""
 
     def __init__(self, parts: Mapping[str, Optimizer]) -> None:
-        defaults = {name: None for name in ("betas", "momentum") if all(name in optimizer.defaults for optimizer in parts.values())}
-        super().__init__([p for optimizer in parts.values() for group in optimizer.param_groups for p in group["params"]], defaults)
+        defaults = {
+            name: None
+            for name in ("betas", "momentum")
+            if all(name in optimizer.defaults for optimizer in parts.values())
+        }
+        super().__init__(
+            [
+                p
+                for optimizer in parts.values()
+                for group in optimizer.param_groups
+                for p in group["params"]
+            ],
+            defaults,
+        )
         self.parts = dict(parts)
-        self._step_supports_amp_scaling = all(getattr(optimizer, "_step_supports_amp_scaling", False) for optimizer in parts.values())
+        self._step_supports_amp_scaling = all(
+            getattr(optimizer, "_step_supports_amp_scaling", False) for optimizer in parts.values()
+        )
         for name, optimizer in self.parts.items():
             for group in optimizer.param_groups:
                 group.setdefault("name", name or "rest")
         self._join()
 
     def _join(self) -> None:
-        self.param_groups = [group for optimizer in self.parts.values() for group in optimizer.param_groups]
+        self.param_groups = [
+            group for optimizer in self.parts.values() for group in optimizer.param_groups
+        ]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step each of them."""
@@ -59,7 +75,10 @@ class PartOptimizers(Optimizer):
         return len({_momentum_of(group) for group in self.param_groups}) == 1
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "parts": {name: state_of(optimizer) for name, optimizer in self.parts.items()}}
+        return {
+            **super().state_dict(),
+            "parts": {name: state_of(optimizer) for name, optimizer in self.parts.items()},
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         for name, optimizer in self.parts.items():
@@ -79,7 +98,8 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
     for key, factory in given.items():
         if not isinstance(key, str) or isinstance(factory, Optimizer) or not callable(factory):
             raise TaskError(
-                f"optimizer={{{key!r}: {shown(factory)}}}: a key is the name of a part of the model, and its value makes an optimizer, as in "
+                f"optimizer={{{key!r}: {shown(factory)}}}: a key is the name of a part of the "
+                "model, and its value makes an optimizer, as in "
                 "{'body': torch.optim.SGD, 'head': functools.partial(torch.optim.AdamW, lr=1e-3)}."
             )
     factories = {key: OptimizerFactory(factory) for key, factory in given.items()}
@@ -89,7 +109,9 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
         for key, own_parameters in _split(list(given), named(), parameters).items():
             own_rate = factories[key].own_rate(own_parameters)
             # Not at `lr`: the factory around this function multiplies all rates by it.
-            parts[key] = factories[key](own_parameters, _REFERENCE if own_rate is None else own_rate, weight_decay)
+            parts[key] = factories[key](
+                own_parameters, _REFERENCE if own_rate is None else own_rate, weight_decay
+            )
             _refuse(key, parts[key])
         return PartOptimizers(parts)
 
@@ -107,7 +129,8 @@ def _momentum_of(group: Mapping[str, Any]) -> str:
 def kind_of(optimizer: Optimizer) -> str:
     """The type of an optimizer, as checkpoints compare it; for several parts, the type of each."""
     if isinstance(optimizer, PartOptimizers):
-        return f"{{{', '.join(f'{name!r}: {type(inner).__name__}' for name, inner in optimizer.parts.items())}}}"
+        kinds = [f"{name!r}: {type(inner).__name__}" for name, inner in optimizer.parts.items()]
+        return f"{{{', '.join(kinds)}}}"
     return type(optimizer).__name__
 
 

@@ -38,10 +38,17 @@ def check_scheduler(scheduler: Any) -> None:
             f"scheduler={kind}(…) is a scheduler that is already made; each run needs its own. Give what makes it: "
             f"scheduler=lambda optimizer, updates: {kind}(optimizer, …)."
         )
-    function, bound = (scheduler.func, scheduler.keywords) if isinstance(scheduler, functools.partial) else (scheduler, {})
+    function, bound = (
+        (scheduler.func, scheduler.keywords)
+        if isinstance(scheduler, functools.partial)
+        else (scheduler, {})
+    )
     name = getattr(function, "__name__", "<lambda>")
     shown = name if function is scheduler else f"partial({name}, …)"
-    options = ", ".join([f"{key}={value!r}" for key, value in bound.items()] + _needed(function, bound)) or "…"
+    options = (
+        ", ".join([f"{key}={value!r}" for key, value in bound.items()] + _needed(function, bound))
+        or "…"
+    )
     remedy = f"scheduler=lambda optimizer, updates: {name}(optimizer, {options})"
     if not callable(scheduler) or not fits(scheduler, None, 1):
         shown, remedy = (repr(scheduler), "") if name == "<lambda>" else (shown, f", {remedy}")
@@ -129,14 +136,25 @@ def _check_state(scheduler: Any, where: str) -> None:
 
 def _entry(schedule: Any, where: str) -> dict[str, Any]:
     if isinstance(schedule, Schedule):
-        entry = {"scheduler": schedule.scheduler, "frequency": schedule.frequency, "monitor": schedule.monitor, "strict": schedule.strict}
+        entry = {
+            "scheduler": schedule.scheduler,
+            "frequency": schedule.frequency,
+            "monitor": schedule.monitor,
+            "strict": schedule.strict,
+        }
         # "step" is a Schedule's default: it is not a choice for one that watches a metric.
         plateau = isinstance(schedule.scheduler, ReduceLROnPlateau)
-        return entry if plateau and schedule.interval == "step" else {**entry, "interval": schedule.interval}
+        return (
+            entry
+            if plateau and schedule.interval == "step"
+            else {**entry, "interval": schedule.interval}
+        )
     if not isinstance(schedule, Mapping):
         return {"scheduler": schedule}
     if "scheduler" not in schedule:
-        raise TaskError(f"{where} a dict with {sorted(schedule)}: the scheduler belongs under 'scheduler'.")
+        raise TaskError(
+            f"{where} a dict with {sorted(schedule)}: the scheduler belongs under 'scheduler'."
+        )
     return dict(schedule)
 
 

@@ -71,11 +71,15 @@ def described(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """Findings in the form for the browser, without that of an error, about which `failure` says more."""
     return [
         {
-            "level": finding.level, "text": cut(finding.text, TEXT), "advice": cut(finding.advice, TEXT), "remedy": cut(finding.remedy, TEXT),
+            "level": finding.level,
+            "text": cut(finding.text, TEXT),
+            "advice": cut(finding.advice, TEXT),
+            "remedy": cut(finding.remedy, TEXT),
             "trouble": finding.trouble,
         }
-        for finding in findings if finding.trouble != "failed"
-    ]  # fmt: skip
+        for finding in findings
+        if finding.trouble != "failed"
+    ]
 
 
 def failure(kind: str, event: RunEnded) -> dict[str, str] | None:

@@ -107,7 +107,10 @@ class ProgressLine:
     def tuned(self, event: TuneStep) -> None:
         """Count a search of a tuning that has ended, and add its result."""
         result = format.assignments(event.values) or texts.found_nothing(event.search)
-        self._done, self._ended = self._done + 1, texts.SEPARATOR.join(filter(None, [self._ended, result]))
+        self._done, self._ended = (
+            self._done + 1,
+            texts.SEPARATOR.join(filter(None, [self._ended, result])),
+        )
         self._put()
 
     def values(self, values: list[list[str]]) -> None:

@@ -90,7 +90,9 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
 
 def button(text: str, tooltip: str, clicked: Callable[[], None], style: str = "") -> widgets.Button:
     """A button as wide as its text."""
-    widget = widgets.Button(description=text, tooltip=tooltip, button_style=style, layout=widgets.Layout(width="auto"))
+    widget = widgets.Button(
+        description=text, tooltip=tooltip, button_style=style, layout=widgets.Layout(width="auto")
+    )
     widget.on_click(lambda _: clicked())
     return widget
 

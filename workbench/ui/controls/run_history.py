@@ -186,13 +186,18 @@ class RunHistory:
         self._canvas.anew(event for job in jobs for event in joined(self._heard(now(job.events))))
 
     def _heard(self, events: Sequence[Event]) -> Iterator[Event]:
-        later = next((index for index, event in enumerate(reversed(newest(events))) if event is self._last), 0)
+        later = next(
+            (index for index, event in enumerate(reversed(newest(events))) if event is self._last),
+            0,
+        )
         return islice(stream(events), len(events) - later)
 
     # -- the table, and the losses of previous runs
 
     def _list(self, briefs: list[RunBrief], count: int) -> None:
-        annotated = {brief.id: read_annotations(brief.path) for brief in briefs if brief.path is not None}
+        annotated = {
+            brief.id: read_annotations(brief.path) for brief in briefs if brief.path is not None
+        }
         for run, added in annotated.items():
             if added.notes or run in self._noted:  # one message each: all of them together may be too long for one
                 self._noted.add(run)
@@ -200,7 +205,11 @@ class RunHistory:
         self._canvas.put("runs", listed(briefs, count, annotated))
         self._canvas.put("moving", [])
         self.deletions.settle({brief.id for brief in briefs})
-        resumable = {brief.id for brief in briefs if brief.status in read.OVER and brief.path is not None and list_checkpoints(brief.path)}
+        resumable = {
+            brief.id
+            for brief in briefs
+            if brief.status in read.OVER and brief.path is not None and list_checkpoints(brief.path)
+        }
         with self._placing:
             self._briefs, self._resumable = briefs, resumable
             self._put_previous()
@@ -217,7 +226,11 @@ class RunHistory:
 
     def _put_previous(self) -> None:
         """Draw the losses of the last finished fits of this model in grey, except for the shown one."""
-        fits = [brief for brief in self._briefs if brief.id != self._fit and brief.status in read.OVER and brief.model == self._model]
+        fits = [
+            brief
+            for brief in self._briefs
+            if brief.id != self._fit and brief.status in read.OVER and brief.model == self._model
+        ]
         previous = [brief for brief in fits if len(brief.curve)][:PREVIOUS]
         if previous != self._previous:
             self._previous = previous

@@ -147,7 +147,11 @@ def make(name: str, value: Any) -> SettingControl:
     elif s.types == (bool,):
         control = _choice(name, _BOOLEANS) if s.optional else _checkbox(name)
     elif s.choices and not s.types:
-        control = _choice(name, {str(c): c for c in s.choices} | ({_NONE.get(name, texts.NONE): None} if s.optional else {}))
+        control = _choice(
+            name,
+            {str(c): c for c in s.choices}
+            | ({_NONE.get(name, texts.NONE): None} if s.optional else {}),
+        )
     else:
         control = _text(name, s)
     control.write(value)
@@ -215,7 +219,11 @@ def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:
     if origin in (Union, types.UnionType):
         parts = [_flatten(arg) for arg in get_args(annotation)]
         plain = tuple(t for member in parts for t in member[0])
-        return plain, tuple(c for member in parts for c in member[1]), any(member[2] for member in parts)
+        return (
+            plain,
+            tuple(c for member in parts for c in member[1]),
+            any(member[2] for member in parts),
+        )
     if origin is Annotated:
         return _flatten(get_args(annotation)[0])
     if annotation is type(None):

@@ -29,12 +29,31 @@ from workbench.task.state.contents import (
 )
 
 _STAGES = ("train", "validation", "test", "predict")
-_HOOKS = frozenset({
-    "setup", "teardown", "state_dict", "load_state_dict", "on_save_checkpoint", "on_load_checkpoint", "on_exception",
-    "on_fit_start", "on_fit_end", "on_sanity_check_start", "on_sanity_check_end",
-    "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad",
-    *(f"on_{stage}{unit}_{moment}" for stage in _STAGES for unit in ("", "_epoch", "_batch") for moment in ("start", "end")),
-})  # fmt: skip
+_HOOKS = frozenset(
+    {
+        "setup",
+        "teardown",
+        "state_dict",
+        "load_state_dict",
+        "on_save_checkpoint",
+        "on_load_checkpoint",
+        "on_exception",
+        "on_fit_start",
+        "on_fit_end",
+        "on_sanity_check_start",
+        "on_sanity_check_end",
+        "on_before_backward",
+        "on_after_backward",
+        "on_before_optimizer_step",
+        "on_before_zero_grad",
+        *(
+            f"on_{stage}{unit}_{moment}"
+            for stage in _STAGES
+            for unit in ("", "_epoch", "_batch")
+            for moment in ("start", "end")
+        ),
+    }
+)
 """The hooks of Lightning 2's Callback. Other methods are not called, also where a module's hook has the same name."""
 
 _GIVEN = frozenset({"log", "log_dict"})
@@ -55,7 +74,9 @@ class CallbackHooks(Shared):
         self._set_up: list[Any] = []
         for callback in self.objects:
             refuse_removed_hooks(callback, _overrides)
-        keys = [callback.state_key for callback in self.objects if _overrides(callback, "state_dict")]
+        keys = [
+            callback.state_key for callback in self.objects if _overrides(callback, "state_dict")
+        ]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise TaskError(f"callbacks=: two of them keep their state as {twice[0]!r}: override state_key, or leave one out.")
 
@@ -110,7 +131,11 @@ class CallbackHooks(Shared):
 
     def state(self) -> dict[str, Any]:
         """The state that each stores in a checkpoint, by its state_key."""
-        states = {callback.state_key: callback.state_dict() for callback in self.objects if _overrides(callback, "state_dict")}
+        states = {
+            callback.state_key: callback.state_dict()
+            for callback in self.objects
+            if _overrides(callback, "state_dict")
+        }
         return {key: state for key, state in states.items() if state}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
@@ -130,7 +155,9 @@ class CallbackHooks(Shared):
         """Context manager in which each has Lightning's `log` and `log_dict`."""
         with contextlib.ExitStack() as stack:
             for callback in self.objects:
-                stack.enter_context(with_attributes(callback, {"log": log.log, "log_dict": log.log_dict}))
+                stack.enter_context(
+                    with_attributes(callback, {"log": log.log, "log_dict": log.log_dict})
+                )
             yield
 
 
@@ -140,7 +167,11 @@ def _nothing() -> None:
 
 def joined(given: Sequence[Any], own: Sequence[Any]) -> list[Any]:
     """All callbacks of a module. As in Lightning, its own come last, and each replaces given ones of its class or of a class from which it inherits."""
-    replaced = {type(callback) for callback in given if any(isinstance(mine, type(callback)) for mine in own)}
+    replaced = {
+        type(callback)
+        for callback in given
+        if any(isinstance(mine, type(callback)) for mine in own)
+    }
     return [callback for callback in given if type(callback) not in replaced] + list(own)
 
 
@@ -164,15 +195,24 @@ class KeptState:
 
     def __init__(self, owners: Iterable[Any], module: Any) -> None:
         seen = _parts_of(module)
-        self._storages = {_storage(tensor) for tensor in seen.values() if isinstance(tensor, Tensor)}
+        self._storages = {
+            _storage(tensor) for tensor in seen.values() if isinstance(tensor, Tensor)
+        }
         self._seen: dict[int, Any] = seen
-        self._kept = [(owner, {name: self._copy(value) for name, value in _attributes_of(owner).items()}) for owner in owners]
+        self._kept = [
+            (owner, {name: self._copy(value) for name, value in _attributes_of(owner).items()})
+            for owner in owners
+        ]
         del self._seen, self._storages
 
     def put(self) -> None:
         """Restore these attributes and contents."""
         for owner, attributes in self._kept:
-            put_attributes(owner, {name: value.put() for name, value in attributes.items()}, _attributes_of(owner))
+            put_attributes(
+                owner,
+                {name: value.put() for name, value in attributes.items()},
+                _attributes_of(owner),
+            )
 
     def take_changes(self, before: KeptState, module: Any) -> None:
         """Take over the attributes that the user has set on the objects since `before`."""
@@ -192,10 +232,16 @@ class KeptState:
                 copied.content = content_of(value)
         elif is_container(value) or isinstance(value, tuple):
             if len(value) <= MOST_PARTS:
-                parts = [(key, self._copy(inner)) for key, inner in value.items()] if isinstance(value, dict) else [(None, self._copy(inner)) for inner in value]
+                parts = (
+                    [(key, self._copy(inner)) for key, inner in value.items()]
+                    if isinstance(value, dict)
+                    else [(None, self._copy(inner)) for inner in value]
+                )
                 copied.parts = parts
         elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] not in _NOT_ENTERED):
-            copied.attributes = {name: self._copy(attribute) for name, attribute in vars(value).items()}
+            copied.attributes = {
+                name: self._copy(attribute) for name, attribute in vars(value).items()
+            }
         return copied
 
 
@@ -212,11 +258,18 @@ class _Copy:
         """Restore the object's contents; returns the object."""
         value = self.value
         if self.attributes is not None:
-            put_attributes(value, {name: copied.put() for name, copied in self.attributes.items()}, vars(value))
+            put_attributes(
+                value, {name: copied.put() for name, copied in self.attributes.items()}, vars(value)
+            )
         elif self.parts is not None:
             contents = [(key, copied.put()) for key, copied in self.parts]
             if is_container(value):
-                refill(value, dict(contents) if isinstance(value, dict) else [content for _, content in contents])
+                refill(
+                    value,
+                    dict(contents)
+                    if isinstance(value, dict)
+                    else [content for _, content in contents],
+                )
         elif self.content is not None:
             put_content(value, self.content)
         return value
@@ -226,10 +279,17 @@ class _Copy:
         if self.parts is not None or other.parts is not None:
             ours, theirs = self.parts or [], other.parts or []
             alike = type(self.value) is type(other.value) and len(ours) == len(theirs)
-            return alike and all(key == name and copied.same(two) for (key, copied), (name, two) in zip(ours, theirs, strict=True))
+            return alike and all(
+                key == name and copied.same(two)
+                for (key, copied), (name, two) in zip(ours, theirs, strict=True)
+            )
         if self.attributes is not None or other.attributes is not None:
             mine, their = self.attributes or {}, other.attributes or {}
-            return self.value is other.value and mine.keys() == their.keys() and all(copied.same(their[name]) for name, copied in mine.items())
+            return (
+                self.value is other.value
+                and mine.keys() == their.keys()
+                and all(copied.same(their[name]) for name, copied in mine.items())
+            )
         if isinstance(self.content, Tensor) and isinstance(other.content, Tensor):
             return self.value is other.value and same_tensors(self.content, other.content)
         if isinstance(self.content, np.ndarray) and isinstance(other.content, np.ndarray):
@@ -249,7 +309,10 @@ def _parts_of(module: Any) -> dict[int, Any]:
     attributes = vars(module).values() if hasattr(module, "__dict__") else ()
     for network in (module,) if isinstance(module, nn.Module) else attributes:
         if isinstance(network, nn.Module):
-            parts |= {id(member): member for member in (*network.modules(), *network.parameters(), *network.buffers())}
+            parts |= {
+                id(member): member
+                for member in (*network.modules(), *network.parameters(), *network.buffers())
+            }
     return parts
 
 

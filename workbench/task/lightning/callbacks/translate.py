@@ -37,13 +37,23 @@ def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
         if exact and name in _TRANSLATIONS:
             callback_settings, notes = _TRANSLATIONS[name](callback, f"{where}: {name}")
             _add(settings, callback_settings, f"{where}: {name}")
-            text = ", ".join(f"{key}={_typed(value)}" for key, value in callback_settings.items() if value is not None) or "what a fit does anyway"
+            text = (
+                ", ".join(
+                    f"{key}={_typed(value)}"
+                    for key, value in callback_settings.items()
+                    if value is not None
+                )
+                or "what a fit does anyway"
+            )
             sentences.append(f"{name} became {text}" + (f" ({', '.join(notes)})" if notes else ""))
         elif exact and (remedy := _remedy(callback)).startswith(_NOTHING):
             sentences.append(f"{name} is not needed, since {remedy.removeprefix(_NOTHING)}")
         else:
             refuse_callbacks([callback], where)
-            raise TaskError(f"{where}: {shown(callback)} is not a callback of Lightning. Give listeners=[f], which get every event of a run.")
+            raise TaskError(
+                f"{where}: {shown(callback)} is not a callback of Lightning. Give listeners=[f], "
+                "which get every event of a run."
+            )
     _refuse_monitors_of_averages(settings, where)
     return settings, f"{where}: {'; '.join(sentences)}." if sentences else ""
 
@@ -72,7 +82,10 @@ def _add(settings: dict[str, Any], additions: Mapping[str, Any], where: str) -> 
         if name == "early_stopping":
             value = (*settings.get(name, ()), *value)
         elif settings.get(name, value) != value:
-            raise TaskError(f"{where} asks for {name}={value!r}, and another callback for {name}={settings[name]!r}: a fit has one. Leave one out.")
+            raise TaskError(
+                f"{where} asks for {name}={value!r}, and another callback for "
+                f"{name}={settings[name]!r}: a fit has one. Leave one out."
+            )
         settings[name] = value
 
 
@@ -92,7 +105,9 @@ def _typed(value: Any) -> str:
     if isinstance(value, tuple):
         return _typed(value[0]) if len(value) == 1 else f"[{', '.join(map(_typed, value))}]"
     if isinstance(value, EarlyStopping):
-        return f"wb.EarlyStopping({', '.join(f'{key}={argument!r}' for key, argument in value.model_dump(exclude_defaults=True).items())})"
+        arguments = value.model_dump(exclude_defaults=True)
+        typed = ", ".join(f"{key}={argument!r}" for key, argument in arguments.items())
+        return f"wb.EarlyStopping({typed})"
     return repr(value)
 
 
@@ -106,7 +121,9 @@ _Translated = tuple[dict[str, Any], list[str]]
 
 def _early_stopping(callback: Any, where: str) -> _Translated:
     if not callback.strict:
-        _refuse(where, "strict=False", "every validation has to report the monitor; leave strict out")
+        _refuse(
+            where, "strict=False", "every validation has to report the monitor; leave strict out"
+        )
     known = known_mode(callback.monitor)
     monitor = EarlyStopping(
         callback.monitor, mode=callback.mode, patience=callback.patience,
@@ -122,11 +139,19 @@ def _early_stopping(callback: Any, where: str) -> _Translated:
 def _checkpoints(callback: Any, where: str) -> _Translated:
     updates, time, epochs = callback._every_n_train_steps, callback._train_time_interval, callback._every_n_epochs
     if epochs > 1:
-        _refuse(where, f"every_n_epochs={epochs}", "give every_n_train_steps, or the setting checkpoint_every=500 (updates)")
+        _refuse(
+            where,
+            f"every_n_epochs={epochs}",
+            "give every_n_train_steps, or the setting checkpoint_every=500 (updates)",
+        )
     settings: dict[str, Any] = {}
     if callback.monitor is not None:
         mode = None if known_mode(callback.monitor) == callback.mode else callback.mode  # None replaces that of another monitor
-        settings = {"monitor": callback.monitor, "monitor_mode": mode, "save_top_k": callback.save_top_k}
+        settings = {
+            "monitor": callback.monitor,
+            "monitor_mode": mode,
+            "save_top_k": callback.save_top_k,
+        }
     elif callback.save_top_k < 1:
         settings = {"save_top_k": callback.save_top_k}
     if updates:
@@ -150,7 +175,11 @@ def _average(callback: Any, where: str) -> _Translated:
             "averaging_start_epoch=… averages every update from an epoch on, where Lightning adds one at the end of each epoch",
         )  # fmt: skip
     if set(callback._kwargs) != {"avg_fn"}:
-        _refuse(where, ", ".join(f"{name}=…" for name in callback._kwargs if name != "avg_fn"), "give avg_fn= to the bench")
+        _refuse(
+            where,
+            ", ".join(f"{name}=…" for name in callback._kwargs if name != "avg_fn"),
+            "give avg_fn= to the bench",
+        )
     decay = inspect.getclosurevars(inspect.unwrap(callback._kwargs["avg_fn"])).nonlocals["decay"]
     settings = {"weight_averaging": "ema", "ema_decay": decay, "ema_warmup": False}
     notes = ["its metrics have names of their own, val_loss_averaged"]
@@ -185,7 +214,11 @@ def _swa(callback: Any, where: str) -> _Translated:
 
 def _timer(callback: Any, where: str) -> _Translated:
     if callback._interval != "step":
-        _refuse(where, f"interval={str(callback._interval)!r}", "max_time ends a fit after an update; leave interval out")
+        _refuse(
+            where,
+            f"interval={str(callback._interval)!r}",
+            "max_time ends a fit after an update; leave interval out",
+        )
     return {} if callback._duration is None else {"max_time": {"seconds": callback._duration}}, []
 
 

@@ -24,7 +24,9 @@ class LoggedValue:
         self.on_step, self.on_epoch, self.fork = on_step, on_epoch, fork
         self.how: str | Callable[[Tensor], Any] = how
         self.step_name = recorded_name(f"{name}_step{suffix}" if fork else name + suffix)
-        self.epoch_names = [recorded_name(base + suffix) for base in ([f"{name}_epoch", name] if fork else [name])]
+        self.epoch_names = [
+            recorded_name(base + suffix) for base in ([f"{name}_epoch", name] if fork else [name])
+        ]
         self.asked: Any = None
         """The options with which it was logged; None: it comes from a checkpoint and was not logged since then."""
         self.metric: Any = None
@@ -71,7 +73,9 @@ class LoggedValue:
             return self.folded
         column, weight = _column(self.values), sum(self.weights)
         if self.how == "mean":
-            reduced = (column * torch.tensor(self.weights, dtype=column.dtype, device=column.device)).sum()
+            reduced = (
+                column * torch.tensor(self.weights, dtype=column.dtype, device=column.device)
+            ).sum()
         else:
             reduced = getattr(column, str(self.how))()
         if self.folded is None:
@@ -84,9 +88,20 @@ class LoggedValue:
     def state(self) -> dict[str, Any]:
         """Its state for a checkpoint, as plain data."""
         how = self.how if isinstance(self.how, str) else None
-        fields = {"name": self.name, "on_step": self.on_step, "on_epoch": self.on_epoch, "how": how, "fork": self.fork}
+        fields = {
+            "name": self.name,
+            "on_step": self.on_step,
+            "on_epoch": self.on_epoch,
+            "how": how,
+            "fork": self.fork,
+        }
         folded = None if self.folded is None else list(self.folded)
-        return {**fields, "values": list(self.values), "weights": list(self.weights), "folded": folded}
+        return {
+            **fields,
+            "values": list(self.values),
+            "weights": list(self.weights),
+            "folded": folded,
+        }
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> LoggedValue:

@@ -164,7 +164,9 @@ class Log(Shared):
             key = (hook + suffix(self.dataloader_idx), name)
         kept = logged.get(key)
         if kept is None or kept.asked is None:
-            kept = logged[key] = self._new(hook, name, target, asked, kept, add_dataloader_idx=add_dataloader_idx)
+            kept = logged[key] = self._new(
+                hook, name, target, asked, kept, add_dataloader_idx=add_dataloader_idx
+            )
         elif kept.asked[:-1] == asked[:-1] and kept.asked != asked:
             raise TaskError(
                 f"self.log({name!r}, add_dataloader_idx=False) in {hook}: several sets of data log it, and a value would be of one of "
@@ -212,7 +214,10 @@ class Log(Shared):
     def has(self, name: str) -> bool:
         """Whether the current evaluation will have a value of this name for the present set of data."""
         present_suffix = "" if self.dataloader_idx is None else suffix(self.dataloader_idx)
-        return any(name == kept.name and kept.on_epoch and kept.suffix == present_suffix for kept in self._kept[True].values())
+        return any(
+            name == kept.name and kept.on_epoch and kept.suffix == present_suffix
+            for kept in self._kept[True].values()
+        )
 
     def logs_in_training(self, name: str) -> bool:
         """Whether the module has logged a value of this name in this epoch of training."""
@@ -231,7 +236,9 @@ class Log(Shared):
     def steps(self) -> dict[str, Value]:
         """Return the values logged for single updates since the last call; all ranks call it together."""
         if self._agreed and self._session is not None:
-            values = update_over_ranks(self._session.ranks, self._session.device, self._agreed, self._fresh)
+            values = update_over_ranks(
+                self._session.ranks, self._session.device, self._agreed, self._fresh
+            )
             self._fresh.update(values)
             self.latest.update(values)
         if not self._fresh:
@@ -329,7 +336,9 @@ class Log(Shared):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         self.latest = dict(state.get("latest", {}))
-        self._kept[False] = {(entry["hook"], entry["name"]): LoggedValue.of(entry) for entry in state.get("kept", ())}
+        self._kept[False] = {
+            (entry["hook"], entry["name"]): LoggedValue.of(entry) for entry in state.get("kept", ())
+        }
 
     # -- inside
 
@@ -341,7 +350,14 @@ class Log(Shared):
             self._agreed = dict(sorted(self._synced.items()))
 
     def _new(
-        self, hook: str, name: str, target: LogTarget, asked: Any, known: LoggedValue | None, *, add_dataloader_idx: bool
+        self,
+        hook: str,
+        name: str,
+        target: LogTarget,
+        asked: Any,
+        known: LoggedValue | None,
+        *,
+        add_dataloader_idx: bool,
     ) -> LoggedValue:
         """Make the value for a name that is logged for the first time; known: its value from a checkpoint, if any."""
         prog_bar, on_step, on_epoch, reduce_fx, number = asked

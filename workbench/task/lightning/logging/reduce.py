@@ -48,13 +48,19 @@ def over_ranks(ranks: Communication, kept: dict[Key, LoggedValue], module: Any) 
     of_rank = _parts({key: logged for key, logged in kept.items() if logged.on_epoch}, module)
     of_all = ranks.all_gather_object(of_rank)
     keys = dict.fromkeys(key for parts in of_all for key in parts)
-    by_key: dict[Key, list[RankValues]] = {key: [parts[key] for parts in of_all if key in parts] for key in keys}
+    by_key: dict[Key, list[RankValues]] = {
+        key: [parts[key] for parts in of_all if key in parts] for key in keys
+    }
     late = {key: parts for key, parts in by_key.items() if parts[0].how in ("own", "metric")}
     mine = {key: _computed(key, parts, kept, module, len(of_all)) for key, parts in late.items()}
     said = ranks.all_gather_object(mine) if late else []
     results: dict[Key, tuple[list[str], Value]] = {}
     for key, parts in by_key.items():
-        value = _agreed(key, [answers[key] for answers in said], of_all) if key in late else _whole(parts)
+        value = (
+            _agreed(key, [answers[key] for answers in said], of_all)
+            if key in late
+            else _whole(parts)
+        )
         if value is not None:
             results[key] = parts[0].names, value
     return results
@@ -66,7 +72,9 @@ def _parts(kept: Mapping[Key, LoggedValue], module: Any) -> dict[Key, RankValues
     totals: dict[Key, Value] = {}
     for key, logged in kept.items():
         if logged.metric is not None:
-            parts[key] = RankValues(logged.epoch_names, "metric", path=_path(logged.metric, module), also=logged.also)
+            parts[key] = RankValues(
+                logged.epoch_names, "metric", path=_path(logged.metric, module), also=logged.also
+            )
         elif not isinstance(logged.how, str):
             parts[key] = RankValues(logged.epoch_names, "own", values=on_host(logged.values))
         elif (whole := logged.whole()) is not None:
@@ -117,10 +125,14 @@ def _computed(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue
             )
         logged = kept[key] = LoggedValue.borrowed(key[1], parts[0].names, _at(module, path))
     reporting = sum(not rank_values.also for rank_values in parts)
-    if reporting < world and any(isinstance(state, list) for state in getattr(logged.metric, "metric_state", {}).values()):
+    if reporting < world and any(
+        isinstance(state, list) for state in getattr(logged.metric, "metric_state", {}).values()
+    ):
         raise TaskError(
-            f"self.log({key[1]!r}) in {key[0]}: {type(logged.metric).__name__} keeps a list, and torchmetrics cannot gather that "
-            f"where only {reporting} of {world} ranks had a batch: take more samples, smaller batches or fewer devices."
+            f"self.log({key[1]!r}) in {key[0]}: {type(logged.metric).__name__} keeps a list, and "
+            "torchmetrics cannot gather that "
+            f"where only {reporting} of {world} ranks had a batch: take more samples, smaller "
+            "batches or fewer devices."
         )
     try:
         value = logged.result()
@@ -161,7 +173,11 @@ def update_over_ranks(
     for column, (name, how) in enumerate(names.items()):
         reporting = [rank for rank in range(ranks.world) if rows[rank * len(names) + column]]
         if reporting:
-            values = table[:, column] if len(reporting) == ranks.world else torch.stack([table[rank, column] for rank in reporting])
+            values = (
+                table[:, column]
+                if len(reporting) == ranks.world
+                else torch.stack([table[rank, column] for rank in reporting])
+            )
             reduced[name] = getattr(values, how)()
     return reduced
 

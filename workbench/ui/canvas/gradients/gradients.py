@@ -187,7 +187,11 @@ class Gradients:
         if broken.any() and not np.isnan(layers[row]).all():
             layer = int(np.argmax(broken))
             position, where = self.layers.place(layer), cut(self._names[layer], 120)
-        self._broken = {"step": step, "place": position, "words": texts.broken(of_gradient, step, where)}
+        self._broken = {
+            "step": step,
+            "place": position,
+            "words": texts.broken(of_gradient, step, where),
+        }
 
     def _send_ratios(self) -> None:
         on = self._measuring if self._running else self._wanted

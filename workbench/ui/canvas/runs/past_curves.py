@@ -65,8 +65,13 @@ class PastCurves:
 
     def draw_previous(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
         """Draw the losses of these runs in grey, the newest first."""
-        outbox.put("past", [{"run": cut(brief.id, NAME), "words": _ending(brief)} for brief in briefs])
-        parts = [np.column_stack([np.full(len(brief.curve), i), brief.curve]) for i, brief in enumerate(briefs)]
+        outbox.put(
+            "past", [{"run": cut(brief.id, NAME), "words": _ending(brief)} for brief in briefs]
+        )
+        parts = [
+            np.column_stack([np.full(len(brief.curve), i), brief.curve])
+            for i, brief in enumerate(briefs)
+        ]
         self.past.show(_stack(parts, 5))
 
     def over_one_another(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
@@ -94,7 +99,10 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
     rows = [[texts.STATUS, *(shown_status(brief.status, brief.unseen) for brief in briefs)]]
     differ = differences([brief.settings for brief in briefs], [brief.changes for brief in briefs])
     rows += [[name, *values] for name, values in differ.items()]
-    rows += [[name, *(format.number(ending.get(name)) for ending in endings)] for name in dict.fromkeys(chain(*endings))]
+    rows += [
+        [name, *(format.number(ending.get(name)) for ending in endings)]
+        for name in dict.fromkeys(chain(*endings))
+    ]
     rows.append([texts.UPDATES, *(str(brief.step) for brief in briefs)])
     rows.append([texts.TIME, *(duration(brief.seconds) for brief in briefs)])
     return {
@@ -106,7 +114,11 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
 
 def _ending(brief: RunBrief) -> str:
     """The run's last value of its monitor, besides the loss of its curve: 'last val_loss 0.45'."""
-    return "" if brief.last_value is None else texts.last_value(cut(brief.monitor, NAME), format.number(brief.last_value))
+    return (
+        ""
+        if brief.last_value is None
+        else texts.last_value(cut(brief.monitor, NAME), format.number(brief.last_value))
+    )
 
 
 def _stack(parts: Sequence[Table], columns: int) -> Table:

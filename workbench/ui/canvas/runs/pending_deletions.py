@@ -39,7 +39,11 @@ class PendingDeletions:
     def add(self, runs: Sequence[str]) -> None:
         """Delete these runs later."""
         with self._lock:
-            new = [run for run in dict.fromkeys(runs) if not any(run in deletion.runs for deletion in self._pending)]
+            new = [
+                run
+                for run in dict.fromkeys(runs)
+                if not any(run in deletion.runs for deletion in self._pending)
+            ]
             if not new:
                 return
             self._count += 1
@@ -53,19 +57,29 @@ class PendingDeletions:
     def undo(self, number: int) -> None:
         """Keep the runs of this deletion, unless it is too late."""
         with self._lock:
-            self._pending = [deletion for deletion in self._pending if deletion.number != number or deletion.due or _cancel(deletion)]
+            self._pending = [
+                deletion
+                for deletion in self._pending
+                if deletion.number != number or deletion.due or _cancel(deletion)
+            ]
             self._show_pending()
 
     def settle(self, listed: Collection[str]) -> None:
         """Forget deletions that are done and whose runs are no longer `listed` in the table."""
         with self._lock:
-            self._pending = [deletion for deletion in self._pending if not deletion.due or any(run in listed for run in deletion.runs)]
+            self._pending = [
+                deletion
+                for deletion in self._pending
+                if not deletion.due or any(run in listed for run in deletion.runs)
+            ]
             self._show_pending()
 
     def close(self) -> None:
         """Keep all runs that are not deleted yet."""
         with self._lock:
-            self._pending = [deletion for deletion in self._pending if deletion.due or _cancel(deletion)]
+            self._pending = [
+                deletion for deletion in self._pending if deletion.due or _cancel(deletion)
+            ]
 
     def _carry_out(self, deletion: _Deletion) -> None:
         with self._lock:
@@ -86,7 +100,16 @@ class PendingDeletions:
             self._show_pending()
 
     def _show_pending(self) -> None:
-        self._show([{"number": deletion.number, "runs": [cut(run, 80) for run in deletion.runs], "due": deletion.due} for deletion in self._pending])
+        self._show(
+            [
+                {
+                    "number": deletion.number,
+                    "runs": [cut(run, 80) for run in deletion.runs],
+                    "due": deletion.due,
+                }
+                for deletion in self._pending
+            ]
+        )
 
 
 def _cancel(deletion: _Deletion) -> bool:

@@ -38,7 +38,14 @@ class LiveRunBrief:
         self._created = brief.created
         if self.reading:
             now = read.summary(self._folder)
-            brief = replace(brief, status=now.status, step=now.step, seconds=now.seconds, error=now.error, unseen=now.unseen)
+            brief = replace(
+                brief,
+                status=now.status,
+                step=now.step,
+                seconds=now.seconds,
+                error=now.error,
+                unseen=now.unseen,
+            )
         return brief
 
     def _new(self, until: float) -> Iterator[Event]:

@@ -137,13 +137,21 @@ class RunsTable:
         before, count = self._listed
         briefs = []
         for brief in before:
-            now = brief if brief.status in read.OVER or brief.path is None else self._brief(brief.path)
-            if now is not None or (brief.path is not None and brief.path.is_dir()):  # one read may fail and the next one succeed
+            now = (
+                brief
+                if brief.status in read.OVER or brief.path is None
+                else self._brief(brief.path)
+            )
+            if now is not None or (
+                brief.path is not None and brief.path.is_dir()
+            ):  # one read may fail and the next one succeed
                 briefs.append(now or brief)
         if briefs == before:
             return
         self._listed = briefs, count - (len(before) - len(briefs))
-        if [(brief.path, brief.status) for brief in briefs] == [(brief.path, brief.status) for brief in before]:
+        if [(brief.path, brief.status) for brief in briefs] == [
+            (brief.path, brief.status) for brief in before
+        ]:
             self._moved([brief for brief in briefs if brief.status not in read.OVER])
         else:
             self._read_it(*self._listed)
@@ -209,9 +217,15 @@ def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annot
         cells = [*([brief.model[0]] if several else []), *(column[i] for column in values.values())]
         added = annotated.get(brief.id, Annotations())
         row = {
-            **moving(brief), "from": cut(brief.origin, CELL), "cells": [cut(cell, CELL) for cell in cells], "created": finite(brief.created) or 0,
-            "name": cut(added.name, ADDED), "tags": [cut(tag, ADDED) for tag in added.tags], "pinned": added.pinned, "noted": bool(added.notes),
-        }  # fmt: skip
+            **moving(brief),
+            "from": cut(brief.origin, CELL),
+            "cells": [cut(cell, CELL) for cell in cells],
+            "created": finite(brief.created) or 0,
+            "name": cut(added.name, ADDED),
+            "tags": [cut(tag, ADDED) for tag in added.tags],
+            "pinned": added.pinned,
+            "noted": bool(added.notes),
+        }
         size += len(json.dumps(row))
         if size > ROOM:
             break
@@ -226,7 +240,9 @@ def _of_metrics(briefs: Sequence[RunBrief], names: Sequence[str]) -> dict[str, l
         best = [format.number(brief.best[name]) if name in brief.best else "" for brief in briefs]
         if any(best):
             columns[texts.best(name)] = best
-        columns[texts.last(name)] = [format.number(brief.metrics[name]) if name in brief.metrics else "" for brief in briefs]
+        columns[texts.last(name)] = [
+            format.number(brief.metrics[name]) if name in brief.metrics else "" for brief in briefs
+        ]
     return columns
 
 
@@ -260,7 +276,11 @@ def _drawn(brief: RunBrief) -> tuple[list[int], list[list[int]]]:
     steps, loss = brief.curve[:, 0], brief.curve[:, 3]
     at = np.linspace(steps[0], steps[-1], min(SPARK, len(steps)))
     line = np.interp(at, steps, loss)
-    checks = brief.checks[:: max(1, -(-len(brief.checks) // 12))] if "loss" in brief.monitor else brief.checks[:0]
+    checks = (
+        brief.checks[:: max(1, -(-len(brief.checks) // 12))]
+        if "loss" in brief.monitor
+        else brief.checks[:0]
+    )
     seen = np.concatenate([line, checks[:, 3]])
     seen /= float(np.abs(seen).max()) or 1.0  # the difference of two huge losses could overflow
     line, checked = np.split(seen, [len(line)])
