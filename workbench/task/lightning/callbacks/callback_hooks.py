@@ -30,8 +30,9 @@ from workbench.task.state.contents import (
 
 _STAGES = ("train", "validation", "test", "predict")
 _HOOKS = frozenset({
-    "setup", "teardown", "state_dict", "load_state_dict", "on_save_checkpoint", "on_load_checkpoint",
-    "on_exception", "on_fit_start", "on_fit_end", "on_sanity_check_start", "on_sanity_check_end",
+    "setup", "teardown", "state_dict", "load_state_dict", "on_exception",
+    "on_save_checkpoint", "on_load_checkpoint", "on_fit_start", "on_fit_end",
+    "on_sanity_check_start", "on_sanity_check_end",
     "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad",
     *(
         f"on_{stage}{unit}_{moment}"
