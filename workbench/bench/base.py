@@ -16,7 +16,7 @@ from workbench.bench.arguments import (
     settings_named,
 )
 from workbench.events import Called, SettingsSet, StatusChanged
-from workbench.launch import jobs, select_launcher
+from workbench.launch import select_launcher
 from workbench.launch.cell_context import CellContext
 from workbench.launch.code_line import line
 from workbench.launch.job import AnyJob, Job
@@ -26,6 +26,7 @@ from workbench.launch.pool import pool
 from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.start_spec import SubmittedFit
 from workbench.launch.thread import ThreadLauncher
+from workbench.launch.work import BenchWork
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.task.protocol import Phase, Task
@@ -77,16 +78,18 @@ class BenchBase:
 
         A setting that needs another (`ema_decay` needs `weight_averaging`) may be set before it; a fit without the other refuses it.
         """
-        given = settings_named(changes, self.set)
+        replaced = settings_named(changes, self.set)
         with self._lock:  # two threads may each set something, and neither change may be lost
-            settings = self._settings.replace(**given)
+            settings = self._settings.replace(**replaced)
             refuse_unreported_monitor(self._task, settings)
-            self._task.refuse_unused(given)
+            self._task.refuse_unused(replaced)
             select_launcher.warm(settings)
             self._settings = settings
-            self._waiting = {*given_without_effect(self._task, settings, {*self._waiting, *given})}
-            self._sets.append(given)
-        self._listeners.notify(Called(line("set", given)))
+            self._waiting = {
+                *given_without_effect(self._task, settings, {*self._waiting, *replaced})
+            }
+            self._sets.append(replaced)
+        self._listeners.notify(Called(line("set", replaced)))
         self._listeners.notify(SettingsSet(self._settings.model_dump()))
         return settings
 
@@ -95,14 +98,22 @@ class BenchBase:
         """The running job, or else the latest one."""
         with self._lock:
             running = [job for job in self.jobs if job.status in ("running", "paused")]
-            found = running or self.jobs
-            return found[-1] if found else None
+            candidates = running or self.jobs
+            return candidates[-1] if candidates else None
 
     def _fits(self) -> list[SubmittedFit]:
         """The fits so far, each with the settings that changed after it."""
         with self._lock:
             fits = [job for job in self.jobs if job.kind == "fit"]
             return [SubmittedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
+
+    def _needed(self) -> dict[str, str]:
+        """The runs that jobs still need, each with the id of a job. The caller holds the lock."""
+        needed: dict[str, str] = {}
+        for job, runs in self._needs.items():
+            if not job.done():
+                needed |= dict.fromkeys(runs, job.id)
+        return needed
 
     def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
         """The settings of a job: those of the bench, replaced by `settings` where given."""
@@ -116,7 +127,7 @@ class BenchBase:
         kind: str,
         settings: Settings,
         called: Mapping[str, Any],
-        work: jobs.BenchWork,
+        work: BenchWork,
         finish: Callable[[Job[T]], T],
         needs: Collection[str] = (),
         positional: Sequence[Any] = (),
@@ -130,11 +141,20 @@ class BenchBase:
         self._launcher.check_open()
         CellContext.refuse(kind)
         with self._lock:
-            needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
+            needed = {*needs, *self._needed()}
         data = "" if self._task.train is None else self._task.train.label
-        place = new_job_folder(self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats)
-        work.bind(place, self._trackers)
-        job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
+        job_folder = new_job_folder(
+            self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats
+        )
+        work.bind(job_folder, self._trackers)
+        job: Job[T] = Job(
+            job_folder.id,
+            kind,
+            job_folder.folder,
+            work,
+            _in_the_callers_thread(finish),
+            self._called,
+        )
         for past in self.jobs:
             past._forget_frames()
         try:

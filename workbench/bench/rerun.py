@@ -12,9 +12,9 @@ from pathlib import Path
 from workbench.bench.base import BenchBase
 from workbench.launch.job import Job
 from workbench.launch.job_folder import recorded
-from workbench.launch.jobs import RerunWork
 from workbench.launch.start.kept_start import StartFile
 from workbench.launch.start.repeat import Repetition, repetition
+from workbench.launch.work import RerunWork
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.runs.run import Run

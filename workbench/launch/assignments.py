@@ -87,11 +87,15 @@ class Assignment(abc.ABC):
 
     def names(self) -> dict[str, Any]:
         """Its parts by the names that the user knows, for an error about a part that cannot be pickled."""
-        found = {name.lstrip("_"): part for name, part in vars(self.task).items()}
-        for name, part in found.items():
-            if isinstance(part, DataSpec) and not part.made_by_object:
-                found[name] = {spec.key: spec.parts for spec in part.sets} if part.several else part.parts
-        return {**found, "the job": self}
+        attributes = {name.lstrip("_"): attribute for name, attribute in vars(self.task).items()}
+        for name, attribute in attributes.items():
+            if isinstance(attribute, DataSpec) and not attribute.made_by_object:
+                attributes[name] = (
+                    {spec.key: spec.parts for spec in attribute.sets}
+                    if attribute.several
+                    else attribute.parts
+                )
+        return {**attributes, "the job": self}
 
     def _started(
         self, session: Session, updates: int | None, epochs: int | None, request: Mapping[str, Any] | None = None
@@ -215,7 +219,9 @@ class EvaluateAssignment(Assignment):
         with _evaluating(self.task, self.settings, self.phase) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
-            sets = ((one, _batches(session, one, self._stage, inbox)) for one in spec.sets)
+            sets = (
+                (dataset, _batches(session, dataset, self._stage, inbox)) for dataset in spec.sets
+            )
             metrics = validate(session, sets, self._stage, cut=lambda: inbox.has(Stop))
             if inbox.has(Stop):
                 return Done("stopped")
@@ -243,8 +249,8 @@ class PredictAssignment(Assignment):
             spec.share = session.ranks.share
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
-            own = predict(session, _batches(session, spec, "predict", inbox))
-            outputs = _in_batch_order(session.ranks.all_gather_object(own))
+            numbered = predict(session, _batches(session, spec, "predict", inbox))
+            outputs = _in_batch_order(session.ranks.all_gather_object(numbered))
         return Done("stopped" if inbox.has(Stop) else "finished", outputs)
 
 
@@ -267,8 +273,12 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
 
 def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:
     """The outputs of the ranks, in the order of the batches."""
-    found = [(round, rank, output) for rank, part in enumerate(parts) for round, output in part]
-    return [output for *_, output in sorted(found, key=lambda one: one[:2])]
+    numbered = [
+        (round, rank, output)
+        for rank, rank_outputs in enumerate(parts)
+        for round, output in rank_outputs
+    ]
+    return [output for *_, output in sorted(numbered, key=lambda entry: entry[:2])]
 
 
 @contextmanager

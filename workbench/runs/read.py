@@ -139,9 +139,11 @@ def why_not_repeated(folder: Path) -> str:
     return f"its start was not kept: {printable(missing.removesuffix('.'))}"
 
 
-def _check_types(path: Path, found: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:
+def _check_types(
+    path: Path, values: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]
+) -> None:
     for name, kinds in known.items():
-        value = found.get(name)
+        value = values.get(name)
         if value is None:
             continue
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
@@ -324,8 +326,10 @@ def accepted(values: dict[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in values.items() if not (isinstance(value, str) and len(value) > _TEXT)}
     known = {name: value for name, value in values.items() if name in Settings.model_fields and value is not None}
     try:
-        made = Settings.make(**known)
-        wrong = {name for name, value in known.items() if _other_type(value, getattr(made, name))}
+        settings = Settings.make(**known)
+        wrong = {
+            name for name, value in known.items() if _other_type(value, getattr(settings, name))
+        }
     except SettingsError:
         wrong = {name for name, value in known.items() if not _is_taken(name, value)}
     return {name: value for name, value in values.items() if name not in wrong} if wrong else values
@@ -338,9 +342,13 @@ def _is_taken(name: str, value: Any) -> bool:
         return False
 
 
-def _other_type(given: Any, settled: Any) -> bool:
+def _other_type(recorded: Any, settled: Any) -> bool:
     """Whether a value is a string or a bool where a number belongs, which `Settings` would convert."""
-    return isinstance(given, str | bool) and isinstance(settled, int | float) and type(settled) is not type(given)
+    return (
+        isinstance(recorded, str | bool)
+        and isinstance(settled, int | float)
+        and type(settled) is not type(recorded)
+    )
 
 
 def _tail(path: Path) -> list[Event]:
@@ -354,8 +362,10 @@ def _tail(path: Path) -> list[Event]:
                 file.seek(start)
                 data = file.read(block)
                 # The first line of a block is cut, unless the block begins at the start of the file.
-                place = data.find(b"\n") + 1 if start else 0
-                events = _ending(data, run) or list(parse(whole_lines(io.BytesIO(data[place:]), budget), run, budget))
+                line_start = data.find(b"\n") + 1 if start else 0
+                events = _ending(data, run) or list(
+                    parse(whole_lines(io.BytesIO(data[line_start:]), budget), run, budget)
+                )
                 if events or start == 0 or block > LONGEST or budget.spent or b"\0" in data:
                     return events
                 block = min(8 * block, LONGEST + 1)

@@ -60,7 +60,7 @@ class Details:
             "facts": [[label, cut(printable(text), _TEXT)] for label, text in _facts(entry, header, seen).items() if text],
             "settings": _settings(entry),
             "changes": [[step, cut(text, _TEXT)] for step, text in seen.changes],
-            "checkpoints": [_checkpoint(one) for one in checkpoints[-_CHECKPOINTS:]],
+            "checkpoints": [_checkpoint(checkpoint) for checkpoint in checkpoints[-_CHECKPOINTS:]],
             "output": _has_output(path),
             "why_no_commands": why_not_taken(entry.summary),
             "why_no_rerun": cut(_why_not_repeated(entry), _TEXT),
@@ -71,11 +71,11 @@ class Details:
     def _record(self, entry: Entry) -> _Record:
         key = entry.summary.path, entry.summary.created
         with self._lock:
-            found = self._read.pop(key, None) or _Record(entry.summary.path)
-            self._read[key] = found
+            record = self._read.pop(key, None) or _Record(entry.summary.path)
+            self._read[key] = record
             while len(self._read) > _KEPT:
                 self._read.popitem(last=False)
-        return found
+        return record
 
 
 @dataclass(frozen=True)
@@ -199,10 +199,24 @@ def _settings(entry: Entry) -> list[dict[str, Any]]:
     ]
 
 
-def _checkpoint(one: Checkpoint) -> dict[str, Any]:
-    value = f"{one.monitor} {format.number(one.value)}" if one.monitor and one.value is not None else ""
-    what = [*(["the end"] if one.end else []), *([value] if value else []), *(["kept"] if one.kept else []), *([] if one.resumable else ["weights alone"])]
-    return {"name": one.name, "step": one.step, "what": cut(", ".join(what), _TEXT), "bytes": _size(one.path)}
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    value = (
+        f"{checkpoint.monitor} {format.number(checkpoint.value)}"
+        if checkpoint.monitor and checkpoint.value is not None
+        else ""
+    )
+    facts = [
+        *(["the end"] if checkpoint.end else []),
+        *([value] if value else []),
+        *(["kept"] if checkpoint.kept else []),
+        *([] if checkpoint.resumable else ["weights alone"]),
+    ]
+    return {
+        "name": checkpoint.name,
+        "step": checkpoint.step,
+        "what": cut(", ".join(facts), _TEXT),
+        "bytes": _size(checkpoint.path),
+    }
 
 
 def _size(folder: Path) -> int:
@@ -218,10 +232,16 @@ def _code(entry: Entry, checkpoints: list[Checkpoint]) -> dict[str, str]:
 
     The one that repeats the run needs no bench. Where the kernel runs is not known here, so it has the whole path of the root.
     """
-    given = {name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL}
-    resumable = entry.summary.kind == "fit" and entry.summary.over and any(one.resumable for one in checkpoints)
+    changed = {
+        name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL
+    }
+    resumable = (
+        entry.summary.kind == "fit"
+        and entry.summary.over
+        and any(checkpoint.resumable for checkpoint in checkpoints)
+    )
     return {
-        "settings": line("set", given) if given else "",
+        "settings": line("set", changed) if changed else "",
         "continue": line("fit", {"start": entry.summary.id}) if resumable else "",
         "rerun": "" if _why_not_repeated(entry) else _rerun(entry),
     }

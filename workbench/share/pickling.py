@@ -39,8 +39,12 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         if isinstance(obj, torch.storage.TypedStorage):
             return _typed_storage, (self._one(obj._untyped_storage), obj.dtype)
         if isinstance(obj, torch.UntypedStorage):
-            one = self._one(obj)
-            return (_same, (one,)) if one is not obj else (storage_over, (_bytes_of(one),))
+            canonical = self._one(obj)
+            return (
+                (_same, (canonical,))
+                if canonical is not obj
+                else (storage_over, (_bytes_of(canonical),))
+            )
         if type(obj) is torch.Tensor:
             self.tensors[id(obj)] = obj
         if isinstance(obj, torch.Tensor) and obj.is_leaf and any(hooks := hooks_of(obj)):
@@ -94,10 +98,10 @@ class Unpickler(pickle.Unpickler):
         self._known = set(getattr(_cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", ()))
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        if found is getattr(_cloudpickle, "_class_setstate", None):
+        resolved = super().find_class(module, name)
+        if resolved is getattr(_cloudpickle, "_class_setstate", None):
             return self._set_class
-        return _tensor_of_new_dtype if found is _V3 else found
+        return _tensor_of_new_dtype if resolved is _V3 else resolved
 
     def _set_class(self, cls: type, state: Any) -> type:
         """Set the attributes of an unpickled class, unless it is the notebook's own class: cloudpickle would put copies
@@ -192,11 +196,11 @@ def _reduce_parametrized(module: torch.nn.Module) -> Any:
 
 def _parametrized(kind: type[torch.nn.Module], names: tuple[str, ...]) -> torch.nn.Module:
     """A module without its state, as `register_parametrization` makes one of this kind."""
-    made: torch.nn.Module = kind.__new__(kind)
-    parametrize._inject_new_class(made)
+    module: torch.nn.Module = kind.__new__(kind)
+    parametrize._inject_new_class(module)
     for name in names:
-        parametrize._inject_property(made, name)
-    return made
+        parametrize._inject_property(module, name)
+    return module
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:

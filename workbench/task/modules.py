@@ -27,24 +27,24 @@ def named_parts(modules: Iterable[nn.Module]) -> Iterator[tuple[tuple[int, str],
     """All modules within these, each once, with the index of the whole and the name in it, which are the same in another process."""
     seen: set[int] = set()
     for number, whole in enumerate(modules):
-        for path, part in whole.named_modules():
-            if id(part) not in seen:
-                seen.add(id(part))
-                yield (number, path), part
+        for path, module in whole.named_modules():
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield (number, path), module
 
 
 def parts_of(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """All modules within these, each once."""
-    return list(dict.fromkeys(part for whole in modules for part in whole.modules()))
+    return list(dict.fromkeys(module for whole in modules for module in whole.modules()))
 
 
 def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
     """The slot of each parameter and buffer; a tensor with two slots is yielded twice."""
-    for part in parts:
+    for module in parts:
         for kind in ("_parameters", "_buffers"):
-            for name, tensor in getattr(part, kind).items():
+            for name, tensor in getattr(module, kind).items():
                 if tensor is not None:
-                    yield (part, kind, name), tensor
+                    yield (module, kind, name), tensor
 
 
 # ---- attributes -------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class Modes:
     @classmethod
     def of(cls, modules: Iterable[nn.Module]) -> Modes:
         """Read the present modes of all modules within these."""
-        return cls(tuple((part, part.training) for part in parts_of(modules)))
+        return cls(tuple((module, module.training) for module in parts_of(modules)))
 
     def restore(self) -> None:
         """Put each module back into its mode.
@@ -107,7 +107,9 @@ def train_mode(model: nn.Module) -> None:
         model.train()
     elif any(map(overrides_modes, model.modules())):
         model.train()
-        Modes(tuple((part, training) for part, training in before.modules if not training)).restore()
+        Modes(
+            tuple((module, training) for module, training in before.modules if not training)
+        ).restore()
 
 
 @contextlib.contextmanager
@@ -132,15 +134,15 @@ def in_training_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
 @contextlib.contextmanager
 def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Context manager that restores the buffers afterwards, also after an error: a forward changes statistics, for example."""
-    slots = [(part, dict(part._buffers)) for part in parts_of(modules)]
-    buffers = dict.fromkeys(buffer for _, own in slots for buffer in own.values() if buffer is not None)
-    values = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    slots = [(module, dict(module._buffers)) for module in parts_of(modules)]
+    buffers = dict.fromkeys(buffer for _, by_name in slots for buffer in by_name.values())
+    values = [(buffer, buffer.detach().clone()) for buffer in buffers if buffer is not None]
     try:
         yield
     finally:
-        for part, own in slots:
-            part._buffers.clear()
-            part._buffers.update(own)
+        for module, by_name in slots:
+            module._buffers.clear()
+            module._buffers.update(by_name)
         with torch.no_grad():
             for buffer, value in values:
                 overwrite(buffer, value)
@@ -152,8 +154,11 @@ def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
 
     Such a module may add one weight to another and subtract it again, which rounds.
     """
-    parts = [part for part in parts_of(modules) if overrides_modes(part)]
-    values = [(weight, weight.detach().clone()) for weight in dict.fromkeys(p for part in parts for p in part.parameters())]
+    parts = [module for module in parts_of(modules) if overrides_modes(module)]
+    values = [
+        (weight, weight.detach().clone())
+        for weight in dict.fromkeys(p for module in parts for p in module.parameters())
+    ]
     try:
         yield
     finally:
@@ -164,8 +169,12 @@ def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 def set_by_modes(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """The weights that a change of the mode may change: the frozen ones of modules that override `train()` or `eval()`."""
-    parts = [part for part in parts_of(modules) if overrides_modes(part)]
-    return [p for part in parts for p in part._parameters.values() if p is not None and not p.requires_grad]
+    frozen: list[nn.Parameter] = []
+    for module in parts_of(modules):
+        if overrides_modes(module):
+            parameters = module._parameters.values()
+            frozen += [p for p in parameters if p is not None and not p.requires_grad]
+    return frozen
 
 
 def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:

@@ -85,27 +85,27 @@ class _Rank:
         signals.ask_to_stop(lambda number: self._sender.send(Terminated()), signal.SIGTERM)
 
     def serve(self) -> NoReturn:
-        place: RankConfig = next(self._messages).message
+        config: RankConfig = next(self._messages).message
         threading.Thread(target=self._receive, daemon=True).start()
         try:
-            _join_process_group(place)
+            _join_process_group(config)
         except BaseException as error:  # noqa: BLE001 - the owner gets it at the next job
             self._fail(error)
         while True:
-            self._run_job(place, *self._works.get())
+            self._run_job(config, *self._works.get())
 
-    def _run_job(self, place: RankConfig, handles: list[int], inbox: _Inbox) -> None:
+    def _run_job(self, config: RankConfig, handles: list[int], inbox: _Inbox) -> None:
         """Run one job. If it fails here, this rank ends, since the process group cannot be used any more."""
         _forget_classes()
         try:
             request, packages = read_message(handles)
             apply_environment(request)
-            os.environ.update(place.environment)
+            os.environ.update(config.environment)
             (assignment,) = unpacked(request.name, packages)
             self._at_work = assignment, ModuleDiff.since_now(assignment.task)
             with in_mlflow_run(request.process.mlflow_run):
-                done = assignment(self._outlet if place.rank == 0 else NullSink(), inbox)
-            value = pack(done if place.rank == 0 else None, names={"the job's result": done})
+                done = assignment(self._outlet if config.rank == 0 else NullSink(), inbox)
+            value = pack(done if config.rank == 0 else None, names={"the job's result": done})
             left = pack(self._module_diff(), names={"the model": assignment.task.model})
         except BaseException as error:  # noqa: BLE001 - the owner gets it, SystemExit and KeyboardInterrupt too
             self._fail(error)
@@ -172,15 +172,15 @@ class _Rank:
                 self._send_result(StateReply(self._at_work[0].updates_now()), [pack(self._module_diff())])
 
 
-def _join_process_group(place: RankConfig) -> None:
+def _join_process_group(config: RankConfig) -> None:
     """Join the process group."""
-    os.environ.update(place.environment)
-    if place.device is not None:
-        torch.cuda.set_device(place.device)
-    if place.world > 1:
-        store = dist.FileStore(place.store, place.world)  # type: ignore[attr-defined]
+    os.environ.update(config.environment)
+    if config.device is not None:
+        torch.cuda.set_device(config.device)
+    if config.world > 1:
+        store = dist.FileStore(config.store, config.world)  # type: ignore[attr-defined]
         dist.init_process_group(
-            place.backend, store=store, rank=place.rank, world_size=place.world, timeout=_LONG
+            config.backend, store=store, rank=config.rank, world_size=config.world, timeout=_LONG
         )
 
 

@@ -158,7 +158,7 @@ def remedy(code: str) -> tuple[str, dict[str, Any]]:
     try:
         call = ast.parse(code, mode="eval").body
         if isinstance(call, ast.Call) and not call.args and (method := REMEDIES.get(ast.unparse(call.func))):
-            values = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+            values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
             if None not in values:  # **values
                 return method, {str(name): value for name, value in values.items()}
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -20,10 +20,14 @@ from workbench.task.state.copies import StateCopy
 
 _STAGES = ("train", "validation", "test", "predict")
 _HOOKS = frozenset({
-    "setup", "teardown", "state_dict", "load_state_dict", "on_save_checkpoint", "on_load_checkpoint", "on_exception",
-    "on_fit_start", "on_fit_end", "on_sanity_check_start", "on_sanity_check_end",
+    "setup", "teardown", "state_dict", "load_state_dict", "on_exception",
+    "on_save_checkpoint", "on_load_checkpoint", "on_fit_start", "on_fit_end",
+    "on_sanity_check_start", "on_sanity_check_end",
     "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad",
-    *(f"on_{stage}{part}_{moment}" for stage in _STAGES for part in ("", "_epoch", "_batch") for moment in ("start", "end")),
+    *(
+        f"on_{stage}{unit}_{moment}"
+        for stage in _STAGES for unit in ("", "_epoch", "_batch") for moment in ("start", "end")
+    ),
 })  # fmt: skip
 """The hooks of Lightning 2's Callback. Other methods are not called, also where a module's hook has the same name."""
 
@@ -41,21 +45,23 @@ class CallbackHooks(Shared):
         self._initial = _copied(self.objects, module)
         self._left = self._initial
         self._set_up: list[Any] = []
-        for one in self.objects:
-            refuse_removed_hooks(one, _overrides)
-        keys = [one.state_key for one in self.objects if _overrides(one, "state_dict")]
+        for callback in self.objects:
+            refuse_removed_hooks(callback, _overrides)
+        keys = [
+            callback.state_key for callback in self.objects if _overrides(callback, "state_dict")
+        ]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise TaskError(f"callbacks=: two of them keep their state as {twice[0]!r}: override state_key, or leave one out.")
 
     def has(self, name: str) -> bool:
         """Whether one of them has this hook."""
-        return name in _HOOKS and any(_overrides(one, name) for one in self.objects)
+        return name in _HOOKS and any(_overrides(callback, name) for callback in self.objects)
 
     def call(self, name: str, *arguments: Any, **named: Any) -> None:
         """Call this hook of each that has it."""
-        for one in self.objects if name in _HOOKS else ():
-            if _overrides(one, name):
-                getattr(one, name)(self._trainer, self._module, *arguments, **named)
+        for callback in self.objects if name in _HOOKS else ():
+            if _overrides(callback, name):
+                getattr(callback, name)(self._trainer, self._module, *arguments, **named)
 
     def keep(self) -> Callable[[], object]:
         """Copy the present state of each; the returned function restores it."""
@@ -78,20 +84,20 @@ class CallbackHooks(Shared):
 
     def set_up(self, stage: str) -> None:
         """Call `setup` of each that is not set up."""
-        for one in self.objects:
-            if not any(one is other for other in self._set_up):
-                self._set_up.append(one)
-                if _overrides(one, "setup"):
-                    one.setup(self._trainer, self._module, stage=stage)
+        for callback in self.objects:
+            if not any(callback is other for other in self._set_up):
+                self._set_up.append(callback)
+                if _overrides(callback, "setup"):
+                    callback.setup(self._trainer, self._module, stage=stage)
 
     def tear_down(self, stage: str) -> None:
         """Call `teardown` of each whose `setup` was called. The first error is raised once all have been called."""
         done, self._set_up = self._set_up, []
         errors = []
-        for one in done:
+        for callback in done:
             try:
-                if _overrides(one, "teardown"):
-                    one.teardown(self._trainer, self._module, stage=stage)
+                if _overrides(callback, "teardown"):
+                    callback.teardown(self._trainer, self._module, stage=stage)
             except Exception as error:  # noqa: BLE001  # raised below
                 errors.append(error)
         if errors:
@@ -99,34 +105,44 @@ class CallbackHooks(Shared):
 
     def state(self) -> dict[str, Any]:
         """The state that each stores in a checkpoint, by its state_key."""
-        found = {one.state_key: one.state_dict() for one in self.objects if _overrides(one, "state_dict")}
-        return {key: state for key, state in found.items() if state}
+        states = {
+            callback.state_key: callback.state_dict()
+            for callback in self.objects
+            if _overrides(callback, "state_dict")
+        }
+        return {key: state for key, state in states.items() if state}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Give each its state from a checkpoint."""
-        for one in self.objects:
-            if one.state_key in states:
-                one.load_state_dict(copy.deepcopy(states[one.state_key]))
+        for callback in self.objects:
+            if callback.state_key in states:
+                callback.load_state_dict(copy.deepcopy(states[callback.state_key]))
 
     def of_lightning(self, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
         """The states of these callbacks in a checkpoint that Lightning wrote."""
         states = checkpoint.get("callbacks")
-        keys = [one.state_key for one in self.objects]
+        keys = [callback.state_key for callback in self.objects]
         return {key: states[key] for key in keys if key in states} if isinstance(states, Mapping) else {}
 
     @contextlib.contextmanager
     def attached(self, log: Log) -> Iterator[None]:
         """Context manager in which each has Lightning's `log` and `log_dict`."""
         with contextlib.ExitStack() as stack:
-            for one in self.objects:
-                stack.enter_context(with_attributes(one, {"log": log.log, "log_dict": log.log_dict}))
+            for callback in self.objects:
+                stack.enter_context(
+                    with_attributes(callback, {"log": log.log, "log_dict": log.log_dict})
+                )
             yield
 
 
 def joined(given: Sequence[Any], own: Sequence[Any]) -> list[Any]:
     """All callbacks of a module. As in Lightning, its own come last, and each replaces given ones of its class or of a class from which it inherits."""
-    replaced = {type(one) for one in given if any(isinstance(mine, type(one)) for mine in own)}
-    return [one for one in given if type(one) not in replaced] + list(own)
+    replaced = {
+        type(callback)
+        for callback in given
+        if any(isinstance(mine, type(callback)) for mine in own)
+    }
+    return [callback for callback in given if type(callback) not in replaced] + list(own)
 
 
 def _overrides(callback: Any, name: str) -> bool:
@@ -155,12 +171,15 @@ def _copied(callbacks: Iterable[Any], module: Any) -> StateCopy:
 
 def _parts_of(module: Any) -> dict[int, Any]:
     """The module that is trained and all its parts, by id."""
-    found = {id(module): module}
-    networks = (module,) if isinstance(module, nn.Module) else vars(module).values() if hasattr(module, "__dict__") else ()
-    for network in networks:
+    parts = {id(module): module}
+    attributes = vars(module).values() if hasattr(module, "__dict__") else ()
+    for network in (module,) if isinstance(module, nn.Module) else attributes:
         if isinstance(network, nn.Module):
-            found |= {id(part): part for part in (*network.modules(), *network.parameters(), *network.buffers())}
-    return found
+            parts |= {
+                id(member): member
+                for member in (*network.modules(), *network.parameters(), *network.buffers())
+            }
+    return parts
 
 
 def _storage(tensor: Tensor) -> int:
