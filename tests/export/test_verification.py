@@ -6,9 +6,11 @@ import functools
 import importlib
 import json
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -220,9 +222,9 @@ def test_a_script_may_exit(
     told: list[dict[str, object]] = []
     monkeypatch.setattr(child, "end_group", lambda outcome, description: told.append(description))
     monkeypatch.setattr(child, "watch", lambda plan, outcome: None)
-    monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(sys, "path", [*sys.path])
     script = tmp_path / "train.py"
+    monkeypatch.setattr(sys, "argv", ["child.py", "{}", "", str(script)])
     script.write_text(f"import sys\nsys.exit({code})\n")
     child.main({}, "", str(script))
     assert end in told[0]
@@ -258,10 +260,13 @@ DATA = "model, train=(x, y), loss=F.cross_entropy, batch_size=20, max_epochs=1"
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for a script, with one of temporary files. Python is forked, with torch."""
-    monkeypatch.setattr(sys, "executable", str(warm.python().executable))
+    """A folder for a script, with one of temporary files. Python is forked, with torch, and a slow machine has its time."""
+    monkeypatch.setattr(verify, "Plan", functools.partial(verify.Plan, until_validation=60.0))
+    # For verify alone: a loader's worker has a socket among the temporary files, whose path must be short.
+    monkeypatch.setattr(verify, "sys", SimpleNamespace(executable=str(warm.python().executable)))
     (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(verify.tempfile, "tempdir", str(tmp_path / "temporary"))
+    made = functools.partial(tempfile.TemporaryDirectory, dir=tmp_path / "temporary")
+    monkeypatch.setattr(verify, "tempfile", SimpleNamespace(TemporaryDirectory=made))
     return tmp_path
 
 

@@ -71,8 +71,8 @@ MUTATIONS = (
              "tests/export/program/test_script_live.py"),
     Mutation("export/program/templates/update/update.py.jinja", "scaler.unscale_(optimizer)\n", "", "tests/export"),
     # -- launch
-    Mutation("launch/module_diff.py", "            parameter.requires_grad_(trains)\n", "            pass\n", "tests/launch/test_module_diff.py"),
-    Mutation("launch/module_diff.py", "        vars(part).pop(name, None)\n", "        pass\n", "tests/launch/test_module_diff.py"),
+    Mutation("task/state/held.py", "            present.requires_grad_(value)\n", "            pass\n", "tests/launch/test_module_diff.py"),
+    Mutation("task/state/places.py", "        delattr(owner, name)\n", "        pass\n", "tests/task/state/test_kinds.py"),
     Mutation("launch/pool/failures.py", "        kind = 1\n", "        kind = 0\n", "tests/launch/pool/test_failures.py"),
     Mutation("launch/process/fork_server.py", "in (signal.SIGINT, *signals.NUMBERS)", "in signals.NUMBERS", "tests/launch/process/test_child_handle.py"),
     Mutation("launch/start/start_spec.py", "if not untouched(job.id):", "if untouched(job.id):", "tests/launch/start/test_resume_plan.py"),
