@@ -403,12 +403,12 @@ def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
 def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
     """The fields of ScriptSpec that decide whether torch's `AveragedModel`, which copies the model, gives the run's averages."""
     task = session.task
-    if settings.weight_averaging is None or not isinstance(task, Supervised):
-        return {"frozen_modes": True, "copied": False}
     modes = Modes.of(task.modules)
     session.train_mode()
     frozen = any(overrides_modes(part) or not part.training for part in task.model.modules())
     modes.restore()
+    if settings.weight_averaging is None or not isinstance(task, Supervised):
+        return {"frozen_modes": frozen, "copied": False}
     given = [task._loss, *task.metrics.values(), *task.epoch_metrics.values()]
     return {"frozen_modes": frozen, "copied": _is_copied(task.model) and not any(map(reads_modules, given))}
 

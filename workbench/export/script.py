@@ -25,17 +25,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workbench.engine.checkpoint.files import write_tensors
+from workbench.export.assembly.text import text_of
 from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.file_format import ExportOptions, Format, format_of
 from workbench.export.formats.headless_script import headless_script
-from workbench.export.formats.lightning_script import lightning_script
 from workbench.export.formats.notebook import notebook
 from workbench.export.formats.settings_yaml import settings_yaml
 from workbench.export.inputs.saved_data import SavedData
-from workbench.export.program.text import text_of
 from workbench.export.read_run import script_spec_of, start_of
 from workbench.export.source.capture import CallSite
-from workbench.export.unsupported import refuse
 from workbench.runs.folder.files import aside_of
 from workbench.runs.run import Run
 from workbench.task.protocol import Task
@@ -137,10 +135,9 @@ def _without_workbench(
     data_file = None if data is None else _beside(path, "data").name
     recipe, saved = script_spec_of(path, run, site, task, None if start_of(run) is None else weights.name, options.evidence, data_file=data_file, plain=base is not None)
     if format == "lightning":
-        text = lightning_script(recipe, task)
+        raise NotStandAlone('lightning')
     else:
-        refuse(recipe)
-        text = text_of(recipe)
+        text = text_of(recipe, options)
     _check(text, path, run)
     recipe.sliced.secrets.check(text)
     if format == "notebook":

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from workbench.export.assembly.names import read, replaced
 from workbench.export.errors import ExportError
-from workbench.export.program.names import read, replaced
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.statements import first_line
 from workbench.export.source.uses import imported_name

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from workbench.export.program import names
-from workbench.export.program.unused import taken_out
+from workbench.export.assembly import names
 from workbench.export.source.calls import CHANGING
 from workbench.export.source.rewrite.source_text import Block, join, string_lines
 from workbench.export.source.uses import Uses, targets, uses
@@ -339,9 +338,3 @@ def with_lines(ours: str, main: str, lines: list[str]) -> str:
     start, end, body = rest.partition("\n")
     return "".join([head, mark, start, end, *(f"    {line}\n" for line in lines), body]) if lines else ours
 
-
-def parsed_first(ours: str, config: str, parse: str, options: str) -> tuple[str, str]:
-    """Split the functions into the settings with their parser, which come before code that takes time, and the rest. config, parse: their names."""
-    early, rest = taken_out(ours, (config, parse))
-    early.append(f'if __name__ == "__main__":\n    {options} = {parse}()  # before what takes time')
-    return "\n\n\n".join(early), rest.replace(f"(*{parse}())", f"(*{options})") + "\n"

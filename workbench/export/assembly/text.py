@@ -5,41 +5,38 @@ from __future__ import annotations
 import ast
 import builtins
 import itertools
-import json
 import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
 from textwrap import dedent
-from typing import Any
 
+from workbench.export.assembly import build, names
+from workbench.export.assembly.program_source import known_names, program_imports, program_source
+from workbench.export.assembly.run_constants import constants_of
+from workbench.export.assembly.unused import without_unread
 from workbench.export.errors import NotStandAlone
+from workbench.export.file_format import ExportOptions
+from workbench.export.fold import fold
 from workbench.export.inputs.collect import GIVEN, quoted
-from workbench.export.program import build, data, names, optimizers, progress
-from workbench.export.program.layout import WIDTH
-from workbench.export.program.render import rendered
-from workbench.export.program.unused import without_unread, without_unused
-from workbench.export.program.values import THREADS, values
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.origins import Import
 from workbench.export.source.rewrite.source_text import Block, join, parsed_imports, set_imports
 from workbench.task.data.to_dataset import UNNAMED
 
-_DATA = "torch.utils.data"
-_IMPORTS = [
-    Import("argparse"), Import("contextlib"), Import("copy"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
-    Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"), Import("torch.optim", "swa_utils"),
-    Import("torch_xla"), Import("torch_xla.core", "xla_model"), Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
-    Import("accelerate.tracking", "get_available_trackers"), Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
-    Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
-    *(Import(_DATA, name) for name in ("BatchSampler", "DataLoader", "Dataset", "IterableDataset")),
-    *(Import(_DATA, name) for name in ("RandomSampler", "SequentialSampler", "TensorDataset", "get_worker_info")),
-]  # fmt: skip
+THREADS = "torch.set_num_threads(config.threads)"
+"""The line of `main` that sets the number of threads: after the user's code where that sets it, else before."""
+CONVERTED = (
+    "column if isinstance(column, torch.Tensor) else torch.as_tensor(np.array(column, dtype=kind))"
+)
+"""The expression for a tensor from a data frame, or from an array that torch does not accept directly."""
+_LIBRARIES = (Import("torch"), Import("numpy", None, "np"), Import("torch.utils.data", "TensorDataset"), Import("safetensors.torch", "load_file"))
+"""What expressions for the data may need besides the program's imports."""
 
 
-def text_of(r: ScriptSpec) -> str:
+def text_of(r: ScriptSpec, options: ExportOptions) -> str:
     """The text of the script."""
-    return with_users_code(r, _ours(r), _head(r))
+    return with_users_code(r, _ours(r, options), _head(r))
 
 
 def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Import] = ()) -> str:
@@ -53,7 +50,8 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     other = "val_data" if r.val_sets else "val_sets"
     given = {name: _expression(r, name) for name in GIVEN if name in used and name not in saved and name != other}
     used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
-    imports = [item for item in [*_IMPORTS, *further] if item.binds in used - names.defined(tree)]
+    every = {item.binds: item for item in [*_LIBRARIES, *program_imports(), *further]}
+    imports = [item for name, item in every.items() if name in used - names.defined(tree)]
     rebound = _rebound(r, used)
     if rebound:
         imports.append(Import("builtins"))
@@ -80,46 +78,48 @@ def _place(r: ScriptSpec, name: str) -> int:
     return arguments.index(GIVEN[name]) if GIVEN[name] in arguments else len(arguments)
 
 
-def _ours(r: ScriptSpec) -> str:
-    """All code that is not the user's; it uses the names of `GIVEN`. The loop comes first, then the functions that it calls."""
-    found = values(r)
-    main = rendered("main.py.jinja", found)
-    functions = without_unused(rendered("functions.py.jinja", found), main)
-    written = f"{main}\n\n\n{rule('the functions')}\n\n\n{functions}"
-    config = config_class(found, written)
-    head = "\n\n\n".join(part for part in (config, optimizers.changes(r), _checksums(r)) if part)
-    return f"{head}\n\n\n{rule('the loop')}\n\n\n{written}\n\n\n{parse_function(r, found, config, _title(r))}\n"
+def _ours(r: ScriptSpec, options: ExportOptions) -> str:
+    """All code that is not the user's; it uses the names of `GIVEN`."""
+    program = fold(program_source(), constants_of(r, _title(r), options), known_names())
+    program = names.replaced(program, _places(r))
+    head, _, rest = program.partition("\n\n\ndef parse(")
+    return without_unread(head, f"{program}\n{THREADS}") + "\n\n\ndef parse(" + rest
 
 
-def _checksums(r: ScriptSpec) -> str:
-    """The table of the run's checksums."""
-    found = data.checksums(r)
-    line = f"RUN = {json.dumps(found)}"
-    if len(line) > WIDTH:
-        line = "RUN = {\n" + "".join(f"    {json.dumps(what)}: {json.dumps(sums)},\n" for what, sums in found.items()) + "}"
-    return f"# What the run began with, as checksums.\n{line}" if found else ""
+def _places(r: ScriptSpec) -> dict[str, str]:
+    """The expressions for parts of the user's objects, by their names in the program."""
+    places = {} if r.hooks is None else {f"{name}_home": home for name, home in r.hooks.homes.items()}
+    pairs = [("train", r.train)]
+    if r.val is not None and not r.val_sets:
+        pairs.append(("val", r.val))
+    for name, read in pairs:
+        expressions = {
+            "data": read.dataset, "sampler": read.sampler, "batch_sampler": read.batch_sampler,
+            "generator": read.generator, "worker_init": read.worker_init,
+        }  # fmt: skip
+        places |= {f"{name}_{what}": text for what, text in expressions.items() if text}
+    collates = {"collate": r.train.collate, "val_collate": None if r.val is None else r.val.collate}
+    return {**places, **{name: text for name, text in collates.items() if text and text != name}}
 
 
 def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
     given = [Block(text, definition=text.startswith("def "), origin="given", start=n, end=n) for n, text in enumerate(bindings)]
     taken = _taken(r) | {item.binds for item in imports} | names.defined(names.parsed(ours))
-    make, options = free("build", taken), free("OPTIONS", taken)
+    make = free("build", taken)
     known = {item.binds: item.identity for item in [*imports, *parsed_imports(r.sliced.imports)[0]]}
     own_main = renamed.get("main", "main")
     made = build.built([*r.sliced.blocks, *given], ours, known, own_main, _in_workers(r))
     first = [] if r.sets_threads else [names.replaced(THREADS, renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
     if made.at_once:
-        early, ours = build.parsed_first(ours, renamed.get("Config", "Config"), renamed.get("parse", "parse"), options)
-        parts.append(f"{rule('the settings')}\n\n\n{early}")
-        parts += [names.replaced(THREADS.replace("config", "Config"), renamed) for _ in first]  # an import of the script makes the same data
+        parts += [f"torch.set_num_threads({r.threads})" for _ in first]  # an import of the script makes the same data
     ours = build.with_lines(ours, own_main, [*first, *made.call(make)])
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
     code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make, what)) if part)
     if code:
         gap = "\n\n" if re.match(r"(#.*\n)*(def |class |async |@)", code) else "\n"
         parts.append(f"{rule('the code of the run')}\n{gap}{code}")
-    parts.append(ours.strip() if made.at_once else f"{rule('the settings')}\n\n\n{ours.strip()}")
+    parts.append(f"{rule('the training')}\n\n\n{ours.strip()}")
     text = parts[0]
     for before, part in itertools.pairwise(parts):
         text += ("\n\n\n" if before.splitlines()[-1].startswith(" ") else "\n\n") + part
@@ -231,7 +231,7 @@ def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
     read = {"train_data": r.train, "val_data": r.val}.get(name)
     if read is not None and read.arrays and read.converted:
         return (
-            f"TensorDataset(*({data.CONVERTED} for column, kind in zip(..., "
+            f"TensorDataset(*({CONVERTED} for column, kind in zip(..., "
             f"{quoted(read.kinds)})))",
             [given],
         )
@@ -253,7 +253,7 @@ def _sets(r: ScriptSpec, given: str) -> tuple[str, list[str]]:
         "TensorDataset(*(torch.as_tensor(column) for column in given))" if r.val.arrays else "given"
     )
     if r.val.arrays and r.val.converted:
-        one = f"TensorDataset(*({data.CONVERTED} for column, kind in zip(given, {quoted(r.val.kinds)})))"
+        one = f"TensorDataset(*({CONVERTED} for column, kind in zip(given, {quoted(r.val.kinds)})))"
     if named and r.hooks is None and not r.val.combined:
         return ("..." if one == "given" else f"{{name: {one} for name, given in (...).items()}}"), [given]
     sets = ("(...).iterables" if r.val.combined else "...") if not named else "(...).iterables.values()" if r.val.combined else "(...).values()"
@@ -322,28 +322,3 @@ def _folded(line: str) -> str:
     if len(line) <= 88 or not line.startswith("from ") or listed.startswith("("):
         return line
     return f"{head} import (\n" + "".join(f"    {name},\n" for name in listed.split(", ")) + ")"
-
-
-# ---- settings ---------------------------------------------------------------------------------------------------
-
-def config_class(found: Mapping[str, Any], program: str) -> str:
-    """The class with the settings that the program reads, each with its value in the run."""
-    return without_unread(rendered("config.py.jinja", found), f"{program}\n{THREADS}")
-
-
-def parse_function(r: ScriptSpec, found: Mapping[str, Any], config: str, title: str, by_trainer: bool = False) -> str:
-    """The function that reads the options. by_trainer: for a script on Lightning, whose Trainer logs and resumes."""
-    fields = re.findall(r"^    (\w+): (\w+) = (\S+)", config, re.MULTILINE)
-    may_be_zero = [name for name, _, value in fields if name in _MAY_BE_ZERO or value in ("0", "0.0")]  # a run that had no update
-    fractions = [name for name, kind, _ in fields if name in _FRACTIONS and kind == "float"]
-    refused = quoted(f"--resume is not possible: {progress.refusal(r)}.")
-    lists = {"may_be_zero": json.dumps(may_be_zero), "fractions": json.dumps(fractions) if fractions else ""}
-    return rendered("parse.py.jinja", {**found, **lists, "refused": refused, "title": title, "by_trainer": by_trainer})
-
-
-_MAY_BE_ZERO = {
-    "lr", "weight_decay", "min_epochs", "min_steps", "num_workers", "seed", "warmup",
-    "averaging_start", "averaging_start_epoch", "swa_epoch_start", "annealing_epochs",
-}  # fmt: skip
-_FRACTIONS = {"warmup", "limit_train_batches", "limit_val_batches", "val_check_interval", "ema_decay"}
-"""Settings that are fractions where they are floats."""

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Container
 
-from workbench.export.program.names import parsed, read
+from workbench.export.assembly.names import parsed, read
 from workbench.export.source.statements import first_line
 
 
