@@ -10,6 +10,8 @@ of lines stay.
 from __future__ import annotations
 
 import ast
+import collections
+import functools
 import inspect
 import operator
 import re
@@ -45,12 +47,13 @@ def fold(source: str, constants: Mapping[str, object], known: Mapping[str, Any])
     known: the libraries' names that it uses, whose functions tell the defaults of their arguments.
     What `main` and the statements at the top level do not need is left out.
     """
-    module, before = cst.parse_module(source), ""
-    while module.code != before:
-        before = module.code
-        module = module.visit(_Folded(constants, {**known, **_functions(module)}))
-        module = _inlined(_without_parameters(_without_unused(module)))
-    return joined(module.code)
+    module = cst.parse_module(source)
+    folded = _Cached(_Folded(constants, {**known, **_functions(module.body)}))
+    body, before = _needed(module.body, folded), []
+    while body != before:
+        before = body
+        body = _needed(_inlined(_without_parameters([folded(node) for node in body])), folded)
+    return joined(module.with_changes(body=body).code)
 
 
 def literal(value: object) -> str:
@@ -83,6 +86,25 @@ def _value(node: cst.BaseExpression) -> Any:
 
 def _bool(value: object) -> cst.BaseExpression:
     return cst.Name(str(bool(value)))
+
+
+_Statements = list[cst.BaseStatement]
+
+
+class _Cached:
+    """Applies a transformer until a statement stays as it is, to each statement once."""
+
+    def __init__(self, transformer: cst.CSTTransformer) -> None:
+        self._transformer = transformer
+        self._results: dict[cst.BaseStatement, cst.BaseStatement] = {}
+
+    def __call__(self, node: cst.BaseStatement) -> cst.BaseStatement:
+        if node not in self._results:
+            result, code = node, ""
+            while (new := _code(result)) != code:
+                code, result = new, cast(cst.BaseStatement, result.visit(self._transformer))
+            self._results[node] = self._results[result] = result
+        return self._results[node]
 
 
 class _Folded(cst.CSTTransformer):
@@ -264,10 +286,10 @@ def _defaults(known: Mapping[str, Any], path: str) -> Mapping[str, object]:
 # ---- functions --------------------------------------------------------------------------------------------------
 
 
-def _callables(module: cst.Module) -> dict[str, cst.FunctionDef]:
+def _callables(body: Sequence[cst.CSTNode]) -> dict[str, cst.FunctionDef]:
     """The functions at the top level, and the `__init__` of each class, by the name that is called."""
     found = {}
-    for node in module.body:
+    for node in body:
         if isinstance(node, cst.FunctionDef):
             found[node.name.value] = node
         elif isinstance(node, cst.ClassDef):
@@ -277,34 +299,34 @@ def _callables(module: cst.Module) -> dict[str, cst.FunctionDef]:
     return found
 
 
-def _functions(module: cst.Module) -> dict[str, Mapping[str, object]]:
+def _functions(body: Sequence[cst.CSTNode]) -> dict[str, Mapping[str, object]]:
     """The defaults of the program's own functions, by name."""
     defaults = {}
-    for name, function in _callables(module).items():
+    for name, function in _callables(body).items():
         pairs = [(each.name.value, _value(each.default)) for each in function.params.params if each.default]
         defaults[name] = {parameter: value for parameter, value in pairs if value is not _UNKNOWN}
     return defaults
 
 
-def _without_unused(module: cst.Module) -> cst.Module:
-    """The module without the functions, classes and constants that `main` does not need."""
-    named: dict[str, list[cst.BaseStatement]] = {}
-    needed, left = set[str](), list[str]()
-    for node in module.body:
+def _needed(body: Sequence[cst.BaseStatement], folded: _Cached) -> _Statements:
+    """The statements, folded, without the functions, classes and constants that `main` does not need."""
+    named: dict[str, _Statements] = {}
+    left = ["main"]
+    for node in body:
         if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
             named.setdefault(node.name.value, []).append(node)
         elif target := _assignment(node)[0]:
             named.setdefault(target, []).append(node)
         else:
-            left += _read(node)
-    left.append("main")
+            left += _read(folded(node))
+    needed = set[str]()
     while left:
         name = left.pop()
         if name in named and name not in needed:
             needed.add(name)
-            left += [other for node in named[name] for other in _read(node)]
-    dropped = [node for name, nodes in named.items() if name not in needed for node in nodes]
-    return module.with_changes(body=[node for node in module.body if node not in dropped])
+            left += [other for node in named[name] for other in _read(folded(node))]
+    dropped = {node for name, nodes in named.items() if name not in needed for node in nodes}
+    return [folded(node) for node in body if node not in dropped]
 
 
 class _Read(cst.CSTVisitor):
@@ -313,6 +335,10 @@ class _Read(cst.CSTVisitor):
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+        self.calls: list[cst.Call] = []
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self.calls.append(node)
 
     def visit_Name(self, node: cst.Name) -> None:
         self.names.append(node.value)
@@ -326,25 +352,35 @@ class _Read(cst.CSTVisitor):
         return False
 
 
-def _read(node: cst.CSTNode) -> list[str]:
+@functools.lru_cache(maxsize=1000)
+def _looked(node: cst.CSTNode) -> _Read:
     visitor = _Read()
     node.visit(visitor)
-    return visitor.names
+    return visitor
 
 
-def _without_parameters(module: cst.Module) -> cst.Module:
-    """The module without parameters that no function reads, or that every call leaves at their default."""
-    callables = _callables(module)
-    calls = [cast(cst.Call, call) for call in m.findall(module, m.Call(func=m.Name()))]
+def _read(*nodes: cst.CSTNode) -> list[str]:
+    """The names in these nodes, each as often as it stands there."""
+    return [name for node in nodes for name in _looked(node).names]
+
+
+def _calls(*nodes: cst.CSTNode) -> list[cst.Call]:
+    """The calls of names in these nodes."""
+    return [call for node in nodes for call in _looked(node).calls if isinstance(call.func, cst.Name)]
+
+
+def _without_parameters(body: _Statements) -> _Statements:
+    """The statements without parameters that no function reads, or that every call leaves at their default."""
+    callables = _callables(body)
     by_name: dict[str, list[cst.Call]] = {}
-    for call in calls:
+    for call in _calls(*body):
         by_name.setdefault(cast(cst.Name, call.func).value, []).append(call)
-    mentions = _read(module)
+    mentions = collections.Counter(_read(*body))
     left_out: dict[str, set[str]] = {}
     fixed: dict[str, dict[str, object]] = {}
     for name, function in callables.items():
         own_calls = by_name.get(name, [])
-        if name in ("main", "Config") or mentions.count(name) != len(own_calls) + 1:
+        if name in ("main", "Config") or mentions[name] != len(own_calls) + 1:
             continue  # it is also handed on, so all its parameters stay
         if any(argument.star for call in own_calls for argument in call.args):
             continue
@@ -364,30 +400,40 @@ def _without_parameters(module: cst.Module) -> cst.Module:
                 if value is not _UNKNOWN and not _assigned(function, parameter):
                     left_out.setdefault(name, set()).add(parameter)
                     fixed.setdefault(name, {})[parameter] = value
-    if not left_out:
-        return module
-    return module.visit(_Parameters(left_out, fixed, callables))
+    transformer = _Parameters(left_out, fixed, callables)
+    return [
+        node if left_out.keys().isdisjoint(_read(node)) else cast(cst.BaseStatement, node.visit(transformer))
+        for node in body
+    ]
 
 
-def _inlined(module: cst.Module) -> cst.Module:
-    """The module with the value of a function that only returns one in place of its only call, and
+def _inlined(body: _Statements) -> _Statements:
+    """The statements with the value of a function that only returns one in place of its only call, and
     without names that only stand for another one.
     """
-    mentions = _read(module)
-    for name, function in _callables(module).items():
-        if function.name.value != name or mentions.count(name) != 2 or function.decorators:
+    mentions = collections.Counter(_read(*body))
+    for function in body:
+        if not isinstance(function, cst.FunctionDef) or mentions[function.name.value] != 2 or function.decorators:
             continue
-        body = [node for node in function.body.body if not m.matches(node, _statement(m.Expr(value=m.SimpleString())))]
-        if len(body) != 1 or not m.matches(body[0], _statement(m.Return(value=m.DoNotCare()))):
+        *head, last = function.body.body
+        is_docstring = [m.matches(node, _statement(m.Expr(value=m.SimpleString()))) for node in head]
+        if not all(is_docstring) or not m.matches(last, _statement(m.Return(value=~m.MatchIfTrue(lambda value: value is None)))):
             continue
-        returned = cast(cst.Return, cast(cst.SimpleStatementLine, body[0]).body[0])
-        calls = m.findall(module, m.Call(func=m.Name(name)))
-        if len(calls) == 1 and returned.value is not None:
-            inliner = _Inlined(name, [each.name.value for each in function.params.params], returned.value)
-            visited = module.visit(inliner)
-            if inliner.done:
-                return _without_unused(visited)
-    return module.visit(_Aliases())
+        returned = cast(Any, last).body[0].value
+        inliner = _Inlined(function.name.value, [each.name.value for each in function.params.params], returned)
+        changed = [
+            cast(cst.BaseStatement, node.visit(inliner)) if node is not function and function.name.value in _read(node) else node
+            for node in body
+        ]
+        if inliner.done:
+            return changed
+    return [_without_aliases(node) for node in body]
+
+
+@functools.lru_cache(maxsize=1000)
+def _without_aliases(node: cst.BaseStatement) -> cst.BaseStatement:
+    changed = cast(cst.BaseStatement, node.visit(_Aliases()))
+    return node if _code(changed) == _code(node) else changed
 
 
 class _Inlined(cst.CSTTransformer):
@@ -443,6 +489,10 @@ class _Aliases(cst.CSTTransformer):
         bound, read = _bound(updated_node), _read(updated_node)
         for line, following in pairs.found:
             name, value = _assignment(line)
+            if m.matches(value, m.Name(name)):
+                return cast(cst.FunctionDef, updated_node.deep_remove(line))
+            if read.count(name) == bound.count(name):
+                return _unread(updated_node, line)
             if bound.count(name) != 1:
                 continue
             is_alias = isinstance(value, cst.Name) and bound.count(value.value) <= 1
@@ -455,6 +505,15 @@ class _Aliases(cst.CSTTransformer):
                 body = cast(Any, updated_node.body.deep_remove(line))
                 return updated_node.with_changes(body=body.visit(_Renamed({name: cast(Any, value)})))
         return updated_node
+
+
+def _unread(function: cst.FunctionDef, line: cst.BaseStatement) -> cst.FunctionDef:
+    """The function without a name that it never reads; a call that gave it its value stays."""
+    value = cast(cst.BaseExpression, _assignment(line)[1])
+    if not m.findall(value, m.Call()):
+        return cast(cst.FunctionDef, function.deep_remove(line))
+    statement = cast(cst.SimpleStatementLine, line).with_changes(body=[cst.Expr(value=value)])
+    return cast(cst.FunctionDef, function.deep_replace(line, statement))
 
 
 class _AssignedLines(cst.CSTVisitor):

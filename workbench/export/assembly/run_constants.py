@@ -44,11 +44,9 @@ def constants_of(run: ScriptSpec, title: str, options: ExportOptions) -> dict[st
 
 def _not_in_program(run: ScriptSpec) -> Mapping[str, bool]:
     """What a run may have and the program has not; by description, whether the run has it."""
-    step = run.hooks is not None
     hooks = sorted(run.lightning.hooks)
     optimizer = run.optimizers[0]
     schedules = optimizer.schedules
-    own_data = [data for data in run.loaders if data.unkept or data.draws]
     return {
         f"a run of {run.ranks} processes": run.distributed,
         "a TPU": run.on_tpu,
@@ -62,14 +60,14 @@ def _not_in_program(run: ScriptSpec) -> Mapping[str, bool]:
         "values that are logged in another way than self.log(name, value) in a step": run.logs_widely,
         "a metric that training logs and the run follows": bool(run.monitored & run.logged.in_training_alone),
         "batches whose number of samples their first tensor does not show": any(
-            not data.counts or run.counts(data) for data in run.loaders
+            not data.counts and run.weighs(data) for data in run.loaders
         ),
         "loaders with sets that begin lines of their own": any(data.before for data in run.loaders),
         "a step that skips updates and restores buffers": bool(run.restored_buffers),
         "a validation that changes the model": run.tries_validation,
         "a run that continues another one": bool(run.resume_points.all) or bool(run.epoch_ends),
         "a stopped run whose last epoch has something after it": run.stops_short,
-        "unsaved": False,
+        "several validation sets in loaders": bool(run.val_sets) and run.val is not None and run.val.dataset != "val_data",
     }
 
 

@@ -243,7 +243,8 @@ def _counts_right(spec: DataSpec, settings: Settings) -> bool:
     parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
     for size in range(1, min(3, settings.batch_size, spec.samples or 3) + 1):
         try:
-            if sample_count(DataSpec(spec.name, parts).peek(size)) != size:
+            batch = DataSpec(spec.name, parts).peek(size)
+            if batch is not None and sample_count(batch) != size:
                 return False
         except Exception:  # noqa: BLE001  # a collate function may refuse such a small batch
             continue

@@ -58,7 +58,8 @@ def check(
         write_row({name: value for name, value in scores.items() if name != "train_loss"}, config, accelerator, step)
     accelerator.print(f"epoch {epoch + 1}  step {step}", *(f"{name} {value:.4f}" for name, value in scores.items()), sep="  ")
     if EARLY_STOPPING:
-        ended = any([stopper.should_stop(scores) for stopper in stoppers])
+        verdicts = [stopper.should_stop(scores) for stopper in stoppers]
+        ended = any(verdicts)
         if MIN_EPOCHS:
             ended = ended and finished >= config.min_epochs
         if MIN_STEPS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from typing import Any
 
 import numpy as np
 import torch
@@ -270,6 +269,6 @@ class WorkerInit:
         self.init = init
 
     def __call__(self, worker_id):
-        info: Any = get_worker_info()
+        info = get_worker_info()
         object.__setattr__(info, "dataset", info.dataset.dataset)
         self.init(worker_id)

@@ -166,7 +166,7 @@ def main(config):
 
     loader = training_loader(config, accelerator)
     if VAL_SETS:
-        val_loader = {name: validation_loader(dataset, config, accelerator) for name, dataset in val_sets.items()}
+        val_loader = {name: validation_loader(val_set, config, accelerator) for name, val_set in val_sets.items()}
     elif VALIDATES:
         val_loader = validation_loader(val_data, config, accelerator)
     network.to(accelerator.device)
@@ -234,6 +234,7 @@ def main(config):
         stoppers = [EarlyStopping(**options) for options in EARLY_STOPPING]
     config.output.mkdir(parents=True, exist_ok=True)
     step = 0
+    ended = False
     if COUNTS_TAKEN:
         taken_steps = 0
     if RESUMES:
@@ -252,7 +253,7 @@ def main(config):
             first_epoch, step = load_checkpoint(config, stateful, [loader.generator], accelerator)
 
     if CHECKS_WITHIN_EPOCHS:
-        ended, checked = False, step
+        checked = step
 
         def check_now(epoch, finished):
             """Validate in the middle of the epoch, or at its end."""
@@ -291,8 +292,13 @@ def main(config):
         batches = comparison.compared(batches) if CHECKS else batches
         for batch in windows(batches, config, epoch, step) if ACCUMULATES else batches:
             if CHECKS_WITHIN_EPOCHS and step > began and step != checked:
-                since = step - began if CHECKS_WITHIN_EPOCHS == "fraction" else step
-                if since % (stride if CHECKS_WITHIN_EPOCHS == "fraction" else config.val_check_interval) == 0:
+                if CHECKS_WITHIN_EPOCHS == "fraction":
+                    is_due = (step - began) % stride == 0
+                    if CHECK_VAL_EVERY_N_EPOCH != 1:
+                        is_due = is_due and (epoch + 1) % config.check_val_every_n_epoch == 0
+                else:
+                    is_due = step % config.val_check_interval == 0
+                if is_due:
                     checked = step
                     ended = check_now(epoch, epoch)
                     if EARLY_STOPPING and ended:
@@ -418,27 +424,21 @@ def main(config):
             if FREQUENCY == 1 or (epoch + 1) % FREQUENCY == 0:
                 scheduler.step()
         if CHECKS_WITHIN_EPOCHS:
-            is_due = step % config.val_check_interval == 0
             if CHECKS_WITHIN_EPOCHS == "fraction":
                 is_due = updates_in_epoch(config, loader, epoch) % stride == 0
+                if CHECK_VAL_EVERY_N_EPOCH != 1:
+                    is_due = is_due and (epoch + 1) % config.check_val_every_n_epoch == 0
+            else:
+                is_due = step % config.val_check_interval == 0
             if step != checked and (is_due or is_last(epoch, step, config)):
                 checked = step
-                if EARLY_STOPPING:
-                    ended = check_now(epoch, epoch + 1)
-                else:
-                    check_now(epoch, epoch + 1)
+                ended = check_now(epoch, epoch + 1)
         elif HAS_CHECKS:
             if CHECK_VAL_EVERY_N_EPOCH == 1 or is_due_after(epoch, step, config):
-                if EARLY_STOPPING:
-                    ended = check(
-                        network, val_loader, config, accelerator, optimizer, scheduler, annealing, average, best, stoppers,
-                        logged, losses, epoch, step, epoch + 1,
-                    )  # fmt: skip
-                else:
-                    check(
-                        network, val_loader, config, accelerator, optimizer, scheduler, annealing, average, best, stoppers,
-                        logged, losses, epoch, step, epoch + 1,
-                    )  # fmt: skip
+                ended = check(
+                    network, val_loader, config, accelerator, optimizer, scheduler, annealing, average, best, stoppers,
+                    logged, losses, epoch, step, epoch + 1,
+                )  # fmt: skip
         if EARLY_STOPPING and ended:
             break
         if RESUMES:

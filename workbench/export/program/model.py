@@ -95,7 +95,7 @@ def forward(model, batch):
             loss = result["loss"]
         if WEIGHS:
             weight = None if MAY_BE_EMPTY and result is None else result["weight"]
-            return loss, output, target, weight
+            return (loss, weight, output, target) if METRICS else (loss, weight)
     elif LOSS:
         loss = loss_function(output, target)
     else:

@@ -25,7 +25,8 @@ def accumulate(model, window, number, parameters, scaler, accelerator):
         window = [batch for batch in window if batch is not None]
     if MEAN and not WEIGHS:
         sizes = [find_batch_size(batch) for batch in window]
-    loss, shares = 0.0, []
+    loss = 0.0
+    shares = []
     for place, batch in enumerate(window):
         batch = send_to_device(batch, accelerator.device, non_blocking=True)
         last = place == len(window) - 1
@@ -34,9 +35,9 @@ def accumulate(model, window, number, parameters, scaler, accelerator):
                 if BATCH == "step":
                     part = model(batch, number + place) if TAKES_NUMBER else model(batch)
                 elif WEIGHS:
-                    part, _, _, share = forward(model, batch)
+                    part, share, *_ = forward(model, batch)
                 elif METRICS:
-                    part, _, _ = forward(model, batch)
+                    part, *_ = forward(model, batch)
                 else:
                     part = forward(model, batch)
                 if MAY_BE_EMPTY and part is None:

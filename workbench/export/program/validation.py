@@ -82,7 +82,8 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
             if MAY_BE_EMPTY and batch is None:
                 continue
             batch = send_to_device(batch, accelerator.device, non_blocking=True)
-            weight = find_batch_size(batch)
+            if not WEIGHS:
+                weight = find_batch_size(batch)
             with mixed_precision(accelerator.device) if PRECISION != "32" else contextlib.nullcontext():
                 if BATCH == "step":
                     logged.clear()
@@ -96,8 +97,11 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
                     scores = dict(logged)
                     if isinstance(loss, torch.Tensor) and loss.numel() == 1:
                         scores.setdefault("val_loss", loss)
+                elif WEIGHS and METRICS:
+                    loss, weight, output, target = forward(model, batch)
+                    scores = {"val_loss": loss}
                 elif WEIGHS:
-                    loss, output, target, weight = forward(model, batch)
+                    loss, weight = forward(model, batch)
                     scores = {"val_loss": loss}
                 elif METRICS:
                     loss, output, target = forward(model, batch)
