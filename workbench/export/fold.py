@@ -510,7 +510,7 @@ class _Aliases(cst.CSTTransformer):
 def _unread(function: cst.FunctionDef, line: cst.BaseStatement) -> cst.FunctionDef:
     """The function without a name that it never reads; a call that gave it its value stays."""
     value = cast(cst.BaseExpression, _assignment(line)[1])
-    if not m.findall(value, m.Call()):
+    if not isinstance(value, cst.Call):
         return cast(cst.FunctionDef, function.deep_remove(line))
     statement = cast(cst.SimpleStatementLine, line).with_changes(body=[cst.Expr(value=value)])
     return cast(cst.FunctionDef, function.deep_replace(line, statement))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,8 @@ _SETTINGS = (
     "gradient_clip_val", "log_every_n_steps",
 )  # fmt: skip
 """The settings whose values the program reads as they are."""
-_STEP_HOOKS = frozenset({"training_step", "validation_step", "configure_optimizers"})
+_FIRST = re.compile(r"len\(batch(\[[^\]]+\])*\)|1")
+"""The expression for the number of samples in a batch that its first tensor shows."""
 
 
 def constants_of(run: ScriptSpec, title: str, options: ExportOptions) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def _not_in_program(run: ScriptSpec) -> Mapping[str, bool]:
         "values that are logged in another way than self.log(name, value) in a step": run.logs_widely,
         "a metric that training logs and the run follows": bool(run.monitored & run.logged.in_training_alone),
         "batches whose number of samples their first tensor does not show": any(
-            not data.counts and run.weighs(data) for data in run.loaders
+            run.weighs(data) and not (data.counts and _FIRST.fullmatch(data.count)) for data in run.loaders
         ),
         "loaders with sets that begin lines of their own": any(data.before for data in run.loaders),
         "a step that skips updates and restores buffers": bool(run.restored_buffers),
@@ -159,7 +161,7 @@ def _of_data(run: ScriptSpec) -> dict[str, Any]:
         "PERSISTENT_WORKERS": bool(s.persistent_workers and s.num_workers),
         "PREFETCH_FACTOR": s.prefetch_factor if s.num_workers else None,
         "WORKER_SEEDS": bool(s.num_workers),
-        "SETS_EPOCH": (),
+        "SETS_EPOCH": bool(epoch_parts(run)),
         "TRAIN_KIND": run.train.kind,
         "TRAIN_FORM": _form(run.train),
         "TRAIN_OWN": _own(run.train),
@@ -171,6 +173,12 @@ def _of_data(run: ScriptSpec) -> dict[str, Any]:
     if run.val is not None and run.validates:
         found |= {"VAL_KIND": run.val.kind, "VAL_FORM": _form(run.val), "VAL_OWN": _own(run.val)}
     return found
+
+
+def epoch_parts(run: ScriptSpec) -> list[str]:
+    """The samplers and data sets with a `set_epoch`, as expressions."""
+    read = [run.train, *([run.val] if run.val is not None and run.validates else [])]
+    return list(dict.fromkeys(part for data in read for part in data.with_set_epoch))
 
 
 def _form(data: Data) -> str:

@@ -13,7 +13,7 @@ from textwrap import dedent
 
 from workbench.export.assembly import build, names
 from workbench.export.assembly.program_source import known_names, program_imports, program_source
-from workbench.export.assembly.run_constants import constants_of
+from workbench.export.assembly.run_constants import constants_of, epoch_parts
 from workbench.export.assembly.unused import without_unread
 from workbench.export.errors import NotStandAlone
 from workbench.export.file_format import ExportOptions
@@ -89,6 +89,8 @@ def _ours(r: ScriptSpec, options: ExportOptions) -> str:
 def _places(r: ScriptSpec) -> dict[str, str]:
     """The expressions for parts of the user's objects, by their names in the program."""
     places = {} if r.hooks is None else {f"{name}_home": home for name, home in r.hooks.homes.items()}
+    if told := epoch_parts(r):
+        places["epoch_parts"] = f"({', '.join(told)}{',' * (len(told) == 1)})"
     pairs = [("train", r.train)]
     if r.val is not None and not r.val_sets:
         pairs.append(("val", r.val))

@@ -127,8 +127,8 @@ PERSISTENT_WORKERS: bool = False
 PREFETCH_FACTOR: Any = None
 WORKER_SEEDS: bool = False
 """Whether samples may draw random numbers in workers."""
-SETS_EPOCH: tuple[str, ...] = ()
-"""Which objects have a `set_epoch`: "sampler", "batch_sampler", "dataset"."""
+SETS_EPOCH: bool = False
+"""Whether samplers or data sets are told the epoch."""
 TRAIN_OWN: tuple[str, ...] = ()
 """What the loader has of the user's: "sampler", "batch_sampler", "generator", "collate_fn", "worker_init_fn"."""
 VAL_OWN: tuple[str, ...] = ()

@@ -85,7 +85,7 @@ from workbench.export.program.constants import (
     VALIDATES,
     WEIGHS,
     WEIGHT_DECAY,
-)  # fmt: skip
+)
 from workbench.export.program.data import (
     limited,
     training_loader,
@@ -104,6 +104,7 @@ from workbench.export.program.model import (
 )
 from workbench.export.program.optimizers import (
     all_parameters,
+    made_optimizer,
     make_schedule,
     parameters_of,
     planned_updates,
@@ -112,18 +113,16 @@ from workbench.export.program.optimizers import (
 )
 from workbench.export.program.update import accumulate
 from workbench.export.program.user import (
+    epoch_parts,
     loss_function,
     make_optimizer,
     make_scheduler,
     metrics,
     network,
     should_average,
-    train_batch_sampler,
-    train_data,
-    train_sampler,
     val_data,
     val_sets,
-)  # fmt: skip
+)
 from workbench.export.program.validation import Best, EarlyStopping, weights_of
 
 
@@ -199,16 +198,7 @@ def main(config):
             parameters = parameters_of(network, optimizer)
     else:
         parameters = [p for p in all_parameters(network) if p.requires_grad]
-        if TAKES_LR and WEIGHT_DECAY is not None:
-            optimizer = make_optimizer(parameters, lr=config.lr, weight_decay=config.weight_decay)
-        elif TAKES_LR:
-            optimizer = make_optimizer(parameters, lr=config.lr)
-        elif WEIGHT_DECAY is not None:
-            optimizer = make_optimizer(parameters, weight_decay=config.weight_decay)
-        else:
-            optimizer = make_optimizer(parameters)
-        if MADE_LR is not None:
-            set_lr(optimizer, None, MADE_LR, config.lr)
+        optimizer = made_optimizer(parameters, config)
         if NEEDS_PARAMETERS and not TRAINS_ALL:
             parameters = parameters_of(network, optimizer)
         if OWN_SCHEDULER:
@@ -274,12 +264,9 @@ def main(config):
             if FROZEN_GROUPS:
                 rates = [rates if group.get("initial_lr", group["lr"]) else 0.0 for group in optimizer.param_groups]
             annealing = swa_utils.SWALR(optimizer, rates, config.annealing_epochs, ANNEALING_STRATEGY)
-        if "sampler" in SETS_EPOCH:
-            train_sampler.set_epoch(epoch)
-        if "batch_sampler" in SETS_EPOCH:
-            train_batch_sampler.set_epoch(epoch)
-        if "dataset" in SETS_EPOCH:
-            train_data.set_epoch(epoch)
+        if SETS_EPOCH:
+            for part in epoch_parts:
+                part.set_epoch(epoch)
         if CHECKS_WITHIN_EPOCHS:
             began = step
         if CHECKS_WITHIN_EPOCHS == "fraction":

@@ -97,3 +97,18 @@ def planned_updates(config, loader):
         return config.max_steps
     updates = config.max_epochs * updates_in_epoch(config, loader)
     return min(config.max_steps, updates) if LENGTH == "both" else updates
+
+
+def made_optimizer(parameters, config):
+    """The optimizer, with the rates of the settings."""
+    if TAKES_LR and WEIGHT_DECAY is not None:
+        optimizer = make_optimizer(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    elif TAKES_LR:
+        optimizer = make_optimizer(parameters, lr=config.lr)
+    elif WEIGHT_DECAY is not None:
+        optimizer = make_optimizer(parameters, weight_decay=config.weight_decay)
+    else:
+        optimizer = make_optimizer(parameters)
+    if MADE_LR is not None:
+        set_lr(optimizer, None, MADE_LR, config.lr)
+    return optimizer
