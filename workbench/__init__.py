@@ -60,13 +60,18 @@ __all__ = [
 def _warn_of_namesake(folder: str) -> None:
     """Warn if the distribution `workbench`, whose package has the name of this one, is installed into the same folder."""
     try:
-        found = [name for name in _os.listdir(folder) if name.startswith("workbench-") and name.endswith(".dist-info")]
+        namesakes = [
+            name
+            for name in _os.listdir(folder)
+            if name.startswith("workbench-") and name.endswith(".dist-info")
+        ]
     except OSError:  # it is no folder (a zip file), or cannot be listed
         return
-    if found:
+    if namesakes:
         _warnings.warn(
             f"two distributions are installed as the package `workbench` in {folder}: tuning-workbench and "
-            f"{found[0].removesuffix('.dist-info')}. They overwrite each other's files, so neither can be relied on. Run "
+            f"{namesakes[0].removesuffix('.dist-info')}. They overwrite each other's files, so "
+            "neither can be relied on. Run "
             "`pip uninstall workbench tuning-workbench`, then install one of them, or use an environment for each.",
             stacklevel=2,
         )

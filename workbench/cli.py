@@ -74,13 +74,13 @@ def demo(output: Path) -> None:
     from workbench.demo import demo as run_demo
 
     try:
-        found = run_demo(output)
+        outcome = run_demo(output)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "sklearn":
             raise
         raise ValueError("the demo needs scikit-learn: pip install 'tuning-workbench[demo]'") from None
-    click.echo(json.dumps(_finite(found)))
-    if not found["losses_equal"]:
+    click.echo(json.dumps(_finite(outcome)))
+    if not outcome["losses_equal"]:
         raise click.exceptions.Exit(1)
 
 
@@ -151,16 +151,16 @@ def list_(root: Path, as_json: bool) -> None:
     from workbench.runs.read import list_runs
 
     check_root(root)
-    found = list_runs(root)
-    if not found:
+    summaries = list_runs(root)
+    if not summaries:
         raise FileNotFoundError(f"No runs are recorded in {root}.")
     if as_json:
         from workbench.runs.tables.report import summary_data
 
-        _print_json([summary_data(run) for run in found])
+        _print_json([summary_data(run) for run in summaries])
         return
-    _print_table(found)
-    if any(run.unseen for run in found):
+    _print_table(summaries)
+    if any(run.unseen for run in summaries):
         click.echo(UNSEEN)
 
 
@@ -234,7 +234,7 @@ def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
     from workbench.runs.run import Run
     from workbench.runs.tables import compare as comparing
 
-    both = comparing.compare(*(Run.open(find_run(root, one)) for one in compared))
+    both = comparing.compare(*(Run.open(find_run(root, name)) for name in compared))
     if not as_json:
         click.echo(repr(both))
         return
@@ -288,7 +288,9 @@ def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> No
     from workbench.runs.folder.lookup import check_not_linked, find_run
 
     check_not_linked(root)
-    paths = dict.fromkeys([find_run(root, one) for one in deleted])  # all are found before one is deleted
+    paths = dict.fromkeys(
+        [find_run(root, name) for name in deleted]
+    )  # all are found before one is deleted
     gone, errors = _delete(paths, force=force)
     if as_json:
         _print_json({"deleted": gone})
@@ -377,11 +379,11 @@ def _raise(errors: list[str]) -> None:
 # -- as text
 
 
-def _print_table(found: Iterable[RunSummary]) -> None:
+def _print_table(summaries: Iterable[RunSummary]) -> None:
     from workbench.runs.tables.render import text_table
     from workbench.runs.tables.run_list import table
 
-    click.echo(text_table(table(found)))
+    click.echo(text_table(table(summaries)))
 
 
 def _print_json(value: Any) -> None:
@@ -395,9 +397,9 @@ def _as_json(value: Any) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _finite(one) for key, one in value.items()}
+        return {str(key): _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -425,7 +427,10 @@ def _write(file: Path, run: Run) -> None:
 
         assert run.folder is not None  # it was opened from there
         columns = {"history": run.history, "validation": run.validation, "logged": run.logged}
-        series = {name: {key: array.tolist() for key, array in found.items()} for name, found in columns.items()}
+        series = {
+            name: {key: array.tolist() for key, array in arrays.items()}
+            for name, arrays in columns.items()
+        }
         file.write_text(_as_json({**record_data(run.folder), **series}) + "\n", encoding="utf-8")
     else:
         run.figure().save(file)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, get_args
 
@@ -147,32 +147,6 @@ class Inbox(Protocol):
 
     def wait(self, timeout: float) -> bool:
         """Wait until a command arrives, at most `timeout` seconds; returns whether one is waiting."""
-
-
-class Replayed:
-    """An inbox that also has the commands of an earlier run, each before its update."""
-
-    def __init__(self, inbox: Inbox, commands: Sequence[tuple[int, Command]], step: Callable[[], int]) -> None:
-        """commands: each with the updates that came before it, in order. step: returns how many updates were taken by now."""
-        self._inbox, self._commands, self._step = inbox, deque(commands), step
-
-    def _due(self) -> bool:
-        return bool(self._commands) and self._commands[0][0] <= self._step()
-
-    def __bool__(self) -> bool:
-        return self._due() or bool(self._inbox)
-
-    def take(self) -> Command | None:
-        """The next command, or None."""
-        return self._commands.popleft()[1] if self._due() else self._inbox.take()
-
-    def has(self, kind: type[Command]) -> bool:
-        """Whether a command of this kind is waiting; it stays there."""
-        return (self._due() and isinstance(self._commands[0][1], kind)) or self._inbox.has(kind)
-
-    def wait(self, timeout: float) -> bool:
-        """Wait until a command arrives, at most `timeout` seconds; returns whether one is waiting."""
-        return self._due() or self._inbox.wait(timeout)
 
 
 class Mailbox:

@@ -27,10 +27,10 @@ def known_mode(metric: str) -> Mode | None:
     """Return "min" or "max", whether lower or higher values of a metric are better by its name; None: the name does not say."""
     whole = metric.removesuffix(AVERAGED)
     name = whole.partition("/")[0]  # of one of several sets of data, whose name says nothing: val_accuracy/errors
-    for part in (name, whole) if name.startswith("val_") else (whole,):
-        found = _mode_by_words(part)
-        if found is not None:
-            return found
+    for candidate in (name, whole) if name.startswith("val_") else (whole,):
+        mode = _mode_by_words(candidate)
+        if mode is not None:
+            return mode
     return None
 
 

@@ -104,15 +104,15 @@ def is_secret_name(name: str, value: str | None = None, callee: str = "") -> boo
 
 def looks_secret(text: str) -> bool:
     """Whether a text contains something that has the shape of a secret, or a line that sets one."""
-    return _has_shape(text) or any(_is_set(found) for found in _SETS.finditer(text))
+    return _has_shape(text) or any(_is_set(match) for match in _SETS.finditer(text))
 
 
 def _has_shape(text: str) -> bool:
-    return _SHAPES.search(text) is not None or any(found["rest"] for found in _JWT.finditer(text))
+    return _SHAPES.search(text) is not None or any(match["rest"] for match in _JWT.finditer(text))
 
 
 def _without_shapes(text: str) -> str:
-    return _JWT.sub(lambda found: HIDDEN if found["rest"] else found[0], _SHAPES.sub(HIDDEN, text))
+    return _JWT.sub(lambda match: HIDDEN if match["rest"] else match[0], _SHAPES.sub(HIDDEN, text))
 
 
 def hide(text: str) -> str:
@@ -150,8 +150,8 @@ def hidden(value: T) -> T:
 
     A text longer than `LONGEST` is cut. Returns the object itself if it has no secrets.
     """
-    found: T = _hidden(value, "")
-    return found
+    cleaned: T = _hidden(value, "")
+    return cleaned
 
 
 def _hidden(value: Any, name: str) -> Any:
@@ -164,7 +164,7 @@ def _hidden(value: Any, name: str) -> Any:
         items = [_hidden(item, name) for item in value]
         return value if all(map(operator.is_, items, value)) else type(value)(items)
     if is_dataclass(value) and not isinstance(value, type):
-        changed = {one.name: _hidden(getattr(value, one.name), "") for one in fields(value)}
+        changed = {field.name: _hidden(getattr(value, field.name), "") for field in fields(value)}
         changed = {key: item for key, item in changed.items() if item is not getattr(value, key)}
         return replace(value, **changed) if changed else value
     return value
@@ -193,10 +193,10 @@ def secrets_in(value: Any, name: str = "") -> set[str]:
     return set()
 
 
-def _is_set(found: re.Match[str], *, random_too: bool = False) -> bool:
+def _is_set(match: re.Match[str], *, random_too: bool = False) -> bool:
     """random_too: a name such as `token` counts as well, where its value looks random."""
     # `key=value` in a sentence or a URL pattern is no setting: the name must leave no doubt, or be written as a variable.
-    name, value = found["name"], found["value"]
+    name, value = match["name"], match["value"]
     if value in (HIDDEN, "None", "True", "False") or re.match(r"[\w.]+\(|os\.environ|\$|\{", value):
         return False
     words = {word.lower() for word in _WORD.findall(name)}

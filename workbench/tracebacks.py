@@ -30,14 +30,14 @@ class UserError(ValueError):
             return traceback.format_exception(self)
         show = shell.InteractiveTB
         if show.mode in ("Verbose", "Docs"):
-            found: list[str] = show.structured_traceback(type(self), self, self.__traceback__)
-            return found
+            lines: list[str] = show.structured_traceback(type(self), self, self.__traceback__)
+            return lines
         with contextlib.ExitStack() as stack:
             stack.enter_context(_cut(self, _of_the_user))
             for cause in _causes(self):
                 stack.enter_context(_cut(cause, _of_others))
-            found = show.structured_traceback(type(self), self, self.__traceback__)
-        return found
+            lines = show.structured_traceback(type(self), self, self.__traceback__)
+        return lines
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -98,7 +98,11 @@ def user_line(error: BaseException) -> str:
 
     An error from another process has the traceback of that process among its causes.
     """
-    frames = [found for found in _FRAME.finditer(_text(error)) if not found["file"].startswith((_OWN, "<frozen", "<string>", *INSTALLED))]
+    frames = [
+        match
+        for match in _FRAME.finditer(_text(error))
+        if not match["file"].startswith((_OWN, "<frozen", "<string>", *INSTALLED))
+    ]
     if not frames:
         return ""
     last = frames[-1]
@@ -108,8 +112,16 @@ def user_line(error: BaseException) -> str:
 
 def whole_text(error: BaseException) -> str:
     """Return the traceback as text, with the numbers of cells in place of their file names."""
-    return _FRAME.sub(lambda found: found[0].replace(f'File "{found["file"]}"', _place(found["file"], whole=True).capitalize(), 1)
-                      if _CELL.search(found["file"]) else found[0], _text(error))  # fmt: skip
+    return _FRAME.sub(
+        lambda match: (
+            match[0].replace(
+                f'File "{match["file"]}"', _place(match["file"], whole=True).capitalize(), 1
+            )
+            if _CELL.search(match["file"])
+            else match[0]
+        ),
+        _text(error),
+    )
 
 
 def _text(error: BaseException) -> str:

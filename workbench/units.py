@@ -41,7 +41,7 @@ def number(value: float) -> str:
 
 def size(value: float) -> str:
     """Format a number of bytes with three significant digits: '42.6 MB'."""
-    unit, of = next((one for one in BYTES if abs(three_digits(value)) >= one[1]), BYTES[-1])
+    unit, of = next((pair for pair in BYTES if abs(three_digits(value)) >= pair[1]), BYTES[-1])
     return f"{three_digits(value) / of:.6g} {unit}"
 
 

@@ -74,10 +74,10 @@ def first_names(names: Sequence[str], most: int) -> str:
 
 def seconds(duration: str) -> float:
     """Convert a duration as `Duration` stores it ("DD:HH:MM:SS") to seconds."""
-    found = _CLOCK.fullmatch(duration)
-    if found is None:
+    match = _CLOCK.fullmatch(duration)
+    if match is None:
         raise ValueError(f"{duration!r} should be a duration like '00:01:30:00' (days:hours:minutes:seconds)")
-    days, hours, minutes, rest = found.groups()
+    days, hours, minutes, rest = match.groups()
     return int(days) * 86400 + int(hours) * 3600 + int(minutes) * 60 + float(rest)
 
 
@@ -292,13 +292,17 @@ class EarlyStopping(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_a_mode_that_goes_without_saying(cls, given: Any) -> Any:
+    def _without_a_mode_that_goes_without_saying(cls, value: Any) -> Any:
         """Store the mode that the name implies as None, so that rules which mean the same are equal, also those of
         older records.
         """
-        if isinstance(given, dict) and isinstance(monitor := given.get("monitor"), str) and given.get("mode") == (known_mode(monitor) or "min"):
-            return {name: value for name, value in given.items() if name != "mode"}
-        return given
+        if (
+            isinstance(value, dict)
+            and isinstance(monitor := value.get("monitor"), str)
+            and value.get("mode") == (known_mode(monitor) or "min")
+        ):
+            return {name: value for name, value in value.items() if name != "mode"}
+        return value
 
     @property
     def direction(self) -> Mode:
@@ -317,12 +321,16 @@ def _reason(message: str) -> str:
 def _monitors(value: object) -> object:
     if value is None:
         return ()
-    one = [value] if isinstance(value, (str, dict, EarlyStopping)) else value
-    if not isinstance(one, (list, tuple)):
+    monitors = [value] if isinstance(value, (str, dict, EarlyStopping)) else value
+    if not isinstance(monitors, (list, tuple)):
         raise ValueError("should be EarlyStopping(monitor='val_loss'), several of them, or a metric's name")
-    if not all(isinstance(name, str) for item in one if isinstance(item, dict) for name in item):
-        raise ValueError("a dict should have the arguments of EarlyStopping by their names: {'monitor': 'val_loss'}")
-    return tuple({"monitor": item} if isinstance(item, str) else item for item in one)
+    for item in monitors:
+        if isinstance(item, dict) and not all(isinstance(name, str) for name in item):
+            raise ValueError(
+                "a dict should have the arguments of EarlyStopping by their names: {'monitor': "
+                "'val_loss'}"
+            )
+    return tuple({"monitor": item} if isinstance(item, str) else item for item in monitors)
 
 
 Monitors = Annotated[tuple[EarlyStopping, ...], BeforeValidator(_monitors)]
@@ -363,8 +371,8 @@ _UNUSED = re.compile(r"(ddp(_spawn|_fork|_notebook)?)_find_unused_parameters_(tr
 
 
 def _strategy(value: object) -> object:
-    if isinstance(value, str) and (found := _UNUSED.fullmatch(value)):
-        value = found[1]
+    if isinstance(value, str) and (match := _UNUSED.fullmatch(value)):
+        value = match[1]
     if isinstance(value, str) and value.startswith(("fsdp", "deepspeed")):
         raise ValueError("should be 'launch', with an accelerate config that says FSDP: launch={'config_file': 'fsdp.yaml'}")
     return _STRATEGIES.get(value, value) if isinstance(value, str) else value
@@ -379,12 +387,15 @@ def _options(value: object) -> object:
         return None
     if not isinstance(value, dict):
         raise ValueError("should be a dict of options of `accelerate launch`, {'config_file': 'two_gpus.yaml'}")
-    for name, given in value.items():
+    for name, option in value.items():
         if not isinstance(name, str) or not re.fullmatch(r"[a-z]\w*", name):
             raise ValueError(f"has {name!r}, which is not the name of an option: give it as in `accelerate launch`, without dashes")
-        if not isinstance(_plain(given), str | bool | int | float):
-            raise ValueError(f"has {name}={given!r}; an option takes a word or a number, or True if it has no value")
-    return {name: _plain(given) for name, given in value.items()}
+        if not isinstance(_plain(option), str | bool | int | float):
+            raise ValueError(
+                f"has {name}={option!r}; an option takes a word or a number, or True if it has no "
+                "value"
+            )
+    return {name: _plain(option) for name, option in value.items()}
 
 
 LaunchOptions = Annotated[dict[str, str | bool | int | float], BeforeValidator(_options)]

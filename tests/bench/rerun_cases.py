@@ -65,6 +65,21 @@ def make(width, act=lambda v: v.relu()):
     return Net()
 run = bench_of(make(6)).fit().result()
 """,
+    "numbers that processes share": """
+from multiprocessing import Array, Value
+class Counted(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+        self.calls, self.sums = Value("i", 0), Array("d", 2, lock=False)
+    def forward(self, v):
+        with self.calls.get_lock():
+            self.calls.value += 1
+        self.sums[1] += 0.5
+        return super().forward(v) * (1 + 0.01 * (self.calls.value + self.sums[1]))
+bench = bench_of(Counted(), dry_run=False)
+bench.fit(max_steps=2).result()
+run = bench.fit().result()
+""",
     "code that exec makes": """
 Path("cfg.py").write_text("WIDTH = 7\\ndef act(v):\\n    return v.tanh()\\n")
 exec(Path("cfg.py").read_text())
@@ -162,12 +177,12 @@ class At(nn.Linear):
             control(self.step)
         self.step += self.training
         return super().forward(v)
-bench = bench_of(At(4, 3), dry_run=False, max_epochs=5)
+bench = bench_of(At(4, 3), val=(x, y), dry_run=False, max_epochs=5)
 def control(step):
     if step == 3:
         bench.job.change(lr=0.5)
     if step == 7:
-        bench.job.stop()
+        bench.job.stop(at=10)  # the end of an epoch
 builtins.control = control
 run = bench.fit().result()
 del builtins.control

@@ -121,13 +121,13 @@ def test_what_is_not_kept_is_named(tmp_path: Path) -> None:
             wb.rerun(large.result())
         off = bench.fit(keep_start=0).result()
         assert not (tmp_path / "runs" / off.id / "start").exists()
-        with pytest.raises(FileNotFoundError, match="The fit had keep_start=0"):
+        with pytest.raises(FileNotFoundError, match="the fit had keep_start=0"):
             wb.rerun(off)
     model = nn.Linear(4, 1)
     model.lock = threading.Lock()  # type: ignore[assignment]
     with bench_of(tmp_path, model) as bench:
         locked = bench.fit().result()
-    with pytest.raises(FileNotFoundError, match=r"start was not kept. model.lock cannot be"):
+    with pytest.raises(FileNotFoundError, match=r"start was not kept: model.lock cannot be"):
         wb.rerun(locked)
 
 

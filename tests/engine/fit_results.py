@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from workbench.commands import Command, Mailbox
-from workbench.engine.distributed.dtensor import whole
 from workbench.engine.dry_run.dry_run import dry_run
 from workbench.events import Changed, Event, Message, StepsDone, Validated
 from workbench.launch.assignments import FitAssignment
 from workbench.settings import Settings
+from workbench.task.device.dtensor import whole
 from workbench.task.factory import task_of
 
 

@@ -200,9 +200,3 @@ NOTEBOOKS: dict[str, list[str]] = {
         "                    p.add_(p.grad.sign(), alpha=-g['lr'])", bench("Net()", more=", optimizer=Sign"),
     ],
 }  # fmt: skip
-
-NOTED = {
-    "a file of settings written by a cell": "wrote cfg.json, which the script reads",
-    "data written and read": "`prepare('data')` (In [5], line 1) wrote data.pt, which the script reads",
-}
-"""What a warning says, where the script depends on more than its own code."""

@@ -85,7 +85,19 @@ class Net(Net):
     def forward(self, x):
         return self.body(x * eval("factor"))"""
 
-ALIKE: dict[str, list[str]] = {"nothing": []}
+SCALED = """\
+class Net(Net):
+    def forward(self, x):
+        return super().forward(x * gain)"""
+ALIKE: dict[str, list[str]] = {
+    "globals that calls set": [
+        "setattr(sys.modules['__main__'], 'scale', 0.5)",
+        "scale = 2.0",
+        "gain = 1.0",
+        "globals()['gain'] = 0.5",
+        SCALED,
+    ]
+}
 """A notebook that its script repeats."""
 BATCHES, MODEL, ORDER = (
     "first batches are others",
@@ -93,7 +105,7 @@ BATCHES, MODEL, ORDER = (
     "another order",
 )
 QUICK = {
-    "globals": (["globals()['scale'] = 0.5"], MODEL),
+    "globals": (["globals().update({'scale': 0.5})"], MODEL),
     "%env": (["%env SCALE=0.5", "scale = float(os.environ.get('SCALE', '1'))"], MODEL),
     "a sample": ([NOISY, "train[0];"], BATCHES),
     "a name": (
@@ -115,7 +127,6 @@ SLOW = {
         BATCHES,
     ),
     "lru_cache": ([CACHED, "gained();", "gain = 1.0"], MODEL),
-    "setattr": (["setattr(sys.modules['__main__'], 'scale', 0.5)", "scale = 1.0"], MODEL),
 }
 
 
@@ -160,7 +171,7 @@ def slow(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, l
 
 
 def test_a_script_that_repeats_the_run_has_no_warning(quick: dict[str, list[str]]) -> None:
-    assert quick["nothing"] == []
+    assert quick["globals that calls set"] == []
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -200,6 +211,21 @@ def test_rows_are_compared_to_the_last_bit() -> None:
 
 def test_updates_that_the_run_did_not_record_are_not_compared() -> None:
     assert verify.compare(ROWS, {0: 1.0, 3: 0.25}, {}, 0.0) == (None, 2, 0)
+
+
+@pytest.mark.parametrize(("code", "end"), [("0", "ended"), ("1", "error"), ("'no'", "error")])
+def test_a_script_may_exit(
+    code: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr(child, "end_group", lambda outcome, description: told.append(description))
+    monkeypatch.setattr(child, "watch", lambda plan, outcome: None)
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    script = tmp_path / "train.py"
+    script.write_text(f"import sys\nsys.exit({code})\n")
+    child.main({}, "", str(script))
+    assert end in told[0]
 
 
 def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
@@ -263,6 +289,26 @@ def test_the_bench_says_what_was_verified(here: Path, capsys: pytest.CaptureFixt
     }  # fmt: skip
 
 
+def test_a_headless_script_is_verified_by_the_run_that_it_records(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = make_bench(here, f"{DATA}, val=(x[:20], y[:20])")
+    bench.fit().result()
+    script = bench.export(here / "train.py", format="workbench", verify=True)
+    said = f"{script}: verified: 5 updates and a validation repeat the run"
+    assert capsys.readouterr().out.splitlines() == [said]
+    assert not [*(here / "temporary").glob("workbench-verify-*")]
+    bench.close()
+
+
+def test_a_headless_script_says_what_it_begins_with(here: Path) -> None:
+    bench = make_bench(here, DATA, before="torch.seed()\nx = torch.randn(100, 8)")
+    bench.fit().result()
+    with pytest.warns(UserWarning, match="at update 1 its loss is .* Its first batches are others"):
+        bench.export(here / "train.py", format="workbench", verify=True)
+    bench.close()
+
+
 def test_a_file_that_it_reads_is_found_in_the_working_directory(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,14 +347,63 @@ def test_what_an_earlier_call_left_in_the_model_is_measured(
     names["bench"].close()
 
 
-def test_a_note_is_the_cause_of_a_difference(here: Path) -> None:
+STATE = """
+calls, seen = 0, []
+
+
+def counted(output, y):
+    global calls
+    calls += 1
+    return F.cross_entropy(output, y) * calls
+
+
+def listing(output, y):
+    seen.append(1)
+    return F.cross_entropy(output, y) * len(seen)
+
+
+class Bank(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = torch.zeros(3)
+
+    def forward(self, output, y):
+        self.seen[0] += 1
+        return F.cross_entropy(output, y) * self.seen[0].item()
+
+"""
+USED = {
+    "a count, by a fit": ("loss=counted", "fit", {}, ""),
+    "a tensor, by a test": ("loss=Bank()", "test", {}, ""),
+    "a list, by a search": ("loss=listing", "find_lr", {"num_training": 20}, "at update 1 its loss"),
+}
+"""What earlier jobs change: a fit begins with the first values of the first two."""
+
+
+@pytest.mark.parametrize("name", USED)
+def test_what_earlier_jobs_left_is_measured(
+    name: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loss, kind, given, told = USED[name]
+    arguments = f"Net(), train=(x, y), test=(x, y), {loss}, max_epochs=1, batch_size=20"
+    with make_bench(here, arguments, STATE) as bench:
+        getattr(bench, kind)(**given).result()
+        bench.fit().result()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            bench.export(here / "train.py", verify=True)
+    assert [told in str(warning.message) for warning in caught] == [True] * bool(told)
+    assert ("verified: 3 updates repeat the run" in capsys.readouterr().out) is not bool(told)
+
+
+def test_a_cause_is_named(here: Path) -> None:
     bench = make_bench(here, DATA, before="torch.seed()\nx = torch.randn(100, 8)")
     bench.fit().result()
     with pytest.warns(UserWarning, match="at update 1 its loss is") as caught:
         bench.export(here / "train.py", verify=True)
     bench.close()
     assert len(caught) == 1
-    assert "Set the seed again before it" in str(caught[0].message)
+    assert "look for numbers drawn without a seed" in str(caught[0].message)
 
 
 def test_a_script_that_takes_too_long_is_ended(

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from tests.launch.pools import bench
-from workbench.launch.module_diff import ModuleDiff, ModulesBefore
+from workbench.launch.module_diff import ModuleDiff
 from workbench.share.package import pack, unpack
 from workbench.task.protocol import Task
 
@@ -30,9 +30,9 @@ def away(tmp_path: Any) -> Callable[[nn.Module, Callable[[Any], None]], None]:
     def do(model: nn.Module, change: Callable[[Any], None]) -> None:
         task: Task = bench(model, tmp_path, devices=1, strategy="thread")._task
         there = sent(task, lists=True)
-        before = ModulesBefore.of(there)
+        changes = ModuleDiff.since_now(there)
         change(there.model)
-        sent(ModuleDiff.of(there, before)).put(task)
+        sent(changes()).put(task)
 
     return do
 

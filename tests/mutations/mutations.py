@@ -50,8 +50,8 @@ MUTATIONS = (
     Mutation("engine/nonfinite.py", "        session.replay.restore_buffers()  # a forward pass", "        # a forward pass",
              "tests/engine/test_nonfinite.py"),
     # -- state that must come back
-    Mutation("engine/snapshot.py", "            self.random.restore()\n", "", "tests/launch/search/test_scheduled_searches.py"),
-    Mutation("engine/snapshot.py", "                opt.base_lr, opt.steps = base_lr, steps\n", "", "tests/engine/checkpoint/test_weights_copy.py"),
+    Mutation("engine/snapshot.py", "            random.restore()\n", "", "tests/launch/search/test_scheduled_searches.py"),
+    Mutation("engine/snapshot.py", "                opt.base_lr, opt.steps = base_lr, steps\n", "", "tests/engine/test_snapshot.py"),
     Mutation("task/rng.py", "            state.restore()\n", "            pass\n", "tests/tuners/learning_rate/test_lr_finder.py"),
     Mutation("engine/checkpoint/fit_state.py", "session.weights.load_gradients(state[\"gradients\"])", "pass", "tests/engine/checkpoint tests/lightning"),
     Mutation("engine/checkpoint/fit_state.py", "    RandomState.from_state(state[\"random\"]).restore()\n", "", "tests/engine/checkpoint"),

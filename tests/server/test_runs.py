@@ -140,6 +140,16 @@ async def test_details_say_what_the_run_says(api, record):
     assert found["why_no_commands"] == "A command comes too late: fit 0001-fit has failed."
     assert found["code"]["settings"] in ("bench.set(lr=0.1, batch_size=8)", "bench.set(batch_size=8, lr=0.1)")
     assert found["code"]["continue"] == ""
+    assert found["code"]["rerun"] == ""
+    assert found["why_no_rerun"].startswith("its folder has no start/start.json")
+    (run.path / "start").mkdir()
+    (run.path / "start" / "start.json").write_text('{"missing": "model.lock cannot be kept."}')
+    found = await api.get(await api.address("0001-fit"))
+    assert found["why_no_rerun"] == "its start was not kept: model.lock cannot be kept"
+    (run.path / "start" / "start.json").write_text('{"code": "0"}')
+    found = await api.get(await api.address("0001-fit"))
+    root = str(run.path.parents[1])
+    assert found["code"]["rerun"] == f"import workbench as wb\n\nwb.rerun('0001-fit', {root!r})"
 
 
 async def test_details_of_a_run_that_trains_are_those_of_now(api, record):

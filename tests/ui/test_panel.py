@@ -339,6 +339,26 @@ def test_a_fit_is_continued_as_code_would(tmp_path: Path) -> None:
         assert len(bench.jobs[-1].result().history["step"]) == 8
 
 
+def test_a_recorded_fit_is_repeated_by_a_click(tmp_path: Path) -> None:
+    """And one that kept no start says why not."""
+    with real(nn.Linear(2, 1), tmp_path) as bench:
+        panel = Panel(bench)
+        values = panel.canvas._picture.outbox._values
+        panel.history.look()
+        bench.fit().result()
+        bench.fit(keep_start=0).result()
+        wait_for(lambda: "no start/start.json" in values.get("unkept", {}).get("0002-fit", ""))
+        wait_for(lambda: "0001-fit" not in values["unkept"])
+        asked(panel, "rerun", run="0001-fit")
+        wait_for(
+            lambda: [text for _, text in panel.notice.lines]
+            == ["0003-fit repeats 0001-fit: 2 of 2 losses equal"]
+        )
+        asked(panel, "rerun", run="0002-fit")
+        wait_for(lambda: "Rerun: FileNotFoundError: 0002-fit cannot" in panel.notice.lines[0][1])
+        panel.close()
+
+
 def test_a_running_fit_is_changed_by_its_own_button_only() -> None:
     bench = endless(gradient_clip_val=1.0)
     panel = Panel(bench)

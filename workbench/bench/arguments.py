@@ -35,47 +35,61 @@ _OF_MODELS = ("batch_size", "precision", "compile")
 _TAKE_CALLBACKS = ("Workbench", "set", "fit")
 
 
-def settings_named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "") -> dict[str, Any]:
+def settings_named(
+    keywords: Mapping[str, Any], called: Callable[..., Any], name: str = ""
+) -> dict[str, Any]:
     """Return the settings among the keyword arguments of a method; for any other name, `SettingsError` suggests the right one.
 
     Callbacks of Lightning's become settings, and the caller's line gets a warning that says which.
     """
-    if "logger" in given:
-        refuse_callbacks(given["logger"], "logger=")
+    if "logger" in keywords:
+        refuse_callbacks(keywords["logger"], "logger=")
     method = name or called.__name__
-    refuse_backend(given)
-    if "callbacks" in given and any_from_lightning(given["callbacks"]):
+    refuse_backend(keywords)
+    if "callbacks" in keywords and any_from_lightning(keywords["callbacks"]):
         if method not in _TAKE_CALLBACKS:
             raise SettingsError(f"callbacks= has no effect on {method}(): give them to the bench, or to fit().")
-        hooked = with_hooks(given["callbacks"])
+        hooked = with_hooks(keywords["callbacks"])
         if hooked and method != "Workbench":
             name = type(hooked[0]).__name__
             raise SettingsError(f"callbacks=: {name} works by its hooks, which all jobs of a bench call: give it to the bench, wb.Workbench(…, callbacks=[…]).")
-        given = _with_callbacks(given)
-    taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
-    return Settings.named(given, method, taken)
+        keywords = _with_callbacks(keywords)
+    parameters = [
+        parameter
+        for parameter, p in inspect.signature(called).parameters.items()
+        if p.kind is not p.VAR_KEYWORD
+    ]
+    return Settings.named(keywords, method, parameters)
 
 
-def _with_callbacks(given: Mapping[str, Any]) -> dict[str, Any]:
-    found, told = translated(given["callbacks"], "callbacks=")
-    rest = {name: value for name, value in given.items() if name != "callbacks"}
-    if twice := rest.keys() & found.keys():
+def _with_callbacks(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    settings, note = translated(keywords["callbacks"], "callbacks=")
+    rest = {name: value for name, value in keywords.items() if name != "callbacks"}
+    if twice := rest.keys() & settings.keys():
         name = min(twice)
-        raise SettingsError(f"{name}={shown(rest[name])} is given, and callbacks= sets {name}={shown(found[name])}: leave one out.")
-    if told:
-        warnings.warn(told, stacklevel=4)
-    return {**rest, **found}
+        raise SettingsError(
+            f"{name}={shown(rest[name])} is given, and callbacks= sets "
+            f"{name}={shown(settings[name])}: leave one out."
+        )
+    if note:
+        warnings.warn(note, stacklevel=4)
+    return {**rest, **settings}
 
 
 def refuse_unnamed(model: Any, unnamed: Sequence[Any]) -> None:
     """Raise TaskError for arguments of a new bench without a name, with the call that was probably meant."""
     if not unnamed:
         return
-    given = (model, *unnamed)
-    data = "train=datamodule" if any(hasattr(one, "train_dataloader") for one in given) else "train=…, val=…"
-    loss = "" if any(hasattr(one, "training_step") for one in given) else ", loss=…"
+    arguments = (model, *unnamed)
+    data = (
+        "train=datamodule"
+        if any(hasattr(argument, "train_dataloader") for argument in arguments)
+        else "train=…, val=…"
+    )
+    loss = "" if any(hasattr(argument, "training_step") for argument in arguments) else ", loss=…"
     raise TaskError(
-        f"wb.Workbench({', '.join(type(one).__name__ for one in given)}): the model comes first, and all other arguments are given by name: "
+        f"wb.Workbench({', '.join(type(argument).__name__ for argument in arguments)}): the model "
+        "comes first, and all other arguments are given by name: "
         f"wb.Workbench(model, {data}{loss})."
     )
 
@@ -104,12 +118,19 @@ def callback_note(task: Task, given: Mapping[str, Any], typed: Mapping[str, Any]
     """
     if task.preparation is None or not task.preparation.callback_note:
         return ""
-    own = task.preparation.callback_settings
-    taken = sorted(name for name in own.keys() & given.keys() if given[name] != own[name])
-    clash = next((name for name in taken if name not in typed), None)
+    from_callbacks = task.preparation.callback_settings
+    overridden = sorted(
+        name for name in from_callbacks.keys() & given.keys() if given[name] != from_callbacks[name]
+    )
+    clash = next((name for name in overridden if name not in typed), None)
     if clash is not None:
-        raise SettingsError(f"callbacks= sets {clash}={shown(given[clash])}, and the module's configure_callbacks sets {clash}={shown(own[clash])}: leave one out.")
-    return task.preparation.callback_note + (f" Given instead: {', '.join(taken)}." if taken else "")
+        raise SettingsError(
+            f"callbacks= sets {clash}={shown(given[clash])}, and the module's configure_callbacks "
+            f"sets {clash}={shown(from_callbacks[clash])}: leave one out."
+        )
+    return task.preparation.callback_note + (
+        f" Given instead: {', '.join(overridden)}." if overridden else ""
+    )
 
 
 def refuse_unfit(task: Task, settings: Settings) -> None:
@@ -144,10 +165,10 @@ def refuse_without_effect(task: Task, settings: Settings, names: Iterable[str]) 
 
 def given_without_effect(task: Task, settings: Settings, names: Iterable[str]) -> dict[str, str]:
     """Those of these settings that have no effect beside the others, each with the reason."""
-    found = without_effect(settings, names)
+    reasons = without_effect(settings, names)
     if task.hooks is not None:  # its configure_gradient_clipping gets the algorithm in any case
-        found.pop("gradient_clip_algorithm", None)
-    return found
+        reasons.pop("gradient_clip_algorithm", None)
+    return reasons
 
 
 def refuse_backend(given: Mapping[str, Any]) -> None:
@@ -196,9 +217,9 @@ def why_not_set(bench: type, name: str, value: Any) -> str:
 def spec_to_predict(data: Any, collate_fn: Collate | None) -> DataSpec:
     """Return the spec of the data for a prediction: anything that the bench takes as data, or a single array of inputs."""
     if has_loader(data, "predict_dataloader"):
-        found = spec_of("predict", data)
-        assert found is not None
-        return found
+        spec = spec_of("predict", data)
+        assert spec is not None
+        return spec
     if isinstance(data, (Tensor, np.ndarray)):
         if data.ndim == 0:
             raise TaskError("data holds a single number; an array needs a first dimension of samples.")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, Unpack
-from weakref import ref
+from typing import Any, TypeVar, Unpack
 
 from workbench.bench.arguments import (
     given_without_effect,
@@ -18,8 +16,7 @@ from workbench.bench.arguments import (
     settings_named,
 )
 from workbench.events import Called, SettingsSet, StatusChanged
-from workbench.export.source.capture import Earlier
-from workbench.launch import jobs, select_launcher
+from workbench.launch import select_launcher
 from workbench.launch.cell_context import CellContext
 from workbench.launch.code_line import line
 from workbench.launch.job import AnyJob, Job
@@ -29,35 +26,14 @@ from workbench.launch.pool import pool
 from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.start_spec import SubmittedFit
 from workbench.launch.thread import ThreadLauncher
+from workbench.launch.work import BenchWork
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.task.protocol import Phase, Task
-from workbench.task.state.walk import own_objects
 from workbench.task.summary import ModelSummary
 from workbench.trackers.listener import TrackerListener
 
 T = TypeVar("T")
-_numbers, _jobs = itertools.count(), itertools.count()
-
-
-class _Submitted(NamedTuple):
-    """A job of this process, in the order of the calls."""
-
-    number: int
-    bench: int
-    id: str
-
-
-_JOBS_WITH: dict[int, tuple[list[_Submitted], ref[Any]]] = {}
-"""The jobs of this process that used an object of the user's, by the `id` of the object, as long as it lives."""
-
-
-def _add_job_with(value: Any, job: _Submitted) -> None:
-    """Record that a job uses this object. Benches in two threads may record the same object."""
-    key = id(value)
-    gone = ref(value, lambda _: _JOBS_WITH.pop(key, None))  # runs before another object can get this `id`
-    _JOBS_WITH.setdefault(key, ([], gone))[0].append(job)
-
 
 class BenchBase:
     """A task, its settings and its jobs: what the methods that start jobs share."""
@@ -66,13 +42,11 @@ class BenchBase:
         self, task: Task, settings: Settings, root: Path, optimizers: int, listeners: Iterable[Listener], trackers: Sequence[TrackerListener]
     ) -> None:
         self._task = task
-        self._number = next(_numbers)
         self._settings = settings
         self.root = root
         self._start = InitialWeights(task)
         self._summary = ModelSummary.of(task, optimizers)
         self.jobs: list[AnyJob] = []
-        self._submitted: list[_Submitted] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs whose folders each job needs until it ends."""
         self._waiting: set[str] = set()
@@ -81,8 +55,6 @@ class BenchBase:
         """The arguments of every call of `set`, in order."""
         self._sets_before: dict[AnyJob, int] = {}
         """How many of these calls came before each job."""
-        self._jobs_before: dict[AnyJob, tuple[Earlier, ...]] = {}
-        """For each fit, the earlier jobs of this process that may have changed what it starts from: counters, generators."""
         self._trackers = trackers
         self._listeners = Listeners(listeners)
         for tracker in trackers:
@@ -106,16 +78,18 @@ class BenchBase:
 
         A setting that needs another (`ema_decay` needs `weight_averaging`) may be set before it; a fit without the other refuses it.
         """
-        given = settings_named(changes, self.set)
+        replaced = settings_named(changes, self.set)
         with self._lock:  # two threads may each set something, and neither change may be lost
-            settings = self._settings.replace(**given)
+            settings = self._settings.replace(**replaced)
             refuse_unreported_monitor(self._task, settings)
-            self._task.refuse_unused(given)
+            self._task.refuse_unused(replaced)
             select_launcher.warm(settings)
             self._settings = settings
-            self._waiting = {*given_without_effect(self._task, settings, {*self._waiting, *given})}
-            self._sets.append(given)
-        self._listeners.notify(Called(line("set", given)))
+            self._waiting = {
+                *given_without_effect(self._task, settings, {*self._waiting, *replaced})
+            }
+            self._sets.append(replaced)
+        self._listeners.notify(Called(line("set", replaced)))
         self._listeners.notify(SettingsSet(self._settings.model_dump()))
         return settings
 
@@ -124,8 +98,8 @@ class BenchBase:
         """The running job, or else the latest one."""
         with self._lock:
             running = [job for job in self.jobs if job.status in ("running", "paused")]
-            found = running or self.jobs
-            return found[-1] if found else None
+            candidates = running or self.jobs
+            return candidates[-1] if candidates else None
 
     def _fits(self) -> list[SubmittedFit]:
         """The fits so far, each with the settings that changed after it."""
@@ -133,14 +107,13 @@ class BenchBase:
             fits = [job for job in self.jobs if job.kind == "fit"]
             return [SubmittedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
 
-    def _earlier(self, own: Sequence[tuple[Any, frozenset[str]]]) -> tuple[Earlier, ...]:
-        """The jobs so far that may have changed what the next one starts from. own: the objects that it uses (`own_objects`)."""
-        found: dict[_Submitted, frozenset[str] | None] = dict.fromkeys(self._submitted)
-        for value, names in own:
-            for job in _JOBS_WITH[id(value)][0] if id(value) in _JOBS_WITH else ():
-                if job.bench != self._number:
-                    found[job] = names | (found.get(job) or frozenset())
-        return tuple(Earlier(job.id, found[job]) for job in sorted(found))
+    def _needed(self) -> dict[str, str]:
+        """The runs that jobs still need, each with the id of a job. The caller holds the lock."""
+        needed: dict[str, str] = {}
+        for job, runs in self._needs.items():
+            if not job.done():
+                needed |= dict.fromkeys(runs, job.id)
+        return needed
 
     def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
         """The settings of a job: those of the bench, replaced by `settings` where given."""
@@ -154,7 +127,7 @@ class BenchBase:
         kind: str,
         settings: Settings,
         called: Mapping[str, Any],
-        work: jobs.BenchWork,
+        work: BenchWork,
         finish: Callable[[Job[T]], T],
         needs: Collection[str] = (),
         positional: Sequence[Any] = (),
@@ -168,28 +141,30 @@ class BenchBase:
         self._launcher.check_open()
         CellContext.refuse(kind)
         with self._lock:
-            needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
+            needed = {*needs, *self._needed()}
         data = "" if self._task.train is None else self._task.train.label
-        place = new_job_folder(self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats)
-        work.bind(place, self._trackers)
-        job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
+        job_folder = new_job_folder(
+            self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats
+        )
+        work.bind(job_folder, self._trackers)
+        job: Job[T] = Job(
+            job_folder.id,
+            kind,
+            job_folder.folder,
+            work,
+            _in_the_callers_thread(finish),
+            self._called,
+        )
         for past in self.jobs:
             past._forget_frames()
-        own = own_objects(self._task)
         try:
             with self._lock:
                 self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
-                if kind == "fit":
-                    self._jobs_before[job] = self._earlier(own)
-                self._submitted.append(_Submitted(next(_jobs), self._number, job.id))
-                for value, _ in own:
-                    _add_job_with(value, self._submitted[-1])
                 self.jobs.append(job)
             self._listeners.notify(Called(line(kind, called, *positional)))
             self._listeners.notify(StatusChanged("queued"))
             self._launcher.submit(job)
         except BaseException:  # an interrupt, for one
-            self._jobs_before.pop(job, None)
             self._launcher.cancel(job)
             raise
         return job

@@ -12,9 +12,9 @@ from pathlib import Path
 from workbench.bench.base import BenchBase
 from workbench.launch.job import Job
 from workbench.launch.job_folder import recorded
-from workbench.launch.jobs import RerunWork
 from workbench.launch.start.kept_start import StartFile
 from workbench.launch.start.repeat import Repetition, repetition
+from workbench.launch.work import RerunWork
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
@@ -46,7 +46,7 @@ def rerun(run: Run | str, root: str | Path = ".workbench", *, trust: bool = Fals
 
     A warning names what is other here than in the run: versions, the device, the folder.
     """
-    return _submitted(
+    return submit(
         recorded(run, Path(root).expanduser().absolute()),
         trust,
         lambda text: warnings.warn(text, stacklevel=4),
@@ -65,11 +65,11 @@ def rerun_in_this_process(
     folder = folder.absolute()
     with contextlib.suppress(OSError):  # it is on another machine, or gone
         os.chdir(StartFile.of(folder, trust=trust).folder or ".")
-    again = _submitted(folder, trust, tell).result()
+    again = submit(folder, trust, tell).result()
     return again, repetition(Run.open(folder), again)
 
 
-def _submitted(folder: Path, trust: bool, tell: Callable[[str], object]) -> Job[Run]:
+def submit(folder: Path, trust: bool, tell: Callable[[str], object]) -> Job[Run]:
     """Submit the repetition of the run in this folder. tell: called with a text that names what is
     other here.
     """

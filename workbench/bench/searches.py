@@ -9,11 +9,11 @@ from typing import Any, TypeVar, Unpack
 from workbench.bench.arguments import settings_named
 from workbench.bench.base import BenchBase
 from workbench.events import Event
-from workbench.launch import jobs
 from workbench.launch.assignments import FindLRAssignment, FindSettingsAssignment
 from workbench.launch.code_line import Name, differing
 from workbench.launch.job import Job
 from workbench.launch.start.start_spec import StartSpec
+from workbench.launch.work import AssignmentWork, FindBatchSizeWork, StartWeights, TuneWork
 from workbench.settings import SettingsError, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, BatchSizes
@@ -58,12 +58,15 @@ class Searches(BenchBase):
         is swept, with the others at theirs: a head on a pretrained body, say. race: for a better suggestion, which follows from
         losses on held-out batches: four rates around the first suggestion train for `race_updates` updates in all.
         """
-        given = settings_named(settings, self.find_lr)
+        overrides = settings_named(settings, self.find_lr)
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, group, race, race_updates)
-        chosen, wanted = self._chosen(given), StartSpec.of(start)
+        chosen, wanted = self._chosen(overrides), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
-        work = jobs.AssignmentWork(FindLRAssignment(self._task, chosen, request), jobs.StartWeights(self._task, self._start, wanted, self.root))
-        called = {**differing(request, LRRequest()), **wanted.keywords, **given}
+        work = AssignmentWork(
+            FindLRAssignment(self._task, chosen, request),
+            StartWeights(self._task, self._start, wanted, self.root),
+        )
+        called = {**differing(request, LRRequest()), **wanted.keywords, **overrides}
         return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), wanted.needs)
 
     @lists_keywords(SettingsKwargs)
@@ -97,16 +100,20 @@ class Searches(BenchBase):
         longest: the length of a sample, such as `lambda sample: len(sample[0])`, where samples differ: trials take the
         longest ones, so that a size which passes never runs out of memory later. A sampler with `lengths` needs none.
         """
-        given = settings_named(settings, self.find_batch_size)
+        overrides = settings_named(settings, self.find_batch_size)
         request = BatchSizeRequest(
             mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective,
             min_updates_per_epoch, longest is not None,
         )  # fmt: skip
         if longest is not None and not callable(longest):
             raise SettingsError(f"longest={shown(longest)}: give a function of one sample that returns its length.")
-        chosen = self._chosen(given) if method == "fit" else self._settings.replace(**given)
-        work = jobs.FindBatchSizeWork(self._task, chosen, request, longest)
-        called = {**differing(request, BatchSizeRequest()), **({} if longest is None else {"longest": Name("longest")}), **given}
+        chosen = self._chosen(overrides) if method == "fit" else self._settings.replace(**overrides)
+        work = FindBatchSizeWork(self._task, chosen, request, longest)
+        called = {
+            **differing(request, BatchSizeRequest()),
+            **({} if longest is None else {"longest": Name("longest")}),
+            **overrides,
+        }
         return self._submit(
             "find_batch_size", chosen, called, work, lambda job: BatchSizes.from_events(job.events)
         )
@@ -120,9 +127,15 @@ class Searches(BenchBase):
         max_val: the most to try; None: one per core. The result's `best` is the smallest number that is nearly as fast as the
         fastest. It is not applied: `bench.set(**found.best)` does that.
         """
-        given = settings_named(settings, self.find_num_workers)
+        overrides = settings_named(settings, self.find_num_workers)
         request = WorkersRequest(max_val, seconds_per_trial)
-        return self._find_settings("find_num_workers", request, differing(request, WorkersRequest()), given, SpeedSearch.from_events)
+        return self._find_settings(
+            "find_num_workers",
+            request,
+            differing(request, WorkersRequest()),
+            overrides,
+            SpeedSearch.from_events,
+        )
 
     @lists_keywords(SettingsKwargs)
     def find_precision(
@@ -134,9 +147,15 @@ class Searches(BenchBase):
         the mean of the last ten losses may differ from float32's. The result's `best` is the fastest that agrees. It is not
         applied: `bench.set(**found.best)` does that.
         """
-        given = settings_named(settings, self.find_precision)
+        overrides = settings_named(settings, self.find_precision)
         request = PrecisionRequest(try_compile, updates, tolerance)
-        return self._find_settings("find_precision", request, differing(request, PrecisionRequest()), given, SpeedSearch.from_events)
+        return self._find_settings(
+            "find_precision",
+            request,
+            differing(request, PrecisionRequest()),
+            overrides,
+            SpeedSearch.from_events,
+        )
 
     @lists_keywords(SettingsKwargs)
     def find_clip_val(self, *, updates: int = 200, **settings: Unpack[SettingsKwargs]) -> Job[ClipSearch]:
@@ -146,9 +165,15 @@ class Searches(BenchBase):
         value that a tenth of the norms exceed, and `share_at(1.0)` is the share that a clip value of 1.0 would cut. After a
         fit, `run.clip_suggestion` and `run.plot("clip")` show the same for the whole run.
         """
-        given = settings_named(settings, self.find_clip_val)
+        overrides = settings_named(settings, self.find_clip_val)
         request = ClipRequest(updates)
-        return self._find_settings("find_clip_val", request, differing(request, ClipRequest()), given, ClipSearch.from_events)
+        return self._find_settings(
+            "find_clip_val",
+            request,
+            differing(request, ClipRequest()),
+            overrides,
+            ClipSearch.from_events,
+        )
 
     @lists_keywords(SettingsKwargs)
     def find_weight_decay(self, *, updates: int = 800, start: str | Path = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[WeightDecaySearch]:
@@ -160,11 +185,13 @@ class Searches(BenchBase):
         depends on it. `tune()` leaves this search out, since it finds something only where a model overfits early. start: the
         weights that it trains from, as for `find_lr`. The model and the settings stay as they are.
         """
-        given = settings_named(settings, self.find_weight_decay)
+        overrides = settings_named(settings, self.find_weight_decay)
         request, wanted = WeightDecayRequest(updates), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
         called = {**differing(request, WeightDecayRequest()), **wanted.keywords}
-        return self._find_settings("find_weight_decay", request, called, given, WeightDecaySearch.from_events, wanted)
+        return self._find_settings(
+            "find_weight_decay", request, called, overrides, WeightDecaySearch.from_events, wanted
+        )
 
     @lists_keywords(SettingsKwargs)
     def tune(
@@ -175,25 +202,47 @@ class Searches(BenchBase):
         Each search runs with the settings that the searches before it found. searches: those to run, in this order. apply: set
         what was found when the job ends; otherwise `bench.set(**plan.settings)` does that.
         """
-        given = settings_named(settings, self.tune)
+        overrides = settings_named(settings, self.tune)
         asked = (searches,) if isinstance(searches, str) else tuple(searches)
         if not asked or any(name not in TUNED for name in asked):
             raise SettingsError(f"searches={shown(searches)}: give one or more of {', '.join(map(repr, TUNED))}.")
         if not isinstance(apply, bool):
             raise SettingsError(f"apply={shown(apply)}: give True or False.")
-        chosen = self._chosen(given)
-        done = (lambda found: self.set(**found)) if apply else None
-        work = jobs.TuneWork(self._task, chosen, self._start, self.root, [f"find_{name}" for name in TUNED if name in asked], done)
-        called = {**({"searches": asked} if asked != TUNED else {}), **({"apply": True} if apply else {}), **given}
+        chosen = self._chosen(overrides)
+        done = (lambda recommended: self.set(**recommended)) if apply else None
+        work = TuneWork(
+            self._task,
+            chosen,
+            self._start,
+            self.root,
+            [f"find_{name}" for name in TUNED if name in asked],
+            done,
+        )
+        called = {
+            **({"searches": asked} if asked != TUNED else {}),
+            **({"apply": True} if apply else {}),
+            **overrides,
+        }
         return self._submit("tune", chosen, called, work, lambda job: Plan.from_events(job.events))
 
     def _find_settings(
-        self, kind: str, request: SettingsRequest, called: Mapping[str, Any], given: dict[str, Any], read: Callable[[Sequence[Event]], T],
+        self,
+        kind: str,
+        request: SettingsRequest,
+        called: Mapping[str, Any],
+        overrides: dict[str, Any],
+        read: Callable[[Sequence[Event]], T],
         wanted: StartSpec | None = None,
-    ) -> Job[T]:  # fmt: skip
+    ) -> Job[T]:
         """wanted: the weights that it starts from; None: the present ones."""
-        chosen = self._chosen(given)
-        start = self._start if wanted is None else jobs.StartWeights(self._task, self._start, wanted, self.root)
-        work = jobs.AssignmentWork(FindSettingsAssignment(self._task, chosen, kind, request), start)
+        chosen = self._chosen(overrides)
+        start = (
+            self._start
+            if wanted is None
+            else StartWeights(self._task, self._start, wanted, self.root)
+        )
+        work = AssignmentWork(FindSettingsAssignment(self._task, chosen, kind, request), start)
         needs = () if wanted is None else wanted.needs
-        return self._submit(kind, chosen, {**called, **given}, work, lambda job: read(job.events), needs)
+        return self._submit(
+            kind, chosen, {**called, **overrides}, work, lambda job: read(job.events), needs
+        )

@@ -69,13 +69,13 @@ def sweep(
         raise ImportError("wb.sweep() needs Optuna, which is not installed: pip install optuna") from None
     if not isinstance(space, Mapping):
         raise SettingsError(f'sweep: space={shown(space)}: give settings by name, {{"lr": (1e-4, 1e-1)}}.')
-    given = settings_named(settings, bench.fit)
+    overrides = settings_named(settings, bench.fit)
     distributions = {name: _distribution(bench.settings, name, value) for name, value in settings_named(space, bench.fit, "sweep").items()}
     if not distributions:
         raise SettingsError('sweep({}): give settings to choose, {"lr": (1e-4, 1e-1)}.')
-    if twice := distributions.keys() & given.keys():
+    if twice := distributions.keys() & overrides.keys():
         raise SettingsError(f"{min(twice)} is in the space and given for all trials too: leave one out.")
-    fixed = bench.settings.replace(**given)
+    fixed = bench.settings.replace(**overrides)
     mode = fixed.monitor_mode if monitor in (None, fixed.monitor) else None
     monitor = monitor or fixed.monitor or "val_loss"
     mode = mode or known_mode(monitor)
@@ -88,8 +88,10 @@ def sweep(
         tag = study.study_name if len(study.study_name) <= TAG else tag  # Optuna's own names are longer
 
     def objective(trial: Trial) -> float:
-        chosen = {key: _suggested(trial, key, one) for key, one in distributions.items()}
-        run = _fit(bench, trial, monitor, {**given, **chosen}, tag)
+        chosen = {
+            key: _suggested(trial, key, distribution) for key, distribution in distributions.items()
+        }
+        run = _fit(bench, trial, monitor, {**overrides, **chosen}, tag)
         if run.status == "stopped":
             raise optuna.TrialPruned(f"run {run.id} was stopped after {run.step} updates")
         if monitor not in run.metrics:
@@ -138,9 +140,9 @@ def _direction(monitor: str, mode: Mode | None) -> Direction:
     return "minimize" if mode == "min" else "maximize"
 
 
-def _refuse_unfit(study: Study, monitor: str, mode: Mode | None, **given: Any) -> None:
+def _refuse_unfit(study: Study, monitor: str, mode: Mode | None, **arguments: Any) -> None:
     """Raise SettingsError for a study with another direction, or for an argument given with `study=` that the study already has."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is not None:
             raise SettingsError(f"{name}={shown(value)} is given together with study=: the study has its own, optuna.create_study({name}=…).")
     if len(study.directions) > 1:
@@ -152,8 +154,12 @@ def _refuse_unfit(study: Study, monitor: str, mode: Mode | None, **given: Any) -
 
 def _new_name(runs: Sequence[Run]) -> str:
     """"sweep-1" or the first number that no run has as a tag."""
-    there = {tag for run in runs for tag in run.tags}
-    return next(name for name in (f"sweep-{number}" for number in range(1, len(there) + 2)) if name not in there)
+    tags = {tag for run in runs for tag in run.tags}
+    return next(
+        name
+        for name in (f"sweep-{number}" for number in range(1, len(tags) + 2))
+        if name not in tags
+    )
 
 
 def _distribution(base: Settings, name: str, value: Any) -> BaseDistribution:

@@ -7,7 +7,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, Unpack, overload
@@ -36,7 +35,7 @@ from workbench.events import Annotated, Called, Compared, Deleted, Message, Show
 from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_verified
 from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
-from workbench.launch import jobs, select_launcher
+from workbench.launch import select_launcher
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
 from workbench.launch.code_line import Name, line
 from workbench.launch.job import Job, metrics_of
@@ -52,6 +51,7 @@ from workbench.launch.job_folder import (
 from workbench.launch.listeners import Listener
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.launch.thread import alone
+from workbench.launch.work import AssignmentWork, FitWork
 from workbench.runs.evidence import evidence as found_by
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.folder.delete import delete
@@ -148,8 +148,8 @@ class Workbench(Searches):
             sys._getframe(1), [name for name, value in objects.items() if value is not None]
         )
         self._sites: dict[str, CallSite] = {}  # of each fit
-        given = settings_named(settings, type(self), "Workbench")
-        Settings.make(**given)  # a bad value is refused before anything is tried
+        named = settings_named(settings, type(self), "Workbench")
+        Settings.make(**named)  # a bad value is refused before anything is tried
         folder = Path(root).expanduser().absolute()  # a cell may change the working directory
         following = tracker_listeners(trackers, folder, model)
         with rng.preserved():  # setup code of the user's objects may use random numbers
@@ -168,8 +168,8 @@ class Workbench(Searches):
             )
             set_averaging(task, avg_fn, should_update)
             task.use_trackers(following)
-            first = first_settings(task, given)
-        if note := callback_note(task, given, settings):
+            first = first_settings(task, named)
+        if note := callback_note(task, named, settings):
             warnings.warn(note, stacklevel=2)
         self.model = model
         self._val_collate_fn = val_collate_fn or collate_fn
@@ -218,19 +218,21 @@ class Workbench(Searches):
         epoch and step, with this bench's settings and the file's learning rate. What does not fit is named in a warning.
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
-        given = settings_named(settings, self.fit)
+        overrides = settings_named(settings, self.fit)
         wanted = StartSpec.of(start)
-        origin = StartResolver(self.root, wanted, self._settings, given, self._fits())
+        origin = StartResolver(self.root, wanted, self._settings, overrides, self._fits())
         chosen = origin.predict_settings(self._start.untouched_since, all(job.done() for job in self.jobs))
         refuse_unfit(self._task, chosen)
-        refuse_without_effect(self._task, chosen, {*self._waiting, *given})
-        self._task.refuse_unused(given)
-        work = jobs.FitWork(
+        refuse_without_effect(self._task, chosen, {*self._waiting, *overrides})
+        self._task.refuse_unused(overrides)
+        work = FitWork(
             self._task, chosen, self._start, origin, [] if self._sites else self._export_notes()
         )
         site = self._site.until(sys._getframe(1), self)
-        job = self._submit("fit", chosen, {**wanted.keywords, **given}, work, self._run_of, origin.needs)
-        self._sites[job.id] = replace(site, before=self._jobs_before.pop(job))
+        job = self._submit(
+            "fit", chosen, {**wanted.keywords, **overrides}, work, self._run_of, origin.needs
+        )
+        self._sites[job.id] = site
         return job
 
     @lists_keywords(SettingsKwargs)
@@ -251,20 +253,24 @@ class Workbench(Searches):
         data: anything that the bench takes as data, with targets or without, or one array of inputs; None: the model
         object's own `predict_dataloader`, else the test data. It is not shuffled.
         """
-        given = settings_named(settings, self.predict)
-        refuse_of_training("predict", given)
-        chosen = self._settings.replace(**given)
+        overrides = settings_named(settings, self.predict)
+        refuse_of_training("predict", overrides)
+        chosen = self._settings.replace(**overrides)
         spec = None if data is None else spec_to_predict(data, self._val_collate_fn)
         if spec is not None:
-            spec.refuse_unused(given, train=False)
+            spec.refuse_unused(overrides, train=False)
         else:
-            self._task.refuse_unused(given, "predict")
-        work = jobs.AssignmentWork(PredictAssignment(self._task, chosen, spec), self._start)
+            self._task.refuse_unused(overrides, "predict")
+        work = AssignmentWork(PredictAssignment(self._task, chosen, spec), self._start)
         positional = () if data is None else (Name("data"),)
-        return self._submit("predict", chosen, given, work, lambda job: work.value or [], positional=positional)
+        return self._submit(
+            "predict", chosen, overrides, work, lambda job: work.value or [], positional=positional
+        )
 
     def _export_notes(self) -> list[Message]:
-        """The message, before the first fit, that the scripts of its runs are not stand-alone."""
+        """The message, before the first fit, that its runs have no scripts, or none that is stand-alone."""
+        if self._site.problem is not None:
+            return [Message(f"bench.export cannot write scripts of this bench's runs: {self._site.problem}", "info")]
         why = refusal(self._task)
         return (
             [Message(f"bench.export writes this bench's runs as headless scripts, which need the workbench: {why}", "info")]
@@ -273,11 +279,11 @@ class Workbench(Searches):
         )
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: Mapping[str, Any]) -> Job[dict[str, float]]:
-        given = settings_named(settings, getattr(self, kind))
-        refuse_of_training(kind, given)
-        chosen = self._chosen(given, "validate" if stage == "val" else "test")
-        work = jobs.AssignmentWork(EvaluateAssignment(self._task, chosen, stage), self._start)
-        return self._submit(kind, chosen, given, work, metrics_of)
+        overrides = settings_named(settings, getattr(self, kind))
+        refuse_of_training(kind, overrides)
+        chosen = self._chosen(overrides, "validate" if stage == "val" else "test")
+        work = AssignmentWork(EvaluateAssignment(self._task, chosen, stage), self._start)
+        return self._submit(kind, chosen, overrides, work, metrics_of)
 
     # -- recorded runs
 
@@ -326,9 +332,9 @@ class Workbench(Searches):
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
 
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
-        be resolved; nothing broken is written. A warning says where the script may get other data than the run: numbers
-        drawn without a seed. evidence: the comment at its top says which searches found its
-        settings, and the reason that each search gave.
+        be resolved. A warning names a statement that the script does not have, and what the
+        verification found to differ. evidence: the comment at its top says which searches found
+        its settings, and the reason that each search gave.
 
         format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer), "workbench" (a headless
         script, in which the workbench trains) or "settings" (YAML for `wb.Settings.load`). None: what the ending of `path`
@@ -348,24 +354,36 @@ class Workbench(Searches):
 
         self._check_idle("export")
         chosen = run_to_export(run, self.root, self.jobs)
-        given = {"run": None if run is None else chosen.id, "evidence": evidence, "format": format, "data": data, "base": base}
-        said: dict[str, Any] = {name: value for name, value in given.items() if value}
+        arguments = {
+            "run": None if run is None else chosen.id,
+            "evidence": evidence,
+            "format": format,
+            "data": data,
+            "base": base,
+        }
+        said: dict[str, Any] = {name: value for name, value in arguments.items() if value}
         if not verify:
             said["verify"] = False
         self._listeners.notify(Called(line("export", said, str(path))))
         file = Path(path).expanduser()
         with self._idle():
             options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
-            written, notes = export(file, chosen, self._site_of(chosen), self._task, options)
-        if verify and is_verified(written):
-            verification = verified(file, chosen, notes)
+            exported = export(file, chosen, self._site_of(chosen), self._task, options)
+        notes = exported.notes
+        if verify and is_verified(exported.format):
+            verification = verified(file, chosen, notes, headless=exported.format == "workbench")
             notes = verification.notes
+            told = f"{file}: {verification.text}"
+            self._listeners.notify(Message(told, verification.level))
             if verification.repeats is False:
-                notes = (verification.text, *notes)
+                warnings.warn(told, stacklevel=2)
             elif threading.current_thread() is threading.main_thread():  # else the panel shows it
-                print(f"{file}: {verification.text}")
-            self._listeners.notify(Message(f"{file}: {verification.text}", verification.level))
-        for note in notes:
+                print(told)
+        if exported.headless:
+            why = f"it is a headless script, which needs the workbench: {exported.headless}"
+            notes = (why, *notes)
+        for note in notes:  # a panel has no cell below which a warning would stand
+            self._listeners.notify(Message(f"{file}: {note}", "warning"))
             warnings.warn(f"{file}: {note}", stacklevel=2)
         return file
 
@@ -410,12 +428,14 @@ class Workbench(Searches):
             return None
         check_no_list(runs[0], "bench")
         check_count(len(runs))
-        found = compare(*(brief_of(run, self.root) for run in runs))
-        if len(found.runs) <= MOST and all(is_own(run.path, self.root) for run in found.runs):
-            ids = tuple(run.id for run in found.runs)
+        comparison = compare(*(brief_of(run, self.root) for run in runs))
+        if len(comparison.runs) <= MOST and all(
+            is_own(run.path, self.root) for run in comparison.runs
+        ):
+            ids = tuple(run.id for run in comparison.runs)
             self._listeners.notify(Called(line("compare", {}, *ids)))
             self._listeners.notify(Compared(ids))
-        return found
+        return comparison
 
     def show(self, run: Run | str | None = None) -> None:
         """Draw a recorded run of this bench's folder in the panel, as if it had just run; None: show the present job
@@ -435,7 +455,7 @@ class Workbench(Searches):
         """
         folder = own(run, self.root)
         with self._lock:
-            needed = {id: job.id for job, ids in self._needs.items() if not job.done() for id in ids}
+            needed = self._needed()
         delete(folder, needed, force=force)
         self._listeners.notify(Called(line("delete", {"force": True} if force else {}, folder.name)))
         self._listeners.notify(Deleted(folder.name))
@@ -450,9 +470,17 @@ class Workbench(Searches):
         it. `keep_runs` does not delete a pinned run.
         """
         folder = own(run, self.root)
-        given = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
-        annotate(folder, **given)  # type: ignore[arg-type]  # it checks what it is given
-        self._listeners.notify(Called(line("annotate", {key: value for key, value in given.items() if value is not None}, folder.name)))
+        changes = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
+        annotate(folder, **changes)  # type: ignore[arg-type]  # it checks what it is given
+        self._listeners.notify(
+            Called(
+                line(
+                    "annotate",
+                    {key: value for key, value in changes.items() if value is not None},
+                    folder.name,
+                )
+            )
+        )
         self._listeners.notify(Annotated(folder.name))
 
     def close(self) -> None:

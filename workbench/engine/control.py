@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -46,11 +46,17 @@ class Control:
     """Carries out the user's commands for one fit, on all of its ranks alike."""
 
     def __init__(
-        self, session: Session, recorder: Recorder, inbox: Inbox, validation: ValidationRequests, checkpoints: CheckpointRequests
+        self,
+        session: Session,
+        recorder: Recorder,
+        inbox: Inbox,
+        validation: ValidationRequests,
+        checkpoints: CheckpointRequests,
+        scheduled: Sequence[Scheduled] = (),
     ) -> None:
         self._session, self.recorder, self.inbox = session, recorder, inbox
         self._validation, self._checkpoints = validation, checkpoints
-        self._scheduled: list[Scheduled] = []
+        self._scheduled = list(scheduled)
         """The commands whose update has not come yet."""
 
     def due(self) -> bool:

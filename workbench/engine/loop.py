@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.commands import Inbox
+from workbench.commands import Inbox, Scheduled
 from workbench.engine.control import CheckpointRequests, Control
 from workbench.engine.data.sample_count import note_length, note_more_batches
 from workbench.engine.metrics.flush import Recorder
@@ -76,16 +76,18 @@ class Checkpointing(ValidationListener, CheckpointRequests):
 
 def fit(
     session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, validation: ValidationSchedule | None = None,
-    checkpoints: Checkpointing | None = None,
+    checkpoints: Checkpointing | None = None, scheduled: Sequence[Scheduled] = (),
 ) -> Status:  # fmt: skip
     """Train until the run's length is reached ("finished") or a Stop arrives ("stopped"), and emit events.
 
     validation: the schedule of validations; for a resumed session, the one that was restored with it.
+    scheduled: commands that are known before it begins.
     """
     refuse_unguarded(session)
     weight_averaging.refuse_unused(session.settings, session.task)
     _refuse_second_pass(session.settings, session.task.train, resumed=session.state.resumed)
-    run = _Fit(session, validation or ValidationSchedule(session), checkpoints or Checkpointing(), emit, inbox)
+    schedule, writer = validation or ValidationSchedule(session), checkpoints or Checkpointing()
+    run = _Fit(session, schedule, writer, emit, inbox, scheduled)
     try:
         with session.timer.compilations():
             run.begin()
@@ -109,12 +111,20 @@ class _Fit:
     """Runs one fit. `stopped`: the user asked to stop."""
 
     def __init__(
-        self, session: Session, validation: ValidationSchedule, checkpoints: Checkpointing, emit: Emit, inbox: Inbox
+        self,
+        session: Session,
+        validation: ValidationSchedule,
+        checkpoints: Checkpointing,
+        emit: Emit,
+        inbox: Inbox,
+        scheduled: Sequence[Scheduled],
     ) -> None:
         self.session, self.validation, self.checkpoints, self.inbox = session, validation, checkpoints, inbox
         validation.checkpoints = checkpoints
         self.recorder = Recorder(session, emit)
-        self.control = Control(session, self.recorder, inbox, validation, checkpoints)
+        self.control = Control(
+            session, self.recorder, inbox, validation, checkpoints, scheduled
+        )
         self.observations = Observations(session, self.recorder)
         self._limits = Limits.of(session.settings)
         self.stopped = False

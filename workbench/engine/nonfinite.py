@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from workbench.engine import backward
-from workbench.engine.distributed.dtensor import whole
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.replay import Replay, ReplayPoint
@@ -25,6 +24,7 @@ from workbench.instruments import finite
 from workbench.instruments.replay import replay
 from workbench.task import rng
 from workbench.task.device import xla
+from workbench.task.device.dtensor import whole
 from workbench.task.errors import TaskError
 
 TOLD = 3

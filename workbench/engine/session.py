@@ -36,8 +36,9 @@ from workbench.task.batch import to_device
 from workbench.task.device import xla
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
-from workbench.task.modules import kept_state, train_mode
+from workbench.task.modules import train_mode
 from workbench.task.protocol import Handle, Phase, StepResult, Task
+from workbench.task.state.of_task import kept_state
 from workbench.techniques import limits
 from workbench.techniques.precision import Precision
 from workbench.techniques.tbptt import Piece
@@ -265,7 +266,7 @@ class Session:
         """
         batch = item.batch if isinstance(item, Piece) else item
         with (
-            rng.preserved(), self.hooks.discarding_logs(), kept_state(self.task.modules),
+            rng.preserved(), self.hooks.discarding_logs(), kept_state(self.task),
             self.weights.padding(), self.precision.autocast(),
         ):  # fmt: skip
             step(self.to_device(batch, stage))

@@ -55,7 +55,7 @@ def _reader(hint: Any) -> _Read:
     if origin is Literal:
         return lambda value: _one_of(inner, value)
     if origin in (Union, types.UnionType):
-        return _any_of([_reader(part) for part in inner])
+        return _any_of([_reader(argument) for argument in inner])
     if origin is dict:
         read = _reader(inner[1])
         return lambda value: {key: read(item) for key, item in json_object(value).items()}
@@ -63,8 +63,10 @@ def _reader(hint: Any) -> _Read:
         read = _reader(inner[0])
         return lambda value: tuple(map(read, _list(value)))
     if origin is tuple:
-        parts = [_reader(part) for part in inner]
-        return lambda value: tuple(part(item) for part, item in zip(parts, _list(value), strict=True))
+        parts = [_reader(argument) for argument in inner]
+        return lambda value: tuple(
+            read(item) for read, item in zip(parts, _list(value), strict=True)
+        )
     names = [f.name for f in fields(hint)]  # of a class: its fields in order
     return lambda value: dataclass_from(hint, dict(zip(names, _list(value), strict=True)))
 
@@ -112,14 +114,14 @@ def _any_of(readers: list[_Read]) -> _Read:
 
 
 def _list(value: Any) -> list[Any]:
-    found: list[Any] = _of(list, value)
-    return found
+    checked: list[Any] = _of(list, value)
+    return checked
 
 
 def json_object(value: Any) -> dict[str, Any]:
     """Return the value if it is a JSON object; otherwise raise TypeError."""
-    found: dict[str, Any] = _of(dict, value)
-    return found
+    checked: dict[str, Any] = _of(dict, value)
+    return checked
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

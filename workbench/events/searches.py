@@ -195,8 +195,8 @@ class TuneStep:
 
 def last_of(events: Iterable[Any], default: End) -> End:
     """Return the last of these events that has the class of `default`, or else `default`."""
-    found = default
+    last = default
     for event in events:
         if isinstance(event, type(default)):
-            found = event
-    return found
+            last = event
+    return last

@@ -63,13 +63,16 @@ def _check_long(line: bytes) -> None:
     """Raise ValueError for a long line that is no flush, or that would take several times its length in memory."""
     if not line.startswith(b'{"type":"StepsDone",') or not line.isascii():
         raise ValueError(f"a line of more than {_LONG} bytes that is no flush")
-    place, escapes = line.find(b"\\"), 0
-    while place >= 0:  # in a long text, one sign would make all others four bytes wide
+    position, escapes = line.find(b"\\"), 0
+    while position >= 0:  # in a long text, one sign would make all others four bytes wide
         escapes += 1
-        first, last = line.rfind(b'"', max(0, place - _NAME), place), line.find(b'"', place + 2, place + _NAME)
+        first, last = (
+            line.rfind(b'"', max(0, position - _NAME), position),
+            line.find(b'"', position + 2, position + _NAME),
+        )
         if first < 0 or last < 0 or escapes > _ESCAPES:
             raise ValueError("escapes in a long text")
-        place = line.find(b"\\", place + 2)
+        position = line.find(b"\\", position + 2)
 
 
 def _checked(record: dict[str, Any], only: Container[str] | None) -> Event:

@@ -81,10 +81,10 @@ class StepsDone:
             return flat.reshape(self.rows, -1) if name in BY_LAYER else flat
         if self.layers_every == 1:
             return flat.reshape(self.rows, -1)
-        there = self.layer_rows
-        table = flat.reshape(int(there.sum()), -1)
+        present = self.layer_rows
+        table = flat.reshape(int(present.sum()), -1)
         whole = np.full((self.rows, table.shape[1]), np.nan, np.float32)
-        whole[there] = table
+        whole[present] = table
         return whole
 
     @property
@@ -279,8 +279,8 @@ def thinned(event: StepsDone, every: int) -> StepsDone:
     names = [name for name in BY_LAYER if event.columns.get(name)]
     if every <= event.layers_every or not names:
         return event
-    there = event.layer_rows
-    number = event.step // event.every + np.flatnonzero(there)
+    present = event.layer_rows
+    number = event.step // event.every + np.flatnonzero(present)
     columns = dict(event.columns)
     for name in names:
         kept = unpack(columns[name]).reshape(len(number), -1)[number % every == 0]

@@ -54,5 +54,5 @@ def format_of(path: Path, format: Format | None) -> Format:
 
 
 def is_verified(format: Format) -> bool:
-    """Whether a file of this format is run for its first updates, whose losses it writes."""
-    return format in ("script", "notebook")
+    """Whether a file of this format is run for its first updates."""
+    return format in ("script", "notebook", "workbench")

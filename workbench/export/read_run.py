@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from workbench.engine.snapshot import scratch
 from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
 from workbench.events.columns import MARK, recorded_name
 from workbench.export.errors import ExportError, NotStandAlone
-from workbench.export.inputs.changing_state import changing_state
 from workbench.export.inputs.collect import Hooks, LoggedNames, Metrics
 from workbench.export.inputs.data import data_of, first_batch, held_out_of, layout_of
 from workbench.export.inputs.hooks import (
@@ -36,13 +34,13 @@ from workbench.export.inputs.hooks import (
 )
 from workbench.export.inputs.module_readers import reads_modules
 from workbench.export.inputs.optimizers import optimizers_of
-from workbench.export.inputs.saved_data import SavedData, check_unchanged
+from workbench.export.inputs.saved_data import SavedData
 from workbench.export.inputs.step import step_of
 from workbench.export.inputs.task import check_task
 from workbench.export.inputs.trainer import reads
 from workbench.export.resume_points import epoch_ends_of, resume_points_of
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.capture import CallSite, Earlier
+from workbench.export.source.capture import CallSite
 from workbench.export.source.source import Sliced, slice_call
 from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SET, SUPPORTED
 from workbench.runs.checkpoints import list_checkpoints, mode_of
@@ -54,8 +52,6 @@ from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import synchronises, takes_pair
 from workbench.task.modules import Modes, overrides_modes, own_name
 from workbench.task.protocol import Task
-from workbench.task.rng import is_generator
-from workbench.task.state.contents import is_plain
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
@@ -92,9 +88,6 @@ def script_spec_of(
     saved = None
     if data_file is not None:
         saved = SavedData.of(data_file, task, sliced.arguments)
-        check_unchanged(saved, settings, _checksums(run), ranks)
-    if not run.resumes and ranks == 1 and run.settings.strategy in ("auto", "thread"):
-        sliced = dataclasses.replace(sliced, differs=(*sliced.differs, *_left_by_jobs(run, site.before, sliced, task)))
     lightning = lightning_needs_of(task, sources, sliced.code, plain)  # before the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(
@@ -218,32 +211,6 @@ def check_start(run: Run, task: Task) -> None:
                 f"run {run.id} began with {name} of shape {there.get(name)}, and in the model of this bench it is "
                 f"{here.get(name)}: export it from the bench that made it."
             )
-
-
-def _left_by_jobs(run: Run, before: Sequence[Earlier], sliced: Sliced, task: Task) -> Iterator[str]:
-    """Warnings about state that the user's code keeps from an earlier job to the fit."""
-    parts = [(type(part).__name__, vars(part)) for whole in task.modules for part in whole.modules()]
-
-    def begins_anew(what: str) -> bool:
-        """Whether a fit or a search restores it: numbers, plain containers and generators of modules."""
-        attribute = next(iter(re.findall(r"self\.(\w+)", what)), "")
-        own = [held.get(attribute) for name, held in parts if name == re.split(r"[. ]", what)[0]]
-        return bool(own) and all(is_plain(value) or is_generator(value) for value in own)
-
-    for what in changing_state(sliced.code, tuple(sliced.arguments.values())):
-        subject = re.split(r"[. ]", what.replace("a lambda", "<lambda>"))[0]
-        again = begins_anew(what)
-        moved = [
-            job.id for job in before
-            if (job.shared is None or subject in job.shared)
-            and (what.lasts or not re.search("-(find_|tune)", job.id)) and not (again and not re.search("-(validate|test|predict)", job.id))
-        ]  # fmt: skip
-        if moved:
-            yield (
-                f"{what}: run {run.id} began where run {moved[-1]} had left it, and the script begins anew, so losses may differ. "
-                "Make it and the Workbench again, fit and export that run."
-            )
-            return
 
 
 def _check_settings(settings: Settings) -> None:

@@ -22,6 +22,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.engine.checkpoint.files import write_tensors
@@ -48,9 +49,24 @@ _MAKES_BENCH = re.compile(r"\bWorkbench\(")
 """Code that a notebook written by export has only if the user has continued to work in it."""
 
 
-def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> tuple[Format, tuple[str, ...]]:
-    """Write `path` and, where needed, its starting weights and data next to it. Returns the format that it has, and reasons why it may read
-    other data than the run.
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, or its text alone."""
+
+    text: str
+    format: Format
+    notes: tuple[str, ...] = ()
+    """Reasons why it may read other data than the run."""
+    headless: str = ""
+    """Why it is a headless script, where none was asked for."""
+    saved: SavedData | None = None
+    """The data next to it."""
+
+
+def export(
+    path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL
+) -> Exported:
+    """Write `path` and, where needed, its starting weights and data next to it.
 
     Raises `ExportError`, and writes nothing, where the run has something that is not supported, or where a file would be lost that no
     export has written.
@@ -59,27 +75,26 @@ def export(path: Path, run: Run, site: CallSite, task: Task, options: ExportOpti
         start, of_settings = start_of(run), format_of(path, options.format) == "settings"
         weights = None if start is None or of_settings else _beside(path, "start")
         _check_free(path, [*([] if weights is None else [weights]), *([] if options.data is None else [_beside(path, "data")])], site)
-    text, format, notes, saved = _made(path, run, site, task, options)
+    exported = _made(path, run, site, task, options)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
-    if saved is not None:
-        tensors = saved.tensors
-        files[path.with_name(saved.file)] = lambda aside: write_tensors(aside, tensors)
-    files[path] = lambda aside: aside.write_text(text, encoding="utf-8")
+    if exported.saved is not None:
+        tensors = exported.saved.tensors
+        files[path.with_name(exported.saved.file)] = lambda aside: write_tensors(aside, tensors)
+    files[path] = lambda aside: aside.write_text(exported.text, encoding="utf-8")
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(files)
-    return format, notes
+    return exported
 
 
 def script(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> str:
     """The text that `export` would write into `path`, without writing it. Raises the same ExportErrors."""
-    return _made(path, run, site, task, options)[0]
+    return _made(path, run, site, task, options).text
 
 
-def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions) -> tuple[str, Format, tuple[str, ...], SavedData | None]:
-    """The text, its format, the reasons why it may read other data than the run, and the data to write next to it."""
+def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions) -> Exported:
     with _naming(path):
         _beside(path, "start")
     format, data, base = format_of(path, options.format), options.data, options.base
@@ -92,7 +107,7 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
     if format == "settings":
         if data is not None:
             raise ExportError("format='settings' has no data='beside': the file has no code that could read them. Export a script, bench.export('train.py').")
-        return settings_yaml(run, site), format, (), None
+        return Exported(settings_yaml(run, site), format)
     if format == "workbench":
         if data is not None:
             raise ExportError("format='workbench' has no data='beside': leave one of the two out.")
@@ -114,20 +129,19 @@ def _headless(
     task: Task,
     options: ExportOptions,
     reason: str = "",
-) -> tuple[str, Format, tuple[str, ...], None]:
-    """What `_made` returns for a headless script. reason: why it is not stand-alone."""
+) -> Exported:
+    """A headless script. reason: why it is not stand-alone."""
     weights = None if start_of(run) is None else _beside(path, "start").name
     text, sliced = headless_script(path, run, site, task, weights, reason, options.evidence)
     _check(text, path, run)
     sliced.secrets.check(text)
-    why = (f"it is a headless script, which needs the workbench: {reason}",) if reason else ()
-    return text, "workbench", (*why, *sliced.differs), None
+    return Exported(text, "workbench", tuple(sliced.differs), reason)
 
 
 def _without_workbench(
     path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions, format: Format
-) -> tuple[str, Format, tuple[str, ...], SavedData | None]:
-    """What `_made` returns for a script that does not need the workbench, or a notebook of one.
+) -> Exported:
+    """A script that does not need the workbench, or a notebook of one.
 
     Raises NotStandAlone for what it cannot have.
     """
@@ -142,7 +156,7 @@ def _without_workbench(
     recipe.sliced.secrets.check(text)
     if format == "notebook":
         text = notebook(recipe, text)
-    return text, format, recipe.sliced.differs, saved
+    return Exported(text, format, tuple(recipe.sliced.differs), saved=saved)
 
 
 def _check(text: str, path: Path, run: Run) -> None:

@@ -27,10 +27,12 @@ def headline(step: int, loss: float, began: str | None = None, gradient: str | N
 
     began: where it began, as `replay` describes it; None: unknown. gradient: the first gradient that is not finite.
     """
-    what = "a gradient is not finite" if _finite(loss) else f"loss not finite ({loss})"
+    problem = "a gradient is not finite" if _finite(loss) else f"loss not finite ({loss})"
     if began is not None and began.startswith("first in "):
-        return f"{what} at update {step}, {began}"
-    return f"{what} at update {step}" + (f", first in {gradient!r}" if gradient is not None else "")
+        return f"{problem} at update {step}, {began}"
+    return f"{problem} at update {step}" + (
+        f", first in {gradient!r}" if gradient is not None else ""
+    )
 
 
 def origin_sentence(began: str | None) -> str:
@@ -69,12 +71,18 @@ def _finite(value: float) -> bool:
 
 
 def _bad(batches: Sequence[Any]) -> list[tuple[str, int, int]]:
-    found = []
+    bad = []
     for number, batch in enumerate(batches):
         where = "" if len(batches) == 1 else f"batch {number} of the window, "
         for path, tensor in leaves(batch):
             if tensor.is_floating_point():
                 count = int((~torch.isfinite(tensor)).sum())
                 if count:
-                    found.append((f"{where}batch[{path}]" if path else f"{where}batch", count, tensor.numel()))
-    return found
+                    bad.append(
+                        (
+                            f"{where}batch[{path}]" if path else f"{where}batch",
+                            count,
+                            tensor.numel(),
+                        )
+                    )
+    return bad

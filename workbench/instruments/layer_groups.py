@@ -38,11 +38,11 @@ class Row:
 def in_order(names: Sequence[str]) -> list[int]:
     """The places of `names`, those of a module next to one another, else in their order."""
     tree: dict[str, object] = {}
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         node = tree
-        for part in name.split("."):
-            node = node.setdefault(f".{part}", {})  # type: ignore[assignment]
-        node.setdefault("", []).append(place)  # type: ignore[attr-defined]
+        for segment in name.split("."):
+            node = node.setdefault(f".{segment}", {})  # type: ignore[assignment]
+        node.setdefault("", []).append(index)  # type: ignore[attr-defined]
 
     def walk(node: dict[str, object]) -> Iterator[int]:
         for inner in node.values():
@@ -60,24 +60,28 @@ def rows(names: Sequence[str], first: int = 0, end: int | None = None, most: int
     parts = [name.split(".") for name in names]
     if end - first <= most:
         return [Row(names[i], i, i + 1) for i in range(first, end)]
-    found = [Row("", first, end)]
+    chosen = [Row("", first, end)]
     for depth in range(1, max(map(len, parts[first:end])) + 1):
         deeper = _at_depth(names, parts, first, end, depth)
         if len(deeper) > most:
             break
-        found = deeper
+        chosen = deeper
     closed: set[tuple[int, int]] = set()
     while True:
-        large = [r for r in found if r.layers > _LARGE * (end - first) and not r.shared and (r.first, r.end) not in closed]
+        large = [
+            r
+            for r in chosen
+            if r.layers > _LARGE * (end - first) and not r.shared and (r.first, r.end) not in closed
+        ]
         if not large:
-            return found
+            return chosen
         row = max(large, key=lambda r: r.layers)
-        room = 1 + (most - len(found)) // len(large)
+        room = 1 + (most - len(chosen)) // len(large)
         inner = _opened(names, parts, row, room)
         if len(inner) == 1:
             closed.add((row.first, row.end))
-        at = found.index(row)
-        found[at : at + 1] = inner
+        at = chosen.index(row)
+        chosen[at : at + 1] = inner
 
 
 def modules(names: Sequence[str], most: int = MOST_MODULES) -> dict[str, list[int]]:
@@ -87,11 +91,11 @@ def modules(names: Sequence[str], most: int = MOST_MODULES) -> dict[str, list[in
     """
     owners = [name.rpartition(".")[0] or name for name in names]
     distinct = list(dict.fromkeys(owners[i] for i in in_order(names)))
-    found = {}
+    indices = {}
     for row in rows(distinct, most=most):
         inside = set(distinct[row.first : row.end])
-        found[row.name] = [place for place, owner in enumerate(owners) if owner in inside]
-    return found
+        indices[row.name] = [index for index, owner in enumerate(owners) if owner in inside]
+    return indices
 
 
 def _at_depth(names: Sequence[str], parts: Sequence[Sequence[str]], first: int, end: int, depth: int) -> list[Row]:
@@ -115,10 +119,10 @@ def _opened(names: Sequence[str], parts: Sequence[Sequence[str]], row: Row, room
     return _in_runs([Row(names[i], i, i + 1) for i in range(row.first, row.end)], room)  # all of the same name
 
 
-def _in_runs(found: list[Row], room: int) -> list[Row]:
+def _in_runs(siblings: list[Row], room: int) -> list[Row]:
     """The rows themselves, or equal runs of neighbours where they are more than `room`."""
-    if len(found) <= room:
-        return found
-    each = -(-len(found) // room)
-    runs = [found[i : i + each] for i in range(0, len(found), each)]
+    if len(siblings) <= room:
+        return siblings
+    each = -(-len(siblings) // room)
+    runs = [siblings[i : i + each] for i in range(0, len(siblings), each)]
     return [r[0] if len(r) == 1 else Row(f"{r[0].name} … {r[-1].name}", r[0].first, r[-1].end, True) for r in runs]

@@ -118,7 +118,7 @@ def _process(number: int) -> psutil.Process:
 
 def _cgroups(root: Path) -> list[tuple[Path, str, str, str]]:
     """Return the cgroup folders whose limits apply to this process, with the names of their files. All levels count."""
-    found = []
+    folders = []
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -135,8 +135,8 @@ def _cgroups(root: Path) -> list[tuple[Path, str, str, str]]:
         below = top / path.lstrip("/")
         # In a container the path may be the host's: then only the top exists here, and it is the container's.
         levels = [below, *below.parents]
-        found += [(level, *names) for level in levels[: levels.index(top) + 1]]
-    return found
+        folders += [(level, *names) for level in levels[: levels.index(top) + 1]]
+    return folders
 
 
 @dataclass

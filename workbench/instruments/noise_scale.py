@@ -92,12 +92,18 @@ def noise_scale(gradients: Sequence[Array], weights: Sequence[float], samples: i
         return NoiseScale(None, None, f"not known: it needs {FEWEST} batches with a finite gradient, and there were {many}.")
     rows, w = np.stack(gradients), np.asarray(weights, np.float64)
     products = rows @ rows.T
-    own, with_all = np.diagonal(products), products @ w
-    spread, square = _moments(many, w.sum(), (w**2).sum(), w @ with_all, (w**2) @ own, w @ own)
+    squared_norms, with_all = np.diagonal(products), products @ w
+    spread, square = _moments(
+        many, w.sum(), (w**2).sum(), w @ with_all, (w**2) @ squared_norms, w @ squared_norms
+    )
     spreads, squares = _moments(
-        many - 1, w.sum() - w, (w**2).sum() - w**2, w @ with_all - 2 * w * with_all + w**2 * own,
-        (w**2) @ own - w**2 * own, w @ own - w * own,
-    )  # fmt: skip
+        many - 1,
+        w.sum() - w,
+        (w**2).sum() - w**2,
+        w @ with_all - 2 * w * with_all + w**2 * squared_norms,
+        (w**2) @ squared_norms - w**2 * squared_norms,
+        w @ squared_norms - w * squared_norms,
+    )
     per_sample = w.sum() / (many * samples)
     if square <= 0 or spread <= 0 or (uncertainty := _uncertainty(spreads / spread - squares / square)) > KNOWN:
         return NoiseScale(

@@ -77,39 +77,46 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = _floats([args, kwargs])
-        bad = [t for t in given if not _finite(t)]
+        inputs = _floats([args, kwargs])
+        bad = [t for t in inputs if not _finite(t)]
         result = func(*args, **kwargs)
-        written = given[:1] if not any(t is given[0] for t in bad) else []  # an operation in place returns no new tensor
-        made = [t for t in [*_floats([result]), *written] if not _finite(t)]
-        if made and (origin := self._origin(func, bad, made, [args, kwargs])) is not None:
-            self._note(made, origin)
+        written = (
+            inputs[:1] if not any(t is inputs[0] for t in bad) else []
+        )  # an operation in place returns no new tensor
+        bad_results = [t for t in [*_floats([result]), *written] if not _finite(t)]
+        if (
+            bad_results
+            and (origin := self._origin(func, bad, bad_results, [args, kwargs])) is not None
+        ):
+            self._note(bad_results, origin)
         return result
 
-    def _origin(self, func: Any, bad: list[Tensor], made: list[Tensor], arguments: Any) -> str | None:
+    def _origin(
+        self, func: Any, bad: list[Tensor], bad_results: list[Tensor], arguments: Any
+    ) -> str | None:
         known = next((self._origins[id(t)][1] for t in bad if id(t) in self._origins), None)
         if known is not None:
             return known
         if not bad and not _asked_for(arguments):
             return self._words(func.__name__.strip("_"))
-        if any(map(_has_nan, made)) and not any(map(_has_nan, bad)):
+        if any(map(_has_nan, bad_results)) and not any(map(_has_nan, bad)):
             return self._words(func.__name__.strip("_"), "which made NaN of infinite values")
         return None  # it was an input: a mask, or a value from outside
 
     def _words(self, operation: str, remark: str = "") -> str:
-        place = self._running[-1] if self._running else None
+        innermost = self._running[-1] if self._running else None
         line = _user_line(traceback.extract_stack())
         tail = f", {remark}" if remark else ""
-        if place is None:
+        if innermost is None:
             return f"first in {operation}{line}{tail}"
-        if place.clean and not remark and not any(place.module.children()):
-            detail = "" if place.opaque else f": in {operation}{line}"
-            return f"first in {place.words}, whose inputs and weights are finite{detail}"
-        return f"first in {operation}{line}, in {place.words}{tail}"
+        if innermost.clean and not remark and not any(innermost.module.children()):
+            detail = "" if innermost.opaque else f": in {operation}{line}"
+            return f"first in {innermost.words}, whose inputs and weights are finite{detail}"
+        return f"first in {operation}{line}, in {innermost.words}{tail}"
 
-    def _note(self, made: list[Tensor], origin: str) -> None:
+    def _note(self, tensors: list[Tensor], origin: str) -> None:
         self._first = self._first or origin
-        for tensor in made:
+        for tensor in tensors:
             self._origins[id(tensor)] = (tensor, origin)
 
     @contextlib.contextmanager
@@ -128,36 +135,40 @@ class _Watch(TorchFunctionMode):
     def _enter(self, path: str) -> Callable[[nn.Module, Any, Any], None]:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
             with torch._C.DisableTorchFunction():
-                given = _floats([args, kwargs])
-                self.claim(given)
-                own = module.parameters(recurse=False)
-                self._running.append(_Place(path, module, all(map(_finite, [*given, *own]))))
+                inputs = _floats([args, kwargs])
+                self.claim(inputs)
+                parameters = module.parameters(recurse=False)
+                self._running.append(
+                    _Place(path, module, all(map(_finite, [*inputs, *parameters])))
+                )
 
         return enter
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         with torch._C.DisableTorchFunction():
-            made = _floats([output])
-            self.claim(made)
-            place = self._running.pop()
-            bad = [t for t in made if not _finite(t)]
-            if place.clean and any(id(t) not in self._origins for t in bad):  # made by code that no operation shows
-                self._note(bad, f"first in {place.words}, whose inputs and weights are finite")
+            outputs = _floats([output])
+            self.claim(outputs)
+            finished = self._running.pop()
+            bad = [t for t in outputs if not _finite(t)]
+            if finished.clean and any(
+                id(t) not in self._origins for t in bad
+            ):  # made by code that no operation shows
+                self._note(bad, f"first in {finished.words}, whose inputs and weights are finite")
 
     def claim(self, tensors: list[Tensor]) -> None:
         """Assign the new graph nodes of these tensors to the module that is running."""
-        place = self._running[-1] if self._running else None
+        innermost = self._running[-1] if self._running else None
         todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
         while todo:
             node = todo.pop()
             if node not in self.owners:
-                self.owners[node] = place
+                self.owners[node] = innermost
                 todo += [after for after, _ in node.next_functions if after is not None]
 
     def why(self, loss: Tensor) -> str:
         """Return in words where a loss that is not finite came from."""
-        found = self._origins.get(id(loss))
-        origin = found[1] if found else self._first
+        noted = self._origins.get(id(loss))
+        origin = noted[1] if noted else self._first
         return origin or "no operation on finite values made it: it came from the batch, the weights or a constant"
 
 
@@ -167,13 +178,13 @@ def _backward(loss: Tensor, watch: _Watch) -> str | None:
         return None
     watch.claim([loss])
     inputs = [v for v in (getattr(node, "variable", None) for node in watch.owners) if isinstance(v, Tensor)]
-    found: list[str] = []
+    findings: list[str] = []
 
     def look(node: Node) -> Callable[[Any, Any], None]:
-        def after(results: Any, given: Any) -> None:
-            made = [t for t in _floats(results) if not _finite(t)]
-            if made and not found and all(map(_finite, _floats(given))):
-                found.append(_node_words(node, made, watch.owners[node]))
+        def after(results: Any, incoming: Any) -> None:
+            bad_results = [t for t in _floats(results) if not _finite(t)]
+            if bad_results and not findings and all(map(_finite, _floats(incoming))):
+                findings.append(_node_words(node, bad_results, watch.owners[node]))
 
         return after
 
@@ -183,21 +194,24 @@ def _backward(loss: Tensor, watch: _Watch) -> str | None:
         with torch.autograd.set_detect_anomaly(False):  # it would end at a NaN, and knows nothing of infinities
             gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
     except RuntimeError as error:  # checkpoint(use_reentrant=True) allows nothing but backward()
-        found.append(f"the forward pass is finite, and its backward cannot be replayed: {error}")
+        findings.append(f"the forward pass is finite, and its backward cannot be replayed: {error}")
         gradients = ()
     finally:
         for handle in handles:
             handle.remove()
-    if not found and not all(_finite(g) for g in gradients if g is not None):
+    if not findings and not all(_finite(g) for g in gradients if g is not None):
         return "the gradient became infinite where finite parts of it were added up"
-    return found[0] if found else None
+    return findings[0] if findings else None
 
 
-def _node_words(node: Node, made: list[Tensor], place: _Place | None) -> str:
-    what = "NaN" if any(map(_has_nan, made)) else "infinite"
+def _node_words(node: Node, bad_results: list[Tensor], module_call: _Place | None) -> str:
+    kind = "NaN" if any(map(_has_nan, bad_results)) else "infinite"
     line = _user_line(_stack_of(node))
-    where = f", in {place.words}" if place else ""
-    return f"the gradient became {what} in {node.name().rpartition('::')[2].rstrip('0123456789')}{line}{where}"
+    where = f", in {module_call.words}" if module_call else ""
+    return (
+        f"the gradient became {kind} in "
+        f"{node.name().rpartition('::')[2].rstrip('0123456789')}{line}{where}"
+    )
 
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)\n(?:    (.*))?')
@@ -206,9 +220,11 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)\n(?:    (.*))?')
 def _stack_of(node: Node) -> list[traceback.FrameSummary]:
     """Return the stack of the forward pass that made a node, as anomaly mode recorded it."""
     metadata = cast("dict[str, Any]", node.metadata)
-    found = [_FRAME.match(entry) for entry in metadata.get("traceback_", ())]
+    matches = [_FRAME.match(entry) for entry in metadata.get("traceback_", ())]
     return [
-        traceback.FrameSummary(m[1], int(m[2]), m[3], lookup_line=False, line=m[4] or "") for m in found if m is not None
+        traceback.FrameSummary(m[1], int(m[2]), m[3], lookup_line=False, line=m[4] or "")
+        for m in matches
+        if m is not None
     ]
 
 

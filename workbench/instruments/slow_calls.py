@@ -140,9 +140,9 @@ class CallTimer(TorchFunctionMode):
 
     def add(self, name: str, seconds: float, frame: FrameType) -> None:
         """Add the seconds of a call to the line of the user's code that it came from."""
-        place = _place(frame)
-        if place is not None:
-            key = name, *place
+        user_line = _place(frame)
+        if user_line is not None:
+            key = name, *user_line
             self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
     def found(self) -> tuple[str, ...]:
@@ -170,14 +170,14 @@ def _place(frame: FrameType | None) -> tuple[str, int] | None:
     if frame is None:
         return None
     name = frame.f_code.co_filename
-    of_library = name.startswith("<frozen") or any(part in name for part in _LIBRARY_PATHS)
+    of_library = name.startswith("<frozen") or any(path in name for path in _LIBRARY_PATHS)
     return None if of_library else (name, frame.f_lineno)
 
 
 def _where(file: str, line: int) -> str:
     """'`the code` (cell 4, line 7)', or the line alone where its code cannot be read."""
-    code, place = linecache.getline(file, line).strip(), shown_line(file, line)
-    return f"`{code:.80}` ({place})" if code else place
+    code, location = linecache.getline(file, line).strip(), shown_line(file, line)
+    return f"`{code:.80}` ({location})" if code else location
 
 
 def _call(name: str) -> str:

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from workbench.commands import Command, Inbox, Replayed, Stop
+from workbench.commands import Inbox, Scheduled, Stop
 from workbench.engine import loop
 from workbench.engine.checkpoint import lightning_file
 from workbench.engine.checkpoint.files import read_state, restoring
 from workbench.engine.checkpoint.fit_state import first_steps, restore
 from workbench.engine.checkpoint.manager import CheckpointManager
-from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.data.common_stream import in_step
 from workbench.engine.data.first_batches import first_batches
 from workbench.engine.data.loaders import with_sample_counts
@@ -40,6 +39,7 @@ from workbench.task.errors import TaskError
 from workbench.task.hooks import telling_failure
 from workbench.task.modules import kept_weights
 from workbench.task.protocol import Phase, Task
+from workbench.task.state.of_task import copy_all
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
 from workbench.tuners.learning_rate import lr_finder, sweep
@@ -87,11 +87,15 @@ class Assignment(abc.ABC):
 
     def names(self) -> dict[str, Any]:
         """Its parts by the names that the user knows, for an error about a part that cannot be pickled."""
-        found = {name.lstrip("_"): part for name, part in vars(self.task).items()}
-        for name, part in found.items():
-            if isinstance(part, DataSpec) and not part.made_by_object:
-                found[name] = {spec.key: spec.parts for spec in part.sets} if part.several else part.parts
-        return {**found, "the job": self}
+        attributes = {name.lstrip("_"): attribute for name, attribute in vars(self.task).items()}
+        for name, attribute in attributes.items():
+            if isinstance(attribute, DataSpec) and not attribute.made_by_object:
+                attributes[name] = (
+                    {spec.key: spec.parts for spec in attribute.sets}
+                    if attribute.several
+                    else attribute.parts
+                )
+        return {**attributes, "the job": self}
 
     def _started(
         self, session: Session, updates: int | None, epochs: int | None, request: Mapping[str, Any] | None = None
@@ -122,8 +126,8 @@ class FitAssignment(Assignment):
         super().__init__(task, settings)
         self._past, self.point, self._keeps_lr = past, point, keeps_lr
         self._session: Session | None = None
-        self.commands: Sequence[tuple[int, Command]] = ()
-        """Of a run that repeats another: the other's commands, each with the updates that came before it."""
+        self.scheduled: Sequence[Scheduled] = ()
+        """Of a run that repeats another: the other's commands."""
 
     def data(self) -> tuple[DataSpec | None, ...]:
         return self.task.train, self.task.val
@@ -136,8 +140,6 @@ class FitAssignment(Assignment):
             self._session, validation = session, ValidationSchedule(session)
             if self.point is not None:
                 self._restore(session, validation, self.point)
-            if self.commands:
-                inbox = Replayed(inbox, self.commands, lambda: session.state.step)
             inbox = session.ranks.listen(inbox)
             with session.weights.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
@@ -147,7 +149,10 @@ class FitAssignment(Assignment):
                 checkpoints = CheckpointManager(session, validation, self.folder / "checkpoints", emit, emit.settle)
             try:
                 with nullcontext() if self.point is None else first_steps(session.optimizers, self.point):
-                    return Done(loop.fit(session, emit, inbox, at_epoch, validation=validation, checkpoints=checkpoints))
+                    status = loop.fit(
+                        session, emit, inbox, at_epoch, validation, checkpoints, self.scheduled
+                    )
+                    return Done(status)
             finally:
                 self.updates = session.state.step
                 self._session = None
@@ -214,7 +219,9 @@ class EvaluateAssignment(Assignment):
         with _evaluating(self.task, self.settings, self.phase) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
-            sets = ((one, _batches(session, one, self._stage, inbox)) for one in spec.sets)
+            sets = (
+                (dataset, _batches(session, dataset, self._stage, inbox)) for dataset in spec.sets
+            )
             metrics = validate(session, sets, self._stage, cut=lambda: inbox.has(Stop))
             if inbox.has(Stop):
                 return Done("stopped")
@@ -242,8 +249,8 @@ class PredictAssignment(Assignment):
             spec.share = session.ranks.share
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
-            own = predict(session, _batches(session, spec, "predict", inbox))
-            outputs = _in_batch_order(session.ranks.all_gather_object(own))
+            numbered = predict(session, _batches(session, spec, "predict", inbox))
+            outputs = _in_batch_order(session.ranks.all_gather_object(numbered))
         return Done("stopped" if inbox.has(Stop) else "finished", outputs)
 
 
@@ -266,16 +273,20 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
 
 def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:
     """The outputs of the ranks, in the order of the batches."""
-    found = [(round, rank, output) for rank, part in enumerate(parts) for round, output in part]
-    return [output for *_, output in sorted(found, key=lambda one: one[:2])]
+    numbered = [
+        (round, rank, output)
+        for rank, rank_outputs in enumerate(parts)
+        for round, output in rank_outputs
+    ]
+    return [output for *_, output in sorted(numbered, key=lambda entry: entry[:2])]
 
 
 @contextmanager
 def _as_it_was(task: Task) -> Iterator[None]:
     """Context manager in which a checkpoint replaces all of the model's state; an error restores the state from before."""
-    before = WeightsCopy.of(task, callbacks=True)
+    before = copy_all(task)
     try:
         yield
     except BaseException:
-        before.put(task)
+        before.put()
         raise

@@ -28,11 +28,16 @@ def line(name: str, keywords: Mapping[str, Any], *positional: Any, of: str = "be
 
 
 def attached(run: Path) -> str:
-    """`wb.attach('0012-fit')`, for the run in this folder, with its root where that is not the default."""
+    """`wb.attach('0012-fit')`, for the run in this folder."""
+    return of_folder("attach", run)
+
+
+def of_folder(name: str, run: Path) -> str:
+    """`wb.name('0012-fit')`, for the run in this folder, with its root where that is not the default."""
     root = run.parents[1]
     with contextlib.suppress(ValueError, OSError):  # it lies elsewhere, or the working directory was deleted
         root = root.relative_to(Path.cwd())
-    return f"wb.attach({run.name!r}{'' if root == Path('.workbench') else f', {str(root)!r}'})"
+    return f"wb.{name}({run.name!r}{'' if root == Path('.workbench') else f', {str(root)!r}'})"
 
 
 def differing(request: Any, default: Any) -> dict[str, Any]:

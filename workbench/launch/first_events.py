@@ -36,8 +36,11 @@ class FirstEvents:
 
     def take(self) -> FirstMessages:
         """The messages, once, for another process to emit."""
-        taken, self._messages = self._messages, FirstMessages()  # its past need not stay in memory
-        return taken
+        messages, self._messages = (
+            self._messages,
+            FirstMessages(),
+        )  # its past need not stay in memory
+        return messages
 
     def __call__(self, event: Event, /) -> None:
         if not isinstance(event, RunStarted):

@@ -54,9 +54,14 @@ class _Listening:
 
     def take(self) -> list[Command | str]:
         """The commands since the last call; for other files, why they are not commands."""
-        found = list(control.take(self._path))
-        known, self._left_out = self._left_out, {one for one in found if isinstance(one, str)}
-        return [one for one in found if not isinstance(one, str) or one not in known]
+        commands = list(control.take(self._path))
+        known, self._left_out = (
+            self._left_out,
+            {command for command in commands if isinstance(command, str)},
+        )
+        return [
+            command for command in commands if not isinstance(command, str) or command not in known
+        ]
 
     def _report(self, report: Callable[[], object]) -> None:
         with self._lock:
@@ -125,10 +130,10 @@ def _look_into(root: Path) -> None:
     """Read the folders of this root's jobs until it has no job."""
     while True:
         with _lock:
-            here = [one for one in _jobs.values() if one.root == root]
-            if not here:
+            jobs = [job for job in _jobs.values() if job.root == root]
+            if not jobs:
                 _roots.discard(root)
                 return
-        for one in here:
-            one.look()
+        for job in jobs:
+            job.look()
         time.sleep(_PERIOD)

@@ -290,11 +290,11 @@ class Job(Generic[T]):
         at: change them after this many updates of the fit: `change(lr=1e-4, at=500)`.
         Where accumulate_grad_batches was {epoch: batches}, its later epochs still take effect.
         """
-        command, given = self._checked_change(values)
+        command, arguments = self._checked_change(values)
         if at is None:
-            self._ask(command, given)
+            self._ask(command, arguments)
         else:
-            self._ask(self._at(at, command), {**given, "at": at})
+            self._ask(self._at(at, command), {**arguments, "at": at})
 
     def _at(self, at: int, command: Stop | Change) -> Scheduled:
         """The command for after this many updates; raises ValueError for what is no number of them,
@@ -311,18 +311,27 @@ class Job(Generic[T]):
         commands.check("change", self.id, self.kind, self._over())
         return live_change(self.settings, values), Settings.named(values, "change")
 
-    def _ask(self, command: Command, given: Mapping[str, Any] | None = None) -> None:
+    def _ask(self, command: Command, arguments: Mapping[str, Any] | None = None) -> None:
         """Leave a command for the job, and report it."""
-        report = self._put(command, given)
+        report = self._put(command, arguments)
         if report is not None:
             report()
 
-    def _put(self, command: Command, given: Mapping[str, Any] | None = None, of: str = "") -> Callable[[], object] | None:
-        """Leave a command for the job; returns a function that reports it. given: the arguments of its method. of: see `called` of __init__."""
+    def _put(
+        self, command: Command, arguments: Mapping[str, Any] | None = None, of: str = ""
+    ) -> Callable[[], object] | None:
+        """Leave a command for the job; returns a function that reports it.
+
+        arguments: those of its method. of: see `called` of __init__.
+        """
         method = commands.method_of(command)
         if not isinstance(command, Stop):
             commands.check(method, self.id, self.kind, self._over())
-        report = self._called(self, method, given or {}, of) if self._called is not None and not self.done() else None
+        report = (
+            self._called(self, method, arguments or {}, of)
+            if self._called is not None and not self.done()
+            else None
+        )
         self._stopping |= isinstance(command, Stop)
         self._inbox.put(command)
         return report
@@ -405,12 +414,21 @@ class Job(Generic[T]):
 
     def _not_done(self, came: Sequence[Command | str]) -> list[Message]:
         """The messages about commands that were refused or not carried out; emitted before its end. came: the last commands in its folder."""
-        for one in came:
-            if isinstance(one, str):
-                self._refuse(one)
-        late = [one for one in (*self._inbox.waiting(), *came) if not isinstance(one, str | Stop)]  # a Stop is carried out: the job has ended
+        for command in came:
+            if isinstance(command, str):
+                self._refuse(command)
+        late = [
+            command
+            for command in (*self._inbox.waiting(), *came)
+            if not isinstance(command, str | Stop)
+        ]  # a Stop is carried out: the job has ended
         if late:
-            calls = [code_line.line(commands.method_of(one), commands.arguments_of(one), of="job") for one in late]
+            calls = [
+                code_line.line(
+                    commands.method_of(command), commands.arguments_of(command), of="job"
+                )
+                for command in late
+            ]
             more = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
             self._refuse(f"{self.kind} {self.id} ended before it did what was asked: {', '.join(calls[:_NAMED])}{more}.")
         with self._refusing:

@@ -159,10 +159,13 @@ def run_folder(root: Path, id: str) -> Path:
 
 def instead_of_run(path: str | Path) -> str:
     """Say what a path is that was given as a run, and what to do with it; "": the path does not exist."""
-    there = Path(path).expanduser()
-    name = repr(str(there))
+    expanded = Path(path).expanduser()
+    name = repr(str(expanded))
     try:
-        is_file, is_model = there.is_file(), str(path) != "" and (there / "config.json").is_file()
+        is_file, is_model = (
+            expanded.is_file(),
+            str(path) != "" and (expanded / "config.json").is_file(),
+        )
     except OSError:  # it is no path
         return ""
     if is_model:
@@ -170,11 +173,18 @@ def instead_of_run(path: str | Path) -> str:
             f"a folder with a config.json, as save_pretrained writes it: make the model from it, Model.from_pretrained({name}) with the model's "
             "own class, and a new bench with that model"
         )
-    if there.parent.name == RUNS and there.is_dir():
-        return f"the folder of a run: give its id, {there.name!r}, to a bench whose root is {str(there.parent.parent)!r}"
+    if expanded.parent.name == RUNS and expanded.is_dir():
+        return (
+            f"the folder of a run: give its id, {expanded.name!r}, to a bench whose root is "
+            f"{str(expanded.parent.parent)!r}"
+        )
     if not is_file:
         return ""
-    read = f"safetensors.torch.load_file({name})" if there.suffix == ".safetensors" else f"torch.load({name}, weights_only=True)"
+    read = (
+        f"safetensors.torch.load_file({name})"
+        if expanded.suffix == ".safetensors"
+        else f"torch.load({name}, weights_only=True)"
+    )
     return (
         f"a file. If it holds a state dict: bench.model.load_state_dict({read}), then bench.fit(), which starts from the weights that the model "
         "has. A checkpoint of Lightning's Trainer has a name that ends with .ckpt"
@@ -240,8 +250,8 @@ def run_to_export(run: Run | str | None, root: Path, jobs: Sequence[AnyJob]) -> 
         return Run.open(run_folder(root, run))
     for job in reversed(jobs):
         if job.kind == "fit" and job.status in ("finished", "stopped") and not job.settings.fast_dev_run:
-            found: Run = job.result()
-            return found
+            latest: Run = job.result()
+            return latest
     from workbench.export.errors import ExportError
 
     raise ExportError("there is no finished fit to export: call bench.fit().result() first, or give run=.")

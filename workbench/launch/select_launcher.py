@@ -40,7 +40,9 @@ def select_launcher(settings: Settings) -> LauncherChoice:
     devices = _devices(settings, accelerator)
     strategy = settings.strategy
     if strategy == "auto":
-        strategy = "launch" if settings.num_nodes > 1 else "pool" if len(devices) > 1 else "thread"
+        strategy = "pool" if len(devices) > 1 else "thread"
+        if settings.num_nodes > 1:
+            strategy = "launch"
     if strategy == "thread" and len(devices) > 1:
         raise SettingsError(
             f"strategy='thread' trains on one device, and devices={settings.devices!r}: take strategy='pool' (or leave it at "
@@ -55,27 +57,31 @@ def select_launcher(settings: Settings) -> LauncherChoice:
 
 def ranks(settings: Settings) -> int:
     """How many processes train together, on all machines; for a launched job as the accelerate config says."""
-    found = select_launcher(settings)
-    if found.strategy == "launch":
-        return command.plan(settings, found.accelerator).processes
-    return len(found.devices)
+    choice = select_launcher(settings)
+    if choice.strategy == "launch":
+        return command.plan(settings, choice.accelerator).processes
+    return len(choice.devices)
 
 
 def check(settings: Settings) -> None:
     """Raise SettingsError, at the call, for what is impossible on this machine."""
-    found = select_launcher(settings)
-    if found.strategy == "pool" and not run_in_child.FORK:
+    choice = select_launcher(settings)
+    if choice.strategy == "pool" and not run_in_child.FORK:
         raise SettingsError(
             f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes needs fork and memfd, which this system "
         "does not have: take strategy='thread' with devices=1, or strategy='launch'."
         )
-    if found.strategy != "launch" and settings.launch:
+    if choice.strategy != "launch" and settings.launch:
         raise SettingsError(
             f"launch={settings.launch!r} with strategy={settings.strategy!r}: these are options of `accelerate launch`, and the job "
             "would run without it: take strategy='launch', or launch=None."
         )
-    several = (command.plan(settings, found.accelerator).processes if found.strategy == "launch" else len(found.devices)) > 1
-    if several and found.accelerator == "tpu":
+    several = (
+        command.plan(settings, choice.accelerator).processes
+        if choice.strategy == "launch"
+        else len(choice.devices)
+    ) > 1
+    if several and choice.accelerator == "tpu":
         raise SettingsError("accelerator='tpu': the bench trains in one process there; take num_nodes=1, and launch= without num_processes.")
     if several and xla.installed():
         raise SettingsError(
@@ -86,19 +92,21 @@ def check(settings: Settings) -> None:
 
 def warm(settings: Settings) -> None:
     """Start the processes that the jobs of a bench with these settings need; returns at once."""
-    found = select_launcher(settings)
-    if found.strategy == "pool":
-        pool.warm(found.accelerator, found.devices)
+    choice = select_launcher(settings)
+    if choice.strategy == "pool":
+        pool.warm(choice.accelerator, choice.devices)
 
 
 def run(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
     """Run the job on the selected launcher and copy the results back."""
-    found = select_launcher(assignment.settings)
-    if found.strategy == "thread":
+    choice = select_launcher(assignment.settings)
+    if choice.strategy == "thread":
         return assignment(emit, inbox)
-    if found.strategy == "launch":
-        return attached_job.run(assignment, emit, inbox, command.plan(assignment.settings, found.accelerator))
-    return pool.run(assignment, found.accelerator, found.devices, emit, inbox)
+    if choice.strategy == "launch":
+        return attached_job.run(
+            assignment, emit, inbox, command.plan(assignment.settings, choice.accelerator)
+        )
+    return pool.run(assignment, choice.accelerator, choice.devices, emit, inbox)
 
 
 def _accelerator(settings: Settings) -> Kind:
@@ -114,20 +122,24 @@ def _accelerator(settings: Settings) -> Kind:
 
 
 def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
-    there = torch.cuda.device_count() if accelerator == "cuda" else 1
+    device_count = torch.cuda.device_count() if accelerator == "cuda" else 1
     # All GPUs, unless the job must stay in this process.
-    usual = 1 if settings.strategy == "thread" else max(there, 1)
+    usual = 1 if settings.strategy == "thread" else max(device_count, 1)
     wanted = usual if settings.devices == "auto" else settings.devices
     if isinstance(wanted, tuple):
         if accelerator != "cuda":
             raise SettingsError(f"devices={list(wanted)}: numbers name GPUs, and this is the {accelerator}: give how many, devices=2.")
-        missing = [number for number in wanted if number >= there]
+        missing = [number for number in wanted if number >= device_count]
         if missing:
-            raise SettingsError(f"devices={list(wanted)}: there is no GPU {missing[0]}; torch sees {there}, counted from 0.")
+            raise SettingsError(
+                f"devices={list(wanted)}: there is no GPU {missing[0]}; torch sees {device_count}, "
+                "counted from 0."
+            )
         return wanted
-    if accelerator == "cuda" and wanted > there:
+    if accelerator == "cuda" and wanted > device_count:
         raise SettingsError(
-            f"devices={wanted}: torch sees {there} GPU{'s' if there != 1 else ''} here; take devices={there} or 'auto', or "
+            f"devices={wanted}: torch sees {device_count} GPU{'s' if device_count != 1 else ''} "
+            f"here; take devices={device_count} or 'auto', or "
             "accelerator='cpu'."
         )
     if accelerator in ("mps", "xpu") and wanted > 1:

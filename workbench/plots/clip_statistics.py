@@ -50,13 +50,13 @@ def suggest_clip(*norms: Array) -> float | None:
     recurrent neural networks", section 3.2; taking a percentile is AutoClip (Seetharaman et al., 2020), whose own choice, the
     10th, cuts nine of ten and so sets the length of nearly every step: more than a suggestion should do.
     """
-    found = []
-    for one in norms:
-        known = np.asarray(one, np.float64)
+    percentiles = []
+    for norm in norms:
+        known = np.asarray(norm, np.float64)
         known = known[np.isfinite(known)]
         if len(known) >= ENOUGH:
-            found.append(float(np.percentile(known, _PERCENTILE, method="higher")))
-    return _rounded_up(max(found)) if found and max(found) > 0 else None
+            percentiles.append(float(np.percentile(known, _PERCENTILE, method="higher")))
+    return _rounded_up(max(percentiles)) if percentiles and max(percentiles) > 0 else None
 
 
 def _rounded_up(value: float) -> float:
@@ -67,7 +67,7 @@ def _rounded_up(value: float) -> float:
 
 def clip_share(norms: Sequence[Array], clip_val: float) -> float:
     """The share of updates that a clip value would cut, by their norms before clipping (shape (rows,) for each optimizer)."""
-    known = np.concatenate([np.asarray(one, np.float64) for one in norms] or [np.empty(0)])
+    known = np.concatenate([np.asarray(norm, np.float64) for norm in norms] or [np.empty(0)])
     known = known[np.isfinite(known)]
     return float((known > clip_val * (1 + _ROUNDING)).mean()) if len(known) else 0.0
 

@@ -34,7 +34,10 @@ UNMARKED = {"track_update_ratio"}
 
 def changes(events: Sequence[Event]) -> Changes:
     """The marks of the plots: live changes, and where the run was resumed."""
-    live = {(e.step, name) for e in events if isinstance(e, Changed) for name in e.values}
+    live: set[tuple[int, str]] = set()
+    for event in events:
+        if isinstance(event, Changed):
+            live |= {(event.step, name) for name in event.values}
     out: list[tuple[int, Mapping[str, float | None] | str]] = []
     for event in events:
         if isinstance(event, Changed):
@@ -49,8 +52,15 @@ def changes(events: Sequence[Event]) -> Changes:
 
 def best(events: Sequence[Event]) -> Best | None:
     """The last of the best checkpoints."""
-    found = (e for e in reversed(events) if isinstance(e, Saved) and e.best)
-    return next((Best(e.step, e.monitor, e.value) for e in found if e.monitor is not None and e.value is not None), None)
+    best_saves = (e for e in reversed(events) if isinstance(e, Saved) and e.best)
+    return next(
+        (
+            Best(e.step, e.monitor, e.value)
+            for e in best_saves
+            if e.monitor is not None and e.value is not None
+        ),
+        None,
+    )
 
 
 def search_charts(events: Sequence[Event]) -> list[Chart]:
@@ -75,7 +85,11 @@ def search_charts(events: Sequence[Event]) -> list[Chart]:
         return batch_size.batch_size(trials, over.best if over else None, over.largest if over else None)
     clip = next((e for e in reversed(events) if isinstance(e, ClipSearchEnded)), None)
     if clip is not None:
-        return [clip_value.clip_value([np.asarray(one, np.float64) for one in clip.norms], clip.suggestion)]
+        return [
+            clip_value.clip_value(
+                [np.asarray(norms, np.float64) for norms in clip.norms], clip.suggestion
+            )
+        ]
     decays = [e for e in events if isinstance(e, DecayTrial)]
     if decays:
         said = next((e for e in events if isinstance(e, DecaySearchEnded)), None)

@@ -75,31 +75,36 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
             names = {name.removeprefix(".").removesuffix(".old") if name.startswith(".") else name for name in folder.names()}
             paths = [path / name for name in sorted(names) if NAME.fullmatch(name)]
             # If the writer was killed at the wrong moment, the older one is still under its temporary name.
-            found = [_read(one, folder) or _read(replaced(one), folder) for one in paths]
+            checkpoints = [_read(path, folder) or _read(replaced(path), folder) for path in paths]
     except OSError:
         return []
-    return sorted((one for one in found if one is not None), key=_age)
+    return sorted((checkpoint for checkpoint in checkpoints if checkpoint is not None), key=_age)
 
 
 def find(run: Path, which: str | int) -> Checkpoint:
     """Find a checkpoint: "last", "best", a number of updates, or a name. FileNotFoundError lists those that exist."""
-    there = list_checkpoints(run)
-    if which == "last" and there:
-        return there[-1]
-    if which == "best" and (ranked := _ranked(there)):
+    checkpoints = list_checkpoints(run)
+    if which == "last" and checkpoints:
+        return checkpoints[-1]
+    if which == "best" and (ranked := _ranked(checkpoints)):
         return ranked[0]
-    named = [one for one in there if which in (one.step, one.name)]
+    named = [
+        checkpoint for checkpoint in checkpoints if which in (checkpoint.step, checkpoint.name)
+    ]
     if named:
         return named[-1]
-    what = f"no checkpoint {which!r}"
+    missing = f"no checkpoint {which!r}"
     if which == "best":
-        what = "no best checkpoint: none with a value of a monitor"
-    has = ", ".join(f"{one.name} (update {one.step})" for one in there) or "none"
-    remedy = "" if there else " A fit with checkpoint_every=500 writes one every 500 updates."
-    raise FileNotFoundError(f"run {run.name!r} has {what}; it has: {has}.{remedy}")
+        missing = "no best checkpoint: none with a value of a monitor"
+    has = (
+        ", ".join(f"{checkpoint.name} (update {checkpoint.step})" for checkpoint in checkpoints)
+        or "none"
+    )
+    remedy = "" if checkpoints else " A fit with checkpoint_every=500 writes one every 500 updates."
+    raise FileNotFoundError(f"run {run.name!r} has {missing}; it has: {has}.{remedy}")
 
 
-def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkpoint]:
+def obsolete(checkpoints: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkpoint]:
     """List the checkpoints that may be deleted: all but the best `top_k` (-1: none may), the last, and those that the user
     requested.
 
@@ -107,11 +112,11 @@ def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkp
     """
     if top_k < 0:
         return []
-    ordered = sorted(there, key=_age)
+    ordered = sorted(checkpoints, key=_age)
     ranked = _ranked(ordered, mode)
     best = _moments(ranked)[:top_k]
-    stay = [*(one for one in ranked if _moment(one) in best), *ordered[-1:]]
-    return [one for one in ordered if one not in stay and not one.kept]
+    stay = [*(checkpoint for checkpoint in ranked if _moment(checkpoint) in best), *ordered[-1:]]
+    return [checkpoint for checkpoint in ordered if checkpoint not in stay and not checkpoint.kept]
 
 
 def keep(one: Checkpoint) -> None:
@@ -126,31 +131,42 @@ def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
     return [value for _, value in _moments(ranked_by(monitor, there)) if value is not None]
 
 
-def ranked_by(monitor: str, there: Iterable[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
+def ranked_by(
+    monitor: str, checkpoints: Iterable[Checkpoint], mode: Mode | None = None
+) -> list[Checkpoint]:
     """List the checkpoints that have a value of this monitor, the best first."""
-    return _ranked([one for one in there if one.monitor == monitor], mode)
+    return _ranked(
+        [checkpoint for checkpoint in checkpoints if checkpoint.monitor == monitor], mode
+    )
 
 
-def _ranked(there: Sequence[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
+def _ranked(checkpoints: Sequence[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
     """List the checkpoints that have a value of the most recent monitor, the best first; of equal ones the earlier first, as in Lightning."""
-    known = [one for one in there if one.value is not None]
+    known = [checkpoint for checkpoint in checkpoints if checkpoint.value is not None]
     if not known:
         return []
     sign = -1.0 if (mode or known[-1].mode) == "max" else 1.0
-    same = [one for one in known if one.monitor == known[-1].monitor]
-    return sorted(same, key=lambda one: (sign * (one.value or 0.0), one.step, not one.end))
+    same = [checkpoint for checkpoint in known if checkpoint.monitor == known[-1].monitor]
+    return sorted(
+        same,
+        key=lambda checkpoint: (
+            sign * (checkpoint.value or 0.0),
+            checkpoint.step,
+            not checkpoint.end,
+        ),
+    )
 
 
 def _moments(ranked: Iterable[Checkpoint]) -> list[tuple[int, float | None]]:
     return list(dict.fromkeys(map(_moment, ranked)))
 
 
-def _moment(one: Checkpoint) -> tuple[int, float | None]:
-    return one.step, one.value
+def _moment(checkpoint: Checkpoint) -> tuple[int, float | None]:
+    return checkpoint.step, checkpoint.value
 
 
-def _age(one: Checkpoint) -> tuple[int, bool]:
-    return one.step, one.end
+def _age(checkpoint: Checkpoint) -> tuple[int, bool]:
+    return checkpoint.step, checkpoint.end
 
 
 def _read(path: Path, within: Folder) -> Checkpoint | None:
@@ -193,9 +209,9 @@ def _text(value: Any) -> str | None:
 
 def mode_of(monitor: str, given: Mode | None) -> Mode:
     """Whether lower or higher values of a metric are better: as given, or as its name says."""
-    found = given or known_mode(monitor)
-    if found is None:
+    mode = given or known_mode(monitor)
+    if mode is None:
         raise SettingsError(
             f"monitor={monitor!r}: its name does not say whether lower or higher is better; give monitor_mode='min' or 'max'."
         )
-    return found
+    return mode

@@ -27,7 +27,7 @@ _LONGEST = 600
 
 def evidence(run: Run, root: Path) -> list[str]:
     """A sentence for each setting of the run whose value an earlier search under `root` recommended; of several searches, the latest."""
-    settings, found = run.settings.model_dump(), dict[str, str]()
+    settings, sentences = run.settings.model_dump(), dict[str, str]()
     for summary in read.list_runs(root):
         if run.folder is not None and summary.path.resolve() == run.folder.resolve():
             break
@@ -35,8 +35,10 @@ def evidence(run: Run, root: Path) -> list[str]:
             with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
                 for name, value, why in _recommended(Run.from_summary(summary)):
                     if is_near(settings.get(name), value):
-                        found[name] = f"{name}={setting_text.recorded(name, value)} ({summary.id}): {why}"
-    return [text[:_LONGEST] for text in found.values()]
+                        sentences[name] = (
+                            f"{name}={setting_text.recorded(name, value)} ({summary.id}): {why}"
+                        )
+    return [text[:_LONGEST] for text in sentences.values()]
 
 
 def _recommended(run: Run) -> Iterator[tuple[str, Any, str]]:

@@ -35,7 +35,8 @@ from workbench.events import (
     from_line,
 )
 from workbench.runs.folder.alive import liveness
-from workbench.runs.folder.files import open_regular, read_json
+from workbench.runs.folder.files import check_no_link, open_regular, read_json
+from workbench.runs.printable import printable
 from workbench.runs.record.lines import LONGEST, Budget, whole_lines
 from workbench.runs.record.sequence import stream
 from workbench.settings import Settings, SettingsError
@@ -43,6 +44,8 @@ from workbench.settings import Settings, SettingsError
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
 OUTPUT = "output.log"
 """The name of the file with the output of a launched run."""
+START, START_HEAD = "start", "start.json"
+"""The folder with what a fit starts from, and the file in it that says what was kept or why not."""
 OVER: tuple[Status, ...] = ("finished", "stopped", "failed")
 UNREADABLE = (ValueError, TypeError)
 """The errors that reading a line raises if it is not an event."""
@@ -53,6 +56,8 @@ _ERROR = 1 << 16
 """The most characters of an error that are kept; the workbench writes no more."""
 _TEXT = 10_000
 """The most characters of a setting that is a text."""
+_REASON = 1 << 16
+"""The most bytes of a `start.json` that says why no start was kept; a longer one is of a kept start."""
 _HEADER_SIZE = 1 << 22
 """The most bytes of a `run.json`; the workbench writes some kilobytes."""
 _HEADER: dict[str, tuple[type, ...]] = {
@@ -116,9 +121,29 @@ def read_header(folder: Path) -> dict[str, Any]:
     return header
 
 
-def _check_types(path: Path, found: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:
+def why_not_repeated(folder: Path) -> str:
+    """Why `wb.rerun` cannot repeat the fit in this folder, which kept no start; "": it kept one."""
+    try:
+        check_no_link(folder / START)
+        head = read_json(folder / START / START_HEAD, _REASON)
+    except FileNotFoundError:
+        return (
+            f"its folder has no {START}/{START_HEAD}: the fit had keep_start=0, did not begin, or is "
+            "of an earlier version"
+        )
+    except (OSError, ValueError):  # wb.rerun reads all of it, and says what is wrong
+        return ""
+    missing = head.get("missing")
+    if not isinstance(missing, str):
+        return ""
+    return f"its start was not kept: {printable(missing.removesuffix('.'))}"
+
+
+def _check_types(
+    path: Path, values: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]
+) -> None:
     for name, kinds in known.items():
-        value = found.get(name)
+        value = values.get(name)
         if value is None:
             continue
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
@@ -301,8 +326,10 @@ def accepted(values: dict[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in values.items() if not (isinstance(value, str) and len(value) > _TEXT)}
     known = {name: value for name, value in values.items() if name in Settings.model_fields and value is not None}
     try:
-        made = Settings.make(**known)
-        wrong = {name for name, value in known.items() if _other_type(value, getattr(made, name))}
+        settings = Settings.make(**known)
+        wrong = {
+            name for name, value in known.items() if _other_type(value, getattr(settings, name))
+        }
     except SettingsError:
         wrong = {name for name, value in known.items() if not _is_taken(name, value)}
     return {name: value for name, value in values.items() if name not in wrong} if wrong else values
@@ -315,9 +342,13 @@ def _is_taken(name: str, value: Any) -> bool:
         return False
 
 
-def _other_type(given: Any, settled: Any) -> bool:
+def _other_type(recorded: Any, settled: Any) -> bool:
     """Whether a value is a string or a bool where a number belongs, which `Settings` would convert."""
-    return isinstance(given, str | bool) and isinstance(settled, int | float) and type(settled) is not type(given)
+    return (
+        isinstance(recorded, str | bool)
+        and isinstance(settled, int | float)
+        and type(settled) is not type(recorded)
+    )
 
 
 def _tail(path: Path) -> list[Event]:
@@ -331,8 +362,10 @@ def _tail(path: Path) -> list[Event]:
                 file.seek(start)
                 data = file.read(block)
                 # The first line of a block is cut, unless the block begins at the start of the file.
-                place = data.find(b"\n") + 1 if start else 0
-                events = _ending(data, run) or list(parse(whole_lines(io.BytesIO(data[place:]), budget), run, budget))
+                line_start = data.find(b"\n") + 1 if start else 0
+                events = _ending(data, run) or list(
+                    parse(whole_lines(io.BytesIO(data[line_start:]), budget), run, budget)
+                )
                 if events or start == 0 or block > LONGEST or budget.spent or b"\0" in data:
                     return events
                 block = min(8 * block, LONGEST + 1)

@@ -111,7 +111,9 @@ class Run(RunRecord):
             with contextlib.suppress(OSError, ValueError):
                 header = read.read_header(folder)
         start = _start(islice(events, _BEFORE))
-        id = folder.name if folder is not None else start.run if start else ""
+        id = start.run if start else ""
+        if folder is not None:
+            id = folder.name
         kind = start.kind if start else str((header or {}).get("kind", ""))
         state = read.state(events, header, folder)
         return cls(id, kind, state.status, state.step, state.seconds, state.error, events, folder, state.unseen, model)
@@ -286,7 +288,7 @@ class Run(RunRecord):
     @property
     def clip_shares(self) -> tuple[float | None, ...]:
         """`clip_share` for each optimizer, by its own updates and its own norm."""
-        return tuple(part.share for part in self._data.clipped_by_optimizer().values())
+        return tuple(clipping.share for clipping in self._data.clipped_by_optimizer().values())
 
     def clip_share_at(self, clip_val: float) -> float | None:
         """The share of the recorded updates that this clip value would have clipped, from 0 to 1; None: unknown.
@@ -315,10 +317,10 @@ class Run(RunRecord):
     @property
     def answer(self) -> str:
         """What a search found: "lr=0.069", "batch_size=64 (largest 256)". "": it is no search, or has not ended."""
-        found = Answer()
+        collected = Answer()
         for event in self.outline:
-            found.add(event)
-        return "" if self.kind == "fit" else found.text
+            collected.add(event)
+        return "" if self.kind == "fit" else collected.text
 
     @cached_property
     def health(self) -> tuple[Finding, ...]:
@@ -340,7 +342,7 @@ class Run(RunRecord):
         from workbench.plots.drawing import matplotlib
 
         if what is not None and not isinstance(what, str):
-            what, ax = None, what
+            return self.plot(ax=what)
         charts = self.charts(what)
         return matplotlib.figure(charts) if ax is None else matplotlib.draw(charts[0], ax)
 
@@ -355,11 +357,17 @@ class Run(RunRecord):
         data = self._data
         if what is None:
             return searched or data.whole()
-        plots: dict[str, Callable[[], list[Chart]]] = {} if searched else {
-            "loss": data.loss, "lr": data.lr, "grad_norm": data.grad_norm, "clip": data.clipping, "update_ratio": data.update_ratio,
-            "time": lambda: [time_spent.time_spent(self.time_spent)] if self.time_spent else [],
-            "gradient_noise_scale": data.noise_scale,
-        }  # fmt: skip
+        plots: dict[str, Callable[[], list[Chart]]] = {}
+        if not searched:
+            plots = {
+                "loss": data.loss,
+                "lr": data.lr,
+                "grad_norm": data.grad_norm,
+                "clip": data.clipping,
+                "update_ratio": data.update_ratio,
+                "time": lambda: [time_spent.time_spent(self.time_spent)] if self.time_spent else [],
+                "gradient_noise_scale": data.noise_scale,
+            }
         charts = plots[what]() if what in plots else data.named(what)
         if not charts:
             known = ", ".join(map(repr, dict.fromkeys([*(name for name, make in plots.items() if make()), *data.names()])))
@@ -406,7 +414,7 @@ class Run(RunRecord):
         return hash((self.id, self.step, self.seconds))
 
     def __repr__(self) -> str:
-        facts = " · ".join(_count(v, k) if k in _COUNTS else f"{k} {v}" if k else v for k, v in self._facts())
+        facts = " · ".join(_fact(name, value) for name, value in self._facts())
         return printable(f"<Run {self.id}: {facts}>")
 
     def _repr_html_(self) -> str:
@@ -473,8 +481,11 @@ _BEFORE = 100
 _COUNTS = ("updates", "epochs", "live changes")
 
 
-def _count(value: str, name: str) -> str:
-    return f"1 {name[:-1]}" if value == "1" else f"{value} {name}"
+def _fact(name: str, value: str) -> str:
+    """A fact in words: "1 update", "3 epochs", "loss 0.2"; a value without a name alone."""
+    if name in _COUNTS:
+        return f"1 {name[:-1]}" if value == "1" else f"{value} {name}"
+    return f"{name} {value}" if name else value
 
 
 def _text(name: str, value: Any) -> str:

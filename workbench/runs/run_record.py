@@ -42,8 +42,11 @@ class RunRecord:
     @cached_property
     def _by_model(self) -> list[str]:
         """The columns of the history that the model logged."""
-        named = dict.fromkeys(name for e in self.outline if isinstance(e, StepsDone) for name in e.logged)
-        return [name for name in named if name in self._history]
+        names: dict[str, None] = {}
+        for event in self.outline:
+            if isinstance(event, StepsDone):
+                names |= dict.fromkeys(event.logged)
+        return [name for name in names if name in self._history]
 
     @cached_property
     def _recorded(self) -> dict[str, Any]:
@@ -56,21 +59,21 @@ class RunRecord:
 
     @cached_property
     def _metrics(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         last = next((e for e in reversed(self.outline) if isinstance(e, StepsDone) and e.rows), None)
         if last is not None and "loss" in last.columns:
-            found["loss"] = float(last.array("loss")[-1])
+            metrics["loss"] = float(last.array("loss")[-1])
         for name in self._by_model:
             known = self._history[name][~np.isnan(self._history[name])]
             if len(known):
-                found[name] = float(known[-1])
+                metrics[name] = float(known[-1])
         for event in self.outline:
             if isinstance(event, Validated | Logged):
-                found.update(event.metrics)
+                metrics.update(event.metrics)
             elif isinstance(event, RunEnded):  # RunEnded has the last values, too, in case the record lacks events
                 for name, value in event.metrics.items():
-                    found.setdefault(name, value)
-        return found
+                    metrics.setdefault(name, value)
+        return metrics
 
     @cached_property
     def _history(self) -> Series:

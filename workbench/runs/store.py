@@ -101,9 +101,9 @@ class RunFolder:
         except BaseException:
             record.close()
             raise
-        taken = cls(path, header, record)
-        taken._count()
-        return taken
+        writer = cls(path, header, record)
+        writer._count()
+        return writer
 
     def name_writer(self, pid: int) -> None:
         """Record in the header that process `pid` of this machine, or a child of it, is the writer from now on."""
@@ -163,13 +163,13 @@ class RunFolder:
                 return False
             ours = os.fstat(self._record.fileno())
         try:
-            there = os.stat(self.path / RECORD)
+            stat = os.stat(self.path / RECORD)
         except FileNotFoundError:
             return True
         except OSError:  # it cannot be known now
             return False
         # Some file systems have no steady inode numbers, and some no number of links.
-        return ours.st_nlink == 0 and not os.path.samestat(ours, there)
+        return ours.st_nlink == 0 and not os.path.samestat(ours, stat)
 
     def _append(self, event: Event) -> int:
         with self._lock:
@@ -201,7 +201,10 @@ class RunFolder:
                 self._give_up_over(_RESERVED // 4)  # a quarter, since text is longer, and the end needs space, too
                 with contextlib.suppress(OSError):
                     self._write_waiting()
-            return "; ".join(f"{what} of updates {first} to {last}" for what, (first, last) in self._lacks.items())
+            return "; ".join(
+                f"{quantity} of updates {first} to {last}"
+                for quantity, (first, last) in self._lacks.items()
+            )
 
     def close(self) -> None:
         """Add no more events. Calling it twice has no effect."""
@@ -264,13 +267,13 @@ class RunFolder:
     def _give_up_over(self, room: int) -> None:
         """Drop columns by layer of the waiting flushes, then whole flushes, the oldest first, until the rest has at most `room` bytes."""
         size = sum(map(size_of, self._waiting))
-        for place, event in enumerate(self._waiting):
+        for index, event in enumerate(self._waiting):
             if size <= room:
                 return
             if isinstance(event, StepsDone) and any(name in event.columns for name in BY_LAYER):
                 rest = {name: data for name, data in event.columns.items() if name not in BY_LAYER}
-                self._waiting[place] = replace(event, columns=rest)
-                size -= size_of(event) - size_of(self._waiting[place])
+                self._waiting[index] = replace(event, columns=rest)
+                size -= size_of(event) - size_of(self._waiting[index])
                 self._lack("norms by layer", event)
         kept: deque[Event] = deque()
         for event in self._waiting:
@@ -281,10 +284,10 @@ class RunFolder:
                 kept.append(event)
         self._waiting = kept
 
-    def _lack(self, what: str, event: StepsDone) -> None:
+    def _lack(self, quantity: str, event: StepsDone) -> None:
         last = event.step + event.every * max(0, event.rows - 1)
-        first, before = self._lacks.get(what, (event.step, last))
-        self._lacks[what] = min(first, event.step), max(before, last)
+        first, before = self._lacks.get(quantity, (event.step, last))
+        self._lacks[quantity] = min(first, event.step), max(before, last)
 
     def _release(self) -> None:
         """Release the space that was reserved for the end of the record."""

@@ -35,18 +35,21 @@ class WorkbenchServer(ExtensionApp):
 
     @validate("roots")
     def _within(self, proposal: Any) -> list[str]:
-        for one in proposal["value"]:
-            if not Path(one).expanduser().is_absolute() and ".." in Path(one).parts:
-                raise TraitError(f"WorkbenchServer.roots: {one!r} leads out of the server's root folder. Give the absolute path of a folder that is elsewhere.")
+        for root in proposal["value"]:
+            if not Path(root).expanduser().is_absolute() and ".." in Path(root).parts:
+                raise TraitError(
+                    f"WorkbenchServer.roots: {root!r} leads out of the server's root folder. Give "
+                    "the absolute path of a folder that is elsewhere."
+                )
         return list(proposal["value"])
 
     def initialize_settings(self) -> None:
         """Start nothing: the watcher's thread begins with the first request."""
         assert self.serverapp is not None
         top = Path(self.serverapp.root_dir)
-        for one in self.roots:
-            if why := why_no_runs(top, one):
-                _log.warning("WorkbenchServer.roots: %r %s", one, why)
+        for root in self.roots:
+            if why := why_no_runs(top, root):
+                _log.warning("WorkbenchServer.roots: %r %s", root, why)
         self.watcher = Watcher(top, self.search_depth, tuple(self.roots))
         self.threads = {
             http.THREADS: ThreadPoolExecutor(_THREADS, thread_name_prefix="workbench-server"),

@@ -124,7 +124,7 @@ class ComparisonCanvas(Canvas):
                 read.name_unreadable(path, error)
         self._model.curves.over_one_another(self._model.outbox, briefs)
         self._reading = any(run.reading for _, run in self._runs)
-        self.over = not self._reading and all(one.status in read.OVER for one in briefs)
+        self.over = not self._reading and all(brief.status in read.OVER for brief in briefs)
 
 
 def framed(packet: Packet) -> bytes:

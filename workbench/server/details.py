@@ -60,9 +60,10 @@ class Details:
             "facts": [[label, cut(printable(text), _TEXT)] for label, text in _facts(entry, header, seen).items() if text],
             "settings": _settings(entry),
             "changes": [[step, cut(text, _TEXT)] for step, text in seen.changes],
-            "checkpoints": [_checkpoint(one) for one in checkpoints[-_CHECKPOINTS:]],
+            "checkpoints": [_checkpoint(checkpoint) for checkpoint in checkpoints[-_CHECKPOINTS:]],
             "output": _has_output(path),
             "why_no_commands": why_not_taken(entry.summary),
+            "why_no_rerun": cut(_why_not_repeated(entry), _TEXT),
             "reading": seen.reading,
             "code": _code(entry, checkpoints),
         }
@@ -70,11 +71,11 @@ class Details:
     def _record(self, entry: Entry) -> _Record:
         key = entry.summary.path, entry.summary.created
         with self._lock:
-            found = self._read.pop(key, None) or _Record(entry.summary.path)
-            self._read[key] = found
+            record = self._read.pop(key, None) or _Record(entry.summary.path)
+            self._read[key] = record
             while len(self._read) > _KEPT:
                 self._read.popitem(last=False)
-        return found
+        return record
 
 
 @dataclass(frozen=True)
@@ -198,10 +199,24 @@ def _settings(entry: Entry) -> list[dict[str, Any]]:
     ]
 
 
-def _checkpoint(one: Checkpoint) -> dict[str, Any]:
-    value = f"{one.monitor} {format.number(one.value)}" if one.monitor and one.value is not None else ""
-    what = [*(["the end"] if one.end else []), *([value] if value else []), *(["kept"] if one.kept else []), *([] if one.resumable else ["weights alone"])]
-    return {"name": one.name, "step": one.step, "what": cut(", ".join(what), _TEXT), "bytes": _size(one.path)}
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    value = (
+        f"{checkpoint.monitor} {format.number(checkpoint.value)}"
+        if checkpoint.monitor and checkpoint.value is not None
+        else ""
+    )
+    facts = [
+        *(["the end"] if checkpoint.end else []),
+        *([value] if value else []),
+        *(["kept"] if checkpoint.kept else []),
+        *([] if checkpoint.resumable else ["weights alone"]),
+    ]
+    return {
+        "name": checkpoint.name,
+        "step": checkpoint.step,
+        "what": cut(", ".join(facts), _TEXT),
+        "bytes": _size(checkpoint.path),
+    }
 
 
 def _size(folder: Path) -> int:
@@ -213,10 +228,34 @@ def _size(folder: Path) -> int:
 
 
 def _code(entry: Entry, checkpoints: list[Checkpoint]) -> dict[str, str]:
-    """Return lines of code for a cell. They leave out settings of where code runs, which an untrusted record must not decide."""
-    given = {name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL}
-    resumable = entry.summary.kind == "fit" and entry.summary.over and any(one.resumable for one in checkpoints)
-    return {
-        "settings": line("set", given) if given else "",
-        "continue": line("fit", {"start": entry.summary.id}) if resumable else "",
+    """Return lines of code for a cell. They leave out settings of where code runs, which an untrusted record must not decide.
+
+    The one that repeats the run needs no bench. Where the kernel runs is not known here, so it has the whole path of the root.
+    """
+    changed = {
+        name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL
     }
+    resumable = (
+        entry.summary.kind == "fit"
+        and entry.summary.over
+        and any(checkpoint.resumable for checkpoint in checkpoints)
+    )
+    return {
+        "settings": line("set", changed) if changed else "",
+        "continue": line("fit", {"start": entry.summary.id}) if resumable else "",
+        "rerun": "" if _why_not_repeated(entry) else _rerun(entry),
+    }
+
+
+def _rerun(entry: Entry) -> str:
+    root = str(entry.summary.path.parents[1].absolute())
+    return f"import workbench as wb\n\n{line('rerun', {}, entry.summary.id, root, of='wb')}"
+
+
+def _why_not_repeated(entry: Entry) -> str:
+    """Why `wb.rerun` does not repeat this run; "": it does."""
+    if entry.summary.kind != "fit":
+        return "only fits can be repeated"
+    if not entry.summary.over:
+        return "it has not ended"
+    return read.why_not_repeated(entry.summary.path)

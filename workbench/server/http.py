@@ -45,13 +45,13 @@ class Handler(APIHandler):
     @property
     def watcher(self) -> Watcher:
         """The watcher that all handlers share."""
-        found: Watcher = self.settings["workbench_watcher"]
-        return found
+        watcher: Watcher = self.settings["workbench_watcher"]
+        return watcher
 
     async def answer(self, work: Callable[[], Any], threads: str = THREADS) -> None:
         """Answer with what `work` returns; None: with no content. threads: those that work."""
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self.settings[threads], work)
+            content = await asyncio.get_running_loop().run_in_executor(self.settings[threads], work)
         except NotFoundError as error:
             self._refuse(404, error)
         except FileNotFoundError:
@@ -67,19 +67,23 @@ class Handler(APIHandler):
             why = (error.strerror if isinstance(error, OSError) else None) or error  # the former names no paths
             self._refuse(500, f"The server could not do this ({type(error).__name__}: {why}). See its log, and try again.")
         else:
-            if found is None:
+            if content is None:
                 self.set_status(204)
                 self.finish()
             else:
-                self.finish(json.dumps(found, allow_nan=False))
+                self.finish(json.dumps(content, allow_nan=False))
 
     def arguments(self) -> dict[str, str]:
         """The arguments in the address, the last one of each name, without Jupyter's own: the token, the one against
         requests of other sites, and the time that JupyterLab adds.
         """
-        given = self.request.query_arguments
+        query = self.request.query_arguments
         try:
-            return {name: self.get_query_argument(name) for name in given if name not in ("token", "_xsrf") and not name.isdecimal()}
+            return {
+                name: self.get_query_argument(name)
+                for name in query
+                if name not in ("token", "_xsrf") and not name.isdecimal()
+            }
         except web.HTTPError:
             raise ValueError("An argument in the address is not UTF-8: encode it, as encodeURIComponent() does.") from None
 
@@ -88,15 +92,17 @@ class Handler(APIHandler):
         if len(self.request.body) > _LARGEST:
             raise ValueError(f"The body of the request has {len(self.request.body)} bytes: send at most {_LARGEST}.")
         try:
-            found = json.loads(self.request.body)
+            content = json.loads(self.request.body)
         except (ValueError, RecursionError):
             raise ValueError("The body of the request is not JSON: send an object.") from None
-        if not isinstance(found, dict):
-            raise ValueError(f"The body of the request is {shown(found, 40)}: send a JSON object.")
-        unknown = [name for name in found if name not in known]
+        if not isinstance(content, dict):
+            raise ValueError(
+                f"The body of the request is {shown(content, 40)}: send a JSON object."
+            )
+        unknown = [name for name in content if name not in known]
         if unknown:
             raise ValueError(f"{shown(unknown[0], 40)} is unknown here: send some of {', '.join(known)}.")
-        return found
+        return content
 
     def _refuse(self, status: int, error: Exception | str) -> None:
         self.set_status(status)
@@ -143,14 +149,16 @@ class OneRun(Handler):
         return reader.of(entry, self.watcher.row(entry))
 
     def _annotate(self, key: str, id: str) -> dict[str, Any]:
-        given = self.body(("name", "notes", "tags", "pinned"))
-        empty = [name for name, value in given.items() if value is None]
+        body = self.body(("name", "notes", "tags", "pinned"))
+        empty = [name for name, value in body.items() if value is None]
         if empty:
             raise ValueError(f"{empty[0]}=null: give a value, or leave it out and it stays.")
         entry = self.watcher.find(key, id)
         match = self.request.headers.get("If-Match")
         try:
-            annotate(entry.summary.path, **given, version=None if match is None else match.strip('"'))
+            annotate(
+                entry.summary.path, **body, version=None if match is None else match.strip('"')
+            )
         except StaleAnnotationsError as error:
             self.watcher.look()
             raise StaleError(str(error)) from None
@@ -182,8 +190,8 @@ class Commands(Handler):
         await self.answer(partial(self._send, key, id), COMMANDS)  # these threads never wait for records to be read
 
     def _send(self, key: str, id: str) -> None:
-        given = self.body(("type", "values"))
-        send(self.watcher.find(key, id), given)
+        body = self.body(("type", "values"))
+        send(self.watcher.find(key, id), body)
 
 
 class Output(Handler):

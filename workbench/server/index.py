@@ -129,7 +129,9 @@ class Index:
 
     def move(self) -> list[Entry]:
         """Read on in the record of each run that has not ended, for a moment. Returns those with something new since the last call."""
-        for key, entry in [(one.key, one) for one in list(self.entries.values()) if one.live]:
+        for key, entry in [
+            (entry.key, entry) for entry in list(self.entries.values()) if entry.live
+        ]:
             stamp = _stamp(entry.summary.path / read.RECORD)
             before, self._records[key] = self._records.get(key), stamp
             if stamp == before and (entry.summary.unseen or not (key in self._live or entry.unreadable_until)):
@@ -210,13 +212,32 @@ class Index:
             return False
         self._listed[root.key] = changed_at, now
         try:
-            found = {(root.key, path.name): path for path in read.run_folders(root.path)} if changed_at else {}
+            folders = (
+                {(root.key, path.name): path for path in read.run_folders(root.path)}
+                if changed_at
+                else {}
+            )
         except OSError:
-            found = {}
-        replaced = [self.changed(key) for key in list(self.entries) if key[0] == root.key and key in found] if changed_at != known else []
+            folders = {}
+        replaced = (
+            [
+                self.changed(key)
+                for key in list(self.entries)
+                if key[0] == root.key and key in folders
+            ]
+            if changed_at != known
+            else []
+        )
         known_keys = {key for key in (*self.entries, *self.unread, *self._no_runs) if key[0] == root.key}
-        gone = known_keys - found.keys()
-        new = sorted(((_stamp(path)[0], key, path) for key, path in found.items() if key not in known_keys and is_id(key[1])), reverse=True)
+        gone = known_keys - folders.keys()
+        new = sorted(
+            (
+                (_stamp(path)[0], key, path)
+                for key, path in folders.items()
+                if key not in known_keys and is_id(key[1])
+            ),
+            reverse=True,
+        )
         with self._lock:
             was_listed = any(key in self.entries for key in gone)
             for key in gone:

@@ -18,11 +18,13 @@ _STATUSES = ("running", "paused", "queued", "running?", "failed", "stopped", "fi
 """The statuses, in the order in which a sort by status lists them; others come last."""
 _ORDERS = ("desc", "asc")
 _KEYS: dict[str, Callable[[Entry], Any]] = {
-    "loss": lambda one: one.loss,
-    "value": lambda one: one.value,
-    "time": lambda one: one.summary.seconds,
-    "name": lambda one: (one.annotations.name or one.summary.id).lower(),
-    "status": lambda one: _STATUSES.index(one.status) if one.status in _STATUSES else len(_STATUSES),
+    "loss": lambda entry: entry.loss,
+    "value": lambda entry: entry.value,
+    "time": lambda entry: entry.summary.seconds,
+    "name": lambda entry: (entry.annotations.name or entry.summary.id).lower(),
+    "status": lambda entry: (
+        _STATUSES.index(entry.status) if entry.status in _STATUSES else len(_STATUSES)
+    ),
 }
 _SORTS = ("created", *_KEYS)
 EXACT = ("loss", "value")
@@ -62,19 +64,27 @@ class Query:
     def found(self, entries: Iterable[Entry]) -> list[Entry]:
         """The runs that match, except for their status, in order."""
         wanted = self.search.lower().split()
-        found = [
-            one for one in entries
-            if (not self.root or one.root.key == self.root) and (not self.tag or self.tag in one.annotations.tags)
-            and (not wanted or all(word in text for text in (words(one),) for word in wanted))
-        ]  # fmt: skip
-        ages = _ages(found)
-        found.sort(key=lambda one: ages[one.key], reverse=True)  # among equal ones the newest comes first
+        matching = [
+            entry
+            for entry in entries
+            if (not self.root or entry.root.key == self.root)
+            and (not self.tag or self.tag in entry.annotations.tags)
+            and (not wanted or all(word in text for text in (words(entry),) for word in wanted))
+        ]
+        ages = _ages(matching)
+        matching.sort(
+            key=lambda entry: ages[entry.key], reverse=True
+        )  # among equal ones the newest comes first
         if self.sort == "created":
-            return found if self.order == "desc" else found[::-1]
+            return matching if self.order == "desc" else matching[::-1]
         key = _KEYS[self.sort]
-        sortable = [one for one in found if key(one) is not None and key(one) == key(one)]  # not NaN
+        sortable = [
+            entry for entry in matching if key(entry) is not None and key(entry) == key(entry)
+        ]  # not NaN
         sortable.sort(key=key, reverse=self.order == "desc")
-        return sortable + [one for one in found if key(one) is None or key(one) != key(one)]
+        return sortable + [
+            entry for entry in matching if key(entry) is None or key(entry) != key(entry)
+        ]
 
 
 def _ages(entries: Iterable[Entry]) -> dict[tuple[str, str], Any]:
@@ -85,11 +95,13 @@ def _ages(entries: Iterable[Entry]) -> dict[tuple[str, str], Any]:
     back. One without a number counts as made when its record says.
     """
     ages: dict[tuple[str, str], Any] = {}
-    made: dict[str, float] = {}
-    for entry in sorted(entries, key=lambda one: read.age(one.summary.id, one.summary.created)):
+    latest: dict[str, float] = {}
+    for entry in sorted(
+        entries, key=lambda entry: read.age(entry.summary.id, entry.summary.created)
+    ):
         root, created = entry.root.key, entry.summary.created
         if read.number_of(entry.summary.id) is not None:
-            created = made[root] = max(made.get(root, created), created)
+            created = latest[root] = max(latest.get(root, created), created)
         ages[entry.key] = created, root, read.age(entry.summary.id)
     return ages
 
@@ -104,9 +116,9 @@ def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> 
     """Return an argument that must be a whole number of at least `least`; ValueError for any other."""
     text = given.get(name, str(default))
     try:
-        found = int(text)
-        if least <= found <= 1 << 53:
-            return found
+        number = int(text)
+        if least <= number <= 1 << 53:
+            return number
     except ValueError:
         pass
     raise ValueError(f"{name}={shown(text, 40)}: give a whole number from {least} on.")

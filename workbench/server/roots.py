@@ -29,7 +29,7 @@ class Root:
 
 def find_roots(top: Path, depth: int, given: Sequence[str]) -> list[Root]:
     """The given roots, and those found in folders at most `depth` below `top`. Links are not followed, nor hidden folders."""
-    paths = [_given(top, one) for one in given]
+    paths = [_given(top, root) for root in given]
     paths += [path for path in _found(Path(os.path.realpath(top)), depth) if path not in paths]
     return [_root(path, top) for path in dict.fromkeys(paths)]
 
@@ -51,9 +51,9 @@ def why_no_runs(top: Path, one: str) -> str:
     return ""
 
 
-def _given(top: Path, one: str) -> Path:
+def _given(top: Path, root: str) -> Path:
     """Return the folder of records that a user means: the folder of a project stands for the records in it."""
-    path = Path(os.path.realpath(top / Path(one).expanduser()))
+    path = Path(os.path.realpath(top / Path(root).expanduser()))
     inner = path / FOLDER
     return inner if not (path / RUNS).exists() and (inner / RUNS).is_dir() and not inner.is_symlink() else path
 

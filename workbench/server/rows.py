@@ -29,7 +29,10 @@ _RECENT = 40
 """How many points at the end of the loss curve (400 at most) the time left is estimated from."""
 _OF_COMMANDS = (TAKES, "launched", "pid", "host")
 _NONE = Annotations()
-_DEFAULTS = {name: json.loads(json.dumps(one.default)) for name, one in Settings.model_fields.items()}
+_DEFAULTS = {
+    name: json.loads(json.dumps(field_info.default))
+    for name, field_info in Settings.model_fields.items()
+}
 """The default settings, as a header has them."""
 
 
@@ -62,15 +65,29 @@ class Entry:
     @classmethod
     def read(cls, root: Root, summary: RunSummary, stamp: tuple[int, int]) -> Entry:
         """Make the entry of a run from its header, the end of its record, and its annotations."""
-        header, given = summary.header, summary.header.get("settings") or {}
+        header, settings = summary.header, summary.header.get("settings") or {}
         task = header.get("task")
         added = read_annotations(summary.path)
         return cls(
-            root, replace(summary, header={name: header[name] for name in _OF_COMMANDS if name in header}, metrics={}), stamp, _NONE if added == _NONE else added,
-            read.accepted({name: value for name, value in given.items() if not setting_text.same(value, _DEFAULTS.get(name, value))}),
-            str(task.get("model") or "") if isinstance(task, dict) else "", header.get("launched") is True or given.get("strategy") == "launch",
+            root,
+            replace(
+                summary,
+                header={name: header[name] for name in _OF_COMMANDS if name in header},
+                metrics={},
+            ),
+            stamp,
+            _NONE if added == _NONE else added,
+            read.accepted(
+                {
+                    name: value
+                    for name, value in settings.items()
+                    if not setting_text.same(value, _DEFAULTS.get(name, value))
+                }
+            ),
+            str(task.get("model") or "") if isinstance(task, dict) else "",
+            header.get("launched") is True or settings.get("strategy") == "launch",
             answer=answer(summary),
-        )  # fmt: skip
+        )
 
     @property
     def key(self) -> tuple[str, str]:

@@ -57,14 +57,14 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     def get_compression_options(self) -> dict[str, Any] | None:
         """Return the compression in the server's settings, which the websockets of kernels use too."""
-        found: dict[str, Any] | None = self.settings.get("websocket_compression_options")
-        return found
+        options: dict[str, Any] | None = self.settings.get("websocket_compression_options")
+        return options
 
     @property
     def watcher(self) -> Watcher:
         """The watcher that all handlers share."""
-        found: Watcher = self.settings["workbench_watcher"]
-        return found
+        watcher: Watcher = self.settings["workbench_watcher"]
+        return watcher
 
     async def in_thread(self, work: Callable[[], T], threads: str = THREADS) -> T:
         """Run `work` in a thread, so that the event loop does not wait for it."""
@@ -157,8 +157,10 @@ class CanvasSocket(Socket):
 
     async def open(self, *_: str) -> None:
         super().open()
-        one = self._entries[0] if len(self._entries) == 1 else None
-        self._canvas: Canvas = ComparisonCanvas(self._entries) if one is None else RunCanvas(one)
+        entry = self._entries[0] if len(self._entries) == 1 else None
+        self._canvas: Canvas = (
+            ComparisonCanvas(self._entries) if entry is None else RunCanvas(entry)
+        )
         self._writer = asyncio.create_task(self.until_closed(self._draw()))
 
     def on_close(self) -> None:
@@ -168,10 +170,10 @@ class CanvasSocket(Socket):
 
     async def on_message(self, message: str | bytes) -> None:
         try:
-            found = json.loads(message) if len(message) <= _LARGEST else None
+            content = json.loads(message) if len(message) <= _LARGEST else None
         except (ValueError, RecursionError):
-            found = None
-        match found:
+            content = None
+        match content:
             case {"type": "ready"}:
                 await self.in_thread(self._canvas.everything)
             case {"type": "ask", **asked}:
@@ -218,11 +220,14 @@ class CanvasSocket(Socket):
 
 def _names(arguments: Mapping[str, list[bytes]]) -> list[tuple[str, str]]:
     """Return the keys and ids in the address of a canvas. ValueError: it names neither one run nor several to compare."""
-    given = {name: [value.decode(errors="replace") for value in values] for name, values in arguments.items()}
-    compared, roots, runs = (given.get(name, []) for name in ("compare", "root", "run"))
+    values_by_name = {
+        name: [value.decode(errors="replace") for value in values]
+        for name, values in arguments.items()
+    }
+    compared, roots, runs = (values_by_name.get(name, []) for name in ("compare", "root", "run"))
     if len(roots) == len(runs) == 1 and not compared:
         return [(roots[0], runs[0])]
-    pairs = [tuple(one.split("/", 1)) for one in compared]
+    pairs = [tuple(pair.split("/", 1)) for pair in compared]
     if roots or runs or len(pairs) not in COMPARED or any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"Give root=KEY&run=ID, or compare=KEY/ID of {COMPARED.start} to {COMPARED.stop - 1} runs.")
     return [(pair[0], pair[1]) for pair in pairs]

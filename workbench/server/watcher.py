@@ -79,7 +79,7 @@ class Watcher:
             self._look_now()
             live = [entry for entry in self._index.entries.values() if entry.live]
             self._read_whole([entry for entry in live if not entry.summary.unseen])
-            rows = {entry.key: one for entry, one in self._rows(live)}
+            rows = {entry.key: row for entry, row in self._rows(live)}
             if not self._listeners:
                 self._since, self._sent = began, rows
                 self._index.moved.clear()  # what moved before is in these rows
@@ -105,20 +105,26 @@ class Watcher:
             entries = list(self._index.entries.values())
             reading = bool(self._index.unread or not self._answered)  # now: the thread may have read more when the rows are made
             exact = self._read_whole(entries, exact=True) if query.sort in EXACT else True
-        found = query.found(entries)
-        matching = [one for one in found if query.status in ("", one.status)]
+        selected = query.found(entries)
+        matching = [entry for entry in selected if query.status in ("", entry.status)]
         page = matching[query.offset : query.offset + query.limit]
         with self._changed:
             exact &= self._read_whole(page)
             columns, values = cells(page)
-            rows = [one for _, one in self._rows(page, values)]
+            rows = [row for _, row in self._rows(page, values)]
             reading |= not exact
             self._lacking |= reading
             roots = [{"key": root.key, "name": root.name} for root in self._index.roots.values()]
         return {
-            "rows": rows, "matching": len(matching), "total": len(entries), "columns": columns, "statuses": dict(Counter(one.status for one in found)),
-            "tags": sorted({tag for one in entries for tag in one.annotations.tags}), "roots": roots, "reading": reading,
-        }  # fmt: skip
+            "rows": rows,
+            "matching": len(matching),
+            "total": len(entries),
+            "columns": columns,
+            "statuses": dict(Counter(entry.status for entry in selected)),
+            "tags": sorted({tag for entry in entries for tag in entry.annotations.tags}),
+            "roots": roots,
+            "reading": reading,
+        }
 
     def find(self, key: str, id: str) -> Entry:
         """The present state of the run with these names. ValueError: the id is impossible; NotFoundError: no such run exists."""
@@ -162,9 +168,14 @@ class Watcher:
     def _read_whole(self, entries: Sequence[Entry], exact: bool = False) -> bool:
         """Read the records of these fits next: for their rows, or for an exact sort. The caller holds the lock. Returns whether it
         was done within a while."""
-        self._wanted = {one.key: None for one in entries if self._index.lacks(one, exact)} | self._wanted
+        self._wanted = {
+            entry.key: None for entry in entries if self._index.lacks(entry, exact)
+        } | self._wanted
         self._start()
-        return self._changed.wait_for(lambda: self._closed or not any(self._index.lacks(one, exact) for one in entries), _FOR_ROWS)
+        return self._changed.wait_for(
+            lambda: self._closed or not any(self._index.lacks(entry, exact) for entry in entries),
+            _FOR_ROWS,
+        )
 
     def _read_first(self, key: Key, folder: Path) -> Entry | None:
         """Let the thread read a folder next, and return its run; None: the folder holds no run."""
@@ -178,13 +189,15 @@ class Watcher:
 
     def _rows(self, entries: Sequence[Entry], values: Sequence[Sequence[str]] = ()) -> list[tuple[Entry, dict[str, Any]]]:
         """Their rows. One that cannot be made is left out and logged: it does not hold up the others. values: their cells."""
-        made = []
+        rows = []
         for at, entry in enumerate(entries):
             try:
-                made.append((entry, row(entry, self._index.brief(entry.key), values[at] if values else ())))
+                rows.append(
+                    (entry, row(entry, self._index.brief(entry.key), values[at] if values else ()))
+                )
             except Exception as error:  # noqa: BLE001 - the record may be damaged
                 name_unreadable(entry.summary.path, error)
-        return made
+        return rows
 
     def _start(self) -> None:
         if self._thread is None and not self._closed:
@@ -237,14 +250,16 @@ class Watcher:
         with self._changed:
             self._wanted |= {entry.key: None for entry in moved if self._index.is_begun(entry.key)}
             rows = self._rows(moved)
-            news = [one for entry, one in rows if entry.live and self._sent.get(entry.key) != one]
-            self._sent = {key: one for key, one in self._sent.items() if key in self._index.entries} | {entry.key: one for entry, one in rows if entry.live}
+            news = [row for entry, row in rows if entry.live and self._sent.get(entry.key) != row]
+            self._sent = {
+                key: row for key, row in self._sent.items() if key in self._index.entries
+            } | {entry.key: row for entry, row in rows if entry.live}
             if news:
                 self._notify({"type": "rows", "rows": news})
-            for entry, one in rows:
+            for entry, row in rows:
                 if not entry.live:
                     self._sent.pop(entry.key, None)
-                    self._notify({"type": "ended", "row": one})
+                    self._notify({"type": "ended", "row": row})
                     changed = True
             if changed:
                 self._notify({"type": "list"})
@@ -261,8 +276,8 @@ class Watcher:
                 self._index.read_brief(entry.key)
                 added.append(entry)
         with self._changed:
-            for entry, one in self._rows(added):
-                self._notify({"type": "began" if entry.live else "ended", "row": one})
+            for entry, row in self._rows(added):
+                self._notify({"type": "began" if entry.live else "ended", "row": row})
                 if not entry.live:
                     self._index.moved.pop(entry.key, None)  # its listeners have it
             if self._longer and not self._index.unread:

@@ -33,27 +33,27 @@ def parsed(text: str, name: str) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.load(text, _loader())  # a SafeLoader
+        values = yaml.load(text, _loader())  # a SafeLoader
     except yaml.YAMLError as error:
         raise SettingsError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise SettingsError(f"{name} is not valid here: its values are nested too deeply.") from None
-    if found is None:
+    if values is None:
         return {}
-    _check_extent(found, name)
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+    _check_extent(values, name)
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise SettingsError(f"{name} should hold settings by their names, each on a line: `lr: 0.01`.")
-    return found
+    return values
 
 
-def _check_extent(found: Any, name: str) -> None:
+def _check_extent(values: Any, name: str) -> None:
     """Raise SettingsError for lists within lists that an alias (`*a`) repeats a million times."""
-    left, waiting = _MOST, [found]
+    left, waiting = _MOST, [values]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict | list):
-            left -= len(one)
-            waiting += one.values() if isinstance(one, dict) else one
+        node = waiting.pop()
+        if isinstance(node, dict | list):
+            left -= len(node)
+            waiting += node.values() if isinstance(node, dict) else node
         if left < 0:
             raise SettingsError(f"{name} has more than {_MOST} values: write those that settings need.")
 
@@ -75,8 +75,8 @@ def _loader() -> Any:
 
     numbers = {f"tag:yaml.org,2002:{kind}" for kind in ("int", "float")}
     Loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in own if tag not in numbers]
-        for first, own in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in numbers]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))

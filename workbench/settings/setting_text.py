@@ -12,8 +12,8 @@ from workbench.values import EarlyStopping
 def setting_text(value: Any) -> Any:
     """Return `value` in its shortest plain form: an EarlyStopping becomes its metric's name, or a dict without its defaults."""
     if isinstance(value, EarlyStopping):
-        told = {"monitor": value.monitor} | value.model_dump(exclude_defaults=True)
-        return value.monitor if len(told) == 1 else told
+        arguments = {"monitor": value.monitor} | value.model_dump(exclude_defaults=True)
+        return value.monitor if len(arguments) == 1 else arguments
     if isinstance(value, tuple):
         return setting_text(value[0]) if len(value) == 1 and isinstance(value[0], EarlyStopping) else [*map(setting_text, value)]
     return value

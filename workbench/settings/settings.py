@@ -334,22 +334,24 @@ class Settings(BaseModel):
             if value is True and name != "fast_dev_run" and _is_number(cls.model_fields[name]):
                 raise SettingsError(f"{name}=True: input should be a number. {meaning(cls.model_fields[name])}")
         try:
-            made = cls(**values)
+            settings = cls(**values)
         except ValidationError as error:
             raise SettingsError(explain(error, values, cls.model_fields)) from None
-        if made.prefetch_factor is not None and not made.num_workers:
+        if settings.prefetch_factor is not None and not settings.num_workers:
             raise SettingsError(
-                f"prefetch_factor={made.prefetch_factor}: only loader processes read ahead, and num_workers is 0: give num_workers=2, or "
+                f"prefetch_factor={settings.prefetch_factor}: only loader processes read ahead, "
+                "and num_workers is 0: give num_workers=2, or "
                 "prefetch_factor=None."
             )
-        if made.preload and made.reload_dataloaders_every_n_epochs:
+        if settings.preload and settings.reload_dataloaders_every_n_epochs:
             raise SettingsError(
-                f"reload_dataloaders_every_n_epochs={made.reload_dataloaders_every_n_epochs} with preload=True: preload reads the samples once, "
+                f"reload_dataloaders_every_n_epochs={settings.reload_dataloaders_every_n_epochs} "
+                "with preload=True: preload reads the samples once, "
                 "and a new loader may have others. Leave one of them out."
             )
-        for stop in made.early_stopping:
-            made._refuse_no_best(stop)
-        return made
+        for stop in settings.early_stopping:
+            settings._refuse_no_best(stop)
+        return settings
 
     def _refuse_no_best(self, stop: EarlyStopping) -> None:
         """Raise SettingsError for `restore_best` where no checkpoint has the best weights by this rule's metric."""
@@ -407,10 +409,10 @@ class Settings(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """These settings with some of them changed, checked like new ones."""
-        given = settings_of(changes, type(self).model_fields)
-        if all(_stays(value, getattr(self, name)) for name, value in given.items()):
+        changed = settings_of(changes, type(self).model_fields)
+        if all(_stays(value, getattr(self, name)) for name, value in changed.items()):
             return self
-        return self.make(**{**self.model_dump(), **given})
+        return self.make(**{**self.model_dump(), **changed})
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their defaults."""
@@ -443,8 +445,13 @@ def lists_keywords(keywords: type) -> Callable[[Method], Method]:
 
     def decorate(method: Method) -> Method:
         signature = inspect.signature(method)
-        own = [one for one in signature.parameters.values() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-        method.__signature__ = signature.replace(parameters=[*own, *_keywords(keywords)])  # type: ignore[attr-defined]
+        parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        ]
+        parameters += _keywords(keywords)
+        method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return method
 
     return decorate
@@ -473,16 +480,20 @@ def _help() -> str:
 
 def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
     """The values as the fields take them: None as the default where Lightning says so, an array's one number as a number."""
-    found = {name: plain(value) for name, value in values.items()}
-    defaults = {name: Settings.model_fields[name].default for name in NONE_IS_DEFAULT if name in found and found[name] is None}
-    return {**found, **defaults}
+    plain_values = {name: plain(value) for name, value in values.items()}
+    defaults = {
+        name: Settings.model_fields[name].default
+        for name in NONE_IS_DEFAULT
+        if name in plain_values and plain_values[name] is None
+    }
+    return {**plain_values, **defaults}
 
 
 def _is_number(field: FieldInfo) -> bool:
     """Whether a field takes a number or None only: pydantic would also accept True there. A field with a validator of
     its own does not count.
     """
-    looks = any(isinstance(part, BeforeValidator) for part in field.metadata)
+    looks = any(isinstance(annotation, BeforeValidator) for annotation in field.metadata)
     return not looks and {*(get_args(field.annotation) or (field.annotation,))} <= {int, float, type(None)}
 
 

@@ -191,48 +191,53 @@ def settings_of(given: Mapping[str, Any], known: Collection[str], method: str = 
     Raises SettingsError for any other, with the nearest name. known: the names of the settings. method: the method of the
     bench that was called. arguments: the names of its arguments besides settings.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in given.items():
         if name in known:
-            found[name] = value
+            settings[name] = value
         elif name in _ALIKE:
             _refuse_other(name, value)
         else:
             raise SettingsError(_unknown(name, known, method, arguments))
-    return found
+    return settings
 
 
 def _refuse_other(name: str, value: Any) -> None:
     """Raise SettingsError if this value of an argument of Lightning's Trainer would have an effect."""
     value, (alike, instead) = plain(value), _ALIKE[name]
-    if not any(type(value) is type(one) and value == one for one in alike):
+    if not any(type(value) is type(harmless) and value == harmless for harmless in alike):
         raise SettingsError(f"{name}={shown(value)} is not used here: {instead}.")
 
 
 def _unknown(name: str, known: Collection[str], method: str, arguments: Collection[str]) -> str:
-    own = _ARGUMENTS.get(method, {}).get(name)
-    if own is not None:
-        return f"unknown argument {name!r} of {method}(). Did you mean {own!r}?"
-    what = f"unknown setting {name!r}"
+    argument = _ARGUMENTS.get(method, {}).get(name)
+    if argument is not None:
+        return f"unknown argument {name!r} of {method}(). Did you mean {argument!r}?"
+    problem = f"unknown setting {name!r}"
     if name in OBJECTS:
         meant = OBJECTS[name]
         here = method == "Workbench"
-        return f"{what}. Did you mean {meant!r}?" if here else f"{what}: {ELSEWHERE[meant]}."
+        return f"{problem}. Did you mean {meant!r}?" if here else f"{problem}: {ELSEWHERE[meant]}."
     if method in _EVALUATIONS and ELSEWHERE.get(name) == _START:
-        return f"{what}: bench.load('0012-fit', 'best') gives the model the weights of a run or of a checkpoint, then bench.{method}() uses them."
+        return (
+            f"{problem}: bench.load('0012-fit', 'best') gives the model the weights of a run or of "
+            f"a checkpoint, then bench.{method}() uses them."
+        )
     if name in ELSEWHERE:
-        return f"{what}: {ELSEWHERE[name]}."
+        return f"{problem}: {ELSEWHERE[name]}."
     if method == "Workbench" and SPOKEN.get(name) is None:
         arguments = {*arguments, *_BENCH}
-    spoken = {**{one: one for one in (*known, *arguments)}, **SPOKEN}
+    spoken = {**{word: word for word in (*known, *arguments)}, **SPOKEN}
     if name not in spoken:
-        other = next((there for there, words in OF_METHODS.items() if name in words), None)
+        other = next(
+            (method_name for method_name, words in OF_METHODS.items() if name in words), None
+        )
         if other is not None:
-            return f"{what}: it is an argument of bench.{other}()."
+            return f"{problem}: it is an argument of bench.{other}()."
     near = difflib.get_close_matches(name, spoken, n=1, cutoff=0.6)
     if near:
-        return f"{what}. Did you mean {spoken[near[0]]!r}?"
-    return f"{what}. `bench.settings` shows the settings, and help(wb.Settings) explains them."
+        return f"{problem}. Did you mean {spoken[near[0]]!r}?"
+    return f"{problem}. `bench.settings` shows the settings, and help(wb.Settings) explains them."
 
 
 OF_METHODS: Mapping[str, tuple[str, ...]] = {

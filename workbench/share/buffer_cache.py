@@ -54,7 +54,7 @@ class BufferCache:
     @property
     def nbytes(self) -> int:
         """The total size of its segments, in bytes."""
-        return sum(one.nbytes for one in self._cached)
+        return sum(cached.nbytes for cached in self._cached)
 
     def place(self, buffers: Sequence[Any], capacity: Capacity | None = None) -> tuple[dict[int, Spot], list[str]]:
         """Put each large buffer into a segment, unless one has it already.
@@ -74,7 +74,11 @@ class BufferCache:
             self.close()
         slots = self._known(raws)
         self._free_unused(set(slots))
-        slots = {source: slot for source, slot in slots.items() if slot[0] in {one.segment for one in self._cached}}
+        slots = {
+            source: slot
+            for source, slot in slots.items()
+            if slot[0] in {cached.segment for cached in self._cached}
+        }
         notes: dict[str, None] = {}
         for group in _groups([source for source in raws if source not in slots]):
             folder, note = (None, None) if capacity is None else capacity.for_size(sum(size for _, size in group))
@@ -86,21 +90,24 @@ class BufferCache:
 
     def _known(self, raws: dict[tuple[int, int], np.ndarray[Any, Any]]) -> dict[tuple[int, int], Spot]:
         """Return the places of the buffers that are cached and unchanged."""
-        found: dict[tuple[int, int], Spot] = {}
-        for one in self._cached:
-            for index, source in enumerate(one.sources):
-                if source in raws and _same(raws[source], one.views[index]):
-                    found[source] = (one.segment, index)
-        return found
+        spots: dict[tuple[int, int], Spot] = {}
+        for cached in self._cached:
+            for index, source in enumerate(cached.sources):
+                if source in raws and _same(raws[source], cached.views[index]):
+                    spots[source] = (cached.segment, index)
+        return spots
 
     def _free_unused(self, used: set[tuple[int, int]]) -> None:
         """Free each segment of which half or more is unused. What it still holds is then placed again."""
         kept = []
-        for one in self._cached:
-            if sum(size for address, size in one.sources if (address, size) in used) * 2 > one.nbytes:
-                kept.append(one)
+        for cached in self._cached:
+            if (
+                sum(size for address, size in cached.sources if (address, size) in used) * 2
+                > cached.nbytes
+            ):
+                kept.append(cached)
             else:
-                one.segment.close()
+                cached.segment.close()
         self._cached = kept
 
     def slot(self, source: tuple[int, int]) -> Spot | None:
@@ -110,8 +117,8 @@ class BufferCache:
 
     def moved(self, source: tuple[int, int], to: tuple[int, int]) -> None:
         """Record that the contents of the memory `source` are now in the memory `to`."""
-        for one in self._cached:
-            one.sources = [to if known == source else known for known in one.sources]
+        for cached in self._cached:
+            cached.sources = [to if known == source else known for known in cached.sources]
 
     def close(self) -> None:
         """Free everything."""
@@ -127,6 +134,9 @@ def _groups(sources: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
 
 
 def _same(raw: np.ndarray[Any, Any], view: memoryview) -> bool:
-    there = np.frombuffer(view, dtype=np.uint8)
+    stored = np.frombuffer(view, dtype=np.uint8)
     # Memory that is mapped from the segment and was not written to is compared with itself.
-    return raw.nbytes == there.nbytes and _compare(address_of(raw), address_of(there), raw.nbytes) == 0
+    return (
+        raw.nbytes == stored.nbytes
+        and _compare(address_of(raw), address_of(stored), raw.nbytes) == 0
+    )

@@ -70,13 +70,13 @@ def pack(
     cache: the cache for large buffers that may be the same in the next package. capacity: decides whether there is memory.
     """
     try:
-        found = pickled(value, lists)
+        content = pickled(value, lists)
     except MemoryError:
         raise
     except Exception as error:
         raise PackageError(explain(error, names or {"the object": value}, _fails)) from error
-    buffers = found.buffers
-    package = Package(found.code, devices=tuple(sorted(found.devices)), tensors=found.tensors)
+    buffers = content.buffers
+    package = Package(content.code, devices=tuple(sorted(content.devices)), tensors=content.tensors)
     if not buffers:
         return package
     cached, notes = ({}, []) if cache is None else cache.place(buffers, capacity)
@@ -84,12 +84,12 @@ def pack(
     elsewhere = []
     for number, (segment, index) in cached.items():
         buffers[number] = b""
-        place, _ = lent.setdefault(id(segment), (len(lent) + 1, segment))
-        elsewhere.append((number, place, index))
+        position, _ = lent.setdefault(id(segment), (len(lent) + 1, segment))
+        elsewhere.append((number, position, index))
     folder, note = (None, None) if capacity is None else capacity.for_size(size_of(buffers))
-    own = Segment.place(buffers, folder)
+    own_segment = Segment.place(buffers, folder)
     notes += [note] if note is not None else []
-    package.segments = (own, *(segment.again() for _, segment in lent.values()))
+    package.segments = (own_segment, *(segment.again() for _, segment in lent.values()))
     package.elsewhere, package.note = tuple(elsewhere), " ".join(notes) or None
     return package
 
@@ -97,7 +97,7 @@ def pack(
 def unpack(package: Package) -> Any:
     """A copy of what was packed. Its tensors and arrays lie in the segments, mapped copy-on-write."""
     views = [segment.views() for segment in package.segments]
-    elsewhere = {number: (place, index) for number, place, index in package.elsewhere}
+    elsewhere = {number: (position, index) for number, position, index in package.elsewhere}
     return ListUnpickler(io.BytesIO(package.code), _buffers(views, elsewhere)).load()
 
 
@@ -128,8 +128,8 @@ def read_message(handles: Sequence[Handle]) -> tuple[Any, list[Package]]:
 def _buffers(views: Sequence[Views], elsewhere: Mapping[int, tuple[int, int]]) -> Iterator[memoryview]:
     """The buffers of a package, from whichever segment each is in."""
     for number in range(len(views[0]) if views else 0):
-        place, index = elsewhere.get(number, (0, number))
-        yield views[place][index]
+        position, index = elsewhere.get(number, (0, number))
+        yield views[position][index]
 
 
 def _fails(value: Any) -> bool:

@@ -37,11 +37,11 @@ def _narrow(path: str, value: Any, fails: Callable[[Any], bool]) -> tuple[str, A
     seen = {id(value)}
     held = [value]  # what a reduction made would be freed, and its id used again
     for _ in range(_DEEPEST):
-        for step, part in _parts(value):
-            held.append(part)
-            if id(part) not in seen and fails(part):
-                seen.add(id(part))
-                path, value = path + step, part
+        for step, child in _parts(value):
+            held.append(child)
+            if id(child) not in seen and fails(child):
+                seen.add(id(child))
+                path, value = path + step, child
                 break
         else:
             break
@@ -89,11 +89,11 @@ def _parts_of_instance(value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(reduced, tuple):
         return
     _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-    for part in state if isinstance(state, tuple) else (state,):
-        if isinstance(part, dict):
-            yield from ((f".{name}", item) for name, item in part.items())
-        elif part is not None:
-            yield " -> its state", part
+    for substate in state if isinstance(state, tuple) else (state,):
+        if isinstance(substate, dict):
+            yield from ((f".{name}", item) for name, item in substate.items())
+        elif substate is not None:
+            yield " -> its state", substate
     yield from ((f"[{index}]", item) for index, item in enumerate(items or ()))
     yield from ((f"[{key!r}]", item) for key, item in pairs or ())
     yield from (("", argument) for argument in arguments or () if argument is not value)

@@ -10,6 +10,7 @@ import pickle
 import re
 import warnings
 from collections.abc import Callable
+from multiprocessing.sharedctypes import RawArray, RawValue, SynchronizedBase, synchronized
 from typing import Any
 
 import cloudpickle
@@ -20,6 +21,7 @@ from torch.nn.utils import parametrize
 
 from workbench.share.segment import address_of
 
+_SHARED = (SynchronizedBase, ctypes.Array, ctypes._SimpleCData)
 Keep = Callable[[pickle.PickleBuffer], object]
 
 
@@ -37,8 +39,12 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         if isinstance(obj, torch.storage.TypedStorage):
             return _typed_storage, (self._one(obj._untyped_storage), obj.dtype)
         if isinstance(obj, torch.UntypedStorage):
-            one = self._one(obj)
-            return (_same, (one,)) if one is not obj else (storage_over, (_bytes_of(one),))
+            canonical = self._one(obj)
+            return (
+                (_same, (canonical,))
+                if canonical is not obj
+                else (storage_over, (_bytes_of(canonical),))
+            )
         if type(obj) is torch.Tensor:
             self.tensors[id(obj)] = obj
         if isinstance(obj, torch.Tensor) and obj.is_leaf and any(hooks := hooks_of(obj)):
@@ -47,6 +53,10 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
             return _reduce_optimizer(obj)
         if type(obj) is np.ndarray or type(obj) is np.memmap:
             return _reduce_array(obj)
+        if isinstance(obj, _SHARED):
+            reduced = _reduce_shared(obj)
+            if reduced is not None:
+                return reduced
         if isinstance(obj, torch.nn.Module) and parametrize.is_parametrized(obj):
             return _reduce_parametrized(obj)
         return super().reducer_override(obj)
@@ -63,6 +73,23 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         return self._storages[key][1]
 
 
+def _reduce_shared(shared: Any) -> Any:
+    """Reduce numbers that processes share to a copy; None: it is something else."""
+    locked = isinstance(shared, SynchronizedBase)
+    memory = shared.get_obj() if locked else shared
+    array = isinstance(memory, ctypes.Array)
+    kind = memory._type_ if array else type(memory)
+    if not hasattr(memory, "_wrapper") or getattr(ctypes, kind.__name__, None) is not kind:
+        return None
+    return _shared, (kind, len(memory) if array else None, bytes(memory), locked)
+
+
+def _shared(kind: Any, length: int | None, content: bytes, locked: bool) -> Any:
+    memory = RawValue(kind) if length is None else RawArray(kind, length)
+    ctypes.memmove(ctypes.addressof(memory), content, len(content))
+    return synchronized(memory) if locked else memory
+
+
 class Unpickler(pickle.Unpickler):
     """Unpickles what `Pickler` wrote."""
 
@@ -71,10 +98,10 @@ class Unpickler(pickle.Unpickler):
         self._known = set(getattr(_cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", ()))
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        if found is getattr(_cloudpickle, "_class_setstate", None):
+        resolved = super().find_class(module, name)
+        if resolved is getattr(_cloudpickle, "_class_setstate", None):
             return self._set_class
-        return _tensor_of_new_dtype if found is _V3 else found
+        return _tensor_of_new_dtype if resolved is _V3 else resolved
 
     def _set_class(self, cls: type, state: Any) -> type:
         """Set the attributes of an unpickled class, unless it is the notebook's own class: cloudpickle would put copies
@@ -169,11 +196,11 @@ def _reduce_parametrized(module: torch.nn.Module) -> Any:
 
 def _parametrized(kind: type[torch.nn.Module], names: tuple[str, ...]) -> torch.nn.Module:
     """A module without its state, as `register_parametrization` makes one of this kind."""
-    made: torch.nn.Module = kind.__new__(kind)
-    parametrize._inject_new_class(made)
+    module: torch.nn.Module = kind.__new__(kind)
+    parametrize._inject_new_class(module)
     for name in names:
-        parametrize._inject_property(made, name)
-    return made
+        parametrize._inject_property(module, name)
+    return module
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:

@@ -153,7 +153,7 @@ class _Sizes:
     def __init__(self, parts: Mapping[str, Any], largest: int | None) -> None:
         self.file = io.BytesIO()
         self.written = self.beside = 0
-        self.names = {id(part): name for name, part in parts.items()}
+        self.names = {id(obj): name for name, obj in parts.items()}
         """The parts that have not begun, by their `id`."""
         self._largest = largest
         self._began: list[tuple[str, int]] = []
@@ -256,8 +256,8 @@ class _PortableUnpickler(Unpickler):
         return HIDDEN
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        return functools.partial(_untracked, found) if found in _SKELETONS else found
+        resolved = super().find_class(module, name)
+        return functools.partial(_untracked, resolved) if resolved in _SKELETONS else resolved
 
 
 _SKELETONS = (_cloudpickle._make_skeleton_class, _cloudpickle._make_skeleton_enum)

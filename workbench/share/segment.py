@@ -153,8 +153,8 @@ class Views(Sequence[memoryview]):
     def __getitem__(self, index: int | slice) -> memoryview | list[memoryview]:
         if isinstance(index, slice):
             return [self[number] for number in range(len(self))[index]]
-        place = range(len(self))[index] * 2
-        at, size = self._table[place], self._table[place + 1]
+        entry = range(len(self))[index] * 2
+        at, size = self._table[entry], self._table[entry + 1]
         return self._memory[at : at + size]
 
 

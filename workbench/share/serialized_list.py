@@ -233,9 +233,9 @@ def _serialized(elements: list[Any], devices: set[str]) -> SerializedList | None
     except _StaysList:
         return None
     devices |= pickler.devices
-    made = SerializedList()
-    made.__setstate__((data, offsets, tuple(thing for _, thing in pickler.code.values())))
-    return made
+    serialized = SerializedList()
+    serialized.__setstate__((data, offsets, tuple(thing for _, thing in pickler.code.values())))
+    return serialized
 
 
 def _size(elements: list[Any]) -> int:
@@ -262,33 +262,46 @@ class _ListPickler(Pickler):
         if type(obj) is not list or len(obj) < LONG or id(obj) in self._stay:
             return None
         if id(obj) not in self._made:
-            made = _serialized(obj, self.devices)
-            if made is None:
+            serialized = _serialized(obj, self.devices)
+            if serialized is None:
                 self._stay[id(obj)] = obj
                 return None
-            self._made[id(obj)] = obj, made  # the list is held: its address is the key
+            self._made[id(obj)] = obj, serialized  # the list is held: its address is the key
         return self._made[id(obj)][1]
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is SerializedList and obj.state is not None:
             return SerializedList, (), obj.state
-        found = super().reducer_override(obj)
+        reduction = super().reducer_override(obj)
         if isinstance(obj, torch.nn.Module):
             # What forward() appends to is state, and arrives as a list.
             self._leave_lists([vars(obj)], _STATE)
-        elif found is NotImplemented and _own_reduction(kind) and not isinstance(obj, _BY_VALUE) and kind not in self.dispatch_table:
-            found = obj.__reduce_ex__(5)
+        elif (
+            reduction is NotImplemented
+            and _own_reduction(kind)
+            and not isinstance(obj, _BY_VALUE)
+            and kind not in self.dispatch_table
+        ):
+            reduction = obj.__reduce_ex__(5)
             # A function in C (an array of objects has one) takes nothing but lists.
-            self._leave_lists([part for part in found[1:3] if part is not None] if isinstance(found, tuple) else [])
-        return found
+            self._leave_lists(
+                [argument for argument in reduction[1:3] if argument is not None]
+                if isinstance(reduction, tuple)
+                else []
+            )
+        return reduction
 
     def _leave_lists(self, parts: list[Any], most: int = sys.maxsize) -> None:
         """Lists among these, and a little way inside, stay lists, unless they have more elements than `most`."""
         for _ in range(_DEPTH):
-            found = {id(part): part for part in parts if type(part) is list and LONG <= len(part) <= most}
-            self._stay |= found
-            if found.keys() & self._made.keys():
+            long_lists = {
+                id(candidate): candidate
+                for candidate in parts
+                if type(candidate) is list and LONG <= len(candidate) <= most
+            }
+            self._stay |= long_lists
+            if long_lists.keys() & self._made.keys():
                 raise _StartAgain
             inside = (p.values() if type(p) is dict else p for p in parts if type(p) in (dict, tuple))
             parts = list(itertools.chain.from_iterable(inside))
@@ -296,9 +309,11 @@ class _ListPickler(Pickler):
 
 def _own_reduction(kind: type) -> bool:
     """Whether a class has its own function to rebuild its objects, or C code that sets their attributes."""
-    own = {name: value for base in reversed(kind.__mro__[:-1]) for name, value in vars(base).items()}
-    by_c = "__setstate__" in own and not isinstance(own["__setstate__"], types.FunctionType)
-    return by_c or "__reduce__" in own or "__reduce_ex__" in own
+    members = {
+        name: value for base in reversed(kind.__mro__[:-1]) for name, value in vars(base).items()
+    }
+    by_c = "__setstate__" in members and not isinstance(members["__setstate__"], types.FunctionType)
+    return by_c or "__reduce__" in members or "__reduce_ex__" in members
 
 
 class ListUnpickler(Unpickler):

@@ -29,17 +29,21 @@ def sample_count(batch: Any) -> int:
     """Return how many samples a batch has: its `batch_size` or `num_graphs`, else the first dimension of its first
     tensor or array, in containers and dataclasses; 1 where there is none.
     """
-    own = _own_count(batch)
-    found = _first_count(batch) if own is None else own
-    return 1 if found is None else found
+    declared = _own_count(batch)
+    count = _first_count(batch) if declared is None else declared
+    return 1 if count is None else count
 
 
 def miscounted(batch: Any) -> str | None:
     """Why `sample_count` may be wrong, for a batch that declares no number of samples and whose tensors differ in their first dimension; None:
     it seems right.
     """
-    found = {name: tensor.shape[0] for name, tensor in leaves(batch) if tensor.ndim}
-    if isinstance(batch, PackedSequence) or _own_count(batch) is not None or len(set(found.values())) < 2:
+    sizes = {name: tensor.shape[0] for name, tensor in leaves(batch) if tensor.ndim}
+    if (
+        isinstance(batch, PackedSequence)
+        or _own_count(batch) is not None
+        or len(set(sizes.values())) < 2
+    ):
         return None
     return f"counts as {counted(sample_count(batch), 'sample')}, the first dimension of its first tensor, and its tensors differ ({describe(batch)})"
 
@@ -49,8 +53,8 @@ def _own_count(batch: Any) -> int | None:
     where = own_count(batch)
     if where is None:
         return None
-    found = getattr(batch, where.partition("[")[0])
-    return int(found[0]) if isinstance(found, torch.Size) else int(found)
+    declared = getattr(batch, where.partition("[")[0])
+    return int(declared[0]) if isinstance(declared, torch.Size) else int(declared)
 
 
 def own_count(batch: Any) -> str | None:
@@ -60,10 +64,10 @@ def own_count(batch: Any) -> str | None:
     if type(batch) in (tuple, list, dict, Tensor):
         return None
     for name in ("batch_size", "num_graphs"):
-        own = getattr(batch, name, None)
-        if isinstance(own, torch.Size) and own:
+        declared = getattr(batch, name, None)
+        if isinstance(declared, torch.Size) and declared:
             return f"{name}[0]"
-        if isinstance(own, int) and not isinstance(own, bool):
+        if isinstance(declared, int) and not isinstance(declared, bool):
             return name
     return None
 
@@ -134,10 +138,10 @@ def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:
     if type(batch) is dict:
         return moved
     if isinstance(batch, MutableMapping):  # a copy, as in torch's collation: a defaultdict cannot be made from a mapping
-        own = copy.copy(batch)
+        duplicate = copy.copy(batch)
         for key, value in moved.items():  # an output of transformers refuses update()
-            own[key] = value
-        return own
+            duplicate[key] = value
+        return duplicate
     return type(batch)(moved)  # type: ignore[call-arg]
 
 
@@ -150,10 +154,10 @@ def checksum_of(batch: Any, crc: int = 0) -> int:
     if isinstance(batch, np.ndarray) and not batch.dtype.hasobject:
         return zlib.crc32(batch.tobytes(), crc)
     if isinstance(batch, Mapping):
-        batch = [part for item in batch.items() for part in item]
+        batch = [element for item in batch.items() for element in item]
     if isinstance(batch, (list, tuple)):
-        for part in batch:
-            crc = checksum_of(part, crc)
+        for element in batch:
+            crc = checksum_of(element, crc)
         return crc
     if isinstance(batch, (str, bytes, int, float, complex)) or batch is None:
         return zlib.crc32(repr(batch).encode(), crc)
@@ -172,18 +176,20 @@ def on_host(values: Sequence[Tensor | float]) -> list[float]:
 
 def describe(batch: Any) -> str:
     """Describe the shapes and types in a batch; a long list of similar tensors is one entry."""
-    found = _parts(batch, "")
-    if not found:
+    tensors = _parts(batch, "")
+    if not tensors:
         return type(batch).__name__
     rows: list[tuple[str, str]] = []
-    for (where, what), group in itertools.groupby(found, lambda leaf: (leaf[0].rpartition(".")[0], _described(leaf[1]))):
+    for (where, description), group in itertools.groupby(
+        tensors, lambda leaf: (leaf[0].rpartition(".")[0], _described(leaf[1]))
+    ):
         paths = [path for path, _ in group]
         if where and len(paths) > _FEW:
-            rows.append((where, f"{len(paths)} of {what}"))
+            rows.append((where, f"{len(paths)} of {description}"))
         else:
-            rows += [(path, what) for path in paths]
+            rows += [(path, description) for path in paths]
     more = f", and {len(rows) - _MANY} more" if len(rows) > _MANY else ""
-    return ", ".join(f"{path or 'x'}: {what}" for path, what in rows[:_MANY]) + more
+    return ", ".join(f"{path or 'x'}: {description}" for path, description in rows[:_MANY]) + more
 
 
 def made_of_lists(batch: Any) -> tuple[str, int] | None:
@@ -193,9 +199,13 @@ def made_of_lists(batch: Any) -> tuple[str, int] | None:
     """
     if not isinstance(batch, (Mapping, tuple, list)):
         return None
-    for key, part in batch.items() if isinstance(batch, Mapping) else enumerate(batch):
-        if isinstance(part, list) and part and all(isinstance(one, Tensor) and one.ndim == 1 for one in part):
-            return repr(key), len(part)
+    for key, element in batch.items() if isinstance(batch, Mapping) else enumerate(batch):
+        if (
+            isinstance(element, list)
+            and element
+            and all(isinstance(row, Tensor) and row.ndim == 1 for row in element)
+        ):
+            return repr(key), len(element)
     return None
 
 
@@ -206,15 +216,21 @@ def holds_text(value: Any) -> bool:
     return isinstance(value, (str, bytes, PurePath))
 
 
-def _described(part: Tensor | PackedSequence) -> str:
-    if isinstance(part, PackedSequence):
-        return f"{_described(part.data)} packed from {sample_count(part)} sequences of up to {len(part.batch_sizes)}"
-    return f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}"
+def _described(leaf: Tensor | PackedSequence) -> str:
+    if isinstance(leaf, PackedSequence):
+        return (
+            f"{_described(leaf.data)} packed from {sample_count(leaf)} sequences of up to "
+            f"{len(leaf.batch_sizes)}"
+        )
+    return f"{tuple(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}"
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
     """Return the tensors in a batch, each with its path ("0", "image.1"); of a PackedSequence only its data."""
-    return [(name, part.data if isinstance(part, PackedSequence) else part) for name, part in _parts(value, path)]
+    return [
+        (name, leaf.data if isinstance(leaf, PackedSequence) else leaf)
+        for name, leaf in _parts(value, path)
+    ]
 
 
 def _parts(value: Any, path: str) -> list[tuple[str, Tensor | PackedSequence]]:
@@ -225,4 +241,8 @@ def _parts(value: Any, path: str) -> list[tuple[str, Tensor | PackedSequence]]:
         items = list(value.items())
     elif isinstance(value, (tuple, list)):
         items = list(enumerate(value))
-    return [leaf for key, part in items for leaf in _parts(part, f"{path}.{key}" if path else str(key))]
+    return [
+        leaf
+        for key, element in items
+        for leaf in _parts(element, f"{path}.{key}" if path else str(key))
+    ]

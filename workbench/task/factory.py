@@ -51,8 +51,8 @@ def task_of(
     model, compiler = uncompiled(model)
     check_optimizer(optimizer)
     check_scheduler(scheduler)
-    given = {"train": train, "val": val, "test": test, "predict": None}
-    sources = _sources(given)
+    data_by_kind = {"train": train, "val": val, "test": test, "predict": None}
+    sources = _sources(data_by_kind)
     lightning = not isinstance(model, Task) and overrides.is_lightning_like(model)
     if callbacks and not lightning:
         raise TaskError(
@@ -60,19 +60,29 @@ def task_of(
             "LightningModule that holds it, or use listeners=[f], which gets every event of a run."
         )
     preparation = _prepared(model, lightning, sources, settings or Settings(), callbacks)
-    collates = _collates(collate_fn, val_collate_fn, {name: _maker(name, given, sources, model if lightning else None) for name in given})
-    specs = {name: _spec(name, data, sources.get(name), collates[name], preparation) for name, data in given.items()}
-    own = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
+    collates = _collates(
+        collate_fn,
+        val_collate_fn,
+        {
+            name: _maker(name, data_by_kind, sources, model if lightning else None)
+            for name in data_by_kind
+        },
+    )
+    specs = {
+        name: _spec(name, data, sources.get(name), collates[name], preparation)
+        for name, data in data_by_kind.items()
+    }
+    arguments = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
     if optimizer is not torch.optim.AdamW:  # the default
-        own["optimizer"] = optimizer
+        arguments["optimizer"] = optimizer
     if lightning:
-        _refuse(model, own)
-        found = LightningTask(model, preparation, **specs, sources=sources)
-        found.compiler = compiler
-        return found
+        _refuse(model, arguments)
+        lightning_task = LightningTask(model, preparation, **specs, sources=sources)
+        lightning_task.compiler = compiler
+        return lightning_task
     task: Task
     if isinstance(model, Task):
-        _refuse(model, own)
+        _refuse(model, arguments)
         task = _with_data(model, specs, collates)
         task.model, compiler = uncompiled(task.model)
     else:
@@ -97,30 +107,39 @@ def task_of(
 
 def set_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
     """Give the task the user's own averaging functions."""
-    for name, function, taken in (
+    for name, function, names in (
         ("avg_fn", avg_fn, ("averaged", "current", "count")), ("should_update", should_update, ("step", "epoch"))
     ):  # fmt: skip
         if function is not None:
-            if not callable(function) or not fits(function, *taken):
+            if not callable(function) or not fits(function, *names):
                 wrong = "takes other arguments" if callable(function) else "cannot be called"
-                raise TaskError(f"{name}={shown(function)} {wrong}: give a function, {name}({', '.join(taken)}).")
+                raise TaskError(
+                    f"{name}={shown(function)} {wrong}: give a function, "
+                    f"{name}({', '.join(names)})."
+                )
             task.averaging = replace(task.averaging, **{name: function})
 
 
-def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
+def _sources(data_by_kind: Mapping[str, Any]) -> dict[str, Any]:
     """For each kind of data the object that makes its loader; the one given as `train` also makes the others."""
-    found = {}
-    for name, data in given.items():
-        if data is None and overrides.has_loader(given["train"]):
-            found[name] = given["train"]
+    sources = {}
+    for name, data in data_by_kind.items():
+        if data is None and overrides.has_loader(data_by_kind["train"]):
+            sources[name] = data_by_kind["train"]
         elif data is not None and (overrides.has_loader(data) or overrides.has_loader(data, f"{name}_dataloader")):
-            found[name] = data
-    return found
+            sources[name] = data
+    return sources
 
 
-def _maker(name: str, given: Mapping[str, Any], sources: Mapping[str, Any], module: Any) -> Any:
+def _maker(
+    name: str, data_by_kind: Mapping[str, Any], sources: Mapping[str, Any], module: Any
+) -> Any:
     """The object that makes the loader of one kind of data; None: the user gave the data itself. module: the model, if it is Lightning-like."""
-    by_module = module is not None and given[name] is None and overrides.has_loader(module, f"{name}_dataloader")
+    by_module = (
+        module is not None
+        and data_by_kind[name] is None
+        and overrides.has_loader(module, f"{name}_dataloader")
+    )
     return sources.get(name, module if by_module else None)
 
 
@@ -168,11 +187,11 @@ def _with_data(task: Task, specs: dict[str, DataSpec | None], collates: Mapping[
     if not isinstance(getattr(task, "model", None), nn.Module):
         raise TaskError(f"{type(task).__name__} has no model: set self.model to the nn.Module that is trained.")
     for name, spec in specs.items():
-        own = getattr(task, name)
+        data = getattr(task, name)
         if spec is not None:
             setattr(task, name, spec)
-        elif own is not None and not isinstance(own, DataSpec):
-            setattr(task, name, DataSpec.of(name, own, collates[name]))
+        elif data is not None and not isinstance(data, DataSpec):
+            setattr(task, name, DataSpec.of(name, data, collates[name]))
     return task
 
 
@@ -185,7 +204,7 @@ def _spec(
     return None if data is None else DataSpec.of(name, data, collate_fn)
 
 
-def _refuse(model: Any, given: dict[str, Any]) -> None:
-    for name, value in given.items():
+def _refuse(model: Any, arguments: dict[str, Any]) -> None:
+    for name, value in arguments.items():
         if value is not None:
             raise TaskError(f"{name}= is given, but {type(model).__name__} brings its own; leave {name} out.")

@@ -56,7 +56,14 @@ def refuse_unusable(name: str, module: nn.Module) -> None:
             f"{name}: {empty[0]!r}{more} is on the meta device, where weights have a shape and no values: "
             f"{name}.to_empty(device='cpu') gives them memory; then load or initialise them."
         )
-    scripted = next((path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
+    scripted = next(
+        (
+            path
+            for path, submodule in module.named_modules()
+            if isinstance(submodule, torch.jit.ScriptModule)
+        ),
+        None,
+    )
     if scripted is not None:
         where = f"{name}.{scripted}" if scripted else name
         raise TaskError(
@@ -74,11 +81,9 @@ def check_loss(loss: Any) -> None:
         refuse_unusable("loss", loss)
     if loss is not None and not callable(loss):
         raise TaskError(f"loss={shown(loss)} cannot be called: give a function of (output, target).")
-    known = (
-        parameters(loss.forward if isinstance(loss, nn.Module) else loss)
-        if loss is not None
-        else None
-    )
+    if loss is None:
+        return
+    known = parameters(loss.forward if isinstance(loss, nn.Module) else loss)
     needed = [
         p.name
         for p in (known or {}).values()
@@ -131,22 +136,16 @@ def explain_unknown_inputs(model: nn.Module, inputs: Any) -> str:
     takes = f"{type(model).__name__}.forward({', '.join(accepted)})"
     if isinstance(inputs, Mapping):
         unknown = [str(key) for key, _ in inputs.items() if key not in accepted]
-        near = next(
-            (
-                (key, like)
-                for key in unknown
-                for like in difflib.get_close_matches(key, accepted, 1)
-                if like not in inputs
-            ),
-            None,
-        )
-        if not unknown or near is not None:
-            return (
-                ""
-                if near is None
-                else f"{takes} takes {near[1]!r}, and the batch has {near[0]!r}: {_rename(*near)}."
-            )
-        return f"{takes} does not take {', '.join(map(repr, unknown))} of the batch: {_leave_out(unknown)}."
+        for key in unknown:
+            for near in difflib.get_close_matches(key, accepted, 1):
+                if near not in inputs:
+                    return (
+                        f"{takes} takes {near!r}, and the batch has {key!r}: {_rename(key, near)}."
+                    )
+        if not unknown:
+            return ""
+        unknown_keys = ", ".join(map(repr, unknown))
+        return f"{takes} does not take {unknown_keys} of the batch: {_leave_out(unknown)}."
     if not isinstance(inputs, tuple) or len(inputs) <= len(accepted):
         return ""
     return (
@@ -233,9 +232,14 @@ def explain_batch_error(error: BaseException, batch: Any, *, check: bool = False
             f"Element {bytes_at[0]} is uint8, and the weights are not: make it numbers of their type in the data set, "
             "x.float() / 255 (v2.ToDtype(torch.float32, scale=True)), or in the model."
         )
-    if isinstance(error, (TypeError, AttributeError)) and "list" in low and (found := made_of_lists(batch)):
+    if (
+        isinstance(error, (TypeError, AttributeError))
+        and "list" in low
+        and (lists := made_of_lists(batch))
+    ):
         return (
-            f"Element {found[0]} is a list of {found[1]} tensors, which torch's collation makes of samples that are lists of numbers: "
+            f"Element {lists[0]} is a list of {lists[1]} tensors, which torch's collation makes of "
+            "samples that are lists of numbers: "
             "make tensors in the data set, torch.tensor(x), or give collate_fn= (a data collator of transformers, say)."
         )
     if "does not require grad" in low:
@@ -327,9 +331,17 @@ class ShapeCheck(TorchFunctionMode):
             self._from = {id(output): ("output", output), id(target): ("target", target)}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)] if self._from else []
-        origins = [self._from.get(id(tensor), ("", tensor))[0] for tensor in given]
-        both = dict(zip(origins, given, strict=True)) if sorted(origins) == ["output", "target"] else {}
+        tensors = (
+            [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
+            if self._from
+            else []
+        )
+        origins = [self._from.get(id(tensor), ("", tensor))[0] for tensor in tensors]
+        both = (
+            dict(zip(origins, tensors, strict=True))
+            if sorted(origins) == ["output", "target"]
+            else {}
+        )
         if both and getattr(func, "__name__", "") in _BROADCASTS:  # checked before the call: torch itself only warns
             self._check(None, both["output"], both["target"])
         result = func(*args, **(kwargs or {}))
@@ -357,7 +369,7 @@ class ShapeCheck(TorchFunctionMode):
 
 def unknown_parameters(loss: Tensor, known: Iterable[Tensor]) -> list[Tensor]:
     """Parameters that a loss depends on and that are not among the known ones."""
-    own, found = set(map(id, known)), dict[int, Tensor]()
+    known_ids, unknown = set(map(id, known)), dict[int, Tensor]()
     waiting, seen = [loss.grad_fn], set()
     while waiting:
         node = waiting.pop()
@@ -365,10 +377,10 @@ def unknown_parameters(loss: Tensor, known: Iterable[Tensor]) -> list[Tensor]:
             continue
         seen.add(node)
         variable = getattr(node, "variable", None)
-        if isinstance(variable, nn.Parameter) and id(variable) not in own:
-            found[id(variable)] = variable
+        if isinstance(variable, nn.Parameter) and id(variable) not in known_ids:
+            unknown[id(variable)] = variable
         waiting += [following for following, _ in node.next_functions]
-    return list(found.values())
+    return list(unknown.values())
 
 
 def _of_output(loss: Callable[..., Any], output: Any, error: BaseException) -> str | None:
@@ -379,8 +391,11 @@ def _of_output(loss: Callable[..., Any], output: Any, error: BaseException) -> s
     if "logits" in names and hasattr(output, "logits"):
         return f"the model returned a {kind}, and the loss takes a tensor: {_call(loss, 'output.logits', 'y')}."
     first = "logits" if "logits" in names else names[0]
-    part = f"output[{first!r}]" if isinstance(output, Mapping) else f"output.{first}"
-    return f"the model returned a {kind} with {', '.join(map(str, names[:5]))}, and the loss takes a tensor: {_call(loss, part, 'y')}."
+    selected = f"output[{first!r}]" if isinstance(output, Mapping) else f"output.{first}"
+    return (
+        f"the model returned a {kind} with {', '.join(map(str, names[:5]))}, and the loss takes a "
+        f"tensor: {_call(loss, selected, 'y')}."
+    )
 
 
 def _of_texts(target: Any) -> str | None:
@@ -405,18 +420,24 @@ def _of_classes(loss: Callable[..., Any], output: Tensor, target: Tensor) -> str
     )
 
 
-def _one_shape(loss: Callable[..., Any], output: Tensor, target: Tensor, given: str = "loss") -> str:
+def _one_shape(
+    loss: Callable[..., Any], output: Tensor, target: Tensor, argument: str = "loss"
+) -> str:
     """The remedy that gives both one shape: drop a last dimension of 1, where that makes them equal."""
     if output.shape[-1:] == (1,) and output.shape[:-1] == target.shape:
-        return _call(loss, "output.squeeze(-1)", "y", given)
+        return _call(loss, "output.squeeze(-1)", "y", argument)
     if target.shape[-1:] == (1,) and target.shape[:-1] == output.shape:
-        return _call(loss, "output", "y.squeeze(-1)", given)
+        return _call(loss, "output", "y.squeeze(-1)", argument)
     return "give both one shape"
 
 
-def _call(loss: Callable[..., Any], output: str, target: str, given: str = "loss") -> str:
+def _call(loss: Callable[..., Any], output: str, target: str, argument: str = "loss") -> str:
     called = f"F.{_name(loss)}" if getattr(loss, "__module__", "") in ("torch.nn.functional", "torch._C._nn") else "your_loss"
-    return f"{given}=lambda output, y: {called}({output}, {target})" if given else f"take f({output}, {target})"
+    return (
+        f"{argument}=lambda output, y: {called}({output}, {target})"
+        if argument
+        else f"take f({output}, {target})"
+    )
 
 
 def _name(loss: Any) -> str:

@@ -31,23 +31,31 @@ class CheckpointEdits:
     """The states of all optimizers, if the hook changed them."""
     schedulers: list[Any] | None = None
     """The states of all schedulers, if the hook changed them."""
-    own: Mapping[str, Any] = field(default_factory=dict)
+    entries: Mapping[str, Any] = field(default_factory=dict)
     """Other entries that were added or changed."""
     gone: tuple[str, ...] = ()
     """Entries that were removed."""
-    given: dict[str, Any] | None = None
+    checkpoint: dict[str, Any] | None = None
     """The dictionary itself, for hooks that get it after the weights are loaded."""
 
     @classmethod
     def between(cls, before: Mapping[str, Any], after: Mapping[str, Any]) -> Self:
         """Compare the dictionary before the hook (made with `copy_of`) with the one after it."""
-        there, now = before["state_dict"], after.get("state_dict") or {}
+        stored, now = before["state_dict"], after.get("state_dict") or {}
         return cls(
-            tuple(name for name in there if name not in now),
-            {name: value for name, value in now.items() if isinstance(value, Tensor) and value is not there.get(name)},
+            tuple(name for name in stored if name not in now),
+            {
+                name: value
+                for name, value in now.items()
+                if isinstance(value, Tensor) and value is not stored.get(name)
+            },
             _changed(before, after, "optimizer_states"),
             _changed(before, after, "lr_schedulers"),
-            {name: value for name, value in after.items() if name not in _PARTS and not _same(before.get(name, _NONE), value)},
+            {
+                name: value
+                for name, value in after.items()
+                if name not in _PARTS and not _same(before.get(name, _NONE), value)
+            },
             tuple(name for name in before if name not in after and name != "state_dict"),
         )
 
@@ -63,9 +71,9 @@ class CheckpointEdits:
 
     def put_states(self, optimizers: list[dict[str, Any]]) -> None:
         """Put changed states into those of a checkpoint (engine/checkpoint/optimizer_state.py), in their order."""
-        for one, state in zip(optimizers, self.optimizers or (), strict=False):
-            one["state"] = state
-        schedules = [schedule for one in optimizers for schedule in one["own"]]
+        for optimizer, state in zip(optimizers, self.optimizers or (), strict=False):
+            optimizer["state"] = state
+        schedules = [schedule for optimizer in optimizers for schedule in optimizer["own"]]
         for schedule, state in zip(schedules, self.schedulers or (), strict=False):
             schedule["state"] = state
 
@@ -79,8 +87,12 @@ def copy_of(value: Any, within: tuple[int, ...] = ()) -> Any:
         return value
     inside = (*within, id(value))
     if isinstance(value, Mapping):
-        return {key: copy_of(one, inside) for key, one in value.items()}
-    return type(value)(copy_of(one, inside) for one in value) if type(value) in (list, tuple) else value
+        return {key: copy_of(inner, inside) for key, inner in value.items()}
+    return (
+        type(value)(copy_of(inner, inside) for inner in value)
+        if type(value) in (list, tuple)
+        else value
+    )
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> list[Any] | None:
@@ -126,7 +138,7 @@ class Hooks:
     objects: tuple[Any, ...] = ()
     """The user's objects besides the modules (callbacks)."""
 
-    def keep(self) -> Callable[[], None]:
+    def keep(self) -> Callable[[], object]:
         """Copy the state of `objects`; the returned function restores it, after a search."""
         return _nothing
 

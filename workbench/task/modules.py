@@ -6,61 +6,45 @@ It also finds the original of a model that the user has compiled (`torch.compile
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.task.state.contents import (
-    content_of,
-    copy_of,
-    is_container,
-    is_large,
-    is_plain,
-    overwrite,
-    put_attributes,
-    put_content,
-    put_items,
-    refill,
-)
+from workbench.task.state.contents import overwrite
 
 _WRAPPED = "_orig_mod."
 _COMMON = frozenset(vars(nn.Module()))
 """The attributes that every module has; all others are its own."""
 Slot = tuple[nn.Module, str, str]
 """Where a tensor is stored: a module, "_parameters" or "_buffers", and the name there."""
-PutBack = Callable[[], object]
-"""Restores an attribute, a tensor or a generator."""
 
 
 def named_parts(modules: Iterable[nn.Module]) -> Iterator[tuple[tuple[int, str], nn.Module]]:
     """All modules within these, each once, with the index of the whole and the name in it, which are the same in another process."""
     seen: set[int] = set()
     for number, whole in enumerate(modules):
-        for path, part in whole.named_modules():
-            if id(part) not in seen:
-                seen.add(id(part))
-                yield (number, path), part
+        for path, module in whole.named_modules():
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield (number, path), module
 
 
 def parts_of(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """All modules within these, each once."""
-    return list(dict.fromkeys(part for whole in modules for part in whole.modules()))
+    return list(dict.fromkeys(module for whole in modules for module in whole.modules()))
 
 
 def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
     """The slot of each parameter and buffer; a tensor with two slots is yielded twice."""
-    for part in parts:
+    for module in parts:
         for kind in ("_parameters", "_buffers"):
-            for name, tensor in getattr(part, kind).items():
+            for name, tensor in getattr(module, kind).items():
                 if tensor is not None:
-                    yield (part, kind, name), tensor
+                    yield (module, kind, name), tensor
 
 
 # ---- attributes -------------------------------------------------------------------------------------------------
@@ -76,35 +60,6 @@ def is_own_name(name: str) -> bool:
     return name not in _COMMON and not name.startswith("__")
 
 
-def plain_attributes(module: nn.Module) -> dict[str, Any]:
-    """A copy of a module's own numbers, strings and plain containers, which are state too: forward() may count in one."""
-    return {name: copy.deepcopy(value) for name, value in own_attributes(module).items() if is_plain(value)}
-
-
-def set_attribute(part: nn.Module, name: str, value: Any) -> None:
-    """Set an attribute; a container stays the same object, since others may refer to it."""
-    present = vars(part).get(name)
-    if type(present) is type(value) and is_container(present):
-        refill(present, value)
-    else:
-        vars(part)[name] = value
-
-
-def put_backs_of_attributes(part: nn.Module) -> Iterator[PutBack]:
-    """Yield functions that restore a module's own attributes: the same objects, and the contents of tensors, arrays, containers and generators."""
-    kept = own_attributes(part)
-    yield partial(_put_own, part, kept)
-    for value in kept.values():
-        if is_container(value):
-            yield partial(put_items, value, copy_of(value))
-        elif not (isinstance(value, np.ndarray) and is_large(value)) and (content := content_of(value)) is not None:
-            yield partial(put_content, value, content)
-
-
-def _put_own(part: nn.Module, kept: dict[str, Any]) -> None:
-    put_attributes(part, kept, own_attributes(part))
-
-
 # ---- modes, buffers, state --------------------------------------------------------------------------------------
 
 
@@ -118,7 +73,7 @@ class Modes:
     @classmethod
     def of(cls, modules: Iterable[nn.Module]) -> Modes:
         """Read the present modes of all modules within these."""
-        return cls(tuple((part, part.training) for part in parts_of(modules)))
+        return cls(tuple((module, module.training) for module in parts_of(modules)))
 
     def restore(self) -> None:
         """Put each module back into its mode.
@@ -152,7 +107,9 @@ def train_mode(model: nn.Module) -> None:
         model.train()
     elif any(map(overrides_modes, model.modules())):
         model.train()
-        Modes(tuple((part, training) for part, training in before.modules if not training)).restore()
+        Modes(
+            tuple((module, training) for module, training in before.modules if not training)
+        ).restore()
 
 
 @contextlib.contextmanager
@@ -177,15 +134,15 @@ def in_training_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
 @contextlib.contextmanager
 def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Context manager that restores the buffers afterwards, also after an error: a forward changes statistics, for example."""
-    slots = [(part, dict(part._buffers)) for part in parts_of(modules)]
-    buffers = dict.fromkeys(buffer for _, own in slots for buffer in own.values() if buffer is not None)
-    values = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    slots = [(module, dict(module._buffers)) for module in parts_of(modules)]
+    buffers = dict.fromkeys(buffer for _, by_name in slots for buffer in by_name.values())
+    values = [(buffer, buffer.detach().clone()) for buffer in buffers if buffer is not None]
     try:
         yield
     finally:
-        for part, own in slots:
-            part._buffers.clear()
-            part._buffers.update(own)
+        for module, by_name in slots:
+            module._buffers.clear()
+            module._buffers.update(by_name)
         with torch.no_grad():
             for buffer, value in values:
                 overwrite(buffer, value)
@@ -197,8 +154,11 @@ def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
 
     Such a module may add one weight to another and subtract it again, which rounds.
     """
-    parts = [part for part in parts_of(modules) if overrides_modes(part)]
-    values = [(weight, weight.detach().clone()) for weight in dict.fromkeys(p for part in parts for p in part.parameters())]
+    parts = [module for module in parts_of(modules) if overrides_modes(module)]
+    values = [
+        (weight, weight.detach().clone())
+        for weight in dict.fromkeys(p for module in parts for p in module.parameters())
+    ]
     try:
         yield
     finally:
@@ -209,21 +169,12 @@ def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 def set_by_modes(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """The weights that a change of the mode may change: the frozen ones of modules that override `train()` or `eval()`."""
-    parts = [part for part in parts_of(modules) if overrides_modes(part)]
-    return [p for part in parts for p in part._parameters.values() if p is not None and not p.requires_grad]
-
-
-@contextlib.contextmanager
-def kept_state(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Context manager that restores the buffers, attributes and generators of the modules afterwards, but not the weights."""
-    wholes = list(modules)
-    put_backs = [put_back for part in parts_of(wholes) for put_back in put_backs_of_attributes(part)]
-    with kept_buffers(wholes):
-        try:
-            yield
-        finally:
-            for put_back in put_backs:
-                put_back()
+    frozen: list[nn.Parameter] = []
+    for module in parts_of(modules):
+        if overrides_modes(module):
+            parameters = module._parameters.values()
+            frozen += [p for p in parameters if p is not None and not p.requires_grad]
+    return frozen
 
 
 def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:

@@ -241,8 +241,14 @@ class Task(abc.ABC):
     @property
     def sparse_layer(self) -> str:
         """The name of the layer with a sparse gradient, as the dry run or the model's layers show it; "": no layer has one."""
-        tables = [(name, part) for name, part in self.model.named_modules() if isinstance(part, (nn.Embedding, nn.EmbeddingBag))]
-        return self.seen_sparse or next((name for name, part in tables if part.sparse and part.weight.requires_grad), "")
+        tables = [
+            (name, layer)
+            for name, layer in self.model.named_modules()
+            if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))
+        ]
+        return self.seen_sparse or next(
+            (name for name, layer in tables if layer.sparse and layer.weight.requires_grad), ""
+        )
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -264,11 +270,11 @@ class Task(abc.ABC):
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters of all trained modules by name, each once; those of the model come first."""
-        found: dict[nn.Parameter, str] = {}
+        names: dict[nn.Parameter, str] = {}
         for prefix, module in self.trained_modules.items():
             for name, parameter in module.named_parameters():
-                found.setdefault(parameter, prefix + own_name(name))
-        return {name: parameter for parameter, name in found.items()}
+                names.setdefault(parameter, prefix + own_name(name))
+        return {name: parameter for parameter, name in names.items()}
 
     def weight(self, batch: Any) -> float:
         """Return the weight of a batch within an accumulation window: its samples if the loss is their mean, else 1."""
@@ -336,10 +342,12 @@ class Task(abc.ABC):
         """
         if self.train is None:
             return {}
-        found = dict(self.train.defaults)
+        defaults = dict(self.train.defaults)
         if self.train.parts.own_batches is not None and self.val is not None and "batch_size" in self.val.defaults:
-            found.setdefault("batch_size", self.val.defaults["batch_size"])  # it applies to the validation data alone
-        return found
+            defaults.setdefault(
+                "batch_size", self.val.defaults["batch_size"]
+            )  # it applies to the validation data alone
+        return defaults
 
     @property
     def uses_batch_size(self) -> bool:
@@ -350,7 +358,11 @@ class Task(abc.ABC):
         data = [spec for spec in (self.train, self.val) if spec is not None]
         if any(spec.made_by_object for spec in data):
             return True
-        return any("batch_size" in one.defaults or not one.parts.own_batches for spec in data for one in spec.sets)
+        return any(
+            "batch_size" in dataset.defaults or not dataset.parts.own_batches
+            for spec in data
+            for dataset in spec.sets
+        )
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
         """Raise SettingsError for a setting that the user gave for this kind of job and that has no effect on its data,

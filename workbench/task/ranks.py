@@ -113,8 +113,8 @@ def broadcast(value: T, source: int = 0) -> T:
         return value
     box: list[Any] = [value]
     dist.broadcast_object_list(box, src=source)
-    found: T = box[0]
-    return found
+    received: T = box[0]
+    return received
 
 
 def all_gather(data: Any, device: torch.device, *, graph: bool = False) -> Any:
@@ -122,7 +122,8 @@ def all_gather(data: Any, device: torch.device, *, graph: bool = False) -> Any:
 
     graph: gradients flow back to the rank that each part came from. A single process gets its data unchanged.
     """
-    return _through(data, device, (_with_graph if graph else _gathered) if rank_of_job().several else _as_it_is)
+    gather = _with_graph if graph else _gathered
+    return _through(data, device, gather if rank_of_job().several else _as_it_is)
 
 
 def all_reduce(tensor: Any, how: Any = "mean") -> Any:
@@ -131,10 +132,13 @@ def all_reduce(tensor: Any, how: Any = "mean") -> Any:
     if not isinstance(tensor, Tensor) or not where.several:
         return tensor
     mean = isinstance(how, str) and how.lower() in ("mean", "avg")
-    op = dist.ReduceOp.SUM if mean or how is None else getattr(dist.ReduceOp, how.upper()) if isinstance(how, str) else how
-    found = tensor.detach().clone()
-    dist.all_reduce(found, op=op)
-    return found / where.world if mean else found
+    if mean or how is None:
+        op = dist.ReduceOp.SUM
+    else:
+        op = getattr(dist.ReduceOp, how.upper()) if isinstance(how, str) else how
+    reduced = tensor.detach().clone()
+    dist.all_reduce(reduced, op=op)
+    return reduced / where.world if mean else reduced
 
 
 def _through(data: Any, device: torch.device, do: Callable[[Tensor], Tensor]) -> Any:
@@ -155,10 +159,10 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 
 
 def _gathered(tensor: Tensor) -> Tensor:
-    own = tensor.detach().contiguous()
-    found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, own)
-    return torch.stack(found)
+    contiguous = tensor.detach().contiguous()
+    gathered = [torch.empty_like(contiguous) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, contiguous)
+    return torch.stack(gathered)
 
 
 def _with_graph(tensor: Tensor) -> Tensor:

@@ -33,7 +33,9 @@ def is_generator(value: Any) -> bool:
 
 def is_own(generator: Any) -> bool:
     """Whether a generator has a state of its own to be restored: the process's three have `process_state`, and the system's has none."""
-    return not isinstance(generator, random.SystemRandom) and not any(generator is one for one in _PROCESS.values())
+    return not isinstance(generator, random.SystemRandom) and not any(
+        generator is process_generator for process_generator in _PROCESS.values()
+    )
 
 
 def generator_state(generator: Any) -> Any:

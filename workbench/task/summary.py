@@ -29,7 +29,7 @@ class ModelSummary:
         owner = getattr(task, "module", task.model)
         parameters = list(task.trained_parameters().values())
         tensors = [*parameters, *(buffer for module in task.trained_modules.values() for buffer in module.buffers())]
-        own = sum(p.numel() for p in task.model.parameters())
+        of_model = sum(p.numel() for p in task.model.parameters())
         return cls(
             type(owner).__name__,
             sum(p.numel() for p in parameters),
@@ -37,7 +37,7 @@ class ModelSummary:
             sum(t.numel() * t.element_size() for t in tensors),
             _device("auto"),
             optimizers,
-            sum(p.numel() for p in parameters) - own,
+            sum(p.numel() for p in parameters) - of_model,
         )
 
     def on(self, accelerator: str) -> ModelSummary:
@@ -54,8 +54,8 @@ def _device(accelerator: str) -> str:
     """The kind of device that jobs with this setting get ("cuda", "mps", "cpu", …)."""
     if accelerator not in ("auto", "gpu"):
         return "xla" if accelerator == "tpu" else accelerator
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return "cpu" if found is None else found.type
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return "cpu" if device is None else device.type
 
 
 def _count(number: int) -> str:

@@ -87,7 +87,7 @@ class Supervised(Task):
     @property
     def modules(self) -> tuple[nn.Module, ...]:
         others = (self._loss, *self.metrics.values())
-        return (self.model, *(part for part in others if isinstance(part, nn.Module)))
+        return (self.model, *(other for other in others if isinstance(other, nn.Module)))
 
     @property
     def trained_modules(self) -> Mapping[str, nn.Module]:
@@ -95,9 +95,13 @@ class Supervised(Task):
         known, loss = set(map(id, nn.Module.parameters(self.model))), self._loss
         if not isinstance(loss, nn.Module) or not any(p.requires_grad and id(p) not in known for p in loss.parameters()):
             return {"": self.model}
-        own = (*self.model.named_children(), *self.model.named_parameters(), *self.model.named_buffers())
-        name, taken = "loss", {name.partition(".")[0] for name, _ in own}
-        while name in taken:
+        members = (
+            *self.model.named_children(),
+            *self.model.named_parameters(),
+            *self.model.named_buffers(),
+        )
+        name, reserved = "loss", {name.partition(".")[0] for name, _ in members}
+        while name in reserved:
             name += "_"
         return {"": self.model, f"{name}.": loss}
 
@@ -131,12 +135,12 @@ class Supervised(Task):
         loss: Any = _loss_in(result)
         parts = loss_parts(result)
         self.loss_part_names = self.loss_part_names.union(parts)
-        found = {**parts, "loss": loss}
+        outputs = {**parts, "loss": loss}
         if weight is not None:
-            found["weight"] = weight
+            outputs["weight"] = weight
         if carries:
-            found["hiddens"] = hiddens
-        return found if len(found) > 1 else loss
+            outputs["hiddens"] = hiddens
+        return outputs if len(outputs) > 1 else loss
 
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
         result, output, target, _ = self._forward(batch, None, carries=self._carries)
@@ -152,16 +156,16 @@ class Supervised(Task):
         counts = _counts(batch, target) if self.metrics else set()
         for name, metric in self.metrics.items():
             try:
-                found = self._called_with(metric, f"metrics[{name!r}]", output, target)
+                score = self._called_with(metric, f"metrics[{name!r}]", output, target)
             except (TypeError, AttributeError, ValueError) as error:
                 if not isinstance(error, TaskError):
                     error.add_note(f"It was metrics[{name!r}], called with {describe_arguments(output, target)}.")
                 raise
-            self.names_its_metrics = bool(self.names_its_metrics) or isinstance(found, Mapping)
-            own = batch_values(stage, name, found, counts)
-            if twice := own.keys() & values.keys():
+            self.names_its_metrics = bool(self.names_its_metrics) or isinstance(score, Mapping)
+            batch_scores = batch_values(stage, name, score, counts)
+            if twice := batch_scores.keys() & values.keys():
                 raise TaskError(f"metrics[{name!r}]: there is another metric that is reported as {min(twice)!r}: rename one of them.")
-            values |= own
+            values |= batch_scores
         return Scores(values, score_weight(result, self.samples_in(batch), "the loss"), (output, target) if self.epoch_metrics else None)
 
     def reported(self, settings: Settings) -> tuple[str, ...] | None:
@@ -178,7 +182,10 @@ class Supervised(Task):
                 *self.epoch_metrics,
             )
         ]
-        return (*(name + self.suffix_of(one) for one in self.val.sets for name in names), "train_loss")
+        return (
+            *(name + self.suffix_of(dataset) for dataset in self.val.sets for name in names),
+            "train_loss",
+        )
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.
@@ -262,12 +269,14 @@ class Supervised(Task):
         except TypeError as error:
             if fits(self.model.forward, *places, **names):
                 raise
-            given = names if isinstance(inputs, Mapping) else inputs
+            shown_inputs = names if isinstance(inputs, Mapping) else inputs
             if self._loss is None:
-                raise TaskError(hints.explain_missing_loss(self.model, given)) from error
-            if unknown := hints.explain_unknown_inputs(self.model, given):
+                raise TaskError(hints.explain_missing_loss(self.model, shown_inputs)) from error
+            if unknown := hints.explain_unknown_inputs(self.model, shown_inputs):
                 raise TaskError(unknown) from error
-            left_out = "the target's key" if given is names else "the last element of a batch"
+            left_out = (
+                "the target's key" if shown_inputs is names else "the last element of a batch"
+            )
             error.add_note(f"The model is called with all but {left_out}.")
             raise
 
@@ -286,11 +295,13 @@ class Supervised(Task):
             raise TaskError(hints.explain_output_without_loss(self.model, output, batch))
         return None
 
-    def _called_with(self, function: Callable[..., Any], what: str, output: Any, target: Any) -> Any:
+    def _called_with(
+        self, function: Callable[..., Any], label: str, output: Any, target: Any
+    ) -> Any:
         """Call a loss or a metric; in a dry run, check the shapes that it compares."""
         if not self._tries or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod"):  # compiled
             return function(output, target)
-        with hints.ShapeCheck(what, function, output, target):
+        with hints.ShapeCheck(label, function, output, target):
             return function(output, target)
 
     @property
@@ -310,10 +321,10 @@ class Supervised(Task):
         """The parameters for the optimizer: those that `parameters()` returns, which a model may
         override.
         """
-        given = itertools.chain.from_iterable(
+        all_parameters = itertools.chain.from_iterable(
             module.parameters() for module in self.trained_modules.values()
         )
-        return [*dict.fromkeys(p for p in given if p.requires_grad)]
+        return [*dict.fromkeys(p for p in all_parameters if p.requires_grad)]
 
     def _schedules(self, optimizer: Optimizer, settings: Settings, updates: int | None) -> tuple[Schedule, ...]:
         if self._scheduler is None:
@@ -321,17 +332,20 @@ class Supervised(Task):
         refuse_built_in(settings, "scheduler=")
         if updates is None:
             raise TaskError(f"scheduler= needs the number of updates, and {_why_unknown(settings)}: give max_steps.")
-        made = self._scheduler(optimizer, updates)
-        listed = made if isinstance(made, (list, tuple)) else [made]
+        schedulers = self._scheduler(optimizer, updates)
+        listed = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
         where = "scheduler(optimizer, updates) returned"
-        found = tuple(schedule_of(one, where, interval="step", monitor="val_loss") for one in listed)
-        for schedule in found:
+        schedules = tuple(
+            schedule_of(scheduler, where, interval="step", monitor="val_loss")
+            for scheduler in listed
+        )
+        for schedule in schedules:
             if getattr(schedule.scheduler, "optimizer", optimizer) is not optimizer:
                 raise TaskError(
                     f"{where} a {type(schedule.scheduler).__name__} of another optimizer, which would change no rate of this "
                     "run: make it of the optimizer that it is given."
                 )
-        return found
+        return schedules
 
 
 def without_unknown_texts(model: nn.Module, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -382,8 +396,11 @@ def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
         raise TaskError(
             f"a batch is a dict with {sorted(batch)}, and none of these is a target: name it one of {list(TARGETS)}."
         )
-    what = f"{len(batch)} element(s)" if is_several(batch) else f"a {type(batch).__name__}"
-    raise TaskError(f"a batch is {what}; with loss= it must be (x, y), (x1, x2, y) or a dict with a target; an autoencoder takes (x, x).")
+    description = f"{len(batch)} element(s)" if is_several(batch) else f"a {type(batch).__name__}"
+    raise TaskError(
+        f"a batch is {description}; with loss= it must be (x, y), (x1, x2, y) or a dict with a "
+        "target; an autoencoder takes (x, x)."
+    )
 
 
 def _counts(batch: Any, target: Any) -> set[int]:

@@ -104,14 +104,18 @@ class Average:
             self._averages = [average.to(parameter.device, copy=True) for average, parameter in pairs]
 
 
-def _checked(found: object, average: Tensor) -> Tensor:
-    if not isinstance(found, Tensor) or found.shape != average.shape:
-        got = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+def _checked(returned: object, average: Tensor) -> Tensor:
+    if not isinstance(returned, Tensor) or returned.shape != average.shape:
+        got = (
+            f"a tensor of shape {tuple(returned.shape)}"
+            if isinstance(returned, Tensor)
+            else repr(returned)
+        )
         raise TaskError(
             f"avg_fn(averaged, current, count) returned {got} for weights of shape {tuple(average.shape)}: "
             "it must return the new average, of the same shape."
         )
-    return found
+    return returned
 
 
 def ema_decay(decay: float, count: int) -> float:
@@ -191,4 +195,4 @@ def refreshing_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 def batch_norms(modules: Iterable[nn.Module]) -> list[_BatchNorm]:
     """Return the batch-norm layers in these modules, each once."""
-    return [part for part in parts_of(modules) if isinstance(part, _BatchNorm)]
+    return [module for module in parts_of(modules) if isinstance(module, _BatchNorm)]

@@ -37,13 +37,13 @@ def limited_batches(length: int | None, limit: int | float, name: str) -> int | 
         raise TaskError(
             f"{name}={limit!r} is a fraction, and the data has no length: give a number of batches ({name}=100)."
         )
-    taken = fraction_of(length, limit)
-    if length and not taken:
+    allowed = fraction_of(length, limit)
+    if length and not allowed:
         raise TaskError(
             f"{name}={limit!r} of {length} batches is less than one batch: give {name}="
             f"{smallest_fraction(length)} or more, or a number of batches ({name}=1)."
         )
-    return taken
+    return allowed
 
 
 def smallest_fraction(length: int) -> float:

@@ -55,10 +55,18 @@ class Precision:
     def refuse_single(model: nn.Module) -> None:
         """Raise TaskError for a model with weights other than float64, which '64-true' needs; the user converts them."""
         weights = [*model.named_parameters(), *model.named_buffers()]
-        found = next(((name, w.dtype) for name, w in weights if w.is_floating_point() and w.dtype is not torch.float64), None)
-        if found is not None:
+        single = next(
+            (
+                (name, w.dtype)
+                for name, w in weights
+                if w.is_floating_point() and w.dtype is not torch.float64
+            ),
+            None,
+        )
+        if single is not None:
             raise TaskError(
-                f"precision='64-true': {found[0]!r} of {type(model).__name__} is {str(found[1]).removeprefix('torch.')}. Call "
+                f"precision='64-true': {single[0]!r} of {type(model).__name__} is "
+                f"{str(single[1]).removeprefix('torch.')}. Call "
                 "model.double() and give the data as float64 before the bench is made: what your objects hold is not converted."
             )
 
@@ -106,8 +114,8 @@ class Precision:
         # Reading it before the step costs nothing: the scaler waits for the same value in its step.
         if not self.scaler._found_inf_per_device(optimizer):
             self.unscale(optimizer)
-        found = self.scaler._found_inf_per_device(optimizer)
-        overflowed = any(value.item() for value in found.values())
+        infinities = self.scaler._found_inf_per_device(optimizer)
+        overflowed = any(value.item() for value in infinities.values())
         self.scaler.step(optimizer, **options)
         return not overflowed
 

@@ -84,9 +84,10 @@ class EarlyStop:
     def _value(self, metrics: Mapping[str, float]) -> float:
         name = self.monitor.monitor
         if name not in metrics:
-            there = ", ".join(metrics) or "none"
+            names = ", ".join(metrics) or "none"
             raise TaskError(
-                f"early_stopping: this run has no metric {name!r} to monitor. Its metrics are: {there}. "
+                f"early_stopping: this run has no metric {name!r} to monitor. Its metrics are: "
+                f"{names}. "
                 "Give one of them, EarlyStopping(monitor=…)."
             )
         return float(metrics[name])

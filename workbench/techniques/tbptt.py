@@ -42,10 +42,12 @@ def pieces(
         if batch is None:
             yield Piece(None, True, 0)
             continue
-        found = own(batch, length, time_dim)
-        parts = split(batch, length, time_dim) if found is None else found
-        for number, part in enumerate(parts):
-            yield Piece(part, number == 0, _steps(part, length, time_dim), number == len(parts) - 1)
+        own_pieces = own(batch, length, time_dim)
+        parts = split(batch, length, time_dim) if own_pieces is None else own_pieces
+        for number, piece in enumerate(parts):
+            yield Piece(
+                piece, number == 0, _steps(piece, length, time_dim), number == len(parts) - 1
+            )
 
 
 def split(batch: Any, length: int, time_dim: int) -> list[Any]:
@@ -90,11 +92,13 @@ def _common_length(batch: Any, time_dim: int) -> int:
     return steps
 
 
-def _steps(part: Any, length: int, time_dim: int) -> int:
+def _steps(piece: Any, length: int, time_dim: int) -> int:
     """Return the time steps in a piece: those of its first tensor that has time, else `length`."""
-    if part is None:
+    if piece is None:
         return 0
-    return next((tensor.shape[time_dim] for _, tensor in leaves(part) if tensor.ndim > time_dim), length)
+    return next(
+        (tensor.shape[time_dim] for _, tensor in leaves(piece) if tensor.ndim > time_dim), length
+    )
 
 
 def _refuse_packed(value: Any) -> Any:
@@ -108,10 +112,10 @@ def _map(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, PackedSequence):
         return change(value)
     if isinstance(value, Mapping):
-        changed = {key: _map(part, change) for key, part in value.items()}
+        changed = {key: _map(element, change) for key, element in value.items()}
         return changed if type(value) is dict else type(value)(changed)  # type: ignore[call-arg]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map(part, change) for part in value))
+        return type(value)(*(_map(element, change) for element in value))
     if isinstance(value, (tuple, list)):
-        return type(value)(_map(part, change) for part in value)
+        return type(value)(_map(element, change) for element in value)
     return change(value)

@@ -65,5 +65,5 @@ def updates_of(frequencies: Sequence[int], index: int, updates: int) -> int:
     if not any(frequencies):
         return updates
     rounds, rest = divmod(updates, sum(frequencies))
-    own, before = frequencies[index], sum(frequencies[:index])
-    return rounds * own + min(max(rest - before, 0), own)
+    frequency, before = frequencies[index], sum(frequencies[:index])
+    return rounds * frequency + min(max(rest - before, 0), frequency)

@@ -152,8 +152,8 @@ def tracker_listeners(trackers: Any, root: Path, model: Any) -> list[TrackerList
 
     def facts() -> dict[str, Any]:
         hparams = getattr(model, "hparams", None)
-        found = vars(hparams) if isinstance(hparams, Namespace) else hparams
-        return {"hparams": found} if isinstance(found, Mapping) and found else {}
+        values = vars(hparams) if isinstance(hparams, Namespace) else hparams
+        return {"hparams": values} if isinstance(values, Mapping) and values else {}
 
     return [TrackerListener(choice, facts) for choice in choices(trackers, root.absolute() / "trackers")]
 

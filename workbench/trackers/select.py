@@ -136,32 +136,34 @@ class Named(Choice):
 
 def choices(trackers: Any, root: Path) -> list[Choice]:
     """Return the trackers in `trackers=`; SettingsError for one that is unknown, not installed, or of another type."""
-    found: list[Choice] = []
-    for item, given in _listed(trackers):
+    chosen: list[Choice] = []
+    for item, arguments in _listed(trackers):
         if isinstance(item, enum.Enum):
             item = item.value  # accelerate's LoggerType
         if isinstance(item, GeneralTracker):
-            found.append(Own(item))
+            chosen.append(Own(item))
         elif isinstance(item, str) and item in LOGGER_TYPE_TO_CLASS:
-            found.append(Named(item, given, root))
+            chosen.append(Named(item, arguments, root))
         else:
             raise SettingsError(f"trackers={item!r}: {_why_not(item)}")
-    if len({choice.key for choice in found}) < len(found):
+    if len({choice.key for choice in chosen}) < len(chosen):
         raise SettingsError(f"trackers={shown(without_secrets(trackers))}: one of them is given twice.")
-    return found
+    return chosen
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested values: names are joined with slashes, and each value is a bool, a number, a string or None."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{name}/")
+            flattened |= flat(value, f"{prefix}{name}/")
         elif isinstance(value, list | tuple) and value and len(value) <= 20:
-            found |= flat({str(index): item for index, item in enumerate(value)}, f"{prefix}{name}/")
+            flattened |= flat(
+                {str(index): item for index, item in enumerate(value)}, f"{prefix}{name}/"
+            )
         else:
-            found[f"{prefix}{name}"] = _plain(value)
-    return found
+            flattened[f"{prefix}{name}"] = _plain(value)
+    return flattened
 
 
 def _plain(value: Any) -> bool | int | float | str | None:
@@ -181,10 +183,10 @@ def _listed(trackers: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     if trackers is None:
         return
     if isinstance(trackers, Mapping):
-        for name, given in trackers.items():
-            if not isinstance(given, Mapping):
+        for name, arguments in trackers.items():
+            if not isinstance(arguments, Mapping):
                 raise SettingsError(f"trackers={shown(without_secrets(trackers))}: give a dict of arguments for {name!r}, {{}} for none.")
-            yield name, given
+            yield name, arguments
     elif isinstance(trackers, Sequence | set | frozenset) and not isinstance(trackers, str):
         for item in trackers:
             yield from _listed(item)
@@ -194,17 +196,17 @@ def _listed(trackers: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
 
 def _why_not(item: Any) -> str:
     names = sorted(LOGGER_TYPE_TO_CLASS)
-    there = f"The trackers are: {', '.join(names)}; or an object of accelerate's GeneralTracker."
+    known = f"The trackers are: {', '.join(names)}; or an object of accelerate's GeneralTracker."
     if isinstance(item, type):
-        return f"give an object, {item.__name__}(…), or a name. {there}"
+        return f"give an object, {item.__name__}(…), or a name. {known}"
     if isinstance(item, str):
         near = _near(item, names)
-        return "there is no such tracker. " + (f"Did you mean {near!r}? " if near else "") + there
+        return "there is no such tracker. " + (f"Did you mean {near!r}? " if near else "") + known
     if any(base.__module__.split(".")[0].startswith(("lightning", "pytorch_lightning")) for base in type(item).__mro__):
         near = _near(type(item).__name__.removesuffix("Logger"), names)
         instead = f"give trackers={near!r} instead" if near else "give one of the trackers there are instead"
-        return f"a Lightning logger gets no values here; {instead}. {there}"
-    return there
+        return f"a Lightning logger gets no values here; {instead}. {known}"
+    return known
 
 
 def _near(word: str, names: Iterable[str]) -> str | None:
@@ -213,9 +215,11 @@ def _near(word: str, names: Iterable[str]) -> str | None:
     return known[near[0]] if near else None
 
 
-def _check_installed(name: str, found: Any) -> None:
+def _check_installed(name: str, tracker_class: Any) -> None:
     """Raise SettingsError for a tracker whose package is missing: accelerate accepts its name all the same."""
-    if name not in _ARGUMENTS or not found.__module__.startswith(("accelerate.", "workbench.")):
+    if name not in _ARGUMENTS or not tracker_class.__module__.startswith(
+        ("accelerate.", "workbench.")
+    ):
         return  # the user's own class, whose package may have any name
     packages = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
     if not any(_there(package) for package in packages):
@@ -224,5 +228,5 @@ def _check_installed(name: str, found: Any) -> None:
 
 def _there(package: str) -> bool:
     """Whether a package can be imported. A folder of the same name, which some trackers create, does not count."""
-    found = importlib.util.find_spec(package)
-    return found is not None and found.origin is not None
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None

@@ -171,8 +171,8 @@ class AttachedPanel(PanelBox):
         status = self._job.status if status is None else status
         live = status in ("running", "paused", "queued")
         self.stop.disabled = not live
-        for one in self._of_a_fit:
-            one.disabled = not (live and self._job.kind == "fit")
+        for control in self._of_a_fit:
+            control.disabled = not (live and self._job.kind == "fit")
         self.pause.description = texts.RESUME if status == "paused" else texts.PAUSE
         self._paused = status == "paused"
         self._edited()

@@ -49,8 +49,10 @@ class Throttle:
         """Note that a message is sent now."""
         last, self._spent = self._spent, _spent()
         if last is not None:
-            elapsed, process, own = (now - before for now, before in zip(self._spent, last, strict=True))
-            self._busy = process - own > BUSY * elapsed
+            elapsed, process, thread = (
+                now - before for now, before in zip(self._spent, last, strict=True)
+            )
+            self._busy = process - thread > BUSY * elapsed
         self._sent = self._spent[0]
 
     def goes(self, came: float, before: float) -> bool:

@@ -44,9 +44,13 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
         for panel in gone:
             panel.close()
         known = _OPEN.get(id(shown))
-        made: Self = known if known is not None else cls(shown)
-        made._offer_to_stop([job for panel in gone if panel._shown is not shown for job in panel._unreachable()])
-        return made
+        current: Self = known if known is not None else cls(shown)
+        unreachable: list[Any] = []
+        for panel in gone:
+            if panel._shown is not shown:
+                unreachable += panel._unreachable()
+        current._offer_to_stop(unreachable)
+        return current
 
     def _opened(self, shown: Any) -> None:
         """Called when the panel of `shown` has been made."""

@@ -15,7 +15,9 @@ from typing import Any
 import ipywidgets as widgets
 
 from workbench.events import (
+    REPEATS,
     BenchEvent,
+    Called,
     Changed,
     Deleted,
     Event,
@@ -27,6 +29,7 @@ from workbench.events import (
     Status,
     StatusChanged,
 )
+from workbench.launch.code_line import of_folder
 from workbench.runs import health
 from workbench.runs.record.event_log import RecordGone, newest, now
 from workbench.runs.record.sequence import stream
@@ -44,11 +47,11 @@ from workbench.ui.controls.export import ExportForm
 from workbench.ui.controls.finders import Finders
 from workbench.ui.controls.form import Form
 from workbench.ui.controls.header import FinderCalls, Header
-from workbench.ui.controls.notice import CLICKED, Notice
+from workbench.ui.controls.notice import CLICKED, Level, Notice
 from workbench.ui.controls.run_buttons import Actions, RunButtons
 from workbench.ui.controls.run_history import RunHistory
 from workbench.ui.controls.setting_control import SettingControls
-from workbench.ui.controls.widget_utils import heard_whole, off, reachable, shown
+from workbench.ui.controls.widget_utils import aside, heard_whole, off, reachable, shown
 from workbench.ui.dispatcher import Dispatcher
 from workbench.ui.embedded import PanelBox
 
@@ -65,11 +68,9 @@ class Panel(PanelBox):
         self._in_run: dict[str, Any] = {}
         """The settings of the running fit; empty while none runs."""
         self._replayed: dict[int, BenchEvent] = {}
-        """Events drawn in `_catch_up` that may also come through the dispatcher."""
+        """The events that `_catch_up` has drawn and that may also come through the dispatcher."""
         self._on_their_way: dict[int, BenchEvent] = {}
-        """The events of `_replayed` that may still come through the dispatcher after `_CAUGHT_UP`:
-        the last of running jobs.
-        """
+        """Those of `_replayed` that may follow `_CAUGHT_UP`: the last events of running jobs."""
         self.notice = Notice()
         self.controls = SettingControls(bench.settings, self._edit, self._offer_jobs)
         self._finders = Finders(bench, self._begin)
@@ -99,7 +100,7 @@ class Panel(PanelBox):
         self.history = RunHistory(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error, self._offer_runs)
         self.canvas.on_request = CanvasRequests(
             bench, self.notice.error, self.export_form, self.history.refresh, lambda event: self.dispatcher.put(event),
-            self._continue_run, self.history.deletions,
+            self._continue_run, self._rerun, self.history.deletions,
         )  # fmt: skip
         self.canvas.on_open = self.history.look
         reachable(self)
@@ -144,11 +145,11 @@ class Panel(PanelBox):
         with self._lock:
             if same(getattr(self._bench.settings, name), value):
                 return ""
-            given = setting_text(value)
+            parsed = setting_text(value)
             try:
-                self._bench.set(**{name: given})
+                self._bench.set(**{name: parsed})
             except Exception as error:  # noqa: BLE001 - shown where the value was entered
-                return reason(name, given, error)
+                return reason(name, parsed, error)
             self._show_settings()
             return ""
 
@@ -202,9 +203,36 @@ class Panel(PanelBox):
     def _continue_run(self, run: str) -> None:
         """Continue a recorded run."""
         with self._lock:
-            known = next((one for one, _ in self.history.runs if one.id == run), None)
+            known = next((brief for brief, _ in self.history.runs if brief.id == run), None)
             more = {} if known is None else next_actions.lengths(known, self._bench.settings)
             self._begin(texts.ACTIONS["continue"], "fit", lambda: self._bench.fit(start=run, **more))
+
+    def _rerun(self, run: str) -> None:
+        """Repeat a recorded run from what it kept, and say at the end whether it is equal."""
+        # Imported here, because no part of a panel needs the engine until then.
+        from workbench.bench.rerun import submit
+        from workbench.launch.job_folder import recorded
+
+        about = f"rerun {run}"
+
+        def work() -> None:
+            folder = recorded(run, self._bench.root)
+            self.dispatcher.put(Called(of_folder("rerun", folder)))
+            job = submit(folder, False, lambda text: self.notice.say(text, "warning"))
+            self.notice.say(texts.repeating(run, job.id), about=about)
+            self.history.refresh()
+            try:
+                again = job.result()
+            finally:
+                self.notice.drop(about)
+                self.history.refresh()
+            level: Level = "info" if again.repeats.startswith(REPEATS) else "warning"
+            self.notice.say(texts.repeated(again.id, again.repeats), level)
+
+        def failed(error: Exception) -> None:
+            self.notice.error(error, texts.ACTIONS["rerun"])
+
+        aside(work, failed, "rerun")
 
     def _pause(self) -> None:
         job = self._job()
@@ -379,7 +407,11 @@ class Panel(PanelBox):
             settings, parameters = self._bench.settings, self._bench.summary.parameters
             busy = texts.BUSY if self._state_of("fit") else ""
             runs = self.history.runs
-            why = {one.id: busy or next_actions.why_not_continued(one, resumable, settings, parameters) for one, resumable in runs}
+            why = {
+                brief.id: busy
+                or next_actions.why_not_continued(brief, resumable, settings, parameters)
+                for brief, resumable in runs
+            }
             self.canvas.put("ended", {run: cut(text, 200) for run, text in why.items() if text})
 
     def _offer_change(self) -> None:
@@ -396,10 +428,11 @@ def _said_in(run: str) -> str:
 
 
 _CAUGHT_UP = SettingsSet({})
-"""A marker that a new panel queues as an event after it has drawn the events so far.
+"""The marker that a new panel puts into its own queue after it has drawn the events so far.
 
-When the panel reads it, nearly all events that were drawn and queued have been read. It then
-forgets them.
+The queue is read in order. An event that came before the marker has then been read, and cannot come
+a second time: the panel forgets it. The last events of a running job may be queued after the
+marker; these are in `_on_their_way`.
 """
 
 

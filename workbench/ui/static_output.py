@@ -77,8 +77,8 @@ class StaticOutput:
         """Make the two outputs in the cell that runs now."""
         with self._one:
             self._opened = True
-            for bundle, place in zip(self.bundles(), self._places, strict=True):
-                display(bundle, raw=True, display_id=place)
+            for bundle, display_id in zip(self.bundles(), self._places, strict=True):
+                display(bundle, raw=True, display_id=display_id)
 
     def settled(self, timeout: float = PATIENCE) -> bool:
         """Wait until all outputs are filled; returns whether they are."""
@@ -87,8 +87,8 @@ class StaticOutput:
     def _fill(self) -> None:
         try:
             with self._one:
-                for bundle, place in zip(self.bundles(), self._places, strict=True):
-                    update_display(bundle, raw=True, display_id=place)
+                for bundle, display_id in zip(self.bundles(), self._places, strict=True):
+                    update_display(bundle, raw=True, display_id=display_id)
         finally:
             with self._lock:
                 self._filling -= 1

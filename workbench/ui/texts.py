@@ -186,7 +186,7 @@ def apply(changes: str) -> str:
 # -- the user's action, named before its error
 
 ACTIONS = {
-    "train": "Train", "tune": "Tune", "continue": "Continue", "pause": "Pause", "stop": "Stop", "use": "Use the result", "runs": "Runs",
+    "train": "Train", "tune": "Tune", "continue": "Continue", "rerun": "Rerun", "pause": "Pause", "stop": "Stop", "use": "Use the result", "runs": "Runs",
     "delete": "Delete", "compare": "Compare", "export": "Export", "show": "Show", "canvas": "The canvas", "picture": "The picture of this job",
     "find_lr": "Find learning rate", "find_batch_size": "Find batch size", "find_clip_val": "Find clip value",
     "find_num_workers": "Find loader workers", "find_precision": "Find precision", "find_weight_decay": "Find weight decay",
@@ -262,6 +262,14 @@ NO_CHECKPOINT = "it has no checkpoint"
 EARLY_STOPPING = "early stopping"
 STATUS, MODEL, UPDATES, TIME = "status", "model", "updates", "time"
 LOSS, VAL, AVERAGED = "loss", "val", "averaged"
+
+
+def repeating(run: str, again: str) -> str:
+    return f"{again} repeats {run}, when no other job runs."
+
+
+def repeated(again: str, text: str) -> str:
+    return f"{again} {text}"
 
 
 def another_model(model: str) -> str:

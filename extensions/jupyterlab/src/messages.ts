@@ -95,10 +95,12 @@ export interface Details {
   /** Whether it has a file of what it printed. */
   output: boolean;
   why_no_commands: string;
+  /** Why it cannot be repeated; "": it can. */
+  why_no_rerun: string;
   /** Its record is long, and only its beginning was read for facts and changes: whoever asks again has more. */
   reading: boolean;
   /** Lines of code for a notebook; "" where there is none. */
-  code: { settings: string; continue: string };
+  code: { settings: string; continue: string; rerun: string };
 }
 
 export type CommandType = "Stop" | "Pause" | "Resume" | "Validate" | "Checkpoint" | "Change";

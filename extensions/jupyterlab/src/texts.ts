@@ -80,6 +80,7 @@ export function textsOf(trans: TranslationBundle) {
       copyId: trans.__("Copy the run's id"),
       delete: trans.__("Delete…"),
       continue: trans.__("Continue in the notebook"),
+      rerun: trans.__("Rerun in the notebook"),
       settings: trans.__("Insert its settings as a cell"),
       export: trans.__("Export as a script…"),
       permit: trans.__("Allow browser notifications"),

@@ -61,7 +61,7 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
     { topics: ["curve", "earlier", "swept", "raced", "earlier_curves"], draw: () => finder.draw(), plot: true },
     { topics: ["fit", "val", "changes", "past", "rates", "metrics", "clock"], draw: () => loss.draw(), plot: true },
-    { topics: ["runs", "moving", "ended", "deleting", "notes"], draw: () => runs.draw() },
+    { topics: ["runs", "moving", "ended", "unkept", "deleting", "notes"], draw: () => runs.draw() },
     { topics: ["compared"], draw: () => (compare.draw(), runs.compared()), plot: true },
     { topics: ["opened", "runs"], draw: () => (opened.draw(), runs.opened()) },
     { topics: ["health", "failure", "progress"], draw: () => health.draw() },

@@ -221,6 +221,10 @@ def cells_of_the_run(lab: Lab, pane: Pane) -> None:
     lab.page.wait_for_function("() => __lab.panel().content.widgets.length === 4")
     sources = [cell["source"] for cell in lab.cells()]
     assert any(source.startswith("study.fit(start=") for source in sources), sources
+    pane.button("Rerun in the notebook").click()
+    lab.page.wait_for_function("() => __lab.panel().content.widgets.length === 5")
+    sources = [cell["source"] for cell in lab.cells()]
+    assert any("\nwb.rerun('0001-fit', '/" in source for source in sources), sources
 
 
 def benches_of_another_folder(lab: Lab, pane: Pane) -> None:

@@ -103,6 +103,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     annotated(lab, panel)
     deleted(lab, panel)
 
+    expect(rows.nth(1).get_by_role("button", name="Rerun 0001-fit")).to_have_attribute("title", re.compile("^Repeat 0001-fit"))
     # A run that has come to its end can be continued to more epochs; until then the button says why not.
     go_on = rows.nth(1).get_by_role("button", name="Continue 0001-fit")
     lab.execute("bench.set(max_epochs=8)")

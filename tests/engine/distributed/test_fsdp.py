@@ -23,12 +23,12 @@ from tests.on_ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.engine.checkpoint.files import read_state
 from workbench.engine.distributed import fsdp
-from workbench.engine.distributed.dtensor import in_shards
 from workbench.events import TimeSpent
 from workbench.launch.assignments import FindLRAssignment, FitAssignment, PredictAssignment
 from workbench.launch.search.distributed_search import RankSearch
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
+from workbench.task.device.dtensor import in_shards
 from workbench.task.errors import TaskError
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest
 from workbench.tuners.learning_rate.lr_finder import LRRequest

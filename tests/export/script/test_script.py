@@ -260,16 +260,6 @@ def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_t
     assert runner.run(script, "--seed", "1").losses[1] != run.history["loss"][1]
 
 
-def test_numbers_that_it_draws_otherwise_are_told(tmp_path: Path) -> None:
-    before = "torch.rand(9)\ndrawn = torch.rand(50, 8)\n"
-    bench = make_bench(tmp_path, "model, train=(drawn, y[:50]), loss=F.cross_entropy, max_epochs=1", before)
-    bench.fit().result()
-    with pytest.warns(UserWarning, match="drew random numbers after the seed was set"):
-        script = bench.export(tmp_path / "train.py")
-    head = " ".join(script.read_text().split('"""')[1].split())
-    assert "drew random numbers after the seed was set and is not needed" in head
-
-
 def test_without_a_record(runner: Runner, tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("no folder can be made here")
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import workbench as wb
-from tests.export.export_running import Runner, check, lint, make_bench
+from tests.export.export_running import Runner, lint, make_bench
 from workbench.events import Checksums
 from workbench.runs.run import Run
 
@@ -205,105 +204,3 @@ def test_a_run_that_went_on_has_them(tmp_path: Path, runner: Runner) -> None:
     assert said(runner.run(path).said) == []
     other_weights(path)
     assert said(runner.run(path).said) == ["weights"]
-
-
-STATE = """
-calls = 0
-
-
-def counted(output, y):
-    global calls
-    calls += 1
-    return F.cross_entropy(output, y) * calls
-
-
-seen = []
-
-
-def listing(output, y):
-    seen.append(1)
-    return F.cross_entropy(output, y) * len(seen)
-
-
-class Counting(Net):
-    def forward(self, x):
-        self.calls = getattr(self, "calls", 0) + 1
-        return super().forward(x) * self.calls
-
-
-class Bank(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.seen = torch.zeros(3)
-
-    def forward(self, output, y):
-        self.seen[0] += 1
-        return F.cross_entropy(output, y) * self.seen[0].item()
-"""
-
-ROWS = """
-class Rows(torch.utils.data.Dataset):
-    def __init__(self):
-        self.rng = torch.Generator().manual_seed(1)
-
-    def __len__(self):
-        return 60
-
-    def __getitem__(self, i):
-        return x[i] + torch.randn(8, generator=self.rng), y[i]
-
-
-rows = Rows()
-"""
-LEFT = {
-    "Net(), loss=counted": "counted changes calls",
-    "Counting(), loss=F.cross_entropy": "",
-    "Net(), loss=Bank()": "Bank.forward changes self.seen",
-}
-MOVED = {
-    "validate": ("Net(), loss=counted", "counted changes calls"),
-    "test": ("Net(), loss=Bank()", "Bank.forward changes self.seen"),
-    "predict": ("Counting(), loss=F.cross_entropy", "Counting.forward changes self.calls"),
-    "find_lr": ("Net(), loss=listing", "listing changes seen"),
-    "find_lr ": ("Net(), loss=counted", ""),  # a search puts back numbers
-    "fit": ("Net(), loss=counted", "counted changes calls"),  # of a few batches, which is no run
-}
-
-
-def exported(bench: wb.Workbench, run: Run, path: Path, named: str, before: str, runner: Runner) -> None:
-    """The warnings of an export name what an earlier job changed; without one, the script repeats the run."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        script = bench.export(path, run)
-    told = f"{named}: run {run.id} began where run {before} had left it"
-    assert [told in str(warning.message) for warning in caught] == [True] * bool(named)
-    if not named:
-        check(bench, run, runner.run(script))
-
-
-@pytest.mark.parametrize(("arguments", "named"), LEFT.items())
-def test_export_names_what_an_earlier_fit_left_behind(arguments: str, named: str, runner: Runner, tmp_path: Path) -> None:
-    """A count in the loss and a tensor that is no buffer go on in the second fit; the plain attributes of a model begin anew."""
-    with make_bench(tmp_path, f"{arguments}, train=(x, y), max_epochs=1", STATE) as bench:
-        bench.fit().result()
-        exported(bench, bench.fit().result(), tmp_path / "train.py", named, "0001-fit", runner)
-
-
-@pytest.mark.parametrize("kind", MOVED)
-def test_export_names_what_another_job_left_behind(kind: str, runner: Runner, tmp_path: Path) -> None:
-    arguments, named = MOVED[kind]
-    with make_bench(tmp_path, f"{arguments}, train=(x, y), test=(x, y), val=(x, y), max_epochs=1", STATE) as bench:
-        given = {"find_lr": {"num_training": 20}, "fit": {"fast_dev_run": 1}}.get(kind.strip(), {})
-        job = getattr(bench, kind.strip())(**given)
-        job.result()
-        exported(bench, bench.fit().result(), tmp_path / "train.py", named, job.id, runner)
-
-
-def test_export_names_what_another_bench_left_behind(runner: Runner, tmp_path: Path) -> None:
-    """Of data that both have; data of its own begin as the script's do."""
-    for data, named in (("rows", "Rows has a generator of its own (self.rng)"), ("Rows()", "")):
-        folder = tmp_path / data[:4]
-        folder.mkdir()
-        first = f"one = wb.Workbench(Net(), train=rows, loss=F.cross_entropy, max_epochs=1, root={str(folder / 'first')!r})\none.fit().result()"
-        with make_bench(folder, f"Net(), loss=F.cross_entropy, train={data}, max_epochs=1", f"{ROWS}\n{first}\none.close()\n") as bench:
-            exported(bench, bench.fit().result(), folder / "train.py", named, "0001-fit", runner)

@@ -150,7 +150,7 @@ def test_a_setting_without_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_name_that_no_code_makes(tmp_path: Path) -> None:
-    code = f"{PRELUDE}\nglobals()['hidden'] = (x, y)\n"
+    code = f"{PRELUDE}\nglobals().update(dict(hidden=(x, y)))\n"
     code += f"bench = wb.Workbench(model, train=hidden, loss=F.cross_entropy, max_epochs=1, root={str(tmp_path)!r})\n"
     bench = execute(tmp_path / "user.py", code)["bench"]
     bench.fit().result()

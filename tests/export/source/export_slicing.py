@@ -75,7 +75,7 @@ def run_cells(*cells: str, then: Sequence[str] = ()) -> CallSite:
     captured = Workbench.made[-1].site
     names = {name: "" for name, value in namespace.items() if value is Workbench.made[-1]}
     fit = (Frame(Spot(len(pieces) - 1, sys.maxsize), {}, names),) if then else ()
-    return CallSite(tuple(pieces), spot, spot, captured.values, captured.top_values, kinds, "", captured.sources, given=captured.given, fit=fit)
+    return CallSite(tuple(pieces), spot, spot, captured.values, captured.top_values, kinds, "", captured.sources, given=captured.given, module=captured.module, fit=fit)
 
 
 def slice_cells(*cells: str, then: Sequence[str] = ()) -> Outcome:

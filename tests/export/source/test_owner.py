@@ -180,10 +180,6 @@ run = own.bench.fit().result()
 """,
 }
 REFUSED = {
-    "before the dot of the method": (
-        f"{CLASS.rstrip()}\n\n    def scaled(self, scale):\n        self.model.scale = scale\n        return self\n\n\nown = Experiment(5)\nrun = own.scaled(4.0).train()",
-        r"`own.scaled\(4.0\)` .* cannot be in a script: it is part of the statement with the Workbench call or the fit",
-    ),
     "an instance without a name": (f"{CLASS}own = [Experiment(5)][0]\nrun = own.train()", None),
     "never bound": (f"{CLASS}runs = []\nbenches = []\nclass Keeping(Experiment):\n    def train(self):\n        benches.append(self)\n        return super().train()\n"
                     "run = Keeping(5).train()\nown = benches[0]", "the instance of Experiment has no name where it was made. Give it one in a statement of its own"),

@@ -366,14 +366,14 @@ SLICES = {
         ],
     ),
     "two names at once": (["a = model = [1]", "a[0] = 2", "b = c = [1]", "b[0] = 2"], ["a = model = [1]", "a[0] = 2"]),
-    "vars, out=, an operator": (
+    "vars, out=": (
         [
-            "import numpy as np\nclass Table:\n    def __init__(self): self.rows = np.ones(2)\n    def __lshift__(self, row): self.n = row; return self", "table = Table()",
-            "vars(table)['extra'] = 3", "np.multiply(table.rows, 2, out=table.rows)", "table << 5", "table.rows + 1", "model = [table.extra, table.n, *table.rows]",
+            "import numpy as np\nclass Table:\n    def __init__(self): self.rows = np.ones(2)", "table = Table()",
+            "vars(table)['extra'] = 3", "np.multiply(table.rows, 2, out=table.rows)", "table.rows + 1", "model = [table.extra, *table.rows]",
         ],
         [
-            "class Table:", "    def __init__(self): self.rows = np.ones(2)", "    def __lshift__(self, row): self.n = row; return self", "table = Table()",
-            "vars(table)['extra'] = 3", "np.multiply(table.rows, 2, out=table.rows)", "table << 5", "model = [table.extra, table.n, *table.rows]",
+            "class Table:", "    def __init__(self): self.rows = np.ones(2)", "table = Table()",
+            "vars(table)['extra'] = 3", "np.multiply(table.rows, 2, out=table.rows)", "model = [table.extra, *table.rows]",
         ],
     ),
     "a handle of a change": (
@@ -615,13 +615,6 @@ def test_exploring_a_model_is_left_out_but_building_it_by_a_first_call_is_not() 
     assert lazy.code == "model = nn.Sequential(nn.LazyLinear(3))\n\nmodel(torch.zeros(1, 2))\n"
 
 
-@pytest.mark.parametrize(("counts", "kept"), [("self.calls += 1", True), ("self.calls = self.calls + 1", True), ("self.calls = 1", False)])
-def test_a_call_that_a_model_counts_is_kept(counts: str, kept: bool) -> None:
-    net = f"class Net(torch.nn.Module):\n    calls = 0\n    def forward(self, x):\n        {counts}\n        self.last = x\n        return x * self.calls"
-    found = code(WB + "import torch", net, "net = Net()", "net(torch.ones(1)).shape", "bench = wb.Workbench([type(net).__name__])")
-    assert ("net(torch.ones(1))" in found) is kept
-
-
 def test_what_changes_a_model() -> None:
     sliced = slice_cells(
         WB + "import torch\nfrom torch import nn",
@@ -676,89 +669,6 @@ def test_a_function_of_a_package_may_change_what_it_is_given_also_where_its_resu
     assert sliced.code == "model = nn.Sequential(nn.Linear(4, 4))\n\npruned = prune.l1_unstructured(model[0], 'weight', 0.5)\n"
 
 
-def test_random_numbers_that_the_script_does_not_draw_are_noted() -> None:
-    start = WB + "import torch, random\nfrom torch import nn\ntorch.manual_seed(0)\nrandom.seed(0)"
-    look, data = "sample = torch.randn(3)", "x = torch.randn(4)"
-    sliced = slice_cells(start, look, data + "\ny = [random.random()]", "bench = wb.Workbench(nn.Linear(2, 2), train=(x, y))").sliced
-    assert sliced.differs == (
-        "`sample = torch.randn(3)` (In [2], line 1) drew random numbers after the seed was set and is not needed, so it "
-        "is not in the script: the numbers that `x = torch.randn(4)` (In [3], line 1) draws differ from the run. "
-        'Set the seed again before it. Or export with data="beside": it saves small data of train and val beside the script.',
-    )
-    call = "bench = wb.Workbench([1], train=x)"
-    assert slice_cells(start, look, "torch.manual_seed(1)\n" + data, call).sliced.differs == ()
-    assert slice_cells(start, look, "bench = wb.Workbench([1])").sliced.differs == ()
-    own = "def fix(n):\n    torch.manual_seed(n)\nfix(2)"
-    assert slice_cells(start, look, own, data, call).sliced.differs == ()
-    assert "the Workbench call" in slice_cells(start, look, "bench = wb.Workbench([1], train=torch.randn(4))").sliced.differs[0]
-    # The weights of the run are beside the script.
-    assert slice_cells(start, look, "model = nn.Linear(2, 2)", "bench = wb.Workbench(model)").sliced.differs == ()
-
-
-@pytest.mark.parametrize(
-    ("cells", "noted"),
-    {
-        "torch": (["x = torch.randn(8)", "torch.manual_seed(0)"], "`x = torch.randn(8)` (In [2], line 1) draws random numbers before a seed is set"),
-        "seeded": (["torch.manual_seed(0)\nx = torch.randn(8)"], None),
-        "a split": (["from torch.utils.data import random_split", "x, _ = random_split(range(8), [4, 4])"], "torch.manual_seed(0)"),
-        "a seeded split": (
-            ["from torch.utils.data import random_split", "x, _ = random_split(range(8), [4, 4], generator=torch.Generator().manual_seed(0))"],
-            None,
-        ),
-        "numpy": (["torch.manual_seed(0)\nx = np.random.rand(8)"], "np.random.seed(0)"),
-        "sklearn": (["from sklearn.model_selection import train_test_split", "x, _ = train_test_split([1, 2, 3])"], "np.random.seed(0)"),
-        "a fixed state": (["from sklearn.model_selection import train_test_split", "x, _ = train_test_split([1, 2], random_state=0)"], None),
-        "a function": (["def make():\n    return random.random()", "x = [make()]"], "random.seed(0)"),
-        "everything": (["from accelerate.utils import set_seed\nset_seed(0)", "x = [random.random()] + list(np.random.rand(2))"], None),
-        "a generator": (["rng = np.random.default_rng()\nx = rng.random(8)"], "makes a generator without a seed"),
-        "a seeded generator": (["rng = np.random.default_rng(0)\nx = rng.random(8)"], None),
-        "not data": (["x = [1]\nprint(torch.randn(3))"], None),
-        "in place": (["x = torch.empty(8).normal_()"], "torch.manual_seed(0)"),
-        "no state": (["from sklearn.model_selection import train_test_split", "x, _ = train_test_split([1, 2], random_state=None)"], "np.random"),
-        "in order": (["from sklearn.model_selection import train_test_split", "x, _ = train_test_split([1, 2], shuffle=False)"], None),
-        "a frame": (["import pandas as pd\nframe = pd.DataFrame({'a': [1, 2]})", "x = frame.sample(frac=1)"], "np.random.seed(0)"),
-        "a generator of None": (["x = np.random.default_rng(None).random(8)"], "makes a generator without a seed"),
-        "a seed that the slice does not see": (
-            ["class Own:\n    @staticmethod\n    def seed():\n        torch.manual_seed(0)", "Own.seed()\nx = torch.randn(2)"],
-            "torch.manual_seed(0)",
-        ),
-        "a warm-up": (["x = [1]\nmodel = torch.nn.LazyLinear(2)\nmodel(torch.randn(2, 3))"], None),
-        "weights of one's own": (
-            [
-                "class Table(torch.nn.Embedding):\n    def __init__(self):\n        super().__init__(2, 2)\n        self.scale = torch.randn(2)",
-                "x = [1]\nmodel = torch.nn.Sequential(Table())\nfor p in model.parameters():\n    p.data.copy_(torch.randn_like(p))",
-            ],
-            None,
-        ),
-    }.values(),
-)
-def test_data_drawn_without_a_seed_are_noted(cells: list[str], noted: str | None) -> None:
-    start = WB + "import random\nimport numpy as np\nimport torch"
-    cells = [*cells, *(["model = torch.nn.Linear(2, 2)"] if "model" not in cells[-1] else [])]
-    differs = slice_cells(start, *cells, "bench = wb.Workbench(model, train=x)").sliced.differs
-    assert len(differs) == (noted is not None)
-    assert noted is None or noted in differs[0]
-
-
-@pytest.mark.parametrize(
-    ("code", "noted"),
-    [
-        ("@torch.jit.script\ndef act(x):\n    return x.relu()", "`@torch.jit.script` (In [2], line 2)"),
-        ("from torch.jit import trace\nact = trace(torch.relu, torch.ones(2))", "`act = trace(torch.relu, torch.ones(2))` (In [2], line 2)"),
-        ("def act(x):\n    return x.relu()\nother = torch.jit.script(act)", None),  # the script does not have it
-    ],
-)
-def test_torchscript_is_noted(code: str, noted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plain(function: object, *_: object) -> object:
-        return function
-
-    monkeypatch.setattr(torch.jit, "script", plain)  # which cannot read a cell of this test
-    monkeypatch.setattr(torch.jit, "trace", plain)
-    differs = slice_cells(WB + "import torch", code, "bench = wb.Workbench([1], loss=lambda o, t: act(o))").sliced.differs
-    assert len(differs) == (noted is not None)
-    assert all(note.startswith(f"{noted} uses TorchScript") and "beside" not in note for note in differs)
-
-
 def test_literals_are_bounded() -> None:
     around: list[object] = [1]
     around.append({"again": around})
@@ -794,3 +704,30 @@ def test_arguments_that_a_dict_or_a_list_gives(before: str, call: str) -> None:
     objects = {name: value for name, value in outcome.given.items() if name != "lr"}
     assert outcome.again == objects
     assert objects.keys() == {"model", "train", "loss"}
+
+
+WRITES = """\
+import sys
+setattr(sys.modules["__main__"], "width", 3)
+width = 4  # the last one
+depth = 1
+globals()["depth"] = 2
+globals().update(size=
+    width * 2
+)
+if width:
+    vars()["bias"] = [0.5]
+globals().update(unit="cm")
+def rename():
+    globals()["unit"] = "m"
+"""
+
+
+def test_a_global_that_a_call_sets_is_assigned() -> None:
+    """In the order in which they ran, as if all were assignments."""
+    made = "model = [width, depth, size, bias, unit]\n"
+    site = run_cells(WB, WRITES, f"{made}{MAKE}")
+    assert slice_call(site).code == (
+        "width = 4  # the last one\n\ndepth = 2\nsize = (width * 2\n)\n"
+        'if width:\n    bias = [0.5]\nunit = ("cm")\n\n' + made
+    )

@@ -41,37 +41,21 @@ REFUSALS = {
         ["def loss(a):\n    return wb.Workbench", "wb.Workbench([1], loss=loss)"],
         ["`wb` is needed by `def loss(a):` (In [2], line 1)", "comes from the workbench"],
     ),
-    "changed with a value of the workbench": (
-        ["model = [1]\nbench = wb.Workbench(model)", "model[0] = bench.model", "wb.Workbench(model)"],
-        ["`model` is changed by `model[0] = bench.model`", "value from the workbench"],
-    ),
-    "trained by another Workbench": (
-        ["teacher, x = [1], [2]\nfirst = wb.Workbench(teacher, train=x)", "first.fit().result()", "wb.Workbench([2], loss=lambda a: teacher)"],
-        ["`teacher` is needed, but `first.fit().result()` (In [3], line 1) changed it", "torch.save(teacher.state_dict(), 'weights.pt')"],
-    ),
-    "trained by another Workbench, in a function": (
-        ["def train(m):\n    b = wb.Workbench(m)\n    b.fit()", "teacher = [1]\ntrain(teacher)", "wb.Workbench([2], loss=lambda a: teacher)"],
-        ["`teacher` is needed, but `train(teacher)` (In [3], line 2) changed it"],
-    ),
     "keywords in bulk": (["def more():\n    return {'train': [1]}", "wb.Workbench([1], **more())"], ["`**more()`", "`given = more()`"]),
     "positions in bulk": (["wb.Workbench(*list([[1]]))"], ["`*list([[1]])`", "`given = list([[1]])`"]),
     "a walrus in the call": (["wb.Workbench(m := [1], train=m)"], ["`(m := [1])`", "Define `m` before"]),
     "called through another name": (
         ["import functools\nmake = functools.partial(wb.Workbench, [1])", "wb_Workbench = make\nwb_Workbench(train=[2])"],
-        ["made through `wb_Workbench(…)`", "Call wb.Workbench(…) itself"],
+        ["makes it through `wb_Workbench(…)`", "Call wb.Workbench(…) itself"],
     ),
     "in a class body": (["class A:\n    bench = wb.Workbench([1])"], ["body of class A", "Make it in a cell"]),
     "a loop that carries": (
         ["model = []", "for i in range(3):\n    model.append(i)\n    bench = wb.Workbench(model)"],
-        ["`model` is needed by the Workbench call", "changes from turn to turn", "inside the loop"],
+        ["`i` is needed by `model.append(i)`", "is a loop variable"],
     ),
     "a loop variable that is no literal": (
         ["for x in [object()]:\n    bench = wb.Workbench([x])"],
         ["`x` is needed by the Workbench call", "is a loop variable", "no plain number"],
-    ),
-    "inside with": (
-        ["import threading", "with threading.Lock():\n    model = [1]\n    bench = wb.Workbench(model)"],
-        ["`model` is needed", "is inside `with threading.Lock():`"],
     ),
     "__file__": (["__file__ = 'a'\ndel __file__", "def f():\n    return __file__", "wb.Workbench([f])"], ["__file__", "path as text"]),
     "display": (["def f():\n    display(1)", "wb.Workbench([f])"], ["`display`", "from IPython.display import display"]),
@@ -86,7 +70,7 @@ REFUSALS = {
     "an output of the notebook": (["exec('_ = 1')", "model = [_]", "wb.Workbench(model)"], ["`_`", "only a notebook has it"]),
     "an import inside a function": (
         ["def f():\n    from workbench.settings import Settings\n    return Settings", "wb.Workbench([f])"],
-        ["`def f():` (In [2], line 1) imports workbench.settings", "top level"],
+        ["`workbench.settings` is imported by `def f():` (In [2], line 1)", "top level"],
     ),
 }
 
@@ -99,12 +83,6 @@ def test_refusals(name: str) -> None:
         slice_call(site)
     for text in texts:
         assert text in str(caught.value)
-
-
-def test_a_name_that_the_call_and_the_run_read_differently_is_refused() -> None:
-    site = run_cells(WB, "W = 8\ndef make():\n    return [W]", "bench = wb.Workbench(make(), loss=lambda a: a * W)", then=["W = 9"])
-    with pytest.raises(ExportError, match=r"`W` was bound anew by `W = 9` \(In \[4\], line 1\) after the Workbench was made.*Make the Workbench again"):
-        slice_call(site)
 
 
 def test_the_model_may_have_been_trained_before() -> None:

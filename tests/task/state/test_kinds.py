@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
+import multiprocessing
 import random
 import types
+import weakref
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 import torch
 import torch.nn.functional as F
@@ -78,6 +84,17 @@ def made_late(module: Any, name: str, step: float) -> float:
     return float(module.late)
 
 
+def two_names() -> Any:
+    tensor = torch.zeros(1)
+    return types.SimpleNamespace(now=tensor, past=tensor)
+
+
+def replaced(module: Any, name: str, step: float) -> float:
+    tensors = getattr(module, name)
+    tensors.past, tensors.now = tensors.now, tensors.now + step
+    return float(tensors.now + 100 * tensors.past)
+
+
 def added(make: Callable[[], Any], add: Callable[[Any, float], Any]) -> tuple[Callable[[], Any], Callable[[Any, str, float], float]]:
     return make, lambda module, name, step: float(add(getattr(module, name), step))
 
@@ -104,6 +121,12 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, str, float], float]]] =
     "defaultdict": added(lambda: defaultdict(float), lambda container, step: set_item(container, "k", container["k"] + step)),
     "ordered": added(OrderedDict, lambda container, step: set_item(container, len(container), step) * len(container)),
     "deque": added(lambda: deque(maxlen=3), lambda queue, step: queue.append(step + sum(queue)) or sum(queue)),
+    "bytearray": added(bytearray, lambda content, step: content.append(len(content)) or sum(content)),
+    "array_array": added(lambda: array("d", [0.0]), lambda numbers, step: set_item(numbers, 0, numbers[0] + step)),
+    "mp_value": added(lambda: multiprocessing.Value("d", 0.0), lambda value, step: rebound(value, "value", step)),
+    "list_of_mp_arrays": added(lambda: [multiprocessing.RawArray("d", 2)], lambda arrays, step: set_item(arrays[0], 1, arrays[0][1] + step)),
+    "removed": (lambda: 1.0, lambda module, name, step: float(vars(module).pop(name, 0.0))),
+    "replaced": (two_names, replaced),
     "set": added(set, lambda values, step: values.add(len(values)) or len(values)),
     "namespace": added(lambda: types.SimpleNamespace(v=0.0), lambda space, step: rebound(space, "v", step)),
     "dataclass": added(Record, lambda record, step: rebound(record, "value", step)),
@@ -294,6 +317,61 @@ def test_what_is_changed_between_two_jobs_is_the_new_start(tmp_path: Path) -> No
     assert different(changed, whole) == ["data: namespace"]
     assert "train.holder.a_namespace: changed by other code than the job's; the fit starts from its present state." in told
     assert different(traced(bench)[1], changed) == []
+
+
+class Weighted(Dataset[Any]):
+    """Changes an array and two tables of its own, in place."""
+
+    def __init__(self) -> None:
+        self.seen, self.record = np.zeros(3), Record()
+        self.rows, self.column = pd.DataFrame({"x": [0.0], "name": ["a"]}), pl.DataFrame({"x": [0.0]})
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.seen += 1
+        self.rows.loc[len(self.rows)] = [self.seen[0], "b"]
+        self.column[0, "x"] = self.column[0, "x"] + 1
+        sizes = self.seen[0] + len(self.rows) + self.column[0, "x"]
+        return X[index] * (1 + 0.01 * float(sizes)), X[index, :1]
+
+
+def test_tables_are_restored_and_are_named_where_a_checkpoint_has_none(tmp_path: Path) -> None:
+    data, log = Weighted(), pd.DataFrame({"loss": [0.0]})
+    rows = data.rows
+
+    def logged(output: Tensor, y: Tensor) -> Tensor:
+        loss = F.mse_loss(output, y)
+        log.loc[len(log)] = [float(loss.detach())]
+        return loss
+
+    with pytest.warns(UserWarning, match="cannot be stored in a checkpoint") as warned:
+        bench = wb.Workbench(nn.Linear(4, 1), train=data, loss=logged, batch_size=8, max_steps=3, root=tmp_path, accelerator="cpu")
+    assert len(log) == 1
+    assert "Weighted.rows (a DataFrame), Weighted.column (a DataFrame)" in str(warned[0].message)
+    assert data.rows is rows
+    assert (data.rows.to_dict("list"), data.column.to_dicts()) == ({"x": [0.0], "name": ["a"]}, [{"x": 0.0}])
+    losses = [bench.fit().result().history["loss"].tolist() for _ in range(2)]
+    assert losses[0] == losses[1]
+    assert len(log) == 7  # what functions use as a variable is a log
+    data.seen[0] = 50  # the new start, also of the fit after the next
+    changed = [bench.fit().result().history["loss"].tolist() for _ in range(2)]
+    assert changed[0] == changed[1] != losses[0]
+
+
+def test_objects_that_the_user_has_replaced_are_freed(tmp_path: Path) -> None:
+    data = Weighted()
+    bench = wb.Workbench(
+        nn.Linear(4, 1), train=data, loss=F.mse_loss, batch_size=8, max_steps=1, root=tmp_path, accelerator="cpu", dry_run=False, keep_start=0
+    )
+    replaced = []
+    for _ in range(3):
+        replaced.append(weakref.ref(data.record))
+        data.record = Record(1.0)
+        bench.fit().result()
+    gc.collect()
+    assert [record() for record in replaced] == [None, None, None]
 
 
 class Environment:

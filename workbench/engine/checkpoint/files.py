@@ -25,12 +25,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint import archive
-from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.folder.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.runs.printable import printable
 from workbench.task.device import xla
+from workbench.task.device.dtensor import in_shards, local
 from workbench.task.errors import TaskError
 from workbench.task.modules import own_name
 from workbench.task.state.contents import expanded

@@ -212,14 +212,14 @@ class Loaders:
         known = [number for number in counts if number is not None]
         return (max(known) if len(known) == len(counts) else None), len(counts) == 1
 
-    def _counted(self, batches: Iterator[Any], given: int) -> Iterator[Any]:
+    def _counted(self, batches: Iterator[Any], count: int) -> Iterator[Any]:
         """Data without a length may never end: a later pass takes as many batches as the first epoch had."""
         for batch in batches:
-            given += 1
+            count += 1
             if not self._whole:
-                self._given = given
+                self._given = count
             yield batch
-        self._given, self._whole = given, True
+        self._given, self._whole = count, True
 
     def _pieces_of(self, pieces: Iterator[Any], left_out: int) -> Iterator[Any]:
         """The pieces of batches, without the finished ones of the first batch; they are counted."""

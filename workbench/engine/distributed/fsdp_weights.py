@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 
 from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
 from workbench.engine.distributed import fsdp
-from workbench.engine.distributed.dtensor import in_shards, like, local, whole, whole_of
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.whole_weights import WholeWeights
+from workbench.task.device.dtensor import in_shards, like, local, whole, whole_of
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Scores, StepResult, Task
 from workbench.units import counted

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from workbench.export.assembly import names
-from workbench.export.source.calls import CHANGING
+from workbench.export.source.changes import CHANGING
 from workbench.export.source.rewrite.source_text import Block, join, string_lines
 from workbench.export.source.uses import Uses, targets, uses
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Container, Iterator
 from typing import Self
 
 import torch
@@ -32,14 +29,12 @@ _LATER = {"on_before_backward", "on_after_backward", "on_before_optimizer_step"}
 class Change(str):
     """A clause that says what changes, and where."""
 
-    lasts: bool
-    """Whether it stays changed after a search, which restores numbers, arrays and generators, but not lists, dicts and iterators."""
     of_data: bool
     """Whether it is a sampler's, or the state or a generator of a data set: the sanity check leaves these as they were."""
 
-    def __new__(cls, text: str, lasts: bool, *, of_data: bool = False) -> Self:
+    def __new__(cls, text: str, *, of_data: bool = False) -> Self:
         made = super().__new__(cls, text)
-        made.lasts, made.of_data = lasts, of_data
+        made.of_data = of_data
         return made
 
 
@@ -73,7 +68,7 @@ def _tells_state(node: ast.ClassDef) -> bool:
 def _changing_state(tree: ast.Module, arguments: list[ast.Expression]) -> Iterator[Change]:
     nodes = list(ast.walk(tree))
     known = {name for node in nodes for name in _bound(node)}
-    made = {name: lasts for node in tree.body for name, lasts in _generators(node, known)}
+    made = {name for node in tree.body for name, _ in _generators(node, known)}
     once = {id(part) for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef)) for part in _decorating(node, nodes)}
     building = run_while_building(tree, arguments)
     for node in nodes:
@@ -137,22 +132,22 @@ def _makes_generator(value: ast.expr, known: set[str]) -> bool:
     return False
 
 
-def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: Mapping[str, bool], known: set[str]) -> Iterator[Change]:
+def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[str], known: set[str]) -> Iterator[Change]:
     """The changes that a function makes outside of itself. known: all names that the code binds."""
     local = {bound for part in ast.walk(node) if part is not node for bound in _bound(part)}
     outer = {n for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for n in part.names}
     for default in defaults(node.args).values():
         if _makes_generator(default, known):
-            yield Change(f"{name} has a generator of its own ({ast.unparse(default)})", _is_iterator(default))
+            yield Change(f"{name} has a generator of its own ({ast.unparse(default)})")
     for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id in generators.keys() - local and isinstance(part.ctx, ast.Load):
-            yield Change(f"{name} draws from {part.id}, which moves on", generators[part.id])
+        if isinstance(part, ast.Name) and part.id in generators - local and isinstance(part.ctx, ast.Load):
+            yield Change(f"{name} draws from {part.id}, which moves on")
         elif isinstance(part, ast.Name) and part.id in outer and isinstance(part.ctx, ast.Store):
-            yield Change(f"{name} changes {part.id}", False)
+            yield Change(f"{name} changes {part.id}")
         for target in _touched(part):
             kept = any(isinstance(inner, ast.Attribute) and inner.attr in _KEPT for inner in ast.walk(target))
             if not kept and _root(target) in known - (local - outer):
-                yield Change(f"{name} changes {ast.unparse(target)}", _is_of_container(part, target))
+                yield Change(f"{name} changes {ast.unparse(target)}")
 
 
 def _touched(part: ast.AST) -> list[ast.expr]:
@@ -165,11 +160,6 @@ def _touched(part: ast.AST) -> list[ast.expr]:
         case ast.Call(func=ast.Name(id="next"), args=[first, *_]):
             return [first]
     return []
-
-
-def _is_of_container(part: ast.AST, target: ast.expr) -> bool:
-    """Whether a node changes the contents of the list, dict or iterator `target`."""
-    return isinstance(part, ast.Call) or isinstance(target, ast.Subscript)
 
 
 def _root(node: ast.expr) -> str | None:
@@ -201,19 +191,19 @@ def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] 
     if any(base.endswith("Optimizer") or "optim." in base for base in map(ast.unparse, node.bases)):
         registered.add("state")  # its state_dict has it
     for statement in node.body:
-        for name, lasts in _generators(statement, known):
-            yield Change(f"{node.name} has a generator of its own ({name})", lasts, of_data=(sampler or data) and not lasts)
+        for name, is_iterator in _generators(statement, known):
+            yield Change(f"{node.name} has a generator of its own ({name})", of_data=(sampler or data) and not is_iterator)
     for method in methods:
         for part in ast.walk(method):
             for target, value in _bindings(part):
                 if _makes_generator(value, known) and _attribute(target, method):
-                    lasts = _is_iterator(value)
-                    yield Change(f"{node.name} has a generator of its own ({ast.unparse(target)})", lasts, of_data=(sampler or data) and not lasts)
+                    kept = (sampler or data) and not _is_iterator(value)
+                    yield Change(f"{node.name} has a generator of its own ({ast.unparse(target)})", of_data=kept)
         if method.name in _BEGINS or method.name.startswith("configure_") or method in building:
             continue
-        for name, lasts in _changed(method, methods):
+        for name in _changed(method, methods):
             if name not in emptied | registered | _KEPT:
-                yield Change(f"{node.name}.{method.name} changes self.{name}", lasts, of_data=sampler or (data and tells))
+                yield Change(f"{node.name}.{method.name} changes self.{name}", of_data=sampler or (data and tells))
 
 
 def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:
@@ -266,8 +256,8 @@ def _reset(method: ast.FunctionDef) -> Iterator[str]:
                 yield from filter(None, [_attribute(call.value, method)])
 
 
-def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterator[tuple[str, bool]]:
-    """The attributes that a method changes, and whether it changes their contents; without those that it assigns before any method reads them."""
+def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterator[str]:
+    """The attributes that a method changes, without those that it assigns before any method reads them."""
     fresh: set[str] = set()
     for number, statement in enumerate(method.body):
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Attribute):
@@ -281,7 +271,7 @@ def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterato
         for target in _touched(part):
             name = _attribute(target, method)
             if name is not None and name not in fresh:
-                yield name, _is_of_container(part, target)
+                yield name
 
 
 def _reads_before(other: ast.FunctionDef, name: str, setter: ast.FunctionDef) -> bool:
@@ -302,66 +292,50 @@ _CALLED_BY_TORCH = {*dir(torch.nn.Module), *dir(torch.optim.Optimizer), *dir(Dat
 """Names of methods that code other than the user's may call."""
 
 
-@dataclass
-class _Uses:
-    """Where a name is read."""
-
-    callers: list[ast.FunctionDef | None] = field(default_factory=list)
-    """The functions that call it directly; None: a top-level statement calls it."""
-    kept: bool = False
-    """Whether it is read in another way, so that it may be called at any time."""
-
-
 def run_while_building(tree: ast.Module, arguments: list[ast.Expression]) -> set[ast.AST]:
     """The functions that are called by name only while the top level runs: in top-level statements, and in other such functions.
 
     arguments: the expressions given to the Workbench; a function that one of them names may be called at any time.
     """
-    uses: defaultdict[str, _Uses] = defaultdict(_Uses)
-    candidates: dict[ast.FunctionDef, str] = {}
-    _read(tree, None, uses, candidates, lazy=False)
-    for name in chain.from_iterable(_names(argument) for argument in arguments):
-        uses[name].kept = True
-    found = {node for node, name in candidates.items() if uses[name].callers and not uses[name].kept}
+    named = {name for argument in arguments for name, _ in _mentions(argument, (), lazy=True)}
+    candidates = {node: name for node, name in _candidates(tree) if name not in named}
+    found = set[ast.AST](candidates)
     while True:
-        left = {node for node in found if all(caller is None or caller in found for caller in uses[candidates[node]].callers)}
+        mentions = set(_mentions(tree, found, lazy=False))
+        left = {node for node in found if (candidates[node], True) in mentions and (candidates[node], False) not in mentions}
         if left == found:
-            return {*found}
+            return found
         found = left
 
 
-def _names(node: ast.AST) -> set[str]:
-    found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
-    return found | {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+def _candidates(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """The functions that run when they are called, each with the name by which only the user's code calls it."""
+    names = {part: _called_by_name(node, part) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body if isinstance(part, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+            within = [part for statement in node.body for part in ast.walk(statement)]
+            if not any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in within):
+                yield node, names.get(node, node.name)
 
 
-def _read(node: ast.AST, inside: ast.FunctionDef | None, uses: dict[str, _Uses], candidates: dict[ast.FunctionDef, str], *, lazy: bool) -> None:
-    """Note the names that `node` calls and reads. lazy: the code runs later, as in a lambda."""
-    if isinstance(node, ast.Call) and not lazy and isinstance(node.func, (ast.Name, ast.Attribute)):
-        uses[node.func.id if isinstance(node.func, ast.Name) else node.func.attr].callers.append(inside)
-        inner = [*([node.func.value] if isinstance(node.func, ast.Attribute) else []), *node.args, *node.keywords]
-    else:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            uses[node.id].kept = True
-        elif isinstance(node, ast.Attribute):
-            uses[node.attr].kept = True
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            uses[node.value].kept = True
-        inner = [*ast.iter_child_nodes(node)]
-    if isinstance(node, ast.ClassDef):
-        for method in node.body:
-            if isinstance(method, ast.FunctionDef):
-                candidates[method] = _called_by_name(node, method)
-    elif isinstance(node, ast.FunctionDef):
-        within = [part for statement in node.body for part in ast.walk(statement)]
-        if not node.decorator_list and not any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in within):
-            candidates.setdefault(node, node.name)
+def _mentions(node: ast.AST, building: Container[ast.AST], *, lazy: bool) -> Iterator[tuple[str, bool]]:
+    """Each name that code reads, and whether it is called at once. building: functions that run at once.
+    lazy: the code runs later, as in a lambda.
+    """
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)):
+        lazy = lazy or node not in building
+    called = node.func if isinstance(node, ast.Call) and not lazy else None
+    for part in ast.iter_child_nodes(node):
+        if part is called and isinstance(part, ast.Name):
+            yield part.id, True
+        elif part is called and isinstance(part, ast.Attribute):
+            yield part.attr, True
+            yield from _mentions(part.value, building, lazy=lazy)
         else:
-            candidates.pop(node, None)
-        inside = node
-    lazy = lazy or isinstance(node, (ast.Lambda, ast.GeneratorExp, ast.AsyncFunctionDef))
-    for part in inner:
-        _read(part, inside, uses, candidates, lazy=lazy)
+            yield from _mentions(part, building, lazy=lazy)
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name) | ast.Constant(value=str() as name):
+            yield name, False
 
 
 def _called_by_name(owner: ast.ClassDef, method: ast.FunctionDef) -> str:

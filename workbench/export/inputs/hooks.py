@@ -39,15 +39,11 @@ _FREEZE = {"requires_grad_", "freeze", "unfreeze"}
 
 
 def with_plain_base(sliced: Sliced, task: Task) -> Sliced:
-    """The code with nn.Module in place of LightningModule. Raises ExportError where it needs more of Lightning than a script gives a model."""
-    module = task.module if isinstance(task, LightningTask) else None
-    found = [base for base in type(module).__mro__ if base.__name__ == "LightningModule"]
-    if not isinstance(task, LightningTask) or not found:
+    """The code with nn.Module in place of LightningModule."""
+    module = task.module if isinstance(task, LightningTask) else task.model
+    if not any(base.__name__ == "LightningModule" for base in type(module).__mro__):
         raise ExportError(f"base='nn.Module' has no effect: {type(task.model).__name__} is no LightningModule. Leave it out.")
-    given = {"log", "log_dict", "optimizers", "lr_schedulers", "clip_gradients", "trainer", "automatic_optimization", *_PROPERTIES}
-    given |= set(_OF_MANUAL) if task.manual else set()
-    inside = frozenset(type(part).__name__ for part in task.module.modules() if part is not task.module)
-    return rebased(sliced, found[0], frozenset(given), type(task.module).__name__, inside)
+    return rebased(sliced)
 
 
 def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:

@@ -12,11 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from workbench import units
-from workbench.engine.data.checksums import BATCHES, checksum, of_batch
-from workbench.events import Checksums
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import collate_given, quoted
-from workbench.settings import Settings
 from workbench.task.data.datasets import Batches, Columns
 from workbench.task.data.loader_parts import Parts
 from workbench.task.data.preload import probed_samples, random_states, size_of, taken_apart
@@ -100,32 +97,6 @@ class SavedData:
         if name not in self.tensors:
             self.tensors[name] = column.cpu().contiguous()
         return self.tensors[name], f"tensors[{quoted(name)}]"
-
-
-def check_unchanged(saved: SavedData, settings: Settings, checksums: Checksums, ranks: int) -> None:
-    """Raise ExportError where the order of the training samples, or the first batches, are not those of the run.
-
-    Batches from a collate_fn, which may draw random numbers, and batches that several ranks read are not compared.
-    """
-    spec = saved.sets["train"].spec
-    order = {name: getattr(settings, name) for name in ("batch_size", "drop_last", "seed", "shuffle")}
-    loader = spec.loader(Settings(**order, pin_memory=False), train=True)
-    dataset: Any = spec.parts.dataset
-    if settings.shuffle and checksums.order and checksum([len(dataset), loader.generator.get_state()]) != checksums.order:
-        raise _changed()
-    if spec.parts.collate_fn is not None or ranks > 1:
-        return
-    with restored_process_state(process_state()):
-        for batch, recorded in zip(loader, checksums.batches[:BATCHES], strict=False):
-            if recorded and of_batch(batch) != recorded:
-                raise _changed()
-
-
-def _changed() -> ExportError:
-    return ExportError(
-        "data='beside' saves the data of train as they are now, and they are not those of the run any more: something "
-        "has changed them, or used their loader's generator. Fit again, and export that run."
-    )
 
 
 # ---- what can be saved ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from workbench.export.source import origins
 
@@ -66,14 +66,6 @@ class Spot:
     end_column: int = -1
 
 
-class Earlier(NamedTuple):
-    """A job before a fit."""
-
-    id: str
-    shared: frozenset[str] | None
-    """The names of the classes and functions that both jobs use; None: all, since both are of the same Workbench."""
-
-
 @dataclass(frozen=True)
 class Frame:
     """A frame of the user's code that was running: the top level, or a function."""
@@ -116,8 +108,6 @@ class CallSite:
     """The frames that were running at the call, the top level first."""
     fit: tuple[Frame, ...] = ()
     """The frames that were running when the run began, the top level first; empty: those at the call."""
-    before: tuple[Earlier, ...] = ()
-    """The jobs before this fit that may have changed the state with which it began."""
 
     @classmethod
     def capture(cls, frame: FrameType, given: Iterable[str] = ()) -> CallSite:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from workbench.export.errors import ExportError
-from workbench.export.source import calls, effects, origins
-from workbench.export.source.calls import Summary
+from workbench.export.source import origins
 from workbench.export.source.statements import Line, Statement
-from workbench.export.source.uses import DOT, Uses, defaults, own_level, uses
+from workbench.export.source.uses import Uses, first_name, own_level, targets, terminal, uses
 
 _CONSTANT = {"types", "typing", "typing_extensions", "code", "immutable"}
 """The kinds (`capture.kind`) of constants, aliases of types, and type variables."""
 
-Summaries = dict[tuple[object, ...], Summary | None]
-"""The effects of calls of functions, by namespace, place (for methods: name), and further keys."""
+Summaries = dict[ast.FunctionDef, tuple[tuple[str, ...], frozenset[str]]]
+"""What calls of functions change (`changes.Summary`), by their definitions."""
 
 
 class Namespaces(Protocol):
@@ -35,11 +34,13 @@ class Namespaces(Protocol):
     def module(self, name: str) -> Namespace: ...
     def imported(self, program: Namespace, node: ast.ImportFrom, name: str) -> tuple[Namespace, str] | None: ...
     def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]: ...
-    def method(self, name: str, open_: frozenset[str]) -> Summary | None: ...
-    def accumulates(self, name: str) -> bool: ...
-    def changes(self, program: Namespace, place: int) -> frozenset[str]: ...
-    def tainted(self, program: Namespace, place: int) -> bool: ...
-    def method_nodes(self, name: str) -> Iterator[tuple[Namespace, ast.FunctionDef, ast.ClassDef]]: ...
+
+
+class Definition(NamedTuple):
+    """A function or a class of the user, and where it is defined."""
+
+    program: Namespace
+    node: ast.FunctionDef | ast.ClassDef
 
 
 @dataclass
@@ -112,7 +113,7 @@ class Namespace:
                     continue
                 if not isinstance(statement.node, ast.Assign) or _is_constant(statement.node.value):
                     first[text] = place, seen
-            for name in self.bound(place) | own.deletes | effects.directly_changed(statement.node):
+            for name in self.bound(place) | own.deletes | _directly_changed(statement.node):
                 changed_at[name] = place
         return frozenset(found)
 
@@ -195,15 +196,71 @@ class Namespace:
                     return item.identity if item.binds == name else f"{item.module}.{name}"
         return None
 
+    def path_of(self, node: ast.expr, place: int) -> str | None:
+        """The full path of a chain of attributes of an imported name ("torch.nn.init.normal_"), else None."""
+        names: list[str] = []
+        while isinstance(node, ast.Attribute):
+            names.append(node.attr)
+            node = node.value
+        start = self.source_of(node.id, place) if isinstance(node, ast.Name) else None
+        return None if start is None else ".".join([start, *reversed(names)])
 
-def _changeable_defaults(node: ast.FunctionDef) -> set[str]:
-    """The parameters whose default is a list, a dict, a set or the result of a call."""
-    return {name for name, value in defaults(node.args).items() if isinstance(value, (ast.List, ast.Dict, ast.Set, ast.Call))}
+    def is_module(self, name: str, place: int) -> bool:
+        """Whether a name holds a module at a place."""
+        held = self.kinds.get(name)
+        if held is not None and len(self.binders.get(name, ())) <= 1:
+            return held == "module"
+        return (self.source_of(name, place) or "") in sys.modules
+
+    def is_object(self, name: str, place: int) -> bool:
+        """Whether a name holds a function that another one made, or an object of a class of the user."""
+        held = self.kinds.get(name)
+        if held != "code":
+            return held == "__main__" or (held in self.slicer.programs and held != "")
+        nodes = [self.statements[at].node for at in self.reaching(name, place)]
+        return any(isinstance(node, (ast.Assign, ast.AnnAssign)) for node in nodes)
+
+    def kind(self, name: str) -> str | None:
+        """The kind of value that a name holds; None: unknown."""
+        held = self.kinds.get(name)
+        # A name that is bound more than once may have had another value.
+        return held if held != "immutable" or len(self.binders.get(name, ())) <= 1 else None
+
+    def definition(self, func: ast.expr, place: int) -> Definition | None:
+        """The function or class of the user with a name at a place, also in a module of the user."""
+        try:
+            if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
+                module = self.modules.get(func.value.id)
+                if module is None:
+                    return None
+                other = self.slicer.module(module)
+                return other.definition(ast.Name(func.attr), other.end)
+            if not isinstance(func, ast.Name):
+                return None
+            for at in self.reaching(func.id, place)[:1]:
+                node = self.statements[at].node
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                    return Definition(self, node)
+                if isinstance(node, ast.ImportFrom):
+                    found = self.slicer.imported(self, node, func.id)
+                    if found is not None:
+                        return found[0].definition(ast.Name(found[1]), found[0].end)
+        except ExportError:  # a module without source; reported when the script needs it
+            return None
+        return None
 
 
 def _makes_workbench(node: ast.stmt) -> bool:
     """Whether a statement makes a Workbench, which calls the functions that it gets but undoes their effects."""
-    return any(isinstance(part, ast.Call) and calls.terminal(part.func) == "Workbench" for part in own_level(node))
+    return any(isinstance(part, ast.Call) and terminal(part.func) == "Workbench" for part in own_level(node))
+
+
+def _directly_changed(node: ast.stmt) -> set[str]:
+    """The names whose attributes or items a statement sets, or whose method it calls."""
+    changed = [target for target in targets(node) if not isinstance(target, ast.Name)]
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        changed.append(node.value.func)
+    return {first_name(part) or "" for part in changed}
 
 
 def is_star(node: ast.stmt) -> bool:
@@ -217,127 +274,3 @@ def _is_constant(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and _is_constant(node.operand))
 
 
-# ---- the context of effects -------------------------------------------------------------------------------------
-
-
-@dataclass
-class At:
-    """A namespace at one of its places: answers the questions of `effects` about names there."""
-
-    program: Namespace
-    place: int
-    open: frozenset[str] = frozenset()
-    """Functions whose summaries are being made."""
-    certain: bool = False
-
-    @property
-    def lazy(self) -> bool:
-        """Whether models here are finished by their first call."""
-        return self.program.slicer.lazy
-
-    def dotted(self, name: str) -> str | None:
-        """The full name of an imported object; None: it was not imported."""
-        return self.program.source_of(name, self.place)
-
-    def is_module(self, name: str) -> bool:
-        """Whether a name stands for a module."""
-        held = self.program.kinds.get(name)
-        if held is not None and len(self.program.binders.get(name, ())) <= 1:
-            return held == "module"
-        return (self.dotted(name) or "") in sys.modules
-
-    def keeps_state(self, name: str) -> bool:
-        """Whether calling the value of a name changes an object that a later call reads."""
-        for at in self.program.reaching(name, self.place):
-            node = self.program.statements[at].node
-            if isinstance(node, ast.FunctionDef) and node.name == name:
-                summary = self.summary(name)
-                return summary is not None and not summary.may.isdisjoint(_changeable_defaults(node))
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in self.program.uses[at].binds and isinstance(node.value, ast.Call):
-                held = self.kind(name)
-                if held == "code":
-                    made = calls.summary_of(node.value.func, At(self.program, at, self.open))
-                    return made is not None and made.keeps_state
-                return held not in calls.LIBRARY and self.program.slicer.accumulates("forward" if held == "network" else "__call__")
-        return False
-
-    def hands_out(self, name: str) -> bool:
-        """Whether calling the value of a name may return an object that other code refers to, through a metaclass, `__new__` or a decorator."""
-        for at in self.program.reaching(name, self.place):
-            node = self.program.statements[at].node
-            if isinstance(node, ast.ClassDef):
-                return any(keyword.arg == "metaclass" for keyword in node.keywords) or any(
-                    isinstance(part, ast.FunctionDef) and part.name == "__new__" for part in node.body
-                )
-            return isinstance(node, ast.FunctionDef) and bool(node.decorator_list)
-        return False
-
-    def bound_method(self, name: str) -> ast.Attribute | None:
-        """The expression of the bound method that was assigned to a name; None: it has another value."""
-        for at in self.program.reaching(name, self.place):
-            node = self.program.statements[at].node
-            value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
-            if isinstance(value, ast.Attribute) and name in self.program.uses[at].binds and self.kind(name) == "code":
-                root = calls.first_name(value)
-                return value if root is not None and not self.is_module(root) else None
-        return None
-
-    def kind(self, name: str) -> str | None:
-        """The kind of value that a name holds here; None: unknown."""
-        held = self.program.kinds.get(name)
-        # A name that is bound more than once may have had another value here.
-        return held if held != "immutable" or len(self.program.binders.get(name, ())) <= 1 else None
-
-    def summary(self, name: str) -> Summary | None:
-        """The effects of calling a function or class of this name; None: unknown."""
-        base, _, attribute = name.partition(DOT)
-        try:
-            if attribute:
-                module = self.program.modules.get(base)
-                found = None if module is None else (self.program.slicer.module(module), attribute)
-                return None if found is None else self._from_elsewhere(found[0], found[1])
-            return self._own_summary(name)
-        except ExportError:  # a module without source; reported when the script needs it
-            return None
-
-    def _own_summary(self, name: str) -> Summary | None:
-        opened = f"{self.program.name}:{name}"
-        if opened in self.open:
-            return None
-        for at in self.program.reaching(name, self.place):
-            node = self.program.statements[at].node
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
-                inside = replace(self, place=self.program.end, open=self.open | {opened})
-                key = (self.program.name, at, *((self.open, self.lazy) if self.certain else ()))
-                summaries = self.program.slicer.summaries
-                if key not in summaries:
-                    if isinstance(node, ast.ClassDef):
-                        summaries[key] = effects.summarize_class(node, inside)
-                    else:
-                        summaries[key] = effects.summarize(node, inside)
-                return summaries[key]
-            if isinstance(node, ast.ImportFrom):
-                found = self.program.slicer.imported(self.program, node, name)
-                if found is not None:
-                    return replace(self, open=self.open | {opened})._from_elsewhere(found[0], found[1])
-            break
-        return None
-
-    def _from_elsewhere(self, program: Namespace, name: str) -> Summary | None:
-        """The summary of a function of another module, with that module's names spelt as such."""
-        found = At(program, program.end, self.open, self.certain).summary(name)
-        if found is None:
-            return None
-
-        def spell(names: frozenset[str]) -> frozenset[str]:
-            return frozenset(n if DOT in n else program.name + DOT + n for n in names)
-
-        outside = found.outside
-        spelled = calls.Outside(*map(spell, (outside.may, outside.does, outside.returns, outside.later)))
-        return replace(found, outside=spelled)
-
-    def method(self, name: str) -> Summary | None:
-        """The effects of calling a method of this name, in any class of the user; None: unknown."""
-        if f".{name}" in self.open:
-            return None
-        return self.program.slicer.method(name, self.open)

@@ -13,24 +13,21 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from workbench.export.source import calls
 from workbench.export.source.capture import CallSite, Frame, Spot, root_of
 from workbench.export.source.owner import Owner
 from workbench.export.source.statements import (
     Line,
     Source,
     Statement,
-    append_lambda,
     bind_values,
     contains,
     functions_around,
     is_at,
     refuse,
-    refuse_turns,
     run,
     stop_at,
 )
-from workbench.export.source.uses import local_names, parameters, positional, uses
+from workbench.export.source.uses import local_names, parameters, positional, terminal, uses
 
 
 def statements_in_order(site: CallSite, sources: list[Source], call: ast.Call, model: ast.expr | None, owner: Owner | None) -> tuple[Line, int]:
@@ -167,7 +164,7 @@ class _Order:
         source, scope = self.sources[here.piece], self.levels[-1].scope
         *_, node = [node for node in ast.walk(source.tree) if isinstance(node, ast.stmt) and contains(node, here)]
         made = next((part for part in ast.walk(node) if isinstance(part, ast.Call) and is_at(part, here)), None)
-        if made is not None and calls.terminal(made.func) not in owner.family:  # the result of a method may come from the bench
+        if made is not None and terminal(made.func) not in owner.family:  # the result of a method may come from the bench
             source = Source(source.label, f"{ast.unparse(made)}\n")
             node = source.tree.body[0]
         if not any(ast.unparse(part) in {f"{owner.name}.{name}" for name in owner.gone} for part in ast.walk(node)):
@@ -182,7 +179,7 @@ class _Order:
 
     def after_call(self) -> None:
         """Append the statements that ran after the call, until the run began."""
-        loops, names = len(self.line.loops), dict(self.site.fit[0].names)
+        names = dict(self.site.fit[0].names)
         frames, common = [frame for frame in self.site.fit if frame.elsewhere is None], 0
         while common + 1 < min(len(frames), len(self.levels)) and self._is_same(frames[common + 1], self.levels[common + 1]):
             common += 1
@@ -202,8 +199,6 @@ class _Order:
         for frame in self.site.fit:
             if frame not in frames[: common + 1]:
                 self._caller_of_fit(frame, names)
-        if any("fit" in job.id and job.shared is None for job in self.site.before):
-            refuse_turns(self.line, loops, frames)
 
     def _is_same(self, frame: Frame, level: _Level) -> bool:
         """Whether a function that was running when the fit began is the one of this level, which was running when the Workbench was made."""
@@ -230,7 +225,6 @@ class _Order:
         """Append the statements that ran in a function that called fit, or in another file."""
         function = self._function_at(frame)
         if function is None and frame.elsewhere is None:
-            append_lambda(self.line, self._respelled(self.written[frame.spot.piece], frame, None, self.model), frame.spot, next(self.scopes))
             return  # a comprehension, or a lambda
         source = self.written[frame.spot.piece] if frame.elsewhere is None else Source(frame.elsewhere.label, frame.elsewhere.source, elsewhere=True)
         start, scope, model = len(self.line.statements), next(self.scopes), self.model

@@ -175,7 +175,7 @@ class _Without:
             suites += [handler.body for handler in getattr(part, "handlers", ())]
             heads = [part] if not suites else [node for node in ast.iter_child_nodes(part) if not isinstance(node, (ast.stmt, ast.ExceptHandler))]
             if self.past or any(self._uses(head) for head in heads):
-                self._take(part, suites)
+                self.bound |= uses(part).binds
                 yield body, part
             elif suites:
                 found = [item for suite in suites for item in self._of_suite(suite)]
@@ -185,15 +185,6 @@ class _Without:
                 else:
                     yield from found
             self.past = self.past or any(contains(part, spot) for spot in self.ended)
-
-    def _take(self, part: ast.stmt, suites: list[list[ast.stmt]]) -> None:
-        self.bound |= uses(part).binds
-        for inner in (inner for suite in suites for inner in suite if not self.past):
-            if not self._uses(inner) and not _does_nothing(inner):
-                raise ExportError(
-                    f"`{ast.unparse(inner).partition(chr(10))[0]}` (line {inner.lineno}) is inside `{ast.unparse(part).partition(chr(10))[0]}`, which uses "
-                    "the bench, and no script has that. Write it before, in the method."
-                )
 
     def _uses(self, node: ast.AST) -> bool:
         """Whether code uses the bench, a method that uses the bench, or the workbench."""

@@ -4,7 +4,7 @@ The slicer begins with the names that the call reads. For each name it finds the
 bound it last before that point, keeps that statement, and goes on with the names that this one
 reads. A function reads its globals when it is called, so they are looked up at each kept statement
 that may call it, and at the end of the code. A statement that changes a kept object is kept, too
-(`effects.py`).
+(`changes.py`).
 """
 
 from __future__ import annotations
@@ -13,33 +13,40 @@ import ast
 import builtins
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from workbench.export.errors import ExportError
-from workbench.export.source import calls, effects, origins, parts, process_state
-from workbench.export.source.calls import Summary
+from workbench.export.source import changes, origins
 from workbench.export.source.capture import kind
-from workbench.export.source.findings.unresolved import (
-    changed_by_workbench,
-    refuse_bound_anew,
-    refuse_set_by_call,
-    remedy_of,
-    unresolved,
-)
-from workbench.export.source.namespace import At, Namespace, Summaries, is_star
+from workbench.export.source.namespace import Namespace, Summaries, is_star
 from workbench.export.source.statements import Line, Source, Statement, is_main_guard, run
-from workbench.export.source.uses import DOT, Uses, own_level, uses, without_ways_out
+from workbench.export.source.unresolved import remedy_of, unresolved
+from workbench.export.source.uses import DOT, Uses, terminal
 
 BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}
 _GIVEN = frozenset({"__name__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__class__"})
 FACE = {"Workbench", "attach"}
 """Names of the workbench that a script never has."""
-_TAINTED = "it comes from the workbench"
+_TAINTED = "it uses the workbench"
 
 
 def _is_ours(item: origins.Import) -> bool:
     return item.module.partition(".")[0] == "workbench"
+
+
+def _inlined(module: str, used: str) -> ExportError:
+    return ExportError(
+        f"`{module}` {used}, and its code is written into the script. Import what you need of it at the top level: "
+        f"`from {module} import …`; what you set in it, set in its file."
+    )
+
+
+def _reads_command_line(node: ast.AST) -> bool:
+    """Whether `node` reads the command line arguments of the process."""
+    if isinstance(node, ast.Call) and not node.args and not node.keywords:
+        return terminal(node.func) in ("parse_args", "parse_known_args")
+    return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv"
 
 
 @dataclass(frozen=True)
@@ -67,16 +74,15 @@ class Slicer:
         self.summaries: Summaries = {}
         # Names that a cell would have bound after the line at which it raised an error, each with that cell.
         self.stopped_names: Mapping[str, str] = {}
+        self.left_out: dict[tuple[str, int], str] = {}
+        """A sentence for each statement that is not in the script, by namespace and place."""
         self._queue: deque[tuple[str, Namespace, int, int]] = deque()
         self._touched: set[tuple[str, int, int]] = set()
         self._late_found: set[tuple[str, int, str]] = set()
         self._late_missing: list[tuple[Namespace, int, str]] = []
         self._tainted: dict[tuple[str, int], bool] = {}
-        self._methods: dict[str, Summary | None] = {}
-        self._accumulating: dict[str, bool] = {}
         self._changed: dict[tuple[str, int], frozenset[str]] = {}
         self._called: frozenset[str] = frozenset()
-        self._taken: set[tuple[str, int]] = set()  # the names looked up where the Workbench was made, with their bindings
         self._model: set[tuple[int, str]] = set()
         """The bindings of the parts of the model, whose weights a script reads from the run."""
 
@@ -119,7 +125,7 @@ class Slicer:
             held = vars(loaded) if loaded is not None else {}
             is_package = path.endswith("__init__.py") or hasattr(loaded, "__path__")
             first = Source(path.rpartition("/")[2] or f"{name}.py", text)
-            source = Source(first.label, text, "annotations" in first.futures)
+            source = Source(first.label, text, "annotations" in first.futures, module=name)
             line = Line()
             run(line, source, [node for node in source.tree.body if not is_main_guard(node)], None, 0, {})
             kinds = {key: kind(value) for key, value in held.items()}
@@ -143,8 +149,8 @@ class Slicer:
 
     def want(self, program: Namespace, names: Uses, model: ast.expr | None, called: frozenset[str]) -> None:
         """Keep the statements for names that the Workbench call reads, and that the run read later. called: the names that its arguments call."""
-        held = effects.roots(model, At(program, program.called)) if model is not None else ()
-        self._model = parts.parts_of(program, [(name, program.called) for name in held])
+        held = changes.roots(model, program, program.called) if model is not None else ()
+        self._model = changes.parts_of(program, [(name, program.called) for name in held])
         self._called = called
         self._start(program)
         for name in sorted(names.eager):
@@ -152,7 +158,6 @@ class Slicer:
         for name in sorted(names.late - names.eager):
             self._ask(_Ask(program, name, program.end, None))
         self._settle()
-        refuse_bound_anew(program, self._taken)
 
     def try_to_keep(self, home: str, name: str, check: Callable[[], None]) -> None:
         """Keep the definition of `name` at the end of the namespace `home`, if that adds only definitions and `check` raises no ExportError."""
@@ -182,7 +187,7 @@ class Slicer:
             definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
             if not unmade or definition or self.tainted(program, place):
                 continue
-            if process_state.sets_state(statement.node, At(program, place)):
+            if changes.PROCESS in self.changes(program, place):
                 self._keep(program, place)
 
     def _settle(self) -> None:
@@ -221,11 +226,8 @@ class Slicer:
         for at in found:
             if self._refuse(ask, at):
                 continue
-            self._check_loops(ask, at)
             program.needed.add((at, base))
             self._keep(program, at)
-            if place == program.called and not program.name:
-                self._taken.add((base, at))
             self._queue.append(("touch", program, at, place))
             self._follow_import(ask, at, base, attribute if dot else None)
 
@@ -242,31 +244,14 @@ class Slicer:
         if not ask.needed:
             return True
         where = f"`{statement.gist}` ({statement.place})"
+        why, remedy = f"{where} cannot be in a script: {reason}", remedy_of(statement.node)
         if reason == _TAINTED:
-            raise ExportError(
-                f"`{base}` is needed{self._by(ask)}, but it comes from the workbench, which a script does not have: "
-                f"{where}. Make it from plain code, or write its value."
-            )
-        if statement.made:
-            raise ExportError(
-                f"`{base}` is needed{self._by(ask)}, but {reason.partition('` ')[2]}. "
-                "Make it from plain code next to the Workbench call, or at the top level of the file."
-            )
-        raise ExportError(
-            f"`{base}` is needed{self._by(ask)}, but {where} cannot be in a script: {reason}. {remedy_of(statement.node)}"
-        )
-
-    def _check_loops(self, ask: _Ask, at: int) -> None:
-        """Raise ExportError for a name that the loop around the call changes from one iteration to the next."""
-        program = ask.program
-        base = ask.name.partition(DOT)[0]
-        for loop in program.line.loops:
-            carried, end = at < loop.start <= ask.place, At(program, program.end)
-            if carried and any(base in uses(node).binds | effects.changed(node, end) for node in loop.body):
-                raise ExportError(
-                    f"`{base}` is needed{self._by(ask)}, and changes from turn to turn of the loop around the "
-                    f"Workbench call ({program.label}). Make it anew inside the loop, before the call."
-                )
+            why = f"it comes from the workbench, which a script does not have: {where}"
+            remedy = "Make it from plain code, or write its value."
+        elif statement.made:
+            why = reason.partition("` ")[2]
+            remedy = "Make it from plain code next to the Workbench call, or at the top level of the file."
+        raise ExportError(f"`{base}` is needed{self._by(ask)}, but {why}. {remedy}")
 
     def _follow_import(self, ask: _Ask, at: int, base: str, attribute: str | None) -> None:
         """Keep the code of an imported name, if it is in one of the user's own modules."""
@@ -276,16 +261,8 @@ class Slicer:
             return
         if base in program.modules and isinstance(node, (ast.Import, ast.ImportFrom)):
             module = program.modules[base]
-            if attribute is None:
-                raise ExportError(
-                    f"`{base}` is used as a whole{self._by(ask)}, but it is the module {module}, whose code is "
-                    f"written into the script. Import what you need of it: `from {module} import …`; what you set in it, set in its file."
-                )
-            if self.is_submodule(f"{module}.{attribute}"):
-                raise ExportError(
-                    f"`{base}.{attribute}` is used{self._by(ask)}, but its code is written into the script. "
-                    f"Import what you need of it: `from {module}.{attribute} import …`."
-                )
+            if attribute is None or self.is_submodule(f"{module}.{attribute}"):
+                raise _inlined(module if attribute is None else f"{module}.{attribute}", f"is used as a whole{self._by(ask)}")
             self._take(module, attribute, ask)
         elif isinstance(node, ast.ImportFrom):
             found = self.imported(program, node, base)
@@ -358,22 +335,15 @@ class Slicer:
         )
 
     def _check_fit(self, program: Namespace, statement: Statement) -> None:
-        where = f"`{statement.gist}` ({statement.place})"
-        if statement.refusal is not None:
-            remedy = "Write what it changes in a statement of its own before it." if statement.head else remedy_of(statement.node)
-            raise ExportError(f"{where} changes what the run used, but cannot be in a script: {statement.refusal}. {remedy}")
         for part in ast.walk(statement.node):
-            if calls.reads_command_line(part):
+            if _reads_command_line(part):
                 raise ExportError(
-                    f"{where} reads the command line, and the script has one of its own, with its settings. "
+                    f"`{statement.gist}` ({statement.place}) reads the command line, and the script has one of its own, with its settings. "
                     "Write the values that the run used."
                 )
             for item in origins.imported(part, program.package):
-                if origins.is_inlined(item.module):
-                    raise ExportError(
-                        f"{where} imports {item.module}, whose code is written into the script; that cannot be done inside "
-                        f"another statement. Move the import to the top level of {program.label}."
-                    )
+                if origins.is_inlined(item.module) and not self.is_kept_import(item):
+                    raise _inlined(item.module, f"is imported by `{statement.gist}` ({statement.place})")
 
     def _touch(self, program: Namespace, place: int, at: int) -> None:
         """Look up the globals of functions that statement `place` bound and that may be called at `at`."""
@@ -391,31 +361,39 @@ class Slicer:
                 self._queue.append(("touch", program, before, at))
 
     def _keep_changes(self) -> bool:
-        """Keep statements that change kept objects; returns whether there was one."""
+        """Keep statements that change kept objects; returns whether there was one. Those that use the workbench are left out."""
         grew = False
         for program in list(self.programs.values()):
             for place, statement in enumerate(program.statements):
                 imports = isinstance(statement.node, (ast.Import, ast.ImportFrom))
                 if place in program.kept or place in program.repeats or imports or statement.made:
                     continue
-                names = self.changes(program, place)
-                of_module = any(program.modules.get(name, "") in self.inlined for name in names)
-                if not of_module and not any(self._holds(program, name, place) for name in names):
+                if statement.refusal is not None or self.tainted(program, place):
+                    self._note(program, place)
                     continue
-                if self.tainted(program, place):
-                    self._refuse_change(program, place)
-                    continue
-                self._keep(program, place)
-                grew = True
+                if any(self._holds(program, name, place) for name in self.changes(program, place)):
+                    self._keep(program, place)
+                    grew = True
         return grew
+
+    def _note(self, program: Namespace, place: int) -> None:
+        """Note a statement that is left out, if it may change an object that the script has."""
+        names = () if changes.makes_trainer(program, place) else self.changes(program, place)
+        if any(self._holds(program, name, place) for name in names):
+            statement = program.statements[place]
+            why = statement.refusal or _TAINTED
+            self.left_out.setdefault(
+                (program.name, place),
+                f"`{statement.gist}` ({statement.place}) is not in the script, and may have changed what the run used: {why}. "
+                "Write the change in a statement of its own, without the workbench in it, make the model and the "
+                "Workbench anew, fit and export that run.",
+            )
 
     def changes(self, program: Namespace, place: int) -> frozenset[str]:
         """The names whose objects statement `place` changes."""
         key = (program.name, place)
         if key not in self._changed or self.lazy:
-            statement = program.statements[place]
-            look = effects.surely_changed if statement.head else effects.changed
-            self._changed[key] = look(statement.node, At(program, place, certain=statement.head))
+            self._changed[key] = changes.changed(program.statements[place].node, program, place)
         return self._changed[key]
 
     def _holds(self, program: Namespace, name: str, place: int) -> bool:
@@ -424,21 +402,7 @@ class Slicer:
         if dot:
             other = self.programs.get(module)
             return other is not None and any(needed == inner for _, needed in other.needed)
-        return parts.is_needed(program, name, place, self._model)
-
-    def _refuse_change(self, program: Namespace, place: int) -> None:
-        statement = program.statements[place]
-        changed = effects.surely_changed(statement.node, At(program, place))
-        for name in sorted(parts.needed_of(program, changed, place, self._model)):
-            raise changed_by_workbench(name, statement, program.kinds.get(name))
-        for name in sorted({name for part in own_level(without_ways_out(statement.node)) for name in effects.directly_changed(part)}):
-            own = [at for at in program.reaching(name, place) if self.tainted(program, at)]
-            if not own and self._holds(program, name, place) and program.modules.get(name) is None:
-                refuse_set_by_call(program, name, place)
-                raise ExportError(
-                    f"`{name}` is changed by `{statement.gist}` ({statement.place}) with a value from the workbench, "
-                    "which a script does not have. Make it from plain code, or write its value."
-                )
+        return changes.is_needed(program, name, place, self._model)
 
     # -- the workbench itself
 
@@ -458,7 +422,7 @@ class Slicer:
             return any(_is_ours(item) for item in origins.imported(node))
         if isinstance(node, ast.ImportFrom):
             return any(self._is_face(program, place, item.binds, "") for item in origins.imported(node))
-        return any(self._reads_face(program, name, place, set()) for name in program.uses[place].eager)
+        return any(self._reads_face(program, name, place, set()) for name in sorted(program.uses[place].eager))
 
     def _is_face(self, program: Namespace, at: int, base: str, attribute: str) -> bool:
         """Whether `base` (or its `attribute`), bound at `at`, is a part of the workbench that no script has."""
@@ -480,38 +444,7 @@ class Slicer:
                 return True
             if isinstance(program.statements[at].node, ast.FunctionDef):
                 seen.add((program.name, at))
-                if any(self._reads_face(program, late, program.end, seen) for late in program.uses[at].late):
+                if any(self._reads_face(program, late, program.end, seen) for late in sorted(program.uses[at].late)):
                     return True
         return False
 
-    # -- methods of visible classes
-
-    def method(self, name: str, open_: frozenset[str]) -> Summary | None:
-        """The combined effects of the methods called `name` in all classes of the user."""
-        if name not in self._methods:
-            self._methods[name] = None
-            found = [
-                effects.summarize(node, At(program, program.end, open_ | {f".{name}"}))
-                for program, node, _ in self.method_nodes(name)
-            ]
-            if found:
-                may = any(s.parameters[:1] and s.parameters[0] in s.may for s in found)
-                does = any(s.parameters[:1] and s.parameters[0] in s.does for s in found)
-                self._methods[name] = Summary(("self",), frozenset({"self"} if may else ()), frozenset({"self"} if does else ()))
-        return self._methods[name]
-
-    def accumulates(self, name: str) -> bool:
-        """Whether methods called `name` change their object in a way that a second call reads."""
-        if name not in self._accumulating:
-            self._accumulating[name] = False  # the answer for recursive calls
-            self._accumulating[name] = any(effects.accumulates(node, At(program, program.end)) for program, node, _ in self.method_nodes(name))
-        return self._accumulating[name]
-
-    def method_nodes(self, name: str) -> Iterator[tuple[Namespace, ast.FunctionDef, ast.ClassDef]]:
-        """The methods called `name` of all classes of the user's, each with its class."""
-        for program in list(self.programs.values()):
-            for statement in program.statements:
-                if isinstance(statement.node, ast.ClassDef):
-                    for node in statement.node.body:
-                        if isinstance(node, ast.FunctionDef) and node.name == name:
-                            yield program, node, statement.node

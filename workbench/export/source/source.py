@@ -5,19 +5,16 @@ of that call, by definition and use, and copies the needed statements as they we
 capture.py     the call site, as plain data
 origins.py     which modules are the user's own, so that their code is written out
 uses.py        which names a statement reads and binds
-effects.py     the objects that a statement changes
-calls.py       the known effects of the functions that it calls
-process_state.py   whether it sets seeds, defaults, environment variables
+changes.py     the objects that a statement changes
 statements.py  pieces of source, and the statements that had run in them
 order.py       these statements in the order in which they ran
 owner.py       a Workbench that a method of a class makes
 namespace.py   one namespace and its statements
 slicer.py      the slice
-parts.py       the objects that names may have
 rewrite/       writes the slice as one file: `writer.py` its text, `source_text.py` lines, `secret_literals.py` secrets, …
-findings/      reasons why the script may differ from the run, or cannot be written
-Known limits: what a statement changes cannot be known in general (`effects` has the assumptions); random numbers drawn
-by code that is not needed are not drawn by the script (`Sliced.differs` has a note about it).
+unresolved.py  the errors for names that a script cannot define
+Known limits: what a statement changes cannot be known in general (`changes` has the assumptions), and random numbers drawn
+by code that is not needed are not drawn by the script. `export` runs the script and finds such differences (`verification/`).
 """
 
 from __future__ import annotations
@@ -27,11 +24,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
-from workbench.export.source import calls, effects
-from workbench.export.source.capture import CallSite, Piece, Spot, root_of
-from workbench.export.source.findings import reproducibility
-from workbench.export.source.findings.unresolved import changed_through_bench
-from workbench.export.source.namespace import At, Namespace
+from workbench.export.source.capture import CallSite, Piece, Spot
+from workbench.export.source.namespace import Namespace
 from workbench.export.source.order import bench_of, statements_in_order
 from workbench.export.source.origins import Import
 from workbench.export.source.owner import Owner, kept_as, owner_of
@@ -42,12 +36,10 @@ from workbench.export.source.rewrite.writer import Writer, joined
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.statements import (
     Source,
-    contains,
     find_call,
-    functions_around,
     stop_at,
 )
-from workbench.export.source.uses import Uses, own_level, uses
+from workbench.export.source.uses import Uses, first_name, own_level, uses
 
 __all__ = ["CODE_ARGUMENTS", "CallSite", "ExportError", "Sliced", "slice_call"]
 
@@ -80,7 +72,7 @@ class Sliced:
     notes: tuple[str, ...] = ()
     """Sentences for the user about its secrets."""
     differs: tuple[str, ...] = ()
-    """Why the script may get other data than the run."""
+    """Why the script may differ from the run."""
     secrets: Secrets = field(default_factory=Secrets, repr=False)
     """The secrets that the script reads from the environment."""
 
@@ -97,11 +89,10 @@ def slice_call(
             f"The code of this Workbench cannot be exported: {site.problem}. "
             "Make the Workbench in a notebook cell or in a .py file."
         )
-    sources = _sources(site.pieces)
+    sources = _sources(site.pieces, site.module)
     source, call, owner = _call_of(site, site.call, sources)
     every, places = _arguments(call, source, site.given)
     given = {name: node for name, node in every.items() if name not in leave_out}
-    here = Spot(site.call.piece, call.lineno, call.col_offset) if owner is None else owner.caller.spot
     slicer = Slicer(site.sources, headless=headless)
     line, called = statements_in_order(site, sources, call, given.get("model"), owner)
     label = "the notebook" if len(sources) > 1 or source.label.startswith("In [") else source.label
@@ -109,7 +100,6 @@ def slice_call(
     program = Namespace("", label, site.package, line, kinds, slicer, called)
     slicer.programs[""] = program
     slicer.stopped_names = _stopped_names(site.pieces, sources)
-    _refuse_rebound(program)
     ready = frozenset() if headless else _without_batches(given, program)
     written = (*CODE_ARGUMENTS, "callbacks") if headless else CODE_ARGUMENTS
     code_given = {name: node for name, node in given.items() if name in written}
@@ -146,10 +136,7 @@ def slice_call(
         modules=source_text.third_party(writer.modules),
         ready=ready,
         notes=secrets.notes(),
-        differs=(
-            *_changed_outside(site, functions_around(sources[here.piece].tree, here), sources, program),
-            *reproducibility.notes(program, [*code_given.values()], saved=bool(leave_out)),
-        ),
+        differs=tuple(slicer.left_out.values()),
         secrets=secrets,
     )
     _check_syntax(sliced)
@@ -160,7 +147,7 @@ def given_names(site: CallSite) -> frozenset[str]:
     """The names of the arguments of the Workbench made at `site`; none where its call cannot be read."""
     if site.problem is not None or site.call is None:
         return frozenset()
-    source = _sources(site.pieces)[site.call.piece]
+    source = _sources(site.pieces, site.module)[site.call.piece]
     try:
         call = find_call(source, site.call)
     except ExportError:
@@ -184,15 +171,15 @@ def _call_of(site: CallSite, spot: Spot, sources: list[Source]) -> tuple[Source,
     return source, find_call(source, spot), owner
 
 
-def _sources(pieces: Iterable[Piece]) -> list[Source]:
+def _sources(pieces: Iterable[Piece], module: str) -> list[Source]:
     """The pieces as sources; in a notebook a `from __future__` import holds for the cells after it too."""
     found: list[Source] = []
     postponed = False
     for piece in pieces:
-        source = Source(piece.label, piece.source, postponed)
+        source = Source(piece.label, piece.source, postponed, module=module)
         if "annotations" in source.futures and not postponed:
             postponed = True
-            source = Source(piece.label, piece.source, postponed)
+            source = Source(piece.label, piece.source, postponed, module=module)
         found.append(source)
     return found
 
@@ -209,10 +196,6 @@ def _arguments(
     found: dict[str, ast.expr] = {}
     places: dict[str, tuple[list[ast.expr], str]] = {}
     for value in call.args:
-        if found:
-            raise ExportError(
-                f"The Workbench call ({where}) has several positional arguments; only the model is one. Name the others."
-            )
         found["model"] = value
         if isinstance(value, ast.Starred):
             if isinstance(value.value, (ast.Tuple, ast.List)) and value.value.elts:
@@ -235,16 +218,9 @@ def _arguments(
             places[name] = containers, f'["{name}"]'
     for name in set(found) & set(CODE_ARGUMENTS):
         for part in own_level(found[name]):
-            if isinstance(part, ast.NamedExpr):
-                raise ExportError(
-                    f"`{ast.unparse(part)}` inside the Workbench call ({where}) cannot be in a script. "
-                    f"Define `{part.target.id}` before the call."
-                )
-            if isinstance(part, ast.Await):
-                raise ExportError(
-                    f"`{ast.unparse(part)}` inside the Workbench call ({where}) waits, which a script cannot do at its "
-                    "top level. Call it in plain code before."
-                )
+            if isinstance(part, (ast.NamedExpr, ast.Await)):
+                remedy = f"Define `{part.target.id}` before the call" if isinstance(part, ast.NamedExpr) else "Call it in plain code before"
+                raise ExportError(f"`{ast.unparse(part)}` inside the Workbench call ({where}) cannot be in a script. {remedy}.")
     return found, places
 
 
@@ -307,47 +283,11 @@ def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozense
     return frozenset(found)
 
 
-def _changed_outside(site: CallSite, functions: list[ast.FunctionDef], sources: list[Source], program: Namespace) -> Iterator[str]:
-    """Notes about statements that changed an object which a function returned together with its Workbench: there it has another name.
-
-    Raises ExportError for statements that changed the model through the bench, since the script cannot have them.
-    """
-    top = site.reached
-    benches = {name for frame in site.fit for name, other in frame.names.items() if not other}
-    made = next((node for node in sources[top.piece].tree.body if contains(node, top)), None) if functions and top is not None else None
-    names = uses(made).binds if made is not None else frozenset()
-    for place in range(program.called, program.end):
-        statement = program.statements[place]
-        changed = effects.surely_changed(statement.node, At(program, place))
-        through = {ast.unparse(part.value) for part in own_level(statement.node) if isinstance(part, ast.Attribute) and part.attr == "model"} & benches
-        if any(root_of(name) in changed for name in through):
-            raise changed_through_bench(statement)
-        if not statement.scope and place not in program.kept and any(program.kinds.get(name) != "workbench" for name in changed & names):
-            yield (
-                f"`{statement.gist}` ({statement.place}) is not in the script: it may have changed what {functions[0].name} returned. "
-                f"Change it in {functions[0].name}, before the Workbench is made, fit again and export that run."
-            )
-
-
 def _called_names(given: Mapping[str, ast.expr]) -> frozenset[str]:
     """The names that the code arguments call; their functions read globals when the Workbench is made."""
     parts = (part for name, node in given.items() if name in CODE_ARGUMENTS for part in own_level(node))
-    roots = (calls.first_name(part.func) for part in parts if isinstance(part, ast.Call))
+    roots = (first_name(part.func) for part in parts if isinstance(part, ast.Call))
     return frozenset(root for root in roots if root is not None)
-
-
-def _refuse_rebound(program: Namespace) -> None:
-    """Refuse parameters and loop variables that changed: only their values at the call are known."""
-    for place, statement in enumerate(program.statements):
-        if not statement.made or isinstance(statement.node, ast.Import) or statement.refusal is not None:
-            continue
-        for name in program.uses[place].binds:
-            for later in range(place + 1, program.called if place < program.called else program.end):
-                other = program.statements[later]
-                if other.scope != statement.scope or other.made:
-                    continue
-                if name in program.bound(later) or name in program.slicer.changes(program, later):
-                    statement.refusal = f"`{name}` is bound anew or changed by `{other.gist}` ({other.place})"
 
 
 def _stopped_names(pieces: Iterable[Piece], sources: list[Source]) -> dict[str, str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+import keyword
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from workbench.export.errors import ExportError
-from workbench.export.source.capture import Frame, Spot, root_of
+from workbench.export.source.capture import Spot, root_of
 from workbench.export.source.rewrite.secret_literals import hidden_source
 from workbench.export.source.uses import (
     definite,
@@ -21,7 +22,6 @@ from workbench.export.source.uses import (
     target_names,
 )
 
-_INERT = {"catch_warnings", "suppress", "redirect_stdout", "redirect_stderr", "nullcontext"}
 _CLIP = 60
 _ELSEWHERE = "_of_another_file"
 
@@ -39,6 +39,8 @@ class Source:
     """The line of the function that has these names as variables; 0: the top level."""
     elsewhere: bool = False
     """Whether it is code of another file, whose names have no meaning in the script."""
+    module: str = ""
+    """The module whose globals its statements bind; "": unknown."""
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -49,11 +51,18 @@ class Source:
             return ast.Module([], [])
         if self.spelled or self.elsewhere:
             _Respell(self).visit(tree)
+        if not self.elsewhere:
+            _GlobalWrites(self).visit(tree)
         return tree
 
     @cached_property
     def edits(self) -> list[tuple[ast.AST, str]]:
-        """The nodes of `tree` that have another text in the script, each with that text."""
+        """The names in `tree` that have another text in the script, each with that text."""
+        return []
+
+    @cached_property
+    def assigned(self) -> list[tuple[ast.AST, str]]:
+        """The targets of assignments that the text makes by a call, each with its text in the script."""
         return []
 
     @cached_property
@@ -100,6 +109,86 @@ class _Respell(ast.NodeTransformer):
         return new
 
 
+class _GlobalWrites(ast.NodeTransformer):
+    """Makes assignments of statements that set a global by a call, as `globals()["scale"] = 0.5` and
+    `setattr(sys.modules["__main__"], "scale", 0.5)` do, so that the last one that ran holds.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def visit_FunctionDef(self, node: ast.AST) -> ast.AST:
+        return node  # a name that it binds would be its own
+
+    visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        target = node.targets[0]
+        name: ast.expr | str | None = None
+        if isinstance(target, ast.Subscript) and self._is_namespace(target.value):
+            name = target.slice
+        elif isinstance(target, ast.Attribute) and self._is_module(target.value):
+            name = target.attr
+        return self._assignment(node, name, node.value, target.end_lineno, target.end_col_offset, "")
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        match node.value:
+            case ast.Call(ast.Name("setattr"), [module, name, value], []) if self._is_module(module):
+                pass
+            case ast.Call(ast.Attribute(namespace, "update"), [], [ast.keyword(str(name), value)]) if (
+                self._is_namespace(namespace)
+            ):
+                pass
+            case _:
+                return node
+        # What follows the value is the bracket of the call alone.
+        after = ast.Expr(node.value)
+        after.lineno, after.col_offset = value.end_lineno or 0, value.end_col_offset or 0
+        after.end_lineno, after.end_col_offset = node.end_lineno, node.end_col_offset
+        if (ast.get_source_segment(self.source.text, after) or "").strip() != ")":
+            return node
+        return self._assignment(node, name, value, value.lineno, value.col_offset, " = (")
+
+    def _assignment(
+        self, node: ast.Assign | ast.Expr, name: ast.expr | str | None, value: ast.expr,
+        line: int | None, column: int | None, text: str,
+    ) -> ast.stmt:  # fmt: skip
+        """The assignment in place of `node`. The script has the name and `text` instead of the
+        source up to this line and column.
+        """
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            name = name.value
+        several = isinstance(node, ast.Assign) and len(node.targets) > 1
+        if several or not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            return node
+        target = ast.copy_location(ast.Name(name, ast.Store()), node)
+        target.end_lineno, target.end_col_offset = line, column
+        self.source.assigned.append((target, f"{name}{text}"))
+        return ast.copy_location(ast.Assign([target], value), node)
+
+    def _is_namespace(self, node: ast.expr) -> bool:
+        """Whether it is the dictionary of the module's globals."""
+        match node:
+            case ast.Call(ast.Name("globals" | "locals" | "vars"), [], []):
+                return True
+            case ast.Call(ast.Name("vars"), [module], []):
+                return self._is_module(module)
+            case ast.Attribute(module, "__dict__"):
+                return self._is_module(module)
+        return False
+
+    def _is_module(self, node: ast.expr) -> bool:
+        """Whether it is the module whose code this is."""
+        match node:
+            case ast.Subscript(ast.Attribute(ast.Name("sys"), "modules"), ast.Constant(name)):
+                return bool(self.source.module) and name == self.source.module
+            case ast.Subscript(ast.Attribute(ast.Name("sys"), "modules"), ast.Name("__name__")):
+                return True
+            case ast.Name("__main__"):
+                return self.source.module == "__main__"
+        return False
+
+
 @dataclass(eq=False)
 class Statement:
     """One statement that ran; `scope` is 1 for those of the function around the call, 0 for the module's own."""
@@ -111,8 +200,6 @@ class Statement:
     """Why it cannot be in a script; reported if it is needed."""
     made: bool = False
     """Whether it is not in the source but binds a value that was found at runtime."""
-    head: bool = False
-    """Whether it stands for the expressions that a running statement had evaluated; it matters only for their known changes."""
 
     @property
     def place(self) -> str:
@@ -127,19 +214,10 @@ class Statement:
 
 
 @dataclass
-class Loop:
-    """A loop around the call; names that its body binds or changes differ between its iterations."""
-
-    start: int
-    body: list[ast.stmt]
-
-
-@dataclass
 class Line:
     """Statements in the order in which they ran."""
 
     statements: list[Statement] = field(default_factory=list)
-    loops: list[Loop] = field(default_factory=list)
     type_only: dict[str, ast.stmt] = field(default_factory=dict)
     """The statements under `if TYPE_CHECKING:`, which never ran, by the names that they bind."""
 
@@ -211,8 +289,6 @@ def _run_on(line: Line, source: Source, node: ast.stmt, since: Spot, upto: Spot 
         if upto is not None and isinstance(node, ast.Try):  # in a handler
             refuse(line, start, "it is in a `try` whose handler holds the fit, and may not have run")
             _suites(line, source, [handler.body for handler in node.handlers], upto, scope, values)
-    if isinstance(node, (ast.With, ast.AsyncWith)):
-        _refuse_in_with(line, start, node, since)
 
 
 def _ways(node: ast.stmt) -> list[list[list[ast.stmt]]]:
@@ -237,25 +313,6 @@ def refuse(line: Line, start: int, why: str) -> None:
     for statement in line.statements[start:]:
         if not statement.made and not isinstance(statement.node, (ast.Import, ast.ImportFrom)):
             statement.refusal = statement.refusal or why
-
-
-def _refuse_in_with(line: Line, start: int, node: ast.With | ast.AsyncWith, call: Spot | None = None) -> None:
-    """Do so if the `with` around them changes their effects. call: the place of the Workbench call."""
-    if not all(_is_inert(item.context_expr) or (call is not None and contains(item.context_expr, call)) for item in node.items):
-        head = ast.unparse(node).partition("\n")[0]
-        refuse(line, start, f"it is inside `{head}` with the Workbench call")
-
-
-def refuse_turns(line: Line, first: int, fit: Iterable[Frame]) -> None:
-    """Do so for statements in the loops from `first` on around a later fit of a bench, since earlier iterations ran them, too."""
-    why = "it ran in each turn of the loop around the fit"
-    for loop in line.loops[first:]:
-        refuse(line, loop.start, why)
-        there = {statement.node for statement in line.statements}
-        own = line.statements[loop.start] if loop.start < len(line.statements) else None
-        for part in (part for node in loop.body for part in ast.walk(node)):
-            if own is not None and isinstance(part, ast.stmt) and not _ways(part) and part not in there and not any(contains(part, frame.spot) for frame in fit):
-                _append(line, own.source, part, own.scope, why)
 
 
 def stop_at(body: list[ast.stmt], stopped: int | None) -> list[ast.stmt]:
@@ -316,25 +373,15 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
     """Append the statements that ran inside `node`, a statement that was running."""
     match node:
         case ast.If():
-            _append_head(line, source, ast.If(node.test, [ast.Pass()], []), node, [node.test], scope)
             _suites(line, source, [node.body, node.orelse], spot, scope, values)
         case ast.With() | ast.AsyncWith():
-            own = [item for item in node.items if not contains(item.context_expr, spot)]
-            head = ast.With([ast.withitem(item.context_expr) for item in own], [ast.Pass()])
-            _append_head(line, source, head, node, [item.context_expr for item in own], scope)
             bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(names_of_with(node))}, "bound by `with`")
-            start = len(line.statements)
             _suites(line, source, [node.body], spot, scope, values)
-            _refuse_in_with(line, start, node)
         case ast.For() | ast.AsyncFor():
-            _append_head(line, source, ast.Expr(node.iter), node, [node.iter], scope)
             names = list(target_names(node.target))
-            line.loops.append(Loop(len(line.statements), node.body))
             bind_values(line, source.label, scope, {n: values.get(n) for n in names}, "a loop variable")
             _suites(line, source, [node.body, node.orelse], spot, scope, values)
         case ast.While():
-            _append_head(line, source, ast.While(node.test, [ast.Pass()], []), node, [node.test], scope)
-            line.loops.append(Loop(len(line.statements), node.body))
             _suites(line, source, [node.body, node.orelse], spot, scope, values)
         case ast.Try():
             if any(contains(s, spot) for s in node.orelse):
@@ -360,49 +407,7 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
                 "Make it in a cell, at the top level of a file, or in a function."
             )
         case _:
-            _append_evaluated(line, source, node, spot, scope)
             _comprehended(line, source, node, spot, scope, values)
-
-
-def _append_head(line: Line, source: Source, head: ast.stmt, node: ast.stmt, given: list[ast.expr], scope: int) -> None:
-    """Append a statement for the expressions that a running statement had evaluated; it is not allowed in a script."""
-    if any(isinstance(part, (ast.Call, ast.NamedExpr)) for value in given for part in own_level(value)):
-        ast.fix_missing_locations(ast.copy_location(head, node))
-        line.statements.append(Statement(head, source, scope, "it is part of the statement with the Workbench call or the fit", head=True))
-
-
-def _append_evaluated(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int) -> None:
-    """Append the calls in `node` that were evaluated before the one at `spot`."""
-    for value in _evaluated_before(node, spot):
-        _append_head(line, source, ast.Expr(value), node, [value], scope)
-
-
-def append_lambda(line: Line, source: Source, spot: Spot, scope: int) -> None:
-    """Append the calls that the lambda or comprehension around `spot` evaluated before it."""
-    node = _innermost(source.tree.body, spot)
-    if node is not None:
-        _append_evaluated(line, source, node, spot, scope)
-
-
-def _evaluated_before(node: ast.AST, spot: Spot) -> list[ast.expr]:
-    """The expressions in `node`, or in the lambda around `spot` if there is one, that were evaluated before the one at `spot`."""
-    here = next((part for part in ast.walk(node) if isinstance(part, ast.expr) and is_at(part, spot)), None)
-    found: list[ast.expr] = []
-    while node is not here and not (here is None and isinstance(node, ast.Call) and (node.lineno, node.col_offset) == (spot.line, spot.column)):
-        inner = [part for child in ast.iter_child_nodes(node) for part in ([child] if isinstance(child, ast.expr) else ast.iter_child_nodes(child))]
-        given = [part for part in inner if isinstance(part, ast.expr)]
-        around = next((part for part in given if (contains(part, spot) if here is None else any(other is here for other in ast.walk(part)))), None)
-        mixed = isinstance(node, (ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))  # not in the order of the text
-        found = [] if isinstance(node, ast.Lambda) else found + [part for part in given if part is not around and (mixed or _ends_before(part, spot))]
-        if around is None:
-            break
-        node = around
-    parts = ast.iter_child_nodes(node) if node is here else ()
-    return found + [part.value if isinstance(part, ast.Attribute) else part for part in parts if isinstance(part, ast.expr)]
-
-
-def _ends_before(node: ast.expr, spot: Spot) -> bool:
-    return (node.end_lineno or node.lineno, node.end_col_offset or 0) <= (spot.line, spot.column)
 
 
 def _suites(
@@ -426,12 +431,6 @@ def _comprehended(line: Line, source: Source, node: ast.stmt, spot: Spot, scope:
     bind_values(line, source.label, scope, {n: values.get(n) for n in names}, "a variable of the expression around the call")
 
 
-def _is_inert(context: ast.expr) -> bool:
-    func = context.func if isinstance(context, ast.Call) else context
-    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-    return name in _INERT
-
-
 # ---- the call ---------------------------------------------------------------------------------------------------
 
 
@@ -440,23 +439,18 @@ def find_call(source: Source, spot: Spot) -> ast.Call:
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     names = _workbench_names(source.tree)
     exact = [node for node in calls if is_at(node, spot)]
-    if exact and not _makes_workbench(exact[0], names):
-        raise ExportError(
-            f"The Workbench is made through `{ast.unparse(exact[0].func)}(…)` ({source.label}, line {spot.line}), "
-            "so its arguments cannot be read. Call wb.Workbench(…) itself."
-        )
-    if exact:
-        return exact[0]
     made = [node for node in calls if _makes_workbench(node, names)]
     here = [node for node in made if node.lineno <= spot.line <= (node.end_lineno or node.lineno)]
     innermost = _innermost(source.tree.body, spot)
     near = [node for node in made if innermost is not None and node in set(ast.walk(innermost))]
-    for found in (here, near):
-        if len(found) == 1:
-            return found[0]
+    candidates = (exact,) if exact else (here, near)
+    found = next((nodes[0] for nodes in candidates if len(nodes) == 1), None)
+    if found is not None and _makes_workbench(found, names):
+        return found
+    through = "" if found is None else f", which makes it through `{ast.unparse(found.func)}(…)`"
     raise ExportError(
-        f"No single call of Workbench is found at line {spot.line} of {source.label}. Write one wb.Workbench(…) "
-        "call per line; if the file was edited meanwhile, make the Workbench again."
+        f"No single call of Workbench is found at line {spot.line} of {source.label}{through}, so its arguments cannot be read. "
+        "Call wb.Workbench(…) itself, once in a line; if the file was edited meanwhile, make the Workbench again."
     )
 
 

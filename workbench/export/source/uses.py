@@ -272,6 +272,20 @@ def defaults(node: ast.arguments) -> dict[str, ast.expr]:
     return {argument.arg: value for argument, value in pairs if value is not None}
 
 
+def terminal(func: ast.expr) -> str:
+    """The last name of a callee: "normal_" of `nn.init.normal_`."""
+    if isinstance(func, ast.Attribute):
+        return func.attr
+    return func.id if isinstance(func, ast.Name) else ""
+
+
+def first_name(node: ast.expr) -> str | None:
+    """The name that an attribute, item or call chain starts from."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call, ast.Starred)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
 def imported_name(alias: ast.alias) -> str:
     """The name that one part of an import statement binds."""
     return alias.asname or alias.name.partition(".")[0]

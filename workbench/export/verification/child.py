@@ -9,6 +9,7 @@ OUTCOME is the file that says how the script ended; there is none where the log 
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import runpy
@@ -30,8 +31,9 @@ def main(plan: Mapping[str, Any], outcome: str, script: str) -> None:
     try:
         runpy.run_path(script, run_name="__main__")
     except BaseException as error:  # noqa: BLE001 - the other process tells the user
-        end = description(error, script)
-        traceback.print_exc()
+        if not isinstance(error, SystemExit) or error.code not in (0, None):
+            end = description(error, script)
+            traceback.print_exc()
     end_group(outcome, end)
 
 
@@ -76,7 +78,25 @@ def watch(plan: Mapping[str, Any], outcome: str) -> None:
 
 
 def rows_of(log: str) -> list[dict[str, Any]]:
-    """The complete lines of the log; none before it is there."""
+    """The complete lines of the log; none before it is there.
+
+    log: a script's file, or the folder of runs of a headless script, whose rows have no values: this
+    process may be importing what reads them.
+    """
+    if not os.path.isdir(log):
+        return lines_of(log)
+    records = sorted(glob.glob(os.path.join(glob.escape(log), "*", "metrics.jsonl")))
+    rows: list[dict[str, Any]] = []
+    for event in (event for record in records for event in lines_of(record)):
+        if event["type"] == "StepsDone":
+            rows.append({"step": event["step"] + event["every"] * (event["rows"] - 1), "loss": None})
+        elif event["type"] == "Validated":
+            rows.append({"step": event["step"]})
+    return rows
+
+
+def lines_of(log: str) -> list[dict[str, Any]]:
+    """The complete lines of a file; none before it is there."""
     try:
         with open(log, "rb") as file:
             lines = file.read().splitlines(keepends=True)

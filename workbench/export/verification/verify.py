@@ -25,8 +25,9 @@ from typing import Any, Literal
 
 import torch
 
-from workbench.events import RunStarted
+from workbench.events import Checksums, RunStarted
 from workbench.export.verification import child
+from workbench.runs.read import RUNS
 from workbench.runs.run import Run
 from workbench.values import first_names
 
@@ -46,7 +47,9 @@ _CAUSES = {
     "weights": "it begins with other weights",
     "order": "its samples come in another order: the generator that shuffles them had moved",
     "batches": (
-        "its first batches are others, so its code makes other data: look for values that the "
+        "its first batches are others, so its code makes other data: look for numbers drawn without "
+        "a seed, or after other draws that the script does not have (set the seed where the data are "
+        "made, fit again and export that run; or export with data='beside'), for values that the "
         "notebook changed without an assignment (%env, %run, exec, setattr), for the clock, the "
         "order of a set, a generator that had moved"
     ),
@@ -71,7 +74,8 @@ class Plan:
     asker: int
     """The process that waits for the outcome."""
     log: str
-    """The file to which the script writes a line for each update and validation."""
+    """The file to which the script writes a line for each update and validation; of a headless
+    script the folder of its runs."""
     last: int
     """The update that is enough."""
     validates: bool
@@ -101,13 +105,16 @@ class Verification:
         return "warning" if self.repeats is False else "info"
 
 
-def verify(path: Path, run: Run, notes: Sequence[str] = ()) -> Verification:
+def verify(
+    path: Path, run: Run, notes: Sequence[str] = (), *, headless: bool = False
+) -> Verification:
     """Run the script or notebook that an export wrote to `path`, and compare its first losses.
 
+    headless: the workbench trains in it, so its losses are those of a run that it records.
     notes: why it may differ, as far as reading its code tells. They are possible causes of a
     difference that is measured; a script that repeats the updates and a validation answers them.
     """
-    if reason := _obstacle(run):
+    if reason := _obstacle(run, headless=headless):
         return Verification(f"not verified: {reason}", None, tuple(notes))
     losses = _recorded(run)
     steps = [*losses][:UPDATES]
@@ -118,25 +125,29 @@ def verify(path: Path, run: Run, notes: Sequence[str] = ()) -> Verification:
         folder = Path(temporary).resolve()
         files = folder / "files"
         files.mkdir()
-        script = _placed(path, files)
-        plan = Plan(
-            os.getpid(), str(folder / "log.jsonl"), steps[-1], len(run.validation["step"]) > 0
-        )
-        code = _run(script, plan, folder)
+        script = _placed(path, files, headless=headless)
+        log = files / ".workbench" / RUNS if headless else folder / "log.jsonl"
+        plan = Plan(os.getpid(), str(log), steps[-1], len(run.validation["step"]) > 0)
+        options = [] if headless else ["--log_file", plan.log, "--output", str(folder / "output")]
+        code = _run(script, options, plan, folder)
         end = _end_of(folder / "outcome.json")
         while len(borrowed) < _BORROWED and (name := _borrow(end.get("missing"), files)):
             borrowed.append(name)
-            code = _run(script, plan, folder)
+            code = _run(script, options, plan, folder)
             end = _end_of(folder / "outcome.json")
-        rows = child.rows_of(plan.log)
-        printed = (folder / "printed.txt").read_text(encoding="utf-8", errors="replace")
+        if headless:
+            rows, others = _recorded_rows(log, run)
+        else:
+            rows = child.rows_of(plan.log)
+            printed = (folder / "printed.txt").read_text(encoding="utf-8", errors="replace")
+            others = [*dict.fromkeys(_NOT_THE_RUNS.findall(printed))]
     exact = torch.device(_device(run)).type == "cpu"
     compared = _first(rows, steps[-1], validated=exact)
     difference, updates, validations = compare(
         compared, losses, _validations(run), 0.0 if exact else _CLOSE
     )
     if difference is not None:
-        causes = [*_measured(printed, run), *notes]
+        causes = [*_measured(others, run), *notes]
         return Verification(f"it does not repeat the run: {difference}. {_sentence(causes)}", False)
     if end.get("error"):
         return Verification(_failure(end, script.name), False)
@@ -222,11 +233,16 @@ def _equal(value: float, recorded: float, tolerance: float) -> bool:
 # -- the run
 
 
-def _obstacle(run: Run) -> str:
+def _obstacle(run: Run, *, headless: bool) -> str:
     """Why the script of this run cannot be verified here; "": it can."""
     started = next((event for event in run.outline if isinstance(event, RunStarted)), None)
     ranks = 1 if started is None else int(started.ranks)
-    if ranks > 1:
+    if headless and run.settings.strategy == "launch":
+        return (
+            "the script launches its training, which would outlive this check. "
+            "wb.rerun repeats the run here"
+        )
+    if ranks > 1 and not headless:
         return (
             f"the run trained on {ranks} processes, whose mean loss one process does not have. "
             f"Launched on {ranks}, the script compares its weights and first batches with the run's"
@@ -242,7 +258,9 @@ def _obstacle(run: Run) -> str:
 
 
 def _device(run: Run) -> str:
-    return next((event.device for event in run.outline if isinstance(event, RunStarted)), "cpu")
+    """The device of a rank."""
+    started = (event for event in run.outline if isinstance(event, RunStarted))
+    return next((event.device.rpartition(" x ")[2] for event in started), "cpu")
 
 
 def _script_device(run: Run) -> str:
@@ -275,16 +293,45 @@ def _validations(run: Run) -> dict[int, dict[str, float]]:
     }
 
 
+def _recorded_rows(runs: Path, original: Run) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of the last run of a headless script, which has those of the runs that it continues,
+    and the names of what it begins with and is not the original's.
+    """
+    recorded = [Run.open(folder) for folder in sorted(runs.glob("*")) if folder.is_dir()]
+    again = next((run for run in reversed(recorded) if _recorded(run)), None)
+    if again is None:
+        return [], []
+    checks = [{"step": step, **metrics} for step, metrics in _validations(again).items()]
+    updates = [{"step": step, "loss": loss} for step, loss in _recorded(again).items()]
+    rows = sorted([*checks, *updates], key=lambda row: row["step"])  # checks come first
+    here, there = _checksums(again), _checksums(original)
+    names = [
+        name
+        for name in ("weights", "setup", "order", "batches")
+        if getattr(here, name) and getattr(there, name) and getattr(here, name) != getattr(there, name)
+    ]
+    return rows, names
+
+
+def _checksums(run: Run) -> Checksums:
+    """The first ones: a run that continues another has those of the other first."""
+    known = (event for event in run.outline if isinstance(event, Checksums))
+    return next(known, Checksums())
+
+
 # -- the script
 
 
-def _placed(path: Path, folder: Path) -> Path:
+def _placed(path: Path, folder: Path, *, headless: bool) -> Path:
     """The script, put into this folder with its files. Of a notebook it is the cells' code."""
     stem = path.name if path.suffix == ".ipynb" else path.stem
     files = (path.with_name(f"{stem}.{kind}.safetensors") for kind in ("start", "data"))
     for file in filter(Path.exists, files):
-        try:
-            (folder / file.name).symlink_to(file.resolve())  # weights may be large
+        try:  # weights may be large
+            if headless:  # the workbench follows no symbolic links
+                os.link(file.resolve(), folder / file.name)
+            else:
+                (folder / file.name).symlink_to(file.resolve())
         except OSError:
             shutil.copyfile(file, folder / file.name)
     script = folder / f"{path.stem}.py"
@@ -320,11 +367,13 @@ def _borrow(missing: str | None, folder: Path) -> str:
     return ""
 
 
-def _run(script: Path, plan: Plan, folder: Path) -> int:
+def _run(script: Path, options: Sequence[str], plan: Plan, folder: Path) -> int:
     """Run the script until the plan is done, then end all its processes. Returns the exit code."""
+    # These are of a run without a file that is there now.
+    if Path(plan.log).is_dir():
+        shutil.rmtree(plan.log)
     for file in (Path(plan.log), folder / "outcome.json"):
-        file.unlink(missing_ok=True)  # of a run without a file that is there now
-    options = ["--log_file", plan.log, "--output", str(folder / "output")]
+        file.unlink(missing_ok=True)
     command = [
         sys.executable,
         child.__file__,
@@ -393,9 +442,8 @@ def _failure(end: Mapping[str, Any], script: str) -> str:
     return f"it fails: {end['error']}{place}"
 
 
-def _measured(printed: str, run: Run) -> Iterator[str]:
-    """What the script itself found to be different."""
-    names = dict.fromkeys(_NOT_THE_RUNS.findall(printed))
+def _measured(names: Sequence[str], run: Run) -> Iterator[str]:
+    """Why the losses differ. names: what the script begins with and is not the run's."""
     yield from (_CAUSES[name] for name in names if name in _CAUSES)
     if not names and len(_recorded(run)) > 1:
         yield _SAME_START

@@ -78,13 +78,16 @@ class LaunchPlan:
 
     def environment(self) -> dict[str, str]:
         """The environment variables that the processes get in addition to this process's."""
-        own = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // self.local))}
+        variables = {
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // self.local)),
+        }
         package, known = Path(__file__).parents[3], os.environ.get("PYTHONPATH")
         if not package.name.endswith("-packages"):  # not installed: the processes would not find it
-            own["PYTHONPATH"] = os.pathsep.join([str(package), *([known] if known else [])])
+            variables["PYTHONPATH"] = os.pathsep.join([str(package), *([known] if known else [])])
         if self.shards is not None:
-            own[SHARDS] = self.shards
-        return {**own, "ACCELERATE_USE_CPU": "true"} if self.cpu else own
+            variables[SHARDS] = self.shards
+        return {**variables, "ACCELERATE_USE_CPU": "true"} if self.cpu else variables
 
 
 def plan(settings: Settings, accelerator: str) -> LaunchPlan:
@@ -94,51 +97,73 @@ def plan(settings: Settings, accelerator: str) -> LaunchPlan:
     """
     if accelerator == "tpu" and settings.devices != "auto":
         settings = settings.replace(devices=1)  # one process drives all cores
-    given = dict(settings.launch or {})
-    if isinstance(given.get("config_file"), str):
-        given["config_file"] = str(Path(str(given["config_file"])).expanduser())
-    _check_names(given)
-    _check_counts(given)
-    config = _config(given)
-    kind = _kind(given, config)
+    launch = dict(settings.launch or {})
+    if isinstance(launch.get("config_file"), str):
+        launch["config_file"] = str(Path(str(launch["config_file"])).expanduser())
+    _check_names(launch)
+    _check_counts(launch)
+    config = _config(launch)
+    kind = _kind(launch, config)
     if settings.fast_dev_run:
         raise SettingsError(
             f"fast_dev_run={settings.fast_dev_run}: the bench follows a launched job by its record, and a dry run has none: take "
             "strategy='pool' or 'thread' for it."
         )
     cpu = accelerator == "cpu" or (settings.accelerator == "auto" and bool(config.get("use_cpu")))
-    machines = _machines(settings, given, config)
-    processes = _processes(settings, given, config, machines, 0 if cpu else torch.cuda.device_count())
-    own = {"num_processes": processes, "num_machines": machines, "mixed_precision": "no", "dynamo_backend": "no"}
-    shards = fsdp_config.way(kind, given, config, processes)
+    machines = _machines(settings, launch, config)
+    processes = _processes(
+        settings, launch, config, machines, 0 if cpu else torch.cuda.device_count()
+    )
+    bench_options = {
+        "num_processes": processes,
+        "num_machines": machines,
+        "mixed_precision": "no",
+        "dynamo_backend": "no",
+    }
+    shards = fsdp_config.way(kind, launch, config, processes)
     fsdp_config.check(settings, shards)
-    own |= _devices(settings, given, cpu, processes, shards)
-    own |= _address(given, config, machines, processes)
+    bench_options |= _devices(settings, launch, cpu, processes, shards)
+    bench_options |= _address(launch, config, machines, processes)
     for name in ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "use_fsdp", "use_deepspeed"):
-        given.pop(name, None)
-    options = tuple(word for name, value in {**given, **own}.items() for word in _words(name, value))
+        launch.pop(name, None)
+    options = tuple(
+        word for name, value in {**launch, **bench_options}.items() for word in _words(name, value)
+    )
     _check_values(settings.launch, options)
-    notes = (*_notes(settings, config), *fsdp_config.notes(kind, given, config, processes))
+    notes = (*_notes(settings, config), *fsdp_config.notes(kind, launch, config, processes))
     return LaunchPlan(options, processes, machines, cpu, notes, shards)
 
 
-def start(found: LaunchPlan, folder: Path) -> subprocess.Popen[bytes]:
+def start(launch_plan: LaunchPlan, folder: Path) -> subprocess.Popen[bytes]:
     """Start the job of the run in this folder: it has no terminal, and outlives this process."""
     ours = {name: value for name, value in os.environ.items() if name not in _PROCESS and not name.startswith("FSDP_")}
-    environment = ours | found.environment()
+    environment = ours | launch_plan.environment()
     with os.fdopen(append_to(folder / OUTPUT), "ab") as output:
         return subprocess.Popen(
-            found.command(folder), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
+            launch_plan.command(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
-def write_script(found: LaunchPlan, folder: Path) -> Path:
+def write_script(launch_plan: LaunchPlan, folder: Path) -> Path:
     """Write a shell script that runs the command on another machine; its argument is the number of that machine."""
-    lines = ["#!/bin/sh", f"# Starts this run's processes on one more machine: sh {SCRIPT} NUMBER, from 1 to {found.machines - 1}.", "set -e"]
+    lines = [
+        "#!/bin/sh",
+        f"# Starts this run's processes on one more machine: sh {SCRIPT} NUMBER, from 1 to "
+        f"{launch_plan.machines - 1}.",
+        "set -e",
+    ]
     lines += [f"cd {shlex.quote(os.getcwd())}"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in found.environment().items()]
-    command = shlex.join(found.command(folder, "MACHINE")).replace("--machine_rank MACHINE", '--machine_rank "${1:?which machine}"')
+    lines += [
+        f"export {name}={shlex.quote(value)}" for name, value in launch_plan.environment().items()
+    ]
+    command = shlex.join(launch_plan.command(folder, "MACHINE")).replace(
+        "--machine_rank MACHINE", '--machine_rank "${1:?which machine}"'
+    )
     path = folder / SCRIPT
     write_whole(path, "\n".join([*lines, f"exec {command}", ""]).encode())
     return path
@@ -147,34 +172,47 @@ def write_script(found: LaunchPlan, folder: Path) -> Path:
 @functools.cache
 def _options() -> dict[str, bool]:
     """The options of `accelerate launch`, as its own parser has them, and whether each takes a value."""
-    actions = launch_command_parser()._actions
-    words = ((word, action.nargs != 0) for action in actions for word in action.option_strings if word.startswith("--"))
-    return {word.removeprefix("--").replace("-", "_"): takes for word, takes in words}
+    options: dict[str, bool] = {}
+    for action in launch_command_parser()._actions:
+        for word in action.option_strings:
+            if word.startswith("--"):
+                options[word.removeprefix("--").replace("-", "_")] = action.nargs != 0
+    return options
 
 
-def _check_names(given: Mapping[str, Any]) -> None:
+def _check_names(launch: Mapping[str, Any]) -> None:
     """Raise SettingsError for an unknown option, one that the bench sets itself, or a wrong value."""
-    for name, value in given.items():
+    for name, value in launch.items():
         if name in _OURS or name.startswith(("dynamo_", *_NEVER)):
             setting = _OURS.get(name, "compile=" if name.startswith("dynamo_") else "")
             remedy = f"the setting {setting} decides that" if setting else "a job of the bench cannot have it"
-            raise SettingsError(f"launch={dict(given)!r}: {name}: {remedy}.")
+            raise SettingsError(f"launch={dict(launch)!r}: {name}: {remedy}.")
         if name not in _options():
-            raise SettingsError(f"launch={dict(given)!r}: `accelerate launch` has no option {name!r} (accelerate launch --help lists them).")
+            raise SettingsError(
+                f"launch={dict(launch)!r}: `accelerate launch` has no option {name!r} (accelerate "
+                "launch --help lists them)."
+            )
         if not _options()[name] and not isinstance(value, bool):
-            raise SettingsError(f"launch={dict(given)!r}: {name} takes no value: give {name}=True, or leave it out.")
+            raise SettingsError(
+                f"launch={dict(launch)!r}: {name} takes no value: give {name}=True, or leave it "
+                "out."
+            )
         if _options()[name] and (value == "--" or (isinstance(value, bool) and not name.startswith(_TRUTHS))):
-            raise SettingsError(f"launch={dict(given)!r}: {name} takes a value, and {value!r} is not one.")
+            raise SettingsError(
+                f"launch={dict(launch)!r}: {name} takes a value, and {value!r} is not one."
+            )
 
 
-def _check_counts(given: Mapping[str, Any]) -> None:
+def _check_counts(launch: Mapping[str, Any]) -> None:
     for name, least in (("num_processes", 1), ("num_machines", 1), ("machine_rank", 0)):
-        value = given.get(name, least)
+        value = launch.get(name, least)
         if type(value) is not int or value < least:
-            raise SettingsError(f"launch={dict(given)!r}: {name} should be a whole number, {least} or more.")
+            raise SettingsError(
+                f"launch={dict(launch)!r}: {name} should be a whole number, {least} or more."
+            )
 
 
-def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> None:
+def _check_values(launch: Mapping[str, Any] | None, options: tuple[str, ...]) -> None:
     """Raise SettingsError for a wrong value: accelerate's own parser would report it in a detached process, with a page
     of its usage.
     """
@@ -182,12 +220,15 @@ def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> 
         try:
             launch_command_parser().parse_args([*options, "script"])
         except SystemExit:
-            raise SettingsError(f"launch={given!r}: {said.getvalue().strip().splitlines()[-1].partition('error: ')[2]}.") from None
+            raise SettingsError(
+                f"launch={launch!r}: "
+                f"{said.getvalue().strip().splitlines()[-1].partition('error: ')[2]}."
+            ) from None
 
 
-def _config(given: Mapping[str, Any]) -> dict[str, Any]:
+def _config(launch: Mapping[str, Any]) -> dict[str, Any]:
     """The user's accelerate config: the named file, or the default one; empty without a file."""
-    file = given.get("config_file")
+    file = launch.get("config_file")
     if file is None and not os.path.isfile(default_config_file):
         return {}
     try:
@@ -197,16 +238,21 @@ def _config(given: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingsError(f"the accelerate config {file or default_config_file} cannot be taken: {said}") from None
 
 
-def _kind(given: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def _kind(launch: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """The kind of training in accelerate's words; raises SettingsError for one that is not supported."""
     configured = kind = str(getattr(config.get("distributed_type"), "value", "NO"))
     for name, asked in (("FSDP", "use_fsdp"), ("TP", "use_parallelism_config")):
-        kind = name if given.get(asked) else kind
-    file = f"your accelerate config {given.get('config_file', default_config_file)}, distributed_type: {configured}"
-    where = f"launch={dict(given)!r}" if kind != configured else file
-    named = [name for name, value in given.items() if name.startswith(_DEEPSPEED) and value is not False]
+        kind = name if launch.get(asked) else kind
+    file = (
+        f"your accelerate config {launch.get('config_file', default_config_file)}, "
+        f"distributed_type: {configured}"
+    )
+    where = f"launch={dict(launch)!r}" if kind != configured else file
+    named = [
+        name for name, value in launch.items() if name.startswith(_DEEPSPEED) and value is not False
+    ]
     if named:
-        raise SettingsError(f"launch={dict(given)!r}: {named[0]}: {FSDP_REMEDY}.")
+        raise SettingsError(f"launch={dict(launch)!r}: {named[0]}: {FSDP_REMEDY}.")
     if configured == "DEEPSPEED":  # whatever launch= has: accelerate itself would follow the config for one process
         raise SettingsError(f"{file}: {FSDP_REMEDY}. Name such a config in launch={{'config_file': …}}, or run `accelerate config` again.")
     if kind in _OTHERS:
@@ -216,17 +262,20 @@ def _kind(given: Mapping[str, Any], config: Mapping[str, Any]) -> str:
             "(launch={'config_file': …}), or train with the exported script, which you can adapt."
         )
     if kind == "XLA" or "ec2_instance_type" in config or config.get("mpirun_config"):
-        what = "TPUs" if kind == "XLA" else "SageMaker" if "ec2_instance_type" in config else "mpirun"
-        raise SettingsError(f"{where}: {what}: the bench does not launch jobs there.")
+        if kind == "XLA":
+            system = "TPUs"
+        else:
+            system = "SageMaker" if "ec2_instance_type" in config else "mpirun"
+        raise SettingsError(f"{where}: {system}: the bench does not launch jobs there.")
     return kind
 
 
-def _machines(settings: Settings, given: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    named = given.get("num_machines")
+def _machines(settings: Settings, launch: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    named = launch.get("num_machines")
     if named is not None and settings.num_nodes > 1 and named != settings.num_nodes:
         raise SettingsError(f"num_nodes={settings.num_nodes} and launch num_machines={named!r} contradict each other: give one of them.")
     machines = int(named or (settings.num_nodes if settings.num_nodes > 1 else config.get("num_machines", 1)) or 1)
-    rank = int(given.get("machine_rank", config.get("machine_rank")) or 0)
+    rank = int(launch.get("machine_rank", config.get("machine_rank")) or 0)
     if machines > 1 and rank != 0:
         raise SettingsError(
             f"machine_rank={rank}: the job must be started on machine 0, which writes the record; the others run the {SCRIPT} of the "
@@ -235,9 +284,16 @@ def _machines(settings: Settings, given: Mapping[str, Any], config: Mapping[str,
     return machines
 
 
-def _processes(settings: Settings, given: Mapping[str, Any], config: Mapping[str, Any], machines: int, gpus: int) -> int:
-    named = given.get("num_processes")
-    asked = None if settings.devices == "auto" else settings.devices if isinstance(settings.devices, int) else len(settings.devices)
+def _processes(
+    settings: Settings,
+    launch: Mapping[str, Any],
+    config: Mapping[str, Any],
+    machines: int,
+    gpus: int,
+) -> int:
+    named, asked = launch.get("num_processes"), None
+    if settings.devices != "auto":
+        asked = settings.devices if isinstance(settings.devices, int) else len(settings.devices)
     if named is not None and asked is not None and named != asked * machines:
         raise SettingsError(
             f"devices={settings.devices!r} on {machines} machine{'s' if machines > 1 else ''} and launch num_processes={named!r} contradict "
@@ -252,22 +308,29 @@ def _processes(settings: Settings, given: Mapping[str, Any], config: Mapping[str
     return processes
 
 
-def _devices(settings: Settings, given: Mapping[str, Any], cpu: bool, processes: int, shards: str | None) -> dict[str, Any]:
+def _devices(
+    settings: Settings, launch: Mapping[str, Any], cpu: bool, processes: int, shards: str | None
+) -> dict[str, Any]:
     """The options for GPUs and for several processes. `multi_gpu` also starts several processes on CPUs."""
-    own: dict[str, Any] = {"multi_gpu": processes > 1 and shards is None, "use_fsdp": shards == fsdp_config.FSDP}
+    options: dict[str, Any] = {
+        "multi_gpu": processes > 1 and shards is None,
+        "use_fsdp": shards == fsdp_config.FSDP,
+    }
     if cpu:
-        return {**own, "cpu": processes == 1, "gpu_ids": "all"}
+        return {**options, "cpu": processes == 1, "gpu_ids": "all"}
     if isinstance(settings.devices, tuple):
         if len(set(settings.devices)) < len(settings.devices):
             raise SettingsError(f"devices={list(settings.devices)}: a launched process has a GPU of its own; strategy='pool' can share one.")
-        return {**own, "gpu_ids": ",".join(map(str, settings.devices))}
-    return {**own, **({"gpu_ids": given["gpu_ids"]} if "gpu_ids" in given else {})}
+        return {**options, "gpu_ids": ",".join(map(str, settings.devices))}
+    return {**options, **({"gpu_ids": launch["gpu_ids"]} if "gpu_ids" in launch else {})}
 
 
-def _address(given: Mapping[str, Any], config: Mapping[str, Any], machines: int, processes: int) -> dict[str, Any]:
+def _address(
+    launch: Mapping[str, Any], config: Mapping[str, Any], machines: int, processes: int
+) -> dict[str, Any]:
     """The address at which the processes find each other."""
-    ip = given.get("main_process_ip", config.get("main_process_ip"))
-    port = given.get("main_process_port", config.get("main_process_port"))
+    ip = launch.get("main_process_ip", config.get("main_process_ip"))
+    port = launch.get("main_process_port", config.get("main_process_port"))
     if machines == 1:
         return {} if processes == 1 else {"main_process_port": port or 0}  # 0: a free one
     if not ip:

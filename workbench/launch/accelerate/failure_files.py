@@ -59,8 +59,10 @@ class Failure:
         """The order of several failures; the first one is the cause: errors of a process itself before those about a
         partner, then the earliest.
         """
-        own = isinstance(self.error, NonFiniteError) and bool(getattr(self.error, "own", True))
-        return self.echo, not own, self.when
+        raised_here = isinstance(self.error, NonFiniteError) and bool(
+            getattr(self.error, "own", True)
+        )
+        return self.echo, not raised_here, self.when
 
     @property
     def echo(self) -> bool:
@@ -123,8 +125,8 @@ def root_cause(folder: Path, mine: Failure | None = None) -> Failure | None:
     """The failure that caused the others; waits a little for it if it is not written yet."""
     until = time.monotonic() + _GRACE
     while True:
-        there = [*read_failures(folder), *([mine] if mine is not None else [])]
-        first = min(there, key=lambda failure: failure.order, default=None)
+        failures = [*read_failures(folder), *([mine] if mine is not None else [])]
+        first = min(failures, key=lambda failure: failure.order, default=None)
         if first is not None and (not first.echo or time.monotonic() > until):
             return first
         if mine is None or time.monotonic() > until:
@@ -137,12 +139,12 @@ def hang_error(folder: Path, mine: Failure, others: Sequence[Process], seconds: 
     here = [process.pid for process in others if process.host == socket.gethostname()]
     _send(here, STACKS)  # also of a rank that hangs in C; the stacks go to output.log
     until = time.monotonic() + 4 * _GRACE  # on a busy machine a rank needs some time to write them
-    while len(there := read_failures(folder)) < len(others) and time.monotonic() < until:
+    while len(failures := read_failures(folder)) < len(others) and time.monotonic() < until:
         # Repeated: a signal that another thread of the process receives does not wake the main thread.
         time.sleep(0.3)
         _send(here, signal.SIGTERM)
-    where = [f"rank {failure.rank} was here:\n{failure.text}" for failure in [mine, *there]]
-    silent = sorted({*range(1, mine.world)} - {failure.rank for failure in there})
+    where = [f"rank {failure.rank} was here:\n{failure.text}" for failure in [mine, *failures]]
+    silent = sorted({*range(1, mine.world)} - {failure.rank for failure in failures})
     where += [f"rank {rank} has not answered; output.log may have its stacks." for rank in silent]
     error = RankTimeout(f"the ranks made no progress together for {seconds:g} s (rank_timeout)\n" + "\n".join(where))
     return Failure(0, mine.world, error, "\n".join(where), mine.when)

@@ -53,16 +53,21 @@ def notes(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], proces
     if way(kind, given, config, processes) is None:
         why = "there is only one process" if processes == 1 else "fsdp_sharding_strategy=NO_SHARD"
         return [f"FSDP is asked for, and the weights are not sharded: {why}."]
-    found = []
+    messages = []
     if str(asked.get("fsdp_version", 1)) == "1":
-        found.append("FSDP 2 (torch's fully_shard) does what the accelerate config asks of FSDP 1.")
+        messages.append(
+            "FSDP 2 (torch's fully_shard) does what the accelerate config asks of FSDP 1."
+        )
     for name, (usual, instead) in _WITHOUT_EFFECT.items():
         if name in asked and str(asked[name]).lower() not in usual:
-            found.append(f"{name}={asked[name]!r} has no effect: {instead}.")
+            messages.append(f"{name}={asked[name]!r} has no effect: {instead}.")
     policy = str(asked.get("fsdp_auto_wrap_policy") or "NO_WRAP").upper()
     if str(asked.get("fsdp_activation_checkpointing", False)).lower() == "true" and policy == "NO_WRAP":
-        found.append("fsdp_activation_checkpointing has no effect without fsdp_auto_wrap_policy, which chooses the layers.")
-    return found
+        messages.append(
+            "fsdp_activation_checkpointing has no effect without fsdp_auto_wrap_policy, which "
+            "chooses the layers."
+        )
+    return messages
 
 
 def _strategy(asked: Mapping[str, Any]) -> str | None:

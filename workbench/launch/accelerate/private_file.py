@@ -118,15 +118,19 @@ def open_private(path: Path) -> int:
     return number
 
 
-def _check(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise PermissionError(f"{path} is not a regular file, and is not read.")
     if os.name != "posix":
         return
-    if found.st_uid != os.geteuid():
-        raise PermissionError(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}: it could hold any code, and is not run.")
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if status.st_uid != os.geteuid():
         raise PermissionError(
-            f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):o}, not 600): it could hold any code, and "
+            f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}: it could hold any "
+            "code, and is not run."
+        )
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise PermissionError(
+            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, not 600): it "
+            "could hold any code, and "
             "is not run."
         )

@@ -57,15 +57,15 @@ def main(run: Path) -> int:
         faulthandler.register(failure_files.STACKS)
     signals.ask_to_stop(_Stopping(run), *signals.NUMBERS)
     try:
-        found = job_file.read(run)
-        head: Head = found.head
+        file = job_file.read(run)
+        head: Head = file.head
         head.env.take()
         if world > 1:
             _join(world, head.timeout)
-        given: JobFile = found.open()
+        content: JobFile = file.open()
         processes = _all_here(world, head.timeout)
         with in_mlflow_run(head.env.mlflow_run):
-            code = _first(run, given, processes) if rank == 0 else _other(given)
+            code = _first(run, content, processes) if rank == 0 else _other(content)
         if world > 1 and code == 0:  # after an error other ranks may hang in it
             dist.destroy_process_group()
         return code
@@ -123,10 +123,10 @@ def _all_here(world: int, timeout: float) -> list[Process]:
     mine = Process(socket.gethostname(), os.getpid())
     if world == 1:
         return [mine]
-    found: list[Any] = [None] * world
-    dist.all_gather_object(found, mine)
+    processes: list[Any] = [None] * world
+    dist.all_gather_object(processes, mine)
     distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=timeout))
-    return found
+    return processes
 
 
 def _interface(world: int) -> str | None:
@@ -148,13 +148,13 @@ def _interface(world: int) -> str | None:
 # -- rank 0
 
 
-def _first(run: Path, given: JobFile, processes: list[Process]) -> int:
+def _first(run: Path, content: JobFile, processes: list[Process]) -> int:
     job_file.remove(run)
     folder = RunFolder.take_over(run)
-    work = _Work(run, given, processes, lambda: folder_commands.listen(job))
-    job: Job[Any] = Job(run.name, given.assignment.kind, folder, work, lambda job: None)
-    trackers = given.words.trackers
-    given.assignment.task.use_trackers(trackers)
+    work = _Work(run, content, processes, lambda: folder_commands.listen(job))
+    job: Job[Any] = Job(run.name, content.assignment.kind, folder, work, lambda job: None)
+    trackers = content.words.trackers
+    content.assignment.task.use_trackers(trackers)
     JobRunner(job, Listeners(trackers).on_event).run()
     for tracker in trackers:
         tracker.close()
@@ -197,8 +197,8 @@ class _Work:
 # -- the others
 
 
-def _other(given: JobFile) -> int:
-    given.assignment(NullSink(), Mailbox())
+def _other(content: JobFile) -> int:
+    content.assignment(NullSink(), Mailbox())
     return 0
 
 

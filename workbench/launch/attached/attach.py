@@ -151,8 +151,11 @@ class _CheckingMailbox(Mailbox):
 def _folder(run_id: str, root: Path) -> Path:
     path = folders_by_id(root).get(check_id(run_id))
     if path is None:
-        there = ", ".join(printable(found.id) for found in list_runs(root)) or "none"
-        raise FileNotFoundError(f"there is no run {run_id!r} in {root}; there are: {there}. Another root: wb.attach({run_id!r}, root=…).")
+        run_ids = ", ".join(printable(run.id) for run in list_runs(root)) or "none"
+        raise FileNotFoundError(
+            f"there is no run {run_id!r} in {root}; there are: {run_ids}. Another root: "
+            f"wb.attach({run_id!r}, root=…)."
+        )
     return path
 
 

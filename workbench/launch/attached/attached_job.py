@@ -194,8 +194,12 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
     if end is None:
         return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
     error = LaunchError(printable(f"{run.name} failed: {end.error}", lines=True))
-    told = [event.text for event in stream(run, ()) if isinstance(event, Message) and event.level == "error"]
-    error.__cause__ = RemoteTraceback(printable(told[-1], lines=True)) if told else None
+    texts = [
+        event.text
+        for event in stream(run, ())
+        if isinstance(event, Message) and event.level == "error"
+    ]
+    error.__cause__ = RemoteTraceback(printable(texts[-1], lines=True)) if texts else None
     return error
 
 
@@ -234,16 +238,20 @@ def _value(run: Path) -> Any:
 
 def _copy_results_back(task: Task, run: Path, end: RunEnded, emit: EventSink) -> None:
     """Give the task's modules the weights of the run's last checkpoint, in place."""
-    there = [one for one in list_checkpoints(run) if one.end and one.step == end.step]
-    if not there:
+    checkpoints = [
+        checkpoint
+        for checkpoint in list_checkpoints(run)
+        if checkpoint.end and checkpoint.step == end.step
+    ]
+    if not checkpoints:
         emit(Message("the trained weights were not copied into this process: the run saved no checkpoint at its end.", "warning", end.step))
         return
-    load_weights(task.trained_modules, there[-1].path / "model.safetensors")
-    if not there[-1].resumable:
+    load_weights(task.trained_modules, checkpoints[-1].path / "model.safetensors")
+    if not checkpoints[-1].resumable:
         return
-    state = peek(there[-1].path, "extra_state", "others", "held")
+    state = peek(checkpoints[-1].path, "extra_state", "others", "held")
     device = next(parameter.device for parameter in task.model.parameters())
     load_tensors(task.model, tensors_of(task.model), state["extra_state"])
-    for module, own in zip(task.modules[1:], state["others"], strict=True):
-        load_tensors(module, own["tensors"], own["extra_state"])
+    for module, saved in zip(task.modules[1:], state["others"], strict=True):
+        load_tensors(module, saved["tensors"], saved["extra_state"])
     load_held(task, state["held"], device)

@@ -75,8 +75,13 @@ def _end_of(tail: str) -> str:
     _, crash, rest = tail.partition(_CRASH)
     if not crash:
         return "\n".join(tail.splitlines()[-_FRAMES:])
-    what, _, threads = rest.partition("\n")
-    return "\n".join([crash + what, *(threads[max(0, threads.find("Current thread")) :].splitlines()[:_FRAMES])])
+    reason, _, threads = rest.partition("\n")
+    return "\n".join(
+        [
+            crash + reason,
+            *(threads[max(0, threads.find("Current thread")) :].splitlines()[:_FRAMES]),
+        ]
+    )
 
 
 def _kept(outcome: JobOutcome) -> str:

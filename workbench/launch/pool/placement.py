@@ -24,19 +24,19 @@ def device(rank: int, accelerator: str, devices: tuple[int, ...]) -> int | None:
 def environment(rank: int, accelerator: str, devices: tuple[int, ...]) -> dict[str, str]:
     """The changes of this rank's environment from ours."""
     world = len(devices)
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if accelerator == "cuda":
-        found["CUDA_VISIBLE_DEVICES"] = _visible(devices)
-        found["ACCELERATE_TORCH_DEVICE"] = f"cuda:{device(rank, accelerator, devices)}"
+        variables["CUDA_VISIBLE_DEVICES"] = _visible(devices)
+        variables["ACCELERATE_TORCH_DEVICE"] = f"cuda:{device(rank, accelerator, devices)}"
         if len(set(devices)) < world:  # a rank's number is not its GPU's
-            found["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
+            variables["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
     if world > 1:
-        found |= {
+        variables |= {
             RANK: str(rank), "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // world)),
         }  # fmt: skip
-    return found
+    return variables
 
 
 def _distinct(devices: tuple[int, ...]) -> list[int]:
@@ -45,6 +45,10 @@ def _distinct(devices: tuple[int, ...]) -> list[int]:
 
 def _visible(devices: tuple[int, ...]) -> str:
     """The GPUs of a pool, counted among those that this process sees."""
-    own = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(number) for number in range(torch.cuda.device_count())] if own is None else own.split(",")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = (
+        [str(number) for number in range(torch.cuda.device_count())]
+        if visible is None
+        else visible.split(",")
+    )
     return ",".join(names[number].strip() for number in _distinct(devices))

@@ -55,11 +55,11 @@ class Pool:
         self.members: list[WorkerHandle] = []
         try:
             for rank in range(len(devices)):
-                place = RankConfig(
+                config = RankConfig(
                     rank, len(devices), environment(rank, accelerator, devices), self._store, backend(accelerator, devices),
                     device(rank, accelerator, devices),
                 )  # fmt: skip
-                self.members.append(WorkerHandle(place, self.server))
+                self.members.append(WorkerHandle(config, self.server))
         except BaseException:  # an interrupt, or no file descriptors are left: the ranks so far would stay
             self.close()
             raise
@@ -116,9 +116,9 @@ def run(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit
     if outcome.failed:
         raise cause(outcome)
     done: Done | Exception = outcome.ranks[0].value
-    for found in (done, outcome.left):
-        if isinstance(found, Exception):  # it cannot be unpacked here
-            raise found
+    for answer in (done, outcome.left):
+        if isinstance(answer, Exception):  # it cannot be unpacked here
+            raise answer
     assert isinstance(done, Done)
     return done
 
@@ -168,9 +168,9 @@ def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: E
 def _ready(accelerator: str, devices: tuple[int, ...]) -> Pool:
     """The pool for these devices: the present one, or a new one where it cannot be used."""
     global _pool
-    there = _pool
-    if there is not None and not there.serves(accelerator, devices):
-        _drop(there)
+    pool = _pool
+    if pool is not None and not pool.serves(accelerator, devices):
+        _drop(pool)
     with _changing:
         if _pool is None:
             _pool = Pool(accelerator, devices)
@@ -197,11 +197,11 @@ def keep_one_copy() -> None:
     """
     if _placed and not _working.locked():
         with _working:  # an interrupt between an `acquire` and its `try` would leave it locked
-            there = [tensor for placed in _placed if (tensor := placed()) is not None]
+            tensors = [tensor for placed in _placed if (tensor := placed()) is not None]
             _placed.clear()
-            while there:
-                rebind([there[-1]], _cache)  # the list itself refers to it
-                there.pop()
+            while tensors:
+                rebind([tensors[-1]], _cache)  # the list itself refers to it
+                tensors.pop()
 
 
 @contextlib.contextmanager

@@ -67,12 +67,12 @@ class Watchdog:
 def _written(members: Sequence[WorkerHandle]) -> None:
     """Wait until these ranks have written their whole stacks."""
     until = time.monotonic() + _WRITING
-    there, since = [""], time.monotonic()
+    written, since = [""], time.monotonic()
     while (now := time.monotonic()) < until:
-        found = [member.stacks() for member in members]
-        if found != there:
-            there, since = found, now
-        elif all(there) and now - since > _QUIET:
+        stacks = [member.stacks() for member in members]
+        if stacks != written:
+            written, since = stacks, now
+        elif all(written) and now - since > _QUIET:
             return
         time.sleep(0.02)
 
@@ -85,8 +85,12 @@ def _stopped_ranks(stopped: Sequence[int]) -> str:
 
 def _own_threads(dump: str) -> str:
     """The threads that run the job, without the workbench's own frames and the threads that talk to the owner."""
-    threads = [part for part in re.split(r"^(?=(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE) if part.strip()]
-    return "\n".join(_without_ours(part) for part in threads if not _is_our_thread(part))
+    threads = [
+        thread
+        for thread in re.split(r"^(?=(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE)
+        if thread.strip()
+    ]
+    return "\n".join(_without_ours(thread) for thread in threads if not _is_our_thread(thread))
 
 
 def _is_our_thread(thread: str) -> bool:

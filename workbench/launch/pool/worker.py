@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -30,7 +30,7 @@ from workbench.events import Event
 from workbench.launch import signals
 from workbench.launch.assignments import Assignment
 from workbench.launch.job import NullSink
-from workbench.launch.module_diff import ModuleDiff, ModulesBefore
+from workbench.launch.module_diff import ModuleDiff
 from workbench.launch.pool.messages import (
     FlushRecord,
     Ping,
@@ -80,32 +80,32 @@ class _Rank:
         self._inbox = _Inbox()
         self._sender = _Sender(channel)
         self._outlet = _EventSender(self._sender)
-        self._at_work: tuple[Assignment, ModulesBefore] | None = None
+        self._at_work: tuple[Assignment, Callable[[], ModuleDiff]] | None = None
         self._known = frozenset(sys.modules)
         signals.ask_to_stop(lambda number: self._sender.send(Terminated()), signal.SIGTERM)
 
     def serve(self) -> NoReturn:
-        place: RankConfig = next(self._messages).message
+        config: RankConfig = next(self._messages).message
         threading.Thread(target=self._receive, daemon=True).start()
         try:
-            _join_process_group(place)
+            _join_process_group(config)
         except BaseException as error:  # noqa: BLE001 - the owner gets it at the next job
             self._fail(error)
         while True:
-            self._run_job(place, *self._works.get())
+            self._run_job(config, *self._works.get())
 
-    def _run_job(self, place: RankConfig, handles: list[int], inbox: _Inbox) -> None:
+    def _run_job(self, config: RankConfig, handles: list[int], inbox: _Inbox) -> None:
         """Run one job. If it fails here, this rank ends, since the process group cannot be used any more."""
         _forget_classes()
         try:
             request, packages = read_message(handles)
             apply_environment(request)
-            os.environ.update(place.environment)
+            os.environ.update(config.environment)
             (assignment,) = unpacked(request.name, packages)
-            self._at_work = assignment, ModulesBefore.of(assignment.task)
+            self._at_work = assignment, ModuleDiff.since_now(assignment.task)
             with in_mlflow_run(request.process.mlflow_run):
-                done = assignment(self._outlet if place.rank == 0 else NullSink(), inbox)
-            value = pack(done if place.rank == 0 else None, names={"the job's result": done})
+                done = assignment(self._outlet if config.rank == 0 else NullSink(), inbox)
+            value = pack(done if config.rank == 0 else None, names={"the job's result": done})
             left = pack(self._module_diff(), names={"the model": assignment.task.model})
         except BaseException as error:  # noqa: BLE001 - the owner gets it, SystemExit and KeyboardInterrupt too
             self._fail(error)
@@ -132,8 +132,8 @@ class _Rank:
         """The changes of the task; None in other ranks than 0."""
         if self._at_work is None or (dist.is_initialized() and dist.get_rank()):
             return None
-        assignment, before = self._at_work
-        return ModuleDiff.of(assignment.task, before) if assignment.trains else None
+        assignment, changes = self._at_work
+        return changes() if assignment.trains else None
 
     def _send_result(self, message: RankEnded | StateReply, packages: Sequence[Package]) -> None:
         flush()
@@ -172,15 +172,15 @@ class _Rank:
                 self._send_result(StateReply(self._at_work[0].updates_now()), [pack(self._module_diff())])
 
 
-def _join_process_group(place: RankConfig) -> None:
+def _join_process_group(config: RankConfig) -> None:
     """Join the process group."""
-    os.environ.update(place.environment)
-    if place.device is not None:
-        torch.cuda.set_device(place.device)
-    if place.world > 1:
-        store = dist.FileStore(place.store, place.world)  # type: ignore[attr-defined]
+    os.environ.update(config.environment)
+    if config.device is not None:
+        torch.cuda.set_device(config.device)
+    if config.world > 1:
+        store = dist.FileStore(config.store, config.world)  # type: ignore[attr-defined]
         dist.init_process_group(
-            place.backend, store=store, rank=place.rank, world_size=place.world, timeout=_LONG
+            config.backend, store=store, rank=config.rank, world_size=config.world, timeout=_LONG
         )
 
 

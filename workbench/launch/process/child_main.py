@@ -118,8 +118,8 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
     try:
         request, packages = read_message(handles)
         apply_environment(request)
-        (function, plain), *given = unpacked(request.name, packages)
-        arguments = [given[a.index] if isinstance(a, CallInput) else a for a in plain]
+        (function, plain), *inputs = unpacked(request.name, packages)
+        arguments = [inputs[a.index] if isinstance(a, CallInput) else a for a in plain]
         try:
             limits.enter_context(limited(request.memory_limit))
             reset_peak()

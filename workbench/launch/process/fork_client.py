@@ -57,12 +57,21 @@ class ForkServer:
         self.temporary = tempfile.mkdtemp(prefix="workbench-")
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
         self._lock = threading.Lock()
-        fd, own = str(theirs.fileno()), str(os.getpid())
+        fd, pid = str(theirs.fileno()), str(os.getpid())
         more = [name for name in IF_LOADED if name in sys.modules]
         with theirs:
             self.process = subprocess.Popen(
                 # -P: a random.py in the notebook's folder is not the standard library's.
-                [sys.executable, "-P", "-m", "workbench.launch.process.fork_server", fd, own, self.temporary, *more],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "workbench.launch.process.fork_server",
+                    fd,
+                    pid,
+                    self.temporary,
+                    *more,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -126,8 +135,8 @@ def _environment() -> dict[str, str]:
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     home = str(Path(__file__).parents[3])  # of the package
     if home not in (*site.getsitepackages(), site.getusersitepackages()):
-        given = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = os.pathsep.join([given, home] if given else [home])
+        python_path = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([python_path, home] if python_path else [home])
     return environment
 
 

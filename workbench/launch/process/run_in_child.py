@@ -100,8 +100,8 @@ def run_in_child(
     plain = [CallInput(next(places)) if isinstance(arg, Package) else arg for arg in args]
     asked = request(_name(function), threads, memory_limit)
     lines = OutputLines(on_message)
-    with pack((function, plain), names=_names(function, plain, asked.name)) as own:
-        cover, handles = write_message(asked, [own, *packages])
+    with pack((function, plain), names=_names(function, plain, asked.name)) as packed_call:
+        cover, handles = write_message(asked, [packed_call, *packages])
         with cover:
             answers: list[tuple[Reply, Package]] = []
             take = partial(_take, answers)
@@ -208,15 +208,15 @@ def _run_spawned(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None,
             try:
                 if not pipe.poll(POLL):
                     continue
-                what, content = pipe.recv()
+                kind, content = pipe.recv()
             except (EOFError, OSError):
                 break
-            if what == "reply":
+            if kind == "reply":
                 take(content)
                 end.answer = content
                 pipe.send("taken")
             else:
-                deliver(what, content.encode())
+                deliver(kind, content.encode())
         if end.answer is not None or not end.stopped:
             process.join(_GRACE)
     finally:

@@ -71,8 +71,10 @@ class RankSearch(Assignment):
             gc.collect()
             gc.freeze()  # each trial calls gc.collect(), which would spend most of its time on imported modules
             trial = in_all(settings, request, inbox, session)
-            found = batch_size_finder.run(self.task, settings, request, emit, inbox, trial, session.ranks.world)
-        return Done("stopped" if found.ended == "stopped" else "finished")
+            sizes = batch_size_finder.run(
+                self.task, settings, request, emit, inbox, trial, session.ranks.world
+            )
+        return Done("stopped" if sizes.ended == "stopped" else "finished")
 
 
 def trials_of_ranks(

@@ -59,8 +59,11 @@ def _stopped_in_lr(session: Session, control: Control) -> bool:
     else:
         control.change({"lr": end.suggestion})
         if end.doubts:
-            found = f"the learning rate found at epoch {session.state.epoch} ({rate(end.suggestion)}) is in doubt."
-            control.recorder.warn(f"{found} {' '.join(end.doubts)}")
+            doubt = (
+                f"the learning rate found at epoch {session.state.epoch} ({rate(end.suggestion)}) "
+                "is in doubt."
+            )
+            control.recorder.warn(f"{doubt} {' '.join(end.doubts)}")
     return False
 
 

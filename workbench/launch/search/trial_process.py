@@ -114,11 +114,15 @@ def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session:
     return Trials(trial)
 
 
-def _measure(given: tuple[Task, Settings], request: BatchSizeRequest, size: int, epoch: int) -> Trial:
-    task, settings = given
+def _measure(
+    task_and_settings: tuple[Task, Settings], request: BatchSizeRequest, size: int, epoch: int
+) -> Trial:
+    task, settings = task_and_settings
     settings = request.settings_at(settings, size)
     return measure(task, settings, size, request.steps_per_trial, request.method, epoch)
 
 
-def _measure_noise(given: tuple[Task, Settings], size: int, most: int, epoch: int) -> NoiseScale:
-    return measure_noise(*given, size, most, epoch)
+def _measure_noise(
+    task_and_settings: tuple[Task, Settings], size: int, most: int, epoch: int
+) -> NoiseScale:
+    return measure_noise(*task_and_settings, size, most, epoch)

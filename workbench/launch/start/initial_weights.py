@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
+
+from torch import nn
 
 from workbench.engine.checkpoint import lightning_file
 from workbench.engine.checkpoint.files import load_weights
-from workbench.engine.checkpoint.weights_copy import Fingerprint, WeightsCopy
 from workbench.events import Message
-from workbench.task.modules import in_training_mode
+from workbench.task.modules import in_training_mode, set_by_modes
 from workbench.task.protocol import Task
-from workbench.task.state.copies import StateCopy
-from workbench.task.state.of_task import copy_state
+from workbench.task.state.contents import checksum_of_tensors
+from workbench.task.state.of_task import copy_state, copy_weights
 from workbench.values import first_names
 
 
@@ -28,8 +30,10 @@ class InitialWeights:
     def __init__(self, task: Task) -> None:
         self._task = task
         with in_training_mode(task.modules):
-            self._fresh = WeightsCopy.of(task)
-            self._left = Fingerprint.of(task)
+            self._weights = copy_weights(task)
+            self._state = copy_state(task)
+            self._left = copy_state(task, marks=True)
+            self._sums = _Checksums.of(task)
         self._ends: dict[str, int] = {}
         """The checksums of the parameters at the end of each fit, by the fit's id."""
         self._changed: list[str] = []
@@ -47,41 +51,45 @@ class InitialWeights:
         with in_training_mode(self._task.modules):
             self._place(where, fresh, emit)
             if resumed:
-                self._fresh.state.put()
+                self._state.put()
         try:
-            with self._running():
+            with self._running(restored=fresh or resumed):
                 yield
         finally:
             if fit is not None:
-                self._ends[fit] = self._left.parameters
+                self._ends[fit] = self._sums.parameters
 
     @contextmanager
     def evaluated(self) -> Iterator[None]:
         """Context manager of a job that evaluates the model: what it changes is not taken for a change by the user."""
         with in_training_mode(self._task.modules):
-            self._take_state(copy_state(self._task, marks=True))
-        parameters, buffers = self._left.parameters, self._left.buffers
+            self._take_state()
+        sums = self._sums
         try:
-            with self._running():
+            with self._running(restored=False):
                 yield
         finally:
-            self._left = replace(self._left, parameters=parameters, buffers=buffers)
+            self._sums = sums
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
+    def _running(self, *, restored: bool) -> Iterator[None]:
+        """Context manager of a job. restored: the objects hold what fits start from."""
         with in_training_mode(self._task.modules):
-            begun = copy_state(self._task, marks=True)
+            self._left = begun = copy_state(self._task, marks=True)
+        if restored:
+            self._state = self._state.reached_in(begun)
         try:
             yield
         finally:
             with in_training_mode(self._task.modules):
-                self._left = Fingerprint.of(self._task)
-            self._fresh = self._fresh.with_state(self._fresh.state.adopting(begun, self._left.state))
+                self._left = copy_state(self._task, marks=True)
+                self._sums = _Checksums.of(self._task)
+            self._state = self._state.adopting(begun, self._left)
 
     def _place(self, where: Path | None, fresh: bool, emit: Callable[[Message], None]) -> None:
         self._take_changes(emit, fresh)
         if fresh:
-            lost = self._fresh.put(self._task)
+            lost = self._weights.put() + self._state.put()
             if lost:
                 text = f"the job does not begin with the state that the bench was made with: {first_names(lost, 3)} cannot be restored."
                 emit(Message(text, "warning"))
@@ -90,33 +98,53 @@ class InitialWeights:
 
     def _take_changes(self, emit: Callable[[Message], None], fresh: bool) -> None:
         """Let fits start from what the user has changed since the last job."""
-        now = Fingerprint.of(self._task)
-        if now.parameters != self._left.parameters:
-            self._fresh = WeightsCopy.of(self._task).with_state(self._fresh.state)
+        now = _Checksums.of(self._task)
+        if now.parameters != self._sums.parameters:
+            self._weights = copy_weights(self._task)
             emit(Message("The model's weights were changed since the last job; they are the new start."))
-        elif fresh and now.buffers != self._left.buffers:
+        elif fresh and now.buffers != self._sums.buffers:
             # A forward in training mode changes a BatchNorm's statistics; the user did not mean to start from those.
             emit(Message("The model's buffers were changed since the last job, its parameters were not: the buffers were restored."))
-        self._take_state(now.state)
+        self._take_state()
         if fresh and self._changed:
             changed, self._changed = first_names(self._changed, 3), []
             emit(Message(f"{changed}: changed by other code than the job's; the fit starts from its present state."))
 
-    def _take_state(self, now: StateCopy) -> None:
-        state, changed = self._fresh.state.with_changes(self._left.state, now)
-        self._fresh = self._fresh.with_state(state)
+    def _take_state(self) -> None:
+        now = copy_state(self._task, marks=True)
+        self._state, changed = self._state.with_changes(self._left, now)
         self._changed += [path for path in changed if path not in self._changed]
 
     def untouched_since(self, fit: str) -> bool:
         """Whether the model still has the parameters that this fit left."""
-        return self._ends.get(fit) == Fingerprint.of(self._task).parameters
+        return self._ends.get(fit) == _Checksums.of(self._task).parameters
 
     def load(self, path: Path) -> None:
         """Load the weights in this file into the model; they are the new start."""
         with in_training_mode(self._task.modules):
             _load(self._task, path)
-            self._fresh = WeightsCopy.of(self._task).with_state(self._fresh.state)
-            self._left = Fingerprint.of(self._task)
+            self._weights = copy_weights(self._task)
+            self._left = copy_state(self._task, marks=True)
+            self._sums = _Checksums.of(self._task)
+
+
+class _Checksums(NamedTuple):
+    """Checksums of a task's weights, which show whether they have changed."""
+
+    parameters: int
+    buffers: int
+
+    @classmethod
+    def of(cls, task: Task) -> _Checksums:
+        """Those of the present weights."""
+        merged = {id(p) for p in set_by_modes(task.modules)}  # model.eval() changes no weights
+        weights = [p for module in task.modules for p in nn.Module.parameters(module)]
+        parameters = [p for p in weights if id(p) not in merged]
+        buffers = [b for module in task.modules for b in module.buffers()]
+        # After a buffer has got another shape, a fit starts from the new weights: the user has
+        # changed the model.
+        shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
+        return cls(checksum_of_tensors(parameters, shapes), checksum_of_tensors(buffers))
 
 
 def _load(task: Task, path: Path) -> None:

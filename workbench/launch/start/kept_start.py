@@ -42,7 +42,7 @@ from workbench.launch.job_folder import versions
 from workbench.launch.process.process_env import set_flags, torch_flags
 from workbench.runs.folder.files import check_no_link, open_regular, read_json
 from workbench.runs.printable import printable
-from workbench.runs.read import run_folders
+from workbench.runs.read import START, START_HEAD, run_folders, why_not_repeated
 from workbench.secrets import hide
 from workbench.share.portable import Portable, TooLargeError, pack_portable, unpack_portable
 from workbench.share.segment import ALIGN, address_of
@@ -50,8 +50,7 @@ from workbench.task import rng
 from workbench.task.protocol import Task
 from workbench.task.state.walk import own_modules
 
-FOLDER = "start"
-_HEAD, _CODE, _DATA = "start.json", "code", ".data"
+_CODE, _DATA = "code", ".data"
 _LARGE = 1 << 20
 """A tensor or array with this many bytes has a file of its own."""
 _HERE = -1
@@ -272,7 +271,7 @@ def _pieces(
 def _other_data(run: Path) -> dict[str, Path]:
     """The large data that other runs of the root have kept, by checksum."""
     others = sorted(run_folders(run.parents[1]), key=lambda folder: folder.name, reverse=True)
-    files = (file for other in others[:_LOOKED] for file in (other / FOLDER).glob(f"*{_DATA}"))
+    files = (file for other in others[:_LOOKED] for file in (other / START).glob(f"*{_DATA}"))
     return {file.name.partition("-")[0]: file for file in files if file.parents[1] != run}
 
 
@@ -309,11 +308,11 @@ def _write_file(path: Path, data: Any) -> None:
 
 
 def _write_head(run: Path, head: Mapping[str, Any]) -> None:
-    _write_file(_made(run) / _HEAD, json.dumps(head, indent=1).encode())
+    _write_file(_made(run) / START_HEAD, json.dumps(head, indent=1).encode())
 
 
 def _made(run: Path) -> Path:
-    folder = run / FOLDER
+    folder = run / START
     folder.mkdir(mode=0o700, exist_ok=True)
     check_no_link(folder)
     return folder
@@ -378,19 +377,10 @@ class StartFile:
         Raises FileNotFoundError where nothing was kept, PermissionError where it has not the
         user's signature and `trust` is False, RuntimeError for bytecode of another Python.
         """
-        try:
-            check_no_link(run / FOLDER)
-            head = read_json(run / FOLDER / _HEAD, _HEAD_SIZE)
-        except FileNotFoundError:
-            raise FileNotFoundError(
-                f"{run.name} cannot be repeated: its folder has no {FOLDER}/{_HEAD}. "
-                "The fit had keep_start=0, did not begin, or is of an earlier version."
-            ) from None
-        if isinstance(head.get("missing"), str):
-            raise FileNotFoundError(
-                f"{run.name} cannot be repeated: its start was not kept. "
-                f"{printable(head['missing'])}"
-            )
+        check_no_link(run / START)
+        if why := why_not_repeated(run):
+            raise FileNotFoundError(f"{run.name} cannot be repeated: {why}.")
+        head = read_json(run / START / START_HEAD, _HEAD_SIZE)
         key = _key()
         signature = head.get("signature")
         signed = (
@@ -401,7 +391,7 @@ class StartFile:
         if not signed and not trust:
             raise PermissionError(
                 f"{run.name} has no signature of yours: another user or another machine has made "
-                f"{run / FOLDER}, or it was changed since. It is code, and would run with your "
+                f"{run / START}, or it was changed since. It is code, and would run with your "
                 "rights. If you trust whoever made it: "
                 f"wb.rerun(…, trust=True), or workbench rerun {run.name} --trust."
             )
@@ -472,7 +462,7 @@ class StartFile:
             ) from error
         if not isinstance(start, FitStart):
             raise RuntimeError(
-                f"{self.run.name} cannot be repeated: {self.run / FOLDER} holds a "
+                f"{self.run.name} cannot be repeated: {self.run / START} holds a "
                 f"{type(start).__name__}, and no fit."
             )
         return start
@@ -501,7 +491,7 @@ class StartFile:
 
     def _memory(self, name: str, checksum: str, size: int | None) -> memoryview:
         """The contents of a file of the start. size: its bytes, where they are known."""
-        path = self.run / FOLDER / Path(name).name
+        path = self.run / START / Path(name).name
         with open_regular(path) as file:
             there = os.fstat(file.fileno()).st_size
             memory = memoryview(mmap.mmap(-1, max(1, there)))

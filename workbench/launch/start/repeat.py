@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.commands import Change, Command, Stop
+from workbench.commands import Change, Scheduled, Stop
 from workbench.engine.checkpoint import lightning_file
 from workbench.events import (
     DOES_NOT_REPEAT,
@@ -28,13 +28,12 @@ from workbench.runs.checkpoints import Checkpoint, list_checkpoints
 from workbench.runs.run import Run
 
 
-def commands_of(run: Run) -> list[tuple[int, Command]]:
-    """The live changes of a fit, and the end of one that was stopped, each with the updates that
-    came before it.
+def commands_of(run: Run) -> list[Scheduled]:
+    """The live changes of a fit, and the end of one that was stopped.
 
     What a search of the fit itself has found is left out: the repetition searches, too.
     """
-    commands: list[tuple[int, Command]] = []
+    commands: list[Scheduled] = []
     before: Event | None = None
     searched = False
     for event in _own_events(run):
@@ -43,10 +42,10 @@ def commands_of(run: Run) -> list[tuple[int, Command]]:
         elif isinstance(event, CurveEnded | SearchEnded):
             searched = True
         elif isinstance(event, Changed) and not searched and not isinstance(before, Resumed):
-            commands.append((event.step, Change(event.values)))
+            commands.append(Scheduled(event.step, Change(event.values)))
         before = event
     if run.status == "stopped" or (run.status == "finished" and run.settings.max_time is not None):
-        commands.append((run.step, Stop()))
+        commands.append(Scheduled(run.step, Stop()))
     return commands
 
 

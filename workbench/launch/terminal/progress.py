@@ -86,9 +86,12 @@ class ProgressBar:
         """Draw the events since `seen`; returns how many there are now."""
         now = len(events)
         # Events before a resume are the record of another run, which has shown them.
-        joint = max((place for place, event in self._new(events, seen, now) if isinstance(event, Resumed)), default=0)
-        for place, event in self._new(events, seen, now):
-            if place >= max(joint, self._shown) or not isinstance(event, Message):
+        joint = max(
+            (index for index, event in self._new(events, seen, now) if isinstance(event, Resumed)),
+            default=0,
+        )
+        for index, event in self._new(events, seen, now):
+            if index >= max(joint, self._shown) or not isinstance(event, Message):
                 self._note(event)
         if self._bar is not None and now > seen:
             self._bar.set_postfix(self._facts, refresh=True)
@@ -145,15 +148,17 @@ class ProgressBar:
         self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial, bar: tqdm[Any]
     ) -> None:
         """Show a search, which is the job itself, or runs inside a fit, whose bar it does not move."""
-        own = self._kind in SEARCHES
+        is_job = self._kind in SEARCHES
         if isinstance(event, CurvePoint):
-            bar.n = event.index + 1 if own else bar.n
-            self._facts["lr" if own else "trying lr"] = rate(event.lr)
-            if own:
+            bar.n = event.index + 1 if is_job else bar.n
+            self._facts["lr" if is_job else "trying lr"] = rate(event.lr)
+            if is_job:
                 self._facts["loss"] = number(event.smoothed)
         elif isinstance(event, RaceTrial):
-            bar.n += event.updates if own else 0
-            self._facts["raced" if own else "racing lr"] = f"{rate(event.lr)}: held-out loss {number(event.loss)}"
+            bar.n += event.updates if is_job else 0
+            self._facts["raced" if is_job else "racing lr"] = (
+                f"{rate(event.lr)}: held-out loss {number(event.loss)}"
+            )
         elif isinstance(event, DecayTrial):
             bar.n += 1
             self._facts["tried"] = f"{rate(event.weight_decay)}: held-out loss {number(event.loss)}"
@@ -164,7 +169,7 @@ class ProgressBar:
         elif isinstance(event, Trial):
             bar.n += self._kind in TRIALS
             speed = f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"
-            self._facts["size" if own else "trying size"] = f"{event.size} {speed}"
-        elif not own:
+            self._facts["size" if is_job else "trying size"] = f"{event.size} {speed}"
+        elif not is_job:
             for name in ("trying lr", "racing lr", "trying size"):
                 self._facts.pop(name, None)

@@ -142,9 +142,9 @@ class Screen:
             self._add(name, values[~np.isnan(values)], 2)  # NaN: not logged at this update
         if "grad_norm_clipped" in event.columns and "grad_norm" in event.columns:
             before, after = event.array("grad_norm"), event.array("grad_norm_clipped")
-            there = np.isfinite(after)
-            clipped = int((after[there] < before[there] * (1 - 1e-6)).sum())
-            self._clipped = self._clipped[0] + clipped, self._clipped[1] + int(there.sum())
+            finite = np.isfinite(after)
+            clipped = int((after[finite] < before[finite] * (1 - 1e-6)).sum())
+            self._clipped = self._clipped[0] + clipped, self._clipped[1] + int(finite.sum())
         if self._started is not None and self._started.layers and event.columns.get("layer_norms"):
             norms = event.array("layer_norms")[event.layer_rows]
             if len(norms):
@@ -154,14 +154,14 @@ class Screen:
         """Take an event of a search, which is the job itself, or runs inside another job, whose counts and values it does
         not change.
         """
-        own, trials = self._kind in SEARCHES, self._kind in TRIALS
+        is_job, trials = self._kind in SEARCHES, self._kind in TRIALS
         match event:
-            case CurvePoint() if own:
+            case CurvePoint() if is_job:
                 self._done = event.index + 1
                 self._add("lr", [event.lr], 0)
                 self._add("loss", [event.smoothed], 0)
             case RaceTrial():
-                self._done += event.updates if own else 0
+                self._done += event.updates if is_job else 0
                 self._trials.append(f"lr={rate(event.lr)}: held-out loss {number(event.loss)} after {event.updates} updates")
             case DecayTrial():
                 self._done += trials
@@ -186,14 +186,14 @@ class Screen:
                 self._found = _finding(event.best, event.reason)
             case _:
                 pass
-        if isinstance(event, CurveEnded | SearchEnded) and not (own or trials):
+        if isinstance(event, CurveEnded | SearchEnded) and not (is_job or trials):
             self._trials.clear()
 
     def _add(self, name: str, values: ArrayLike, rank: int) -> None:
         self._names.add(name)
-        there = next((one for one in self._values if name in one), self._values[rank])
-        if name in there or not rank or len(there) < _VALUES:
-            there.setdefault(name, Trace()).add(values)
+        group = next((traces for traces in self._values if name in traces), self._values[rank])
+        if name in group or not rank or len(group) < _VALUES:
+            group.setdefault(name, Trace()).add(values)
 
     def _say(self, level: str, text: str) -> None:
         self.messages.append(Text(printable(text, lines=True), style={"error": "red", "warning": "yellow"}.get(level, "")))
@@ -210,7 +210,13 @@ class Screen:
             kept.append(lines[-room:] if room > 0 else [])
             room -= len(kept[-1])
         last, facts, trials = kept
-        parts = [*progress, *self._table(inner, room), *facts, *(Text(printable(one), no_wrap=True, overflow="ellipsis") for one in trials), *last]
+        parts = [
+            *progress,
+            *self._table(inner, room),
+            *facts,
+            *(Text(printable(trial), no_wrap=True, overflow="ellipsis") for trial in trials),
+            *last,
+        ]
         title = Text(" · ".join(filter(None, [printable(self._id), "" if self._started is None else printable(self._started.device)])), style="bold")
         yield Panel(Group(*parts), title=title, title_align="left", subtitle=Text(self.keys, style="dim"), subtitle_align="left", width=width)
 
@@ -245,7 +251,7 @@ class Screen:
     def _table(self, width: int, room: int) -> Iterator[Any]:
         """The values, in at most `room` lines."""
         most = min(_VALUES, room if len(self._names) <= min(_VALUES, room) else room - 1)
-        shown = [*chain.from_iterable(one.items() for one in self._values)][: max(0, most)]
+        shown = [*chain.from_iterable(traces.items() for traces in self._values)][: max(0, most)]
         if shown:
             names = [printable(name) for name, _ in shown]
             widest = min(24, max(map(len, names)))
@@ -274,7 +280,11 @@ class Screen:
         if self._parts:
             whole = sum(self._parts.values()) or 1.0
             most_of = sorted(self._parts.items(), key=lambda item: -item[1])[:_PARTS]
-            yield _line("time  ", ", ".join(f"{printable(part)} {spent / whole:.0%}" for part, spent in most_of), width)
+            yield _line(
+                "time  ",
+                ", ".join(f"{printable(phase)} {spent / whole:.0%}" for phase, spent in most_of),
+                width,
+            )
         facts = [f"memory {size(self._memory)}"] if self._memory else []
         facts += [f"last checkpoint after {self._saved:,} updates"] if self._saved is not None else []
         if facts:
@@ -282,8 +292,11 @@ class Screen:
 
     def _last_lines(self, console: Console, width: int) -> list[Text]:
         """The result of a search, and the notice, line by line."""
-        texts = (Text(printable(self._found, lines=True), style="bold"), Text(printable(self.notice, lines=True), style="cyan"))
-        return [line for text in texts if text for line in text.wrap(console, width)]
+        lines: list[Text] = []
+        for text, style in ((self._found, "bold"), (self.notice, "cyan")):
+            if text:
+                lines += Text(printable(text, lines=True), style=style).wrap(console, width)
+        return lines
 
 
 def _line(name: str, text: Text | str, width: int) -> Text:
@@ -302,6 +315,6 @@ def _assignments(values: Mapping[str, Any]) -> str:
 
 def _finding(values: Mapping[str, Any], reason: str) -> str:
     """The result of a search, and in the next line its reason, without the value with which the reason begins."""
-    found = _assignments(values) or "nothing to change"
+    assignments = _assignments(values) or "nothing to change"
     value, colon, why = reason.partition(": ")
-    return f"{found}\n{why if colon and value in found else reason}"
+    return f"{assignments}\n{why if colon and value in assignments else reason}"

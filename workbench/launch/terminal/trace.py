@@ -59,13 +59,13 @@ def blocks(values: Sequence[float], width: int) -> str:
     Positive values that spread over more than two decades are drawn by their logarithm. Values that are not finite are spaces.
     """
     drawn = _stretched(values, max(1, width))
-    there = [value for value in drawn if math.isfinite(value)]
-    if not there:
+    finite = [value for value in drawn if math.isfinite(value)]
+    if not finite:
         return " " * len(drawn)
-    if min(there) > 0 and max(there) > 100 * min(there):
+    if min(finite) > 0 and max(finite) > 100 * min(finite):
         drawn = [math.log(value) if math.isfinite(value) else value for value in drawn]
-        there = [value for value in drawn if math.isfinite(value)]
-    low, span = min(there), max(there) - min(there)
+        finite = [value for value in drawn if math.isfinite(value)]
+    low, span = min(finite), max(finite) - min(finite)
     top = len(BLOCKS) - 1
 
     def mark(value: float) -> str:
@@ -84,5 +84,5 @@ def _stretched(values: Sequence[float], width: int) -> Sequence[float]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    there = [value for value in values if math.isfinite(value)]
-    return sum(there) / len(there) if there else math.nan
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan

@@ -59,9 +59,9 @@ def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], 
             count, moment = len(events), time.monotonic()
             upto = min(count, seen + _AT_ONCE)
             with contextlib.suppress(RecordGone):  # the record was deleted; the job's end is still reported
-                for place, event in enumerate(islice(since(events, seen), upto - seen), seen + 1):
+                for number, event in enumerate(islice(since(events, seen), upto - seen), seen + 1):
                     screen.note(event)
-                    if place <= shown:
+                    if number <= shown:
                         screen.messages.clear()
             seen, behind = upto, upto < count
             over = over and not behind
@@ -107,7 +107,7 @@ def _keyboard() -> Iterator[Keys | None]:
 
     def foreground() -> bool:
         try:
-            return os.tcgetpgrp(there) == os.getpgrp()
+            return os.tcgetpgrp(fd) == os.getpgrp()
         except OSError:  # the terminal is gone
             return False
 
@@ -116,7 +116,7 @@ def _keyboard() -> Iterator[Keys | None]:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             with contextlib.suppress(termios.error):
-                termios.tcsetattr(there, termios.TCSADRAIN, before)
+                termios.tcsetattr(fd, termios.TCSADRAIN, before)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
@@ -130,8 +130,8 @@ def _keyboard() -> Iterator[Keys | None]:
 
     owner = os.getpid()
     try:
-        there = sys.stdin.fileno()
-        before = termios.tcgetattr(there)
+        fd = sys.stdin.fileno()
+        before = termios.tcgetattr(fd)
     except (AttributeError, OSError, ValueError, termios.error):
         yield None
         return
@@ -143,8 +143,14 @@ def _keyboard() -> Iterator[Keys | None]:
     for number in handled:
         signal.signal(number, killed)
     try:
-        tty.setcbreak(there)
-        yield lambda: os.read(there, 64).decode(errors="ignore") if foreground() and select.select([there], [], [], 0)[0] else ""
+        tty.setcbreak(fd)
+        yield (
+            lambda: (
+                os.read(fd, 64).decode(errors="ignore")
+                if foreground() and select.select([fd], [], [], 0)[0]
+                else ""
+            )
+        )
     finally:
         restore()
         for number in handled:

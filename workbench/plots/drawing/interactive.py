@@ -22,9 +22,9 @@ class Interactive(Figure):  # type: ignore[misc]  # plotly has no types
     @classmethod
     def of(cls, charts: Sequence[Chart]) -> Self:
         """Make an empty figure for these charts."""
-        made = cls()
-        made._charts = charts
-        return made
+        figure = cls()
+        figure._charts = charts
+        return figure
 
     def save(self, path: str | Path) -> Path:
         """Write it into a file: ".html" is this figure with all that it needs (5 MB); ".png", ".svg" and ".pdf" are pictures.

@@ -56,10 +56,10 @@ def overview(columns: Sequence[Sequence[Chart]]) -> Picture:
     size = (_OVERVIEW * len(filled), _HEIGHT * max(heights) + 0.3)
     fig = Picture(figsize=size, layout="constrained", facecolor="white")
     parts = fig.subfigures(1, len(filled), wspace=0.03, squeeze=False)[0]
-    for part, charts, height in zip(parts, filled, heights, strict=True):
+    for subfigure, charts, height in zip(parts, filled, heights, strict=True):
         spare = max(heights) - height
         rows = [*(chart.height for chart in charts), *([spare] if spare else [])]
-        axes = part.subplots(len(rows), 1, squeeze=False, height_ratios=rows)[:, 0]
+        axes = subfigure.subplots(len(rows), 1, squeeze=False, height_ratios=rows)[:, 0]
         for chart, ax in zip(charts, axes, strict=False):
             _draw(chart, ax, beside=False)
         for ax in axes[len(charts) :]:
@@ -134,9 +134,14 @@ def _mark(mark: Mark, ax: Axes, symbol: str, *, centred: bool) -> None:
     if mark.y is None:
         ax.axvline(mark.x, color=palette.INK, lw=1.0, ls=(0, (2, 2)), zorder=1)
         # Above the axes, where there is no data to cover.
-        place = ("data", "axes fraction")
+        coordinates = ("data", "axes fraction")
         ax.annotate(
-            mark.label, (mark.x, 1.015), xycoords=place, ha="center", fontsize=_SMALL, color=palette.INK
+            mark.label,
+            (mark.x, 1.015),
+            xycoords=coordinates,
+            ha="center",
+            fontsize=_SMALL,
+            color=palette.INK,
         )
         return
     style: dict[str, Any] = {"marker": symbol, "ms": 7, "mfc": "white", "mec": palette.INK, "mew": 1.3}
@@ -205,12 +210,12 @@ def _frame(chart: Chart, ax: Axes, above: bool) -> None:
         ax.set_ylim(bottom=0)
     if chart.notes:
         text = "\n".join(line for note in chart.notes for line in textwrap.wrap(note, 110))
-        below = (0, -9 if above else -32 if chart.x.text else -20)
+        below = -32 if chart.x.text else -20
         ax.annotate(
             text,
             (0, 0),
             xycoords="axes fraction",
-            xytext=below,
+            xytext=(0, -9 if above else below),
             textcoords="offset points",
             va="top",
             fontsize=_SMALL,
@@ -242,10 +247,12 @@ def _legend(ax: Axes, beside: bool) -> None:
     handles, labels = ax.get_legend_handles_labels()
     if len(labels) < 2:
         return
-    place: dict[str, Any] = (
+    placement: dict[str, Any] = (
         {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)} if beside else {"loc": "best"}
     )
-    ax.legend(handles, labels, fontsize=_SMALL, frameon=not beside, labelcolor=palette.INK, **place)
+    ax.legend(
+        handles, labels, fontsize=_SMALL, frameon=not beside, labelcolor=palette.INK, **placement
+    )
 
 
 def _dot(x: Array) -> str:

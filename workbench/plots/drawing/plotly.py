@@ -98,7 +98,7 @@ def _series(series: Series, fig: Figure, row: int, legend: str) -> None:
     if series.style == "thin":
         line["width"] = 1.2
     if dash := palette.DASHES[series.dash % len(palette.DASHES)]:
-        line["dash"] = " ".join(f"{2 * part}px" for part in dash)
+        line["dash"] = " ".join(f"{2 * length}px" for length in dash)
     if series.style == "points":
         common.update(mode="lines+markers", marker={"symbol": "diamond", "size": 8, "color": color})
         line.update(width=1, dash="dot")

@@ -67,11 +67,11 @@ def _failures(tried: list[BatchSizeTrialLike], heights: Array) -> tuple[Mark, ..
     """A cross for each size that failed, a little above the axis."""
     above = 0.04 * max((float(h) for h in heights if np.isfinite(h)), default=1.0)
     marks = []
-    for place, trial in enumerate(tried):
+    for index, trial in enumerate(tried):
         if not trial.ok:
             why = (trial.error or "").strip() or "failed"
             short = "out of memory" if "out of memory" in why.lower() else shorten(why.splitlines()[-1])
-            marks.append(Mark(place, f"{trial.size}: {short}", above, failed=True, why=why[:400]))
+            marks.append(Mark(index, f"{trial.size}: {short}", above, failed=True, why=why[:400]))
     return tuple(marks)
 
 
@@ -83,10 +83,12 @@ def _chosen(tried: list[BatchSizeTrialLike], speed: Array, best: int | None, lar
             parts.setdefault(size, []).append(name)
     marks = []
     for size, names in parts.items():
-        place = next((i for i, t in enumerate(tried) if t.ok and t.size == size), None)
-        if place is not None:
-            height = float(speed[place]) if np.isfinite(speed[place]) else 0.0
-            marks.append(Mark(place, f"{' and '.join(names)} {size}", height, emphasis="best" in names))
+        index = next((i for i, t in enumerate(tried) if t.ok and t.size == size), None)
+        if index is not None:
+            height = float(speed[index]) if np.isfinite(speed[index]) else 0.0
+            marks.append(
+                Mark(index, f"{' and '.join(names)} {size}", height, emphasis="best" in names)
+            )
     return marks
 
 

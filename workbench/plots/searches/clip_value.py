@@ -20,9 +20,15 @@ def clip_value(norms: Sequence[Array], suggestion: float | None = None) -> Chart
     `norms`: before clipping, shape (rows,) for each optimizer.
     """
     series: list[Series] = []
-    for tone, (name, part) in enumerate((("first third", 0), ("middle third", 1), ("last third", 2))):
-        thirds = [np.array_split(np.asarray(one, np.float64), 3)[part] for one in norms]
-        known = np.sort(np.concatenate([one[np.isfinite(one) & (one > 0)] for one in thirds] or [np.empty(0)]))
+    for tone, (name, third) in enumerate(
+        (("first third", 0), ("middle third", 1), ("last third", 2))
+    ):
+        thirds = [np.array_split(np.asarray(norm, np.float64), 3)[third] for norm in norms]
+        known = np.sort(
+            np.concatenate(
+                [norm[np.isfinite(norm) & (norm > 0)] for norm in thirds] or [np.empty(0)]
+            )
+        )
         if len(known):
             series.append(Series(name, known, 100 * (1 - np.arange(1, len(known) + 1) / len(known)), "line", tone))
     why = "at most a tenth of the norms exceed it"

@@ -31,13 +31,13 @@ def decay(trials: Sequence[DecayTrialLike], suggestion: float | None) -> Chart:
     finite = np.flatnonzero(np.isfinite(losses))
     highest = float(losses[finite].max()) if len(finite) else 0.0
     marks = []
-    for place, trial in enumerate(inorder):
+    for index, trial in enumerate(inorder):
         if not np.isfinite(trial.loss):
-            marks.append(Mark(place, "diverged", highest, failed=True))
+            marks.append(Mark(index, "diverged", highest, failed=True))
         elif trial.weight_decay == suggestion:
-            marks.append(Mark(place, "suggestion", trial.loss, emphasis=True))
+            marks.append(Mark(index, "suggestion", trial.loss, emphasis=True))
         elif trial is trials[0]:
-            marks.append(Mark(place, "present", trial.loss))
+            marks.append(Mark(index, "present", trial.loss))
     ticks = tuple(rate(t.weight_decay) for t in inorder)
     series = (Series("held-out loss", finite, losses[finite], "dots"),)
     return Chart("Weight decay", Axis("weight_decay", ticks=ticks), Axis("held-out loss"), series, tuple(marks))

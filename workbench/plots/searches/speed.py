@@ -32,12 +32,20 @@ def speed(trials: Sequence[SpeedTrialLike], best: Mapping[str, Any]) -> Chart:
     heights = np.array([np.nan if t.updates_per_second is None else t.updates_per_second for t in trials], dtype=np.float64)
     finite = np.flatnonzero(np.isfinite(heights))
     marks = []
-    for place, trial in enumerate(trials):
+    for index, trial in enumerate(trials):
         if trial.updates_per_second is None:
-            marks.append(Mark(place, shorten((trial.error or "failed").splitlines()[0]), 0.0, failed=True, why=(trial.error or "")[:400]))
+            marks.append(
+                Mark(
+                    index,
+                    shorten((trial.error or "failed").splitlines()[0]),
+                    0.0,
+                    failed=True,
+                    why=(trial.error or "")[:400],
+                )
+            )
         elif dict(trial.values) == dict(best):
             waits = "" if trial.waiting is None else f", waits {trial.waiting:.0%}"
-            marks.append(Mark(place, f"best{waits}", trial.updates_per_second, emphasis=True))
+            marks.append(Mark(index, f"best{waits}", trial.updates_per_second, emphasis=True))
     ticks = tuple(", ".join(str(value) for value in t.values.values()) for t in trials)
     label = " and ".join(dict.fromkeys(name for t in trials for name in t.values)) or "settings"
     series = (Series("updates/s", finite, heights[finite], "bar"),)

@@ -34,15 +34,22 @@ def change_marks(changes: Changes, step: Array) -> tuple[Mark, ...]:
 
 def only(changes: Changes, *names: str) -> Changes:
     """The changes of these settings only; marks with a text of their own stay."""
-    kept = [(at, what if isinstance(what, str) else {k: v for k, v in what.items() if k in names}) for at, what in changes]
-    return [(at, what) for at, what in kept if what]
+    kept = [
+        (at, change if isinstance(change, str) else {k: v for k, v in change.items() if k in names})
+        for at, change in changes
+    ]
+    return [(at, change) for at, change in kept if change]
 
 
 def _by_update(changes: Changes) -> dict[int, str]:
     """The changes of each update in one text: lines over one another have no room for two."""
     texts: dict[int, list[str]] = {}
-    for at, what in changes:
-        said = [what] if isinstance(what, str) else [f"{SETTING_LABELS.get(k, k)} → {_value(v)}" for k, v in what.items()]
+    for at, change in changes:
+        said = (
+            [change]
+            if isinstance(change, str)
+            else [f"{SETTING_LABELS.get(k, k)} → {_value(v)}" for k, v in change.items()]
+        )
         texts.setdefault(at, []).extend(said)
     return {at: ", ".join(_once(said)) for at, said in texts.items()}
 

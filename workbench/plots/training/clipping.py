@@ -54,12 +54,14 @@ def clipping(step: Array, parts: Mapping[str, Clipped], limit: Array | None = No
     """
     charts: list[Chart] = []
     shares: list[Series] = []
-    for name, part in parts.items():
-        rows = part.turns if name else np.arange(len(step))  # of several: or the others' turns would tear its lines
-        charts.append(_norms(step, rows, name, part, limit))
-        if part.share is not None:
+    for name, clipped in parts.items():
+        rows = (
+            clipped.turns if name else np.arange(len(step))
+        )  # of several: or the others' turns would tear its lines
+        charts.append(_norms(step, rows, name, clipped, limit))
+        if clipped.share is not None:
             tone = _TONES[len(shares) % len(_TONES)]
-            moving = 100 * moving_share(part.cut[rows])
+            moving = 100 * moving_share(clipped.cut[rows])
             shares.append(Series(name or f"last {WINDOW} updates", step[rows], moving, tone=tone))
     if shares:
         note = f"Over the last {WINDOW} updates that were recorded, or as many as there were."
@@ -72,25 +74,35 @@ _TONES = (0, 2, 3, 4)
 """The colours of the lines; orange is the clip value's."""
 
 
-def _norms(step: Array, rows: Array, name: str, part: Clipped, limit: Array | None) -> Chart:
+def _norms(step: Array, rows: Array, name: str, clipped: Clipped, limit: Array | None) -> Chart:
     series = [
-        Series("before clipping", step[rows], part.before[rows], "thin"),
-        Series("after clipping" if part.same else "after clipping (2-norm)", step[rows], part.after[rows], "thin", 2),
+        Series("before clipping", step[rows], clipped.before[rows], "thin"),
+        Series(
+            "after clipping" if clipped.same else "after clipping (2-norm)",
+            step[rows],
+            clipped.after[rows],
+            "thin",
+            2,
+        ),
     ]
     line = np.full(len(step), np.nan) if limit is None else limit
     if np.isfinite(line).any():
         kept = corners(line)
         series.append(Series("clip value", step[kept], line[kept], "limit", 1))
-    log = wide(np.concatenate([part.before, part.after, line]), 10)
+    log = wide(np.concatenate([clipped.before, clipped.after, line]), 10)
     total = "Gradient norm before and after clipping"
-    if not part.same and part.on.any():
+    if not clipped.same and clipped.on.any():
         note = "What was measured before clipping (track_grad_norm) is not the 2-norm, which was measured after it: do not compare them."
     else:
-        note = "Clipping was off." if part.share is None else f"{part.share:.0%} of the updates with clipping on were cut."
+        note = (
+            "Clipping was off."
+            if clipped.share is None
+            else f"{clipped.share:.0%} of the updates with clipping on were cut."
+        )
     return Chart(
         f"{total}, {name}" if name else total,
         Axis("update"),
-        Axis("gradient norm", log=log, range=span(part.before, part.after, line, log=log)),
+        Axis("gradient norm", log=log, range=span(clipped.before, clipped.after, line, log=log)),
         tuple(series),
         notes=(note,),
     )

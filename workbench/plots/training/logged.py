@@ -31,10 +31,10 @@ def logged(
     The axis is logarithmic where what is drawn spans more than a factor of 50. `marks` are drawn beside the changes'.
     """
     lines: list[Series] = []
-    extent = [_known(part) for part in (epochs, checks, averaged)]
+    extent = [_known(points) for points in (epochs, checks, averaged)]
     y = np.empty(0)
     if updates is not None:
-        x, y = (part[np.isfinite(updates[1])] for part in updates)
+        x, y = (column[np.isfinite(updates[1])] for column in updates)
         trend = ema(y, beta_for(len(y)))
         lines += [Series("each update", x, y, "faint"), Series("smoothed", x, trend)]
         extent += [trend, typical(y)]

@@ -119,19 +119,21 @@ class RunData:
 
     def clip_share_at(self, clip_val: float) -> float | None:
         """The share of updates that a clip value would have cut; None where the norms are not those that are clipped."""
-        norms = [part.before for part in self.clipped_by_optimizer().values()]
-        finite = self.clips_norm and any(np.isfinite(one).any() for one in norms)
+        norms = [clipped.before for clipped in self.clipped_by_optimizer().values()]
+        finite = self.clips_norm and any(np.isfinite(norm).any() for norm in norms)
         return clip_share(norms, clip_val) if finite else None
 
     def clipping(self) -> list[Chart]:
         """The gradient norms before and after clipping, and the share of clipped updates; empty where norms were not recorded."""
         parts = self.clipped_by_optimizer()
-        if not any(np.isfinite(part.before).any() for part in parts.values()):
+        if not any(np.isfinite(clipped.before).any() for clipped in parts.values()):
             return []
         limit = self.limit if self.clips_norm else None
         charts = clipping(self.history["step"], parts, limit, only(self.changes, "gradient_clip_val"))
         if self.clips_norm:
-            charts.append(clip_value([part.before for part in parts.values()], self.suggested_clip()))
+            charts.append(
+                clip_value([clipped.before for clipped in parts.values()], self.suggested_clip())
+            )
         return charts
 
     def clipped(self, suffix: str = "") -> Clipped:
@@ -148,8 +150,11 @@ class RunData:
 
     def names(self) -> list[str]:
         """What `named` can draw."""
-        over = [name for table in (self.logged, self.validation) for name in table if name not in ("step", "epoch")]
-        return [*dict.fromkeys([*(name for name in self.history if name in self.by_model), *over])]
+        names = [name for name in self.history if name in self.by_model]
+        names += [
+            name for name in (*self.logged, *self.validation) if name not in ("step", "epoch")
+        ]
+        return [*dict.fromkeys(names)]
 
     def named(self, name: str) -> list[Chart]:
         """A logged value or a metric; by the name it was logged by also what was split into `…_step` and `…_epoch`."""
@@ -181,8 +186,8 @@ class RunData:
 
 def _points(table: Mapping[str, Array], *names: str) -> Points | None:
     """The first of these names that the table has, at its updates."""
-    found = next((name for name in names if name in table and name not in ("step", "epoch")), None)
-    return None if found is None else (table["step"], table[found])
+    name = next((name for name in names if name in table and name not in ("step", "epoch")), None)
+    return None if name is None else (table["step"], table[name])
 
 
 def by_optimizer(history: Mapping[str, Array], quantity: str) -> dict[int, Array]:

@@ -17,8 +17,8 @@ from workbench.plots.chart import Axis, Chart, Mark, Series
 def total(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The sums of seconds by part, the largest first."""
     sums: dict[str, float] = {}
-    for one in parts:
-        for name, seconds in one.items():
+    for seconds_by_part in parts:
+        for name, seconds in seconds_by_part.items():
             if math.isfinite(seconds) and seconds > 0:
                 sums[name] = sums.get(name, 0.0) + seconds
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
@@ -28,7 +28,9 @@ def time_spent(spent: Mapping[str, float]) -> Chart:
     """The chart of these seconds by part."""
     seconds = np.array(list(spent.values()))
     of_all = seconds.sum() if len(seconds) else 1.0
-    marks = tuple(Mark(place, f"{one / of_all:.0%}", one) for place, one in enumerate(seconds))
+    marks = tuple(
+        Mark(index, f"{duration / of_all:.0%}", duration) for index, duration in enumerate(seconds)
+    )
     series = (Series("seconds", np.arange(len(seconds)), seconds, "bar"),)
     note = "Sampled: some of the updates were timed in parts."
     return Chart("Where the time went", Axis("part", ticks=tuple(spent)), Axis("time", "s"), series, marks, notes=(note,))

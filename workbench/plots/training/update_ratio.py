@@ -52,8 +52,8 @@ def update_ratio(
 
 def _held(table: Array) -> Array:
     """The ratios, each held until the next one of its layer: several optimizers are not measured at the same updates."""
-    place = np.maximum.accumulate(np.where(np.isnan(table), 0, np.arange(table.shape[1])), axis=1)
-    return np.take_along_axis(table, place, axis=1)
+    latest = np.maximum.accumulate(np.where(np.isnan(table), 0, np.arange(table.shape[1])), axis=1)
+    return np.take_along_axis(table, latest, axis=1)
 
 
 def _notes(names: tuple[str, ...], last: Array) -> tuple[str, ...]:

@@ -91,7 +91,9 @@ def _pid_namespace() -> str | None:
     if not sys.platform.startswith("linux"):
         return ""
     try:
-        own = os.readlink("/proc/self") == str(os.getpid())  # else /proc was mounted by another namespace
-        return os.readlink("/proc/self/ns/pid") if own else None
+        own_proc = os.readlink("/proc/self") == str(
+            os.getpid()
+        )  # else /proc was mounted by another namespace
+        return os.readlink("/proc/self/ns/pid") if own_proc else None
     except OSError:
         return None

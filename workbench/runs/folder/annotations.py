@@ -58,7 +58,7 @@ def annotations_in(folder: Folder) -> Annotations:
     Raises OSError if the system refuses to read them: they must not be taken for empty ones.
     """
     try:
-        found = folder.read_json(FILE, _LARGEST)
+        stored = folder.read_json(FILE, _LARGEST)
     except (FileNotFoundError, ValueError):
         return Annotations()
     except OSError as error:
@@ -68,7 +68,7 @@ def annotations_in(folder: Folder) -> Annotations:
     kept: dict[str, Any] = {}
     for name, check in _CHECKS.items():
         with contextlib.suppress(TypeError, ValueError):
-            kept[name] = check(found[name]) if name in found else getattr(Annotations(), name)
+            kept[name] = check(stored[name]) if name in stored else getattr(Annotations(), name)
     return Annotations(**kept)
 
 
@@ -82,8 +82,8 @@ def annotate(
     version: that of the annotations on which the change is based; StaleAnnotationsError if there are
     others now. Raises OSError if they cannot be written, TypeError or ValueError naming a wrong argument.
     """
-    given = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
-    changes = {key: _CHECKS[key](value) for key, value in given.items() if value is not None}
+    values = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
+    changes = {key: _CHECKS[key](value) for key, value in values.items() if value is not None}
     with Folder.opened(run) as folder, folder.locked():
         before = annotations_in(folder)
         if version is not None and version != before.version:
@@ -114,12 +114,14 @@ def _text(argument: str, most: int, *, lines: bool = False) -> Callable[[Any], s
 def _tags(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple | set | frozenset):
         raise TypeError(f"tags={shown(value)}: give a list of words, tags=['baseline'], for example.")
-    found = tuple(dict.fromkeys(tag for tag in map(_text("tags", TAG), value) if tag))
-    if len(found) > TAGS:
-        raise ValueError(f"tags has {len(found)} of them: give at most {TAGS}.")
-    if any("," in tag for tag in found):
-        raise ValueError(f"tags={shown(list(found))}: a tag has no comma, which separates them in the panel.")
-    return found
+    tags = tuple(dict.fromkeys(tag for tag in map(_text("tags", TAG), value) if tag))
+    if len(tags) > TAGS:
+        raise ValueError(f"tags has {len(tags)} of them: give at most {TAGS}.")
+    if any("," in tag for tag in tags):
+        raise ValueError(
+            f"tags={shown(list(tags))}: a tag has no comma, which separates them in the panel."
+        )
+    return tags
 
 
 def _flag(value: Any) -> bool:

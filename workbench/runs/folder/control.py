@@ -41,16 +41,19 @@ def why_not_taken(run: Path | RunSummary, command: Command | None = None) -> str
 
     The header of a summary needs `takes_commands`, `launched`, `pid` and `host`.
     """
-    found = summary(run) if isinstance(run, Path) else run
-    id, kind = printable(found.id), printable(found.kind)
+    run_summary = summary(run) if isinstance(run, Path) else run
+    id, kind = printable(run_summary.id), printable(run_summary.kind)
     if command is not None and (why := why_not_of(method_of(command), kind)):
         return why
-    what = "A command" if command is None else f"{method_of(command)}()"
-    if found.over:
-        return too_late(what, id, kind, found.status)
-    if not takes(found.header):
-        where = printable(where_written(found.header))
-        return f"{what} does not reach {id}: an older version trains it, which takes no commands from its folder. Ask its own job, in {where}."
+    method = "A command" if command is None else f"{method_of(command)}()"
+    if run_summary.over:
+        return too_late(method, id, kind, run_summary.status)
+    if not takes(run_summary.header):
+        where = printable(where_written(run_summary.header))
+        return (
+            f"{method} does not reach {id}: an older version trains it, which takes no commands "
+            f"from its folder. Ask its own job, in {where}."
+        )
     return ""
 
 
@@ -76,14 +79,17 @@ def take(run: Path) -> Iterator[Command | str]:
                 if folder.is_folder(name):
                     continue
                 try:
-                    found: Command | str = from_line(folder.read(name, _LARGEST).decode())
+                    command: Command | str = from_line(folder.read(name, _LARGEST).decode())
                 except (OSError, ValueError) as error:
-                    found = f"{name} in {CONTROL}/ is no command ({error}); it was left out."
+                    command = f"{name} in {CONTROL}/ is no command ({error}); it was left out."
                 try:
                     folder.remove(name)
                 except OSError as error:  # it would be carried out again and again
-                    found = f"{name} in {CONTROL}/ cannot be removed ({error}), so it is not carried out."
-                yield found
+                    command = (
+                        f"{name} in {CONTROL}/ cannot be removed ({error}), so it is not carried "
+                        "out."
+                    )
+                yield command
     except FileNotFoundError:
         return
     except OSError as error:

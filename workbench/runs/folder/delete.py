@@ -180,6 +180,9 @@ def oldest_beyond_keep(root: Path, keep: int, kind: str | None = None) -> list[R
     ended = [run for run in list_runs(root) if run.over and kind in (None, run.kind)]
     numbered = [run for run in ended if number_of(run.id) is not None]
     counted = [run for run in numbered if not read_annotations(run.path).pinned]
-    of_kind = {one: [run for run in counted if run.kind == one] for one in {run.kind for run in counted}}
+    of_kind = {
+        group: [run for run in counted if run.kind == group]
+        for group in {run.kind for run in counted}
+    }
     old = {run.path for runs in of_kind.values() for run in runs[: max(0, len(runs) - keep)]}
     return [run for run in counted if run.path in old]

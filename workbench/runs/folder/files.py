@@ -203,12 +203,12 @@ def _read(path: Path | str, largest: int, folder: int | None = None) -> bytes:
 
 def _object(data: bytes, path: Path) -> dict[str, Any]:
     try:
-        found = from_json(data.decode())
+        parsed = from_json(data.decode())
     except ValueError as error:
         raise ValueError(f"{path} is not readable JSON ({type(error).__name__})") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise ValueError(f"{path} does not hold a JSON object")
-    return found
+    return parsed
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -234,8 +234,12 @@ def append_to(path: Path, *, create: bool = True) -> int:
     """Open a file for appending; `create`: make it if it does not exist. Raises OSError if it is a link, or a pipe without a reader."""
     if not _NO_LINK:
         check_no_link(path)
-    made = os.O_CREAT if create else 0
-    return os.open(path, os.O_WRONLY | os.O_APPEND | made | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN, 0o666)
+    create_flag = os.O_CREAT if create else 0
+    return os.open(
+        path,
+        os.O_WRONLY | os.O_APPEND | create_flag | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN,
+        0o666,
+    )
 
 
 def replace_by(path: Path, write: Callable[[Path], None]) -> None:

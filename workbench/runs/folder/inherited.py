@@ -35,8 +35,10 @@ def record_until(events: Sequence[Event], point: Checkpoint, checked: int) -> li
 
     checked: the update after which its last validation ran.
     """
-    place = _place(events, point)
-    return [kept for i, event in enumerate(events) for kept in _kept(event, point, i <= place, checked)]
+    index = _place(events, point)
+    return [
+        kept for i, event in enumerate(events) for kept in _kept(event, point, i <= index, checked)
+    ]
 
 
 def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterator[Event]:
@@ -72,8 +74,8 @@ def _begins(event: Event) -> int:
 
 def first_rows(event: StepsDone, rows: int) -> StepsDone:
     """The first rows of a flush."""
-    there = event.layer_rows
-    layers = int(there.sum()), int(there[:rows].sum())
+    has_norms = event.layer_rows
+    layers = int(has_norms.sum()), int(has_norms[:rows].sum())
     parts = {name: layers if name in BY_LAYER else (event.rows, rows) for name in event.columns}
     columns = {name: data[: len(data) // max(1, parts[name][0]) * parts[name][1]] for name, data in event.columns.items()}
     return replace(event, rows=rows, columns=columns)
@@ -111,15 +113,15 @@ def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
     start = run / "checkpoints" / "start.safetensors"
     if start.exists():
         _take(start, mine / start.name)
-    for one in list_checkpoints(run):
-        if (one.step, one.end) <= (point.step, point.end):
-            aside = mine / f".{one.name}"
+    for checkpoint in list_checkpoints(run):
+        if (checkpoint.step, checkpoint.end) <= (point.step, point.end):
+            aside = mine / f".{checkpoint.name}"
             try:
                 aside.mkdir()
-                for file in sorted(one.path.iterdir()):
+                for file in sorted(checkpoint.path.iterdir()):
                     if file.name in FILES:
                         _take(file, aside / file.name)
-                aside.rename(mine / one.name)
+                aside.rename(mine / checkpoint.name)
             except FileNotFoundError:  # that run continues, and has deleted it
                 continue
             finally:

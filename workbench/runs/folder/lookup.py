@@ -23,9 +23,12 @@ def check_root(root: Path) -> None:
         raise NotADirectoryError(f"{root} is not a folder. Give the root of a bench: --root FOLDER.")
     if (root / RUNS).is_dir():
         return
-    inside, above = root / ".workbench", next((one for one in (root.parent, root.parent.parent) if (one / RUNS).is_dir()), None)
-    is_runs = root.name == RUNS or (root / HEADER).exists()
-    meant = inside if (inside / RUNS).is_dir() else above if is_runs else None
+    meant, inside = None, root / ".workbench"
+    if (inside / RUNS).is_dir():
+        meant = inside
+    elif root.name == RUNS or (root / HEADER).exists():
+        above = (root.parent, root.parent.parent)
+        meant = next((parent for parent in above if (parent / RUNS).is_dir()), None)
     hint = f"Is it --root {meant}?" if meant else "Give the root of a bench: --root FOLDER."
     raise FileNotFoundError(f"{root} has no folder {RUNS}/, so no run was recorded there. {hint}")
 
@@ -48,11 +51,14 @@ def find_run(root: Path, text: str) -> Path:
     """
     check_root(root)
     folders = folders_by_id(root)
-    found = matching_ids(text, folders)
-    if len(found) == 1:
-        return folders[found[0]]
-    if found:
-        raise ValueError(f"{text} is the number of several runs in {root}: {', '.join(map(printable, found))}. Give the whole id.")
+    ids = matching_ids(text, folders)
+    if len(ids) == 1:
+        return folders[ids[0]]
+    if ids:
+        raise ValueError(
+            f"{text} is the number of several runs in {root}: {', '.join(map(printable, ids))}. "
+            "Give the whole id."
+        )
     if not folders:
         raise FileNotFoundError(f"There is no run {text!r}: {root} holds no runs.")
     raise FileNotFoundError(f"There is no run {text!r} in {root}. Near it: {near(text, folders)}.")
@@ -68,9 +74,11 @@ def matching_ids(text: str, ids: Collection[str]) -> list[str]:
 def near(text: str, ids: Iterable[str]) -> str:
     """A phrase with the ids most similar to `text`: by number if it begins with one, else by letters, else the newest."""
     names = sorted(ids, key=age)
-    found = re.match(r"\d{1,18}", text)
-    if found:
-        by_distance = sorted(names, key=lambda name: (abs((_number(name) or 0) - int(found[0])), name))
+    match = re.match(r"\d{1,18}", text)
+    if match:
+        by_distance = sorted(
+            names, key=lambda name: (abs((_number(name) or 0) - int(match[0])), name)
+        )
         chosen = sorted(by_distance[:_NEAR])
     else:
         chosen = difflib.get_close_matches(text, names, _NEAR) or names[-_NEAR:]
@@ -78,5 +86,5 @@ def near(text: str, ids: Iterable[str]) -> str:
 
 
 def _number(name: str) -> int | None:
-    found = _NUMBER.match(name)
-    return int(found[1]) if found and len(found[1]) < 19 else None
+    match = _NUMBER.match(name)
+    return int(match[1]) if match and len(match[1]) < 19 else None

@@ -52,14 +52,14 @@ class Health:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The present findings, the most severe first; for each problem its cause, without its consequences."""
-        there: list[Finding] = []
+        findings: list[Finding] = []
         known = False
         for rule in self._rules:
             if not (known and rule in self._causes):
-                found = list(rule.findings())
-                there += found
-                known |= any(finding.trouble for finding in found)
-        return tuple(sorted(there, key=lambda one: ORDER.index(one.level)))
+                of_rule = list(rule.findings())
+                findings += of_rule
+                known |= any(finding.trouble for finding in of_rule)
+        return tuple(sorted(findings, key=lambda finding: ORDER.index(finding.level)))
 
     @property
     def trouble(self) -> Finding | None:

@@ -118,21 +118,28 @@ class Divergence(Rule):
     def _rose_from(self, windows: NDArray[np.float64], ends: NDArray[np.int64]) -> NDArray[np.float64]:
         """The first loss from which the loss of each window has risen so far that it surely diverges; 0: it has not."""
         first, now = np.array(self._first[: int(ends[0])]), np.median(windows, axis=1)  # from 20 on all of them are known
-        one, positive = abs(float(first[0])), bool((first > 0).all())
+        initial, positive = abs(float(first[0])), bool((first > 0).all())
         usual = max(abs(float(np.median(first))), float(np.quantile(np.abs(first), 0.9)))
         whole = ends >= self.FIRST + self.LAST
         rose = whole & (now >= (self.TIMES if not (first < 0).any() else self.SIGNED) * usual) & (usual > 0)
         if positive and not self._few:  # the first loss alone: with many samples, it is not small by chance
             later = windows[:, 1:].min(axis=1)
-            rose |= (now >= self.AT_ONCE * one) & (later > 10 * one)
-        began = np.where(rose & (now >= self.LARGE), one, 0.0)
+            rose |= (now >= self.AT_ONCE * initial) & (later > 10 * initial)
+        began = np.where(rose & (now >= self.LARGE), initial, 0.0)
         few = float(np.median(first[:5]))
         if self._supervised and positive:  # the rise must be larger than the differences between batches
-            there = np.flatnonzero((began == 0) & whole & (now >= max(self.SURELY, self.SUPERVISED * min(few, one))) & (windows > 0).all(axis=1))
-            middle, spread = noise_of(windows[there])
+            candidates = np.flatnonzero(
+                (began == 0)
+                & whole
+                & (now >= max(self.SURELY, self.SUPERVISED * min(few, initial)))
+                & (windows > 0).all(axis=1)
+            )
+            middle, spread = noise_of(windows[candidates])
             limit = middle - math.log(self.SUPERVISED)
-            alone = (spread < HEAVY) & (limit >= math.log(one) + 2.5 * spread)
-            began[there] = np.where(limit >= math.log(few) + spread, few, np.where(alone, one, 0.0))
+            alone = (spread < HEAVY) & (limit >= math.log(initial) + 2.5 * spread)
+            began[candidates] = np.where(
+                limit >= math.log(few) + spread, few, np.where(alone, initial, 0.0)
+            )
         return began
 
     def findings(self) -> Iterator[Finding]:

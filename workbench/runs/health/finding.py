@@ -63,8 +63,10 @@ def taken(event: StepsDone) -> NDArray[np.bool_]:
     good = ~(column(event, "skipped") > 0) & ~np.isinf(column(event, "grad_norm"))
     loss = column(event, "loss")
     # With several optimizers that take turns there is no common loss: its NaN does not mean a non-finite value.
-    there: NDArray[np.bool_] = good & (np.isfinite(loss) if not several(event) else ~np.isinf(loss))
-    return there
+    finite: NDArray[np.bool_] = good & (
+        np.isfinite(loss) if not several(event) else ~np.isinf(loss)
+    )
+    return finite
 
 
 def in_a_line(error: str) -> str:

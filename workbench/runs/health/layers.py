@@ -50,9 +50,9 @@ class Layers(Rule):
         if not len(steps):
             return
         self._zero = norms[-1] == 0
-        there = np.where(norms > 0, norms, np.nan)
-        none = np.isnan(there)
-        small = ~none & (norms < self.BELOW * _median(there))
+        positive = np.where(norms > 0, norms, np.nan)
+        none = np.isnan(positive)
+        small = ~none & (norms < self.BELOW * _median(positive))
         last = _since(~(none | small))
         self._weak_since = np.where(last < len(steps), steps[len(steps) - 1 - np.minimum(last, len(steps) - 1)] + 1, self._weak_since)
         stands = every * event.layers_every
@@ -74,14 +74,18 @@ class Layers(Rule):
             ((self._small >= self.FOR) & ~cancelling, "hardly a gradient (1000 times below the median layer's) reaches",
              "normalise before it, or give it a residual path; or its learning rate is for others"),
         )  # fmt: skip
-        for which, what, advice in rules:
-            found = np.flatnonzero(which)
-            if len(found):
-                since = int(self._weak_since[found].min())
-                when = f" since update {since}" if since else f" in {int(max(self._silent[found[0]], self._small[found[0]]))} updates"
+        for which, problem, advice in rules:
+            layers = np.flatnonzero(which)
+            if len(layers):
+                since = int(self._weak_since[layers].min())
+                when = (
+                    f" since update {since}"
+                    if since
+                    else f" in {int(max(self._silent[layers[0]], self._small[layers[0]]))} updates"
+                )
                 died = which is dead and bool((dead & self._zero & ~cancelling).any())
                 remedy, trouble = (self._lower, "dead layers") if died else ("", "")
-                text = f"{what} {first_names([self._names[i] for i in found], 3)}{when}"
+                text = f"{problem} {first_names([self._names[i] for i in layers], 3)}{when}"
                 yield Finding("warning", text, advice, since, remedy, trouble)
 
 
@@ -100,5 +104,5 @@ def _streak(before: NDArray[np.int64], ends: NDArray[np.bool_], every: int) -> N
 def _median(norms: NDArray[np.float32]) -> NDArray[np.float32]:
     """The median of each row without NaN, shape (rows, 1); three times as fast if there is no NaN."""
     median = np.nanmedian if np.isnan(norms).any() else np.median
-    found: NDArray[np.float32] = median(norms, axis=1, keepdims=True)
-    return found
+    medians: NDArray[np.float32] = median(norms, axis=1, keepdims=True)
+    return medians

@@ -162,8 +162,11 @@ class Overfitting(Rule):
             if gross is None or not self._train < metric.train - self.ABOVE * abs(metric.train):
                 continue
             rises = "risen" if metric.sign > 0 else "fallen"
-            what = "validation" if name == self.NAME else name
-            text = f"{what} has {rises} since update {metric.since}, from {number(best)} to {number(metric.last)}, while training falls"
+            label = "validation" if name == self.NAME else name
+            text = (
+                f"{label} has {rises} since update {metric.since}, from {number(best)} to "
+                f"{number(metric.last)}, while training falls"
+            )
             advice, remedy = self._remedy(name, metric)
             if self._stopped and self._restores:
                 yield Finding("info", text, advice, metric.since)

@@ -68,21 +68,23 @@ class Constant(Rule):
             for name, value in event.metrics.items():
                 if name not in self._series and len(self._series) >= self.METRICS:
                     continue
-                there = self._series.setdefault(name, _Series(value, 0))
-                there.validations += 1
-                there.same = there.same and value == there.value
+                series = self._series.setdefault(name, _Series(value, 0))
+                series.validations += 1
+                series.same = series.same and value == series.value
 
     def findings(self) -> Iterator[Finding]:
-        for name, there in self._series.items():
-            if not there.same or not math.isfinite(there.value) or name.endswith("_averaged"):
+        for name, series in self._series.items():
+            if not series.same or not math.isfinite(series.value) or name.endswith("_averaged"):
                 continue
             if name == "val_loss":
                 fell = self._lowest < self._first - self.MOVED * abs(self._first)
-                if there.validations >= self.LOSSES and there.value and self._trains and not fell:
-                    text = f"val_loss was {there.value:.6g} at all {there.validations} validations"
+                if series.validations >= self.LOSSES and series.value and self._trains and not fell:
+                    text = (
+                        f"val_loss was {series.value:.6g} at all {series.validations} validations"
+                    )
                     yield Finding("warning", text, "do the weights that it is computed from train, and is the learning rate high enough?")
-            elif there.validations >= self.VALIDATIONS and self._is_measured(name, there.value):
-                text = f"{name} was {there.value:.6g} at all {there.validations} validations"
+            elif series.validations >= self.VALIDATIONS and self._is_measured(name, series.value):
+                text = f"{name} was {series.value:.6g} at all {series.validations} validations"
                 yield Finding("info", text, "is it computed from the outputs? A model that gives one class to all samples looks so too")
 
     def _is_measured(self, name: str, value: float) -> bool:

@@ -47,12 +47,16 @@ class NonFinite(OneFinding):
         if bad.any() and self._found is None:
             row = int(bad.argmax())
             self._alive |= np.isfinite(norms[:row]).any(axis=0)
-            there = bool(event.layer_rows[row])  # the norms of an old update may have been thinned out
-            wrong = np.flatnonzero(np.isinf(norms[row]) | (np.isnan(norms[row]) & self._alive & there))
-            what = "gradient" if np.isfinite(column(event, "loss")[row]) else "loss"
+            has_norms = bool(
+                event.layer_rows[row]
+            )  # the norms of an old update may have been thinned out
+            wrong = np.flatnonzero(
+                np.isinf(norms[row]) | (np.isnan(norms[row]) & self._alive & has_norms)
+            )
+            quantity = "gradient" if np.isfinite(column(event, "loss")[row]) else "loss"
             where = f", first in {self._layers[wrong[0]]}" if len(wrong) else ""
             step = int(event.steps[row])
-            text = f"{what} not finite at update {step}{where}"
+            text = f"{quantity} not finite at update {step}{where}"
             self._found = Finding("error", text, "lower the learning rate, clip, or look for bad inputs", step, FIND_RATE, "not finite")
         self._alive |= np.isfinite(norms).any(axis=0)
 

@@ -47,9 +47,9 @@ class Unstored(OneFinding):
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Message) and UNSTORED in event.text and self._found is None:
-            place = event.text.partition(UNSTORED)[0].strip()
+            attribute = event.text.partition(UNSTORED)[0].strip()
             advice = "keep it in numbers, tensors, arrays or containers of them, or in an object of your own that holds these"
-            self._found = Finding("warning", f"{place} {UNSTORED}", advice, event.step)
+            self._found = Finding("warning", f"{attribute} {UNSTORED}", advice, event.step)
 
 
 class SlowCalls(Rule):

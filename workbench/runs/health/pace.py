@@ -76,10 +76,16 @@ class Waiting(Rule):
         advice = f"find_num_workers() tries {more}; preload=True keeps the data in memory"
         return Finding("warning", text, advice, remedy="bench.find_num_workers()")
 
-    def _option(self, level: Level, text: str, name: str, theirs: bool, setting: bool | None, place: str) -> Finding:
+    def _option(
+        self, level: Level, text: str, name: str, theirs: bool, setting: bool | None, source: str
+    ) -> Finding:
         """A finding about an option of the loader: the value that the user's DataLoader should have, or the setting."""
-        advice = f"set {name}={setting}" if place == "setting" else f"give your DataLoader {name}={theirs}, or set {name}={setting}"
-        if place == OWN:
+        advice = (
+            f"set {name}={setting}"
+            if source == "setting"
+            else f"give your DataLoader {name}={theirs}, or set {name}={setting}"
+        )
+        if source == OWN:
             return Finding(level, text, f"give your DataLoader {name}={theirs}")
         return Finding(level, text, advice, remedy=f"bench.set({name}={setting})")
 
@@ -109,16 +115,16 @@ class Overhead(Rule):
     def on_event(self, event: Event) -> None:
         if isinstance(event, TimeSpent):
             self._seconds += event.seconds
-            for part, seconds in event.parts.items():
-                self._parts[part] = self._parts.get(part, 0.0) + seconds
+            for phase, seconds in event.parts.items():
+                self._parts[phase] = self._parts.get(phase, 0.0) + seconds
         elif isinstance(event, Resumed):
             self._parts, self._seconds = {}, 0.0
 
     def findings(self) -> Iterator[Finding]:
         if not self._seconds >= self.SECONDS:
             return
-        for part, (limit, text, advice) in self.LIMITS.items():
-            share = self._parts.get(part, 0.0) / self._seconds
+        for phase, (limit, text, advice) in self.LIMITS.items():
+            share = self._parts.get(phase, 0.0) / self._seconds
             if share >= limit:
                 yield Finding("info", f"{text} {share:.0%} of the time", advice)
 

@@ -64,12 +64,20 @@ class _Result(NamedTuple):
         """A phrase with the share of time in which training waited for its data with these values, and how much faster it was than
         with `before` workers; "": not measured.
         """
-        own = next((trial for trial in reversed(self.trials) if trial.values == self.values), None)
-        if own is None or own.waiting is None:
+        chosen = next(
+            (trial for trial in reversed(self.trials) if trial.values == self.values), None
+        )
+        if chosen is None or chosen.waiting is None:
             return ""
         base = next((trial for trial in self.trials if trial.values == {"num_workers": before}), None)
-        speed = (own.updates_per_second or 0.0) / (base.updates_per_second or math.inf) if base is not None else 0.0
-        return f"it was {own.waiting:.0%}" + (f", and training {speed:.2g} times as fast" if speed > 1 else "")
+        speed = (
+            (chosen.updates_per_second or 0.0) / (base.updates_per_second or math.inf)
+            if base is not None
+            else 0.0
+        )
+        return f"it was {chosen.waiting:.0%}" + (
+            f", and training {speed:.2g} times as fast" if speed > 1 else ""
+        )
 
 
 class SearchResults:
@@ -82,7 +90,11 @@ class SearchResults:
 
     def with_results(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """The findings, with results in place of advice to run searches that have been run."""
-        asked = {found[1] for one in findings if (found := _SEARCH.fullmatch(one.remedy)) and found[1] in _FINDS}
+        asked = {
+            match[1]
+            for finding in findings
+            if (match := _SEARCH.fullmatch(finding.remedy)) and match[1] in _FINDS
+        }
         if self._folder is None or not asked:
             return tuple(findings)
         new = asked - self._known.keys()
@@ -91,18 +103,20 @@ class SearchResults:
             with contextlib.suppress(OSError, ValueError):  # it has no header, or is deleted meanwhile
                 self._header = read.read_header(self._folder)
                 self._look_for(self._folder, new)
-        return tuple(self._with_result(one) for one in findings)
+        return tuple(self._with_result(finding) for finding in findings)
 
     def _look_for(self, folder: Path, searches: set[str]) -> None:
         """Find the latest result of each of these searches."""
-        found: list[tuple[tuple[int, float, str], str, Path]] = []
+        results: list[tuple[tuple[int, float, str], str, Path]] = []
         for other in read.run_folders(folder.resolve().parent.parent):
             with contextlib.suppress(OSError, ValueError):
                 header = read.read_header(other)
                 kind = header.get("kind")
                 if (kind in searches or kind == "tune") and _is_alike(self._header, header, kind):
-                    found.append((read.age(other.name, read.created(header, other)), str(kind), other))
-        for _, kind, other in sorted(found):
+                    results.append(
+                        (read.age(other.name, read.created(header, other)), str(kind), other)
+                    )
+        for _, kind, other in sorted(results):
             with contextlib.suppress(OSError, ValueError):
                 for search in searches & {kind} if kind != "tune" else searches:
                     result = next(_results(other, _FINDS[search], (self._header.get("settings") or {}).get(_FINDS[search])), None)
@@ -119,8 +133,10 @@ class SearchResults:
         where = f"tried in {result.run}"
         if other:
             waiting = result.waiting(settings.get("num_workers"))
-            found = f"with {values} {waiting}" if waiting else f"{search[1]}() found {values}"
-            return dataclasses.replace(finding, advice=f"{found} ({where})", remedy=f"bench.set({values})")
+            sentence = f"with {values} {waiting}" if waiting else f"{search[1]}() found {values}"
+            return dataclasses.replace(
+                finding, advice=f"{sentence} ({where})", remedy=f"bench.set({values})"
+            )
         if search[1] not in ("find_num_workers", "find_weight_decay"):
             return finding
         preload = "" if settings.get("preload") or search[1] != "find_num_workers" else ": preload=True keeps the data in memory"
@@ -168,11 +184,11 @@ def answer(run: read.RunSummary) -> str:
     """What a search found, from the end of its record; "": it is no search, or it has not ended."""
     if run.kind == "fit" or not run.over:
         return ""
-    found = Answer()
+    collected = Answer()
     with contextlib.suppress(OSError, ValueError):  # it was deleted meanwhile
         for event in read.ending(run.path):
-            found.add(event)
-    return found.text
+            collected.add(event)
+    return collected.text
 
 
 def _found_by(event: Event) -> str:
@@ -229,8 +245,8 @@ def _results(folder: Path, setting: str, present: Any) -> Iterator[_Result]:
         if isinstance(event, RunStarted) and (event.request.get("optimizer") or event.request.get("group") is not None):
             return  # the search was for one of several rates
         if isinstance(event, RunStarted):
-            before, given = event.settings.get(setting), event.request.get("updates")
-            updates = given if isinstance(given, int | float) else math.inf
+            before, requested = event.settings.get(setting), event.request.get("updates")
+            updates = requested if isinstance(requested, int | float) else math.inf
         trials += [event] if isinstance(event, SpeedTrial) else []
         values = dict(recommended(event))
         if isinstance(event, DecaySearchEnded) and event.ended == "all values tried" and not values and is_near(before, present):

@@ -111,10 +111,14 @@ class EventLog(Events):
 
     def _thin(self) -> None:
         self._stride *= 2
-        for part in self._old:
-            if isinstance(part, list):
-                part[:] = [thinned(event, self._stride) if isinstance(event, StepsDone) else event for event in part]
-        self._unrecorded = sum(layer_size(event) for part in self._old if isinstance(part, list) for event in part)
+        self._unrecorded = 0
+        for segment in self._old:
+            if isinstance(segment, list):
+                segment[:] = [
+                    thinned(event, self._stride) if isinstance(event, StepsDone) else event
+                    for event in segment
+                ]
+                self._unrecorded += sum(map(layer_size, segment))
 
     def now(self) -> Sequence[Event]:
         """The events so far: a tuple if all are in memory, else a log that no longer grows."""
@@ -134,14 +138,14 @@ class EventLog(Events):
     def since(self, seen: int) -> Iterator[Event]:
         """The events after the first `seen`."""
         old, new = self._parts(seen)
-        for part in old:
-            yield from self._of(part, None)
+        for segment in old:
+            yield from self._of(segment, None)
         yield from new
 
     def stream(self, only: Container[str] | None = None) -> Iterator[Event]:
         old, new = self._parts()
-        for part in old:
-            yield from self._of(part, only)
+        for segment in old:
+            yield from self._of(segment, only)
         yield from new
 
     def __len__(self) -> int:
@@ -151,13 +155,23 @@ class EventLog(Events):
     def __reversed__(self) -> Iterator[Event]:
         old, new = self._parts()
         yield from reversed(new)
-        for part in reversed(old):
-            yield from reversed(part) if isinstance(part, list) else self._recorded.back(part.first, part.count)
+        for segment in reversed(old):
+            yield from (
+                reversed(segment)
+                if isinstance(segment, list)
+                else self._recorded.back(segment.first, segment.count)
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the log; a copy in another process reads the same record."""
         with self._lock:
-            old, new = [part.rest(0) if isinstance(part, _Lines) else [*part] for part in self._old], deque(self._new)
+            old, new = (
+                [
+                    segment.rest(0) if isinstance(segment, _Lines) else [*segment]
+                    for segment in self._old
+                ],
+                deque(self._new),
+            )
             return {**self.__dict__, "_old": old, "_new": new, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -169,15 +183,21 @@ class EventLog(Events):
         """
         with self._lock:
             old: list[_Lines | list[Event]] = []
-            for part in self._old if skip < self._old_count else ():
-                if skip < len(part):
-                    old.append(part.rest(skip) if isinstance(part, _Lines) else part[skip:])
-                skip = max(0, skip - len(part))
+            for segment in self._old if skip < self._old_count else ():
+                if skip < len(segment):
+                    old.append(
+                        segment.rest(skip) if isinstance(segment, _Lines) else segment[skip:]
+                    )
+                skip = max(0, skip - len(segment))
             skip = 0 if old else max(0, skip - self._old_count)
             return old, [event for event, _ in islice(self._new, skip, None)]
 
-    def _of(self, part: _Lines | list[Event], only: Container[str] | None) -> Iterator[Event]:
-        return iter(part) if isinstance(part, list) else self._recorded.read(part.first, part.count, only)
+    def _of(self, segment: _Lines | list[Event], only: Container[str] | None) -> Iterator[Event]:
+        return (
+            iter(segment)
+            if isinstance(segment, list)
+            else self._recorded.read(segment.first, segment.count, only)
+        )
 
     @property
     def _recorded(self) -> _Record:

@@ -42,8 +42,8 @@ class Tail:
 
     def numbered(self) -> list[tuple[int, Event]]:
         """The new events as `new` returns them, each with the number of its line, from 0 on."""
-        found: list[tuple[int, Event]] = []
-        while not found:  # after lines that cannot be read, there may be more events
+        events: list[tuple[int, Event]] = []
+        while not events:  # after lines that cannot be read, there may be more events
             lines = self._read()
             if not lines:
                 break
@@ -58,11 +58,11 @@ class Tail:
                     self.skipped += 1
                     self._budget.other(len(line))
                 else:
-                    found.append((number, event))
+                    events.append((number, event))
                     self._budget.event(len(line), event)
                 if self._budget.spent:
-                    return found
-        return found
+                    return events
+        return events
 
     def _read(self) -> list[bytes]:
         """The next whole lines."""
@@ -83,10 +83,10 @@ class Tail:
     def _current(self) -> BinaryIO | None:
         """The present record, and the position in it after the lines that were read; None: the folder has no record."""
         try:
-            there = os.stat(self._path)
+            stat = os.stat(self._path)
         except FileNotFoundError:
             return None
-        if self._file is not None and os.path.samestat(there, os.fstat(self._file.fileno())):
+        if self._file is not None and os.path.samestat(stat, os.fstat(self._file.fileno())):
             return self._file
         try:
             file = open_regular(self._path)

@@ -30,10 +30,12 @@ class Events(Sequence[Event]):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             return [*islice(self.since(start), max(0, stop - start))] if step == 1 else [*self][index]
-        one = next(self.since(index) if index >= 0 else islice(reversed(self), -index - 1, None), None)
-        if one is None:
+        event = next(
+            self.since(index) if index >= 0 else islice(reversed(self), -index - 1, None), None
+        )
+        if event is None:
             raise IndexError(index)
-        return one
+        return event
 
     def since(self, seen: int) -> Iterator[Event]:
         """The events after the first `seen`."""

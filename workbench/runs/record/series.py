@@ -40,7 +40,9 @@ def scalars(events: Iterable[Event]) -> Series:
     measured: Counter[str] = Counter()
     for event in flushes:
         measured.update(dict.fromkeys(event.columns.keys() - _BY_LAYER.keys() - out.keys(), event.rows))
-    names = dict.fromkeys(["loss", "lr", *(name for e in flushes for name in e.columns if name in measured)])
+    names = dict.fromkeys(["loss", "lr"])
+    for event in flushes:
+        names |= dict.fromkeys(name for name in event.columns if name in measured)
     for name in _that_fit(names, measured, sum(rows)):
         out[name] = np.concatenate([np.empty(0, np.float32), *(column(e, name) for e in flushes)])
     return out
@@ -67,12 +69,12 @@ def layer_history(events: Iterable[Event], rows: int, room: float = math.inf) ->
     """
     tables: dict[str, NDArray[np.float32]] = {}
     layers: tuple[str, ...] = ()
-    place = 0
+    row = 0
     for event in stream(events, BY_LAYER):
         if isinstance(event, RunStarted):
             layers = event.layers
         elif isinstance(event, StepsDone) and event.rows:
-            first, place = place, place + event.rows
+            first, row = row, row + event.rows
             for name in _BY_LAYER:
                 if name in event.columns:
                     table = event.array(name)
@@ -85,9 +87,13 @@ def layer_history(events: Iterable[Event], rows: int, room: float = math.inf) ->
                                 "run.plot('grad_norm') draws them.", _BY_LAYER[name], rows, table.shape[1], numbers / 2.5e8,
                             )  # fmt: skip
                     if len(tables[name]) == table.shape[1]:
-                        tables[name][:, first:place] = table.T
-    return {f"{_BY_LAYER[name]}/{layer}": tables[name][i] for name in _BY_LAYER if name in tables
-            for i, layer in enumerate(_names(layers, len(tables[name])))}  # fmt: skip
+                        tables[name][:, first:row] = table.T
+    columns: Series = {}
+    for name, quantity in _BY_LAYER.items():
+        if name in tables:
+            for layer, values in zip(_names(layers, len(tables[name])), tables[name], strict=True):
+                columns[f"{quantity}/{layer}"] = values
+    return columns
 
 
 def _names(layers: Sequence[str], width: int) -> Sequence[str]:
@@ -119,14 +125,14 @@ def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -
     """
     column = next(name for name, called in _BY_LAYER.items() if called == quantity)
     layers: tuple[str, ...] = ()
-    width, place = max(1, -(-len(steps) // PICTURED)), 0
+    width, row = max(1, -(-len(steps) // PICTURED)), 0
     greatest: NDArray[np.float32] | None = None
     measured: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
     for event in stream(events, (column,)):
         if isinstance(event, RunStarted):
             layers = event.layers
         elif isinstance(event, StepsDone) and event.rows:
-            first, place = place, place + event.rows
+            first, row = row, row + event.rows
             if not event.columns.get(column):
                 continue
             table = event.array(column)
@@ -136,17 +142,25 @@ def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -
             if table.shape[1] != greatest.shape[1]:
                 continue
             if quantity == "update_ratio":
-                there = ~np.isnan(table).all(axis=1)
-                measured.append((event.steps[there], table[there]))
+                measured_rows = ~np.isnan(table).all(axis=1)
+                measured.append((event.steps[measured_rows], table[measured_rows]))
                 continue
-            index = np.arange(first, place) // width
+            index = np.arange(first, row) // width
             starts = np.flatnonzero(np.diff(index, prepend=index[0] - 1))
-            part = index[starts]
-            greatest[part] = np.fmax(greatest[part], np.fmax.reduceat(table, starts, axis=0))
+            bins = index[starts]
+            greatest[bins] = np.fmax(greatest[bins], np.fmax.reduceat(table, starts, axis=0))
     if greatest is None:
         return steps[:0], {}
-    at = np.concatenate([steps[:0], *(own for own, _ in measured)]) if quantity == "update_ratio" else steps[::width]
-    rows = np.concatenate([greatest[:0], *(own for _, own in measured)]) if quantity == "update_ratio" else greatest
+    at = (
+        np.concatenate([steps[:0], *(measured_steps for measured_steps, _ in measured)])
+        if quantity == "update_ratio"
+        else steps[::width]
+    )
+    rows = (
+        np.concatenate([greatest[:0], *(table for _, table in measured)])
+        if quantity == "update_ratio"
+        else greatest
+    )
     return at, {name: rows[:, i] for i, name in enumerate(_names(layers, rows.shape[1]))}
 
 
@@ -174,7 +188,9 @@ def _table(events: Iterable[Event], kind: type[Validated | Logged]) -> Series:
         "step": np.array([e.step for e in rows], dtype=np.int64),
         "epoch": np.array([e.epoch for e in rows], dtype=np.int64),
     }
-    measured = Counter(name for e in rows for name in e.metrics if name not in out)
+    measured: Counter[str] = Counter()
+    for event in rows:
+        measured.update(name for name in event.metrics if name not in out)
     values = {name: np.full(len(rows), np.nan, np.float64) for name in _that_fit(measured, measured, len(rows))}
     for at, event in enumerate(rows):
         for name in event.metrics.keys() & values.keys():

@@ -134,7 +134,9 @@ def _sound(event: StepsDone) -> bool:
     """Whether each column has an entry for each row; a broken column would shift the rows of flushes that are joined to it."""
     layers = 4 * int(event.layer_rows.sum()) if event.layers_every > 1 else 4 * event.rows
     parts = ((len(data), layers if name in BY_LAYER else 4 * event.rows) for name, data in event.columns.items())
-    return event.rows > 0 and all(size % part == 0 if part else not size for size, part in parts)
+    return event.rows > 0 and all(
+        size % divisor == 0 if divisor else not size for size, divisor in parts
+    )
 
 
 def _one(held: list[StepsDone], rows: int) -> StepsDone:

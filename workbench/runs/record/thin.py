@@ -76,12 +76,12 @@ def _size_in(line: bytes) -> int:
     """The number of bytes of the columns by layer in this line. It searches for their keys; quotes within texts are escaped, so no text matches."""
     size = 0
     for mark in _MARKS:
-        found = line.find(mark)
-        if found >= 0:
-            size += max(0, line.find(b'"', found + len(mark)) - found - len(mark))
+        start = line.find(mark)
+        if start >= 0:
+            size += max(0, line.find(b'"', start + len(mark)) - start - len(mark))
     return size
 
 
 def _stride_in(line: bytes) -> int:
-    found = _STRIDE.search(line, max(0, len(line) - 200))
-    return int(found[1]) if found else 1
+    match = _STRIDE.search(line, max(0, len(line) - 200))
+    return int(match[1]) if match else 1

@@ -155,13 +155,15 @@ class BestAndLast:
 
     def add(self, steps: NDArray[np.int64], values: Array) -> None:
         """Add values at `steps`, both of shape (n,)."""
-        there = np.flatnonzero(np.isfinite(values))
-        if not len(there):
+        finite = np.flatnonzero(np.isfinite(values))
+        if not len(finite):
             return
-        self.last = float(values[there[-1]])
+        self.last = float(values[finite[-1]])
         if self.mode is None:
             return
-        best = there[int(np.argmin(values[there]) if self.mode == "min" else np.argmax(values[there]))]
+        best = finite[
+            int(np.argmin(values[finite]) if self.mode == "min" else np.argmax(values[finite]))
+        ]
         value = float(values[best])
         if self.value is None or (value < self.value if self.mode == "min" else value > self.value):
             self.value, self.step = value, int(steps[best])
@@ -262,9 +264,11 @@ class Fold:
         loss = column(event, "loss").astype(np.float64)
         clock = np.linspace(before, event.seconds, event.rows + 1)[1:] if event.seconds >= before else np.full(event.rows, np.nan)
         smooth = self._smoother.add(loss)
-        there = np.isfinite(smooth)
+        finite = np.isfinite(smooth)
         done: Array = event.steps.astype(np.float64) + 1
-        self._curve.add(np.column_stack([done, _epochs(self._start, done, event.epoch), clock, smooth])[there])
+        self._curve.add(
+            np.column_stack([done, _epochs(self._start, done, event.epoch), clock, smooth])[finite]
+        )
         self._seconds = event.seconds
         if np.isfinite(loss[-1]):
             self._metrics["loss"] = float(loss[-1])

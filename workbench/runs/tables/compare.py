@@ -96,8 +96,8 @@ class Comparison:
                 columns[f"{name} at the end"] = ends
         columns |= {"updates": [run.step for run in self.runs], "seconds": [run.seconds for run in self.runs]}
         for name, values in self._endings():
-            own = f"{name} (metric)" if name in columns else name
-            columns[own] = [math.nan if value is None else value for value in values]
+            column = f"{name} (metric)" if name in columns else name
+            columns[column] = [math.nan if value is None else value for value in values]
         return data_frame(columns).set_index("run")
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class Comparison:
         """Each metric at the ends of the runs, followed by its best values if one of these was better than at the end."""
         endings = [run.ending for run in self.runs]
         for name in dict.fromkeys(chain(*endings)):
-            values = [one.get(name) for one in endings]
+            values = [ending.get(name) for ending in endings]
             yield name, values
             best = [run.best.get(name) for run in self.runs]
             if any(value != last for value, last in zip(best, values, strict=True) if value is not None):
@@ -190,7 +190,11 @@ def differences(
 
     settings, changes: for each run those at its start, and what was changed while it trained.
     """
-    known = [name for name in Settings.model_fields if any(name in one for one in (*settings, *changes))]
+    known = [
+        name
+        for name in Settings.model_fields
+        if any(name in values for values in (*settings, *changes))
+    ]
     out = {}
     for name in known:
         default = Settings.model_fields[name].default

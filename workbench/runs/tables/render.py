@@ -49,11 +49,13 @@ def _cell(tag: str, text: str) -> str:
 
 def sparkline(values: NDArray[np.float64]) -> str:
     """Draw the values, shape (n,), as bars, scaled from the lowest to the highest; a space for a value that is not finite."""
-    there = np.isfinite(values)
-    if not there.any():
+    finite = np.isfinite(values)
+    if not finite.any():
         return ""
-    low, high = values[there].min(), values[there].max()
+    low, high = values[finite].min(), values[finite].max()
     scale = max(abs(low), abs(high)) or 1.0  # the difference of two huge losses could overflow
     span = (high / scale - low / scale) or 1.0
     heights = np.rint((len(BLOCKS) - 1) * (values / scale - low / scale) / span)
-    return "".join(BLOCKS[int(height)] if known else " " for height, known in zip(heights, there, strict=True))
+    return "".join(
+        BLOCKS[int(height)] if known else " " for height, known in zip(heights, finite, strict=True)
+    )

@@ -29,16 +29,16 @@ def summary_data(run: RunSummary) -> dict[str, Any]:
 def record_data(path: Path) -> dict[str, Any]:
     """The contents of the record of a run as data, without its history."""
     run = Run.open(path)  # first, since its error says that this is no run folder
-    found = summary(path)
-    task = found.header.get("task")
+    run_summary = summary(path)
+    task = run_summary.header.get("task")
     return {
-        **summary_data(found),
+        **summary_data(run_summary),
         "epochs": run.epochs,
         "metrics": run.metrics,
         "best": RunBrief.read(path).best,
         "notes": run.notes,
         "model": task if isinstance(task, dict) else {},
-        "versions": found.header.get("versions") or {},
+        "versions": run_summary.header.get("versions") or {},
         "settings": run.settings.model_dump(mode="json"),
         "changed": [*run.settings.changed()],
         "changes": [{"update": event.step, **event.values} for event in run.changes],
@@ -51,12 +51,22 @@ def record_data(path: Path) -> dict[str, Any]:
 def _checkpoints(run: Path) -> Iterator[dict[str, Any]]:
     """The checkpoints of a run, oldest first."""
     checkpoints = list_checkpoints(run)
-    best = find(run, "best").name if any(one.value is not None for one in checkpoints) else None
-    for one in checkpoints:
+    best = (
+        find(run, "best").name
+        if any(checkpoint.value is not None for checkpoint in checkpoints)
+        else None
+    )
+    for checkpoint in checkpoints:
         yield {
-            "name": one.name, "update": one.step, "epoch": one.epoch, "monitor": one.monitor, "value": one.value, "best": one.name == best,
-            "resumable": one.resumable, "why_not": one.why,
-        }  # fmt: skip
+            "name": checkpoint.name,
+            "update": checkpoint.step,
+            "epoch": checkpoint.epoch,
+            "monitor": checkpoint.monitor,
+            "value": checkpoint.value,
+            "best": checkpoint.name == best,
+            "resumable": checkpoint.resumable,
+            "why_not": checkpoint.why,
+        }
 
 
 def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
@@ -86,10 +96,25 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"  changed at update {_values(event, 'update')}"
     for event in record["resumed_from"]:
         yield f"  resumed at update {event['update']} from {event['run']}@{_values(event, 'checkpoint', 'update', 'run')}"
-    for one in record["checkpoints"]:
-        value = "" if one["value"] is None else f"{one['monitor']} {number(one['value'])}"
-        weights = "" if one["resumable"] else f"weights alone: {one['why_not']}"
-        yield "  ".join(filter(None, [f"  checkpoint {one['name']:<12}", f"epoch {one['epoch']}", value, "best" * one["best"], weights]))
+    for checkpoint in record["checkpoints"]:
+        value = (
+            ""
+            if checkpoint["value"] is None
+            else f"{checkpoint['monitor']} {number(checkpoint['value'])}"
+        )
+        weights = "" if checkpoint["resumable"] else f"weights alone: {checkpoint['why_not']}"
+        yield "  ".join(
+            filter(
+                None,
+                [
+                    f"  checkpoint {checkpoint['name']:<12}",
+                    f"epoch {checkpoint['epoch']}",
+                    value,
+                    "best" * checkpoint["best"],
+                    weights,
+                ],
+            )
+        )
     yield from (f"  health: {finding}" for finding in record["health"])
     yield from (f"  {line}" for line in (record["error"] or "").splitlines())
 

@@ -40,12 +40,12 @@ class RunList(list[Run]):
     @classmethod
     def of(cls, root: Path, model: Callable[[], Any] | None = None) -> Self:
         """The fits recorded under `root`, oldest first. model: returns the model of their bench, while it exists."""
-        found = cls()
+        runs = cls()
         for summary in read.list_runs(root):
             if summary.kind == "fit":
                 with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
-                    found.append(Run.from_summary(summary, model))
-        return found
+                    runs.append(Run.from_summary(summary, model))
+        return runs
 
     @overload
     def __getitem__(self, index: SupportsIndex | str) -> Run: ...
@@ -63,17 +63,24 @@ class RunList(list[Run]):
         try:
             return super().__getitem__(index)
         except IndexError:
-            there = f"the last of {len(self)} is runs[{len(self) - 1}], or runs[-1]" if self else "there are none"
+            hint = (
+                f"the last of {len(self)} is runs[{len(self) - 1}], or runs[-1]"
+                if self
+                else "there are none"
+            )
             number = f" The run of this number is runs['{index}']." if matching_ids(str(index), [run.id for run in self]) else ""
-            raise IndexError(f"runs[{index!r}]: {there}.{number}") from None
+            raise IndexError(f"runs[{index!r}]: {hint}.{number}") from None
 
     def _named(self, text: str) -> Run:
         ids = [run.id for run in self]
-        found = matching_ids(text, ids)
-        if len(found) == 1:
-            return self[ids.index(found[0])]
-        if found:
-            raise KeyError(f"{text} is the number of several runs: {', '.join(map(printable, found))}. Give the whole id.")
+        matches = matching_ids(text, ids)
+        if len(matches) == 1:
+            return self[ids.index(matches[0])]
+        if matches:
+            raise KeyError(
+                f"{text} is the number of several runs: {', '.join(map(printable, matches))}. Give "
+                "the whole id."
+            )
         raise KeyError(f"there is no fit {text!r}: {f'near it are {near(text, ids)}' if ids else 'there are none'}.")
 
     def __repr__(self) -> str:
@@ -103,14 +110,19 @@ def _now(run: Run) -> RunSummary:
 
 def _row(run: RunSummary) -> list[str]:
     values = [f"{name} {number(value)}" for name, value in run.metrics.items() if f"{name}_epoch" not in run.metrics]
-    found = answer(run)
+    result = answer(run)
     added = read_annotations(run.path)
     words = ["pinned" * added.pinned, added.name, *(f"#{tag}" for tag in added.tags)]
     status = read.shown_status(run.status, run.unseen) if run.path.is_dir() else "deleted"
     return [
-        run.id, status, str(run.step), duration(run.seconds), _losses(run.path), found or "  ".join(values),
+        run.id,
+        status,
+        str(run.step),
+        duration(run.seconds),
+        _losses(run.path),
+        result or "  ".join(values),
         "  ".join(filter(None, words)),
-    ]  # fmt: skip
+    ]
 
 
 def _losses(run: Path) -> str:

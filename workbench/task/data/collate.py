@@ -37,10 +37,10 @@ class DefaultCollate:
         try:
             return default_collate(samples)
         except (TypeError, ValueError, RuntimeError, KeyError, AttributeError) as error:
-            found = _trouble(samples, "")
-            if found is None:
+            trouble = _trouble(samples, "")
+            if trouble is None:
                 raise
-            raise TaskError(f"{self.name}: {found}") from error
+            raise TaskError(f"{self.name}: {trouble}") from error
 
     def _refuse_lists(self, sample: Any) -> None:
         """Raise TaskError for lists, of which default collation would make a list of tensors, one for each place."""
@@ -55,29 +55,32 @@ class DefaultCollate:
 
     def _refuse_masked(self, sample: Any) -> None:
         """Raise TaskError for masked arrays: torch would read masked entries as numbers."""
-        parts = sample.values() if isinstance(sample, Mapping) else sample if isinstance(sample, (tuple, list)) else (sample,)
-        for part in parts:
-            if isinstance(part, np.ma.MaskedArray):
+        elements = sample if isinstance(sample, (tuple, list)) else (sample,)
+        for element in sample.values() if isinstance(sample, Mapping) else elements:
+            if isinstance(element, np.ma.MaskedArray):
                 raise TaskError(f"{self.name}: a sample has a masked array: fill it in the data set, for example x.filled(0).")
 
 
 def _trouble(parts: Sequence[Any], path: str) -> str | None:
     """Why these values, one from each sample, cannot become a batch, and the remedy; None: unknown."""
     first, where = parts[0], f"element {path} of a sample" if path else "a sample"
-    if any(part is None for part in parts):
+    if any(element is None for element in parts):
         return f"{where} is None: leave such samples out of the data set, or give collate_fn=."
     if isinstance(first, (Tensor, np.ndarray)):
         return _of_arrays(parts, where)
     if isinstance(first, Mapping):
         return _of_mappings(parts, path, where)
     if isinstance(first, (tuple, list)):
-        lengths = {len(part) if isinstance(part, (tuple, list)) else -1 for part in parts}
+        lengths = {len(element) if isinstance(element, (tuple, list)) else -1 for element in parts}
         if len(lengths) > 1:
             return f"{where} has another length than in the next sample ({listed(map(short, parts))}): {_COLLATE}"
-        found = (_trouble([part[n] for part in parts], f"{path}.{n}" if path else str(n)) for n in range(len(first)))
-        return next((trouble for trouble in found if trouble is not None), None)
+        troubles = (
+            _trouble([element[n] for element in parts], f"{path}.{n}" if path else str(n))
+            for n in range(len(first))
+        )
+        return next((trouble for trouble in troubles if trouble is not None), None)
     if isinstance(first, (str, bytes, int, float, complex, np.generic)):
-        other = next((part for part in parts if type(part) is not type(first)), None)
+        other = next((element for element in parts if type(element) is not type(first)), None)
         return None if other is None else f"{where} is of type {short(first)}, and in another sample of type {short(other)}: make them alike."
     return _of_another_kind(first, where)
 
@@ -86,7 +89,9 @@ _COLLATE = "give collate_fn=, which makes a batch of a list of samples (torch.nn
 
 
 def _of_arrays(parts: Sequence[Any], where: str) -> str | None:
-    shapes = [tuple(part.shape) if hasattr(part, "shape") else short(part) for part in parts]
+    shapes = [
+        tuple(element.shape) if hasattr(element, "shape") else short(element) for element in parts
+    ]
     if len(set(shapes)) > 1:
         named = "" if where == "a sample" else f" ({where})"
         different = listed(dict.fromkeys(map(str, shapes)))
@@ -101,12 +106,15 @@ def _of_arrays(parts: Sequence[Any], where: str) -> str | None:
 
 def _of_mappings(parts: Sequence[Any], path: str, where: str) -> str | None:
     first = parts[0]
-    for part in parts:
-        keys = set(part) if isinstance(part, Mapping) else set()
+    for element in parts:
+        keys = set(element) if isinstance(element, Mapping) else set()
         if odd := set(first) ^ keys:
             return f"{where} has the key {sorted(map(str, odd))[0]!r} that another sample does not have: give all samples the same keys."
-    found = (_trouble([part[key] for part in parts], f"{path}.{key}" if path else str(key)) for key in first)
-    return next((trouble for trouble in found if trouble is not None), None)
+    troubles = (
+        _trouble([element[key] for element in parts], f"{path}.{key}" if path else str(key))
+        for key in first
+    )
+    return next((trouble for trouble in troubles if trouble is not None), None)
 
 
 def _of_another_kind(first: Any, where: str) -> str:

@@ -48,15 +48,17 @@ class Combined:
 
     def __len__(self) -> int:
         lengths = [len(loader) for loader in self._flat]  # a TypeError where one has none
-        return sum(lengths) if self.mode == "sequential" else min(lengths) if self.mode == "min_size" else max(lengths)
+        if self.mode == "sequential":
+            return sum(lengths)
+        return min(lengths) if self.mode == "min_size" else max(lengths)
 
     def set_epoch(self, epoch: int) -> None:
         """Call set_epoch of each loader's samplers and data set, where they have it."""
         for loader in self._flat:
             inner = getattr(loader, "batch_sampler", None)
             parts = (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None), getattr(loader, "dataset", None))
-            for part in {id(part): part for part in parts}.values():
-                tell = getattr(part, "set_epoch", None)
+            for component in {id(component): component for component in parts}.values():
+                tell = getattr(component, "set_epoch", None)
                 if callable(tell):
                     tell(epoch)
 
@@ -96,15 +98,19 @@ def combined_in(data: Any) -> CombinedBatches | None:
     """The batches of a CombinedLoader, or of a dict, a list or a tuple of loaders; None: it is no such thing."""
     if is_combined(data):
         return CombinedBatches(Combined(data.iterables, data._mode))
-    if isinstance(data, (Mapping, list, tuple)) and data and all(isinstance(one, DataLoader) for one in _leaves(data)):
+    if (
+        isinstance(data, (Mapping, list, tuple))
+        and data
+        and all(isinstance(loader, DataLoader) for loader in _leaves(data))
+    ):
         return CombinedBatches(Combined(data, "max_size_cycle"))
     return None
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
     if isinstance(tree, (Mapping, list, tuple)):
-        for part in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _leaves(part)
+        for branch in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _leaves(branch)
     else:
         yield tree
 
@@ -112,8 +118,8 @@ def _leaves(tree: Any) -> Iterator[Any]:
 def _filled(tree: Any, values: Iterator[Any]) -> Any:
     """A copy of nested containers with other leaves."""
     if isinstance(tree, Mapping):
-        return {key: _filled(part, values) for key, part in tree.items()}
+        return {key: _filled(branch, values) for key, branch in tree.items()}
     if isinstance(tree, (list, tuple)):
-        parts: Iterable[Any] = [_filled(part, values) for part in tree]
+        parts: Iterable[Any] = [_filled(branch, values) for branch in tree]
         return parts if isinstance(tree, list) else tuple(parts)
     return next(values)

@@ -56,8 +56,12 @@ class CountedPass:
         if self._device is not None and type(batches) is _SingleProcessDataLoaderIter:
             batches._sampler_iter = _drawn_on_cpu(batches._sampler_iter)
         self._told = vars(loader)  # its own __setattr__ costs a look-up for each batch
-        found = (getattr(sampler, "drawn", None) for sampler in (loader.batch_sampler, loader.sampler))
-        self._drawn: deque[int | None] = next((drawn for drawn in found if drawn is not None), deque())
+        counters = (
+            getattr(sampler, "drawn", None) for sampler in (loader.batch_sampler, loader.sampler)
+        )
+        self._drawn: deque[int | None] = next(
+            (drawn for drawn in counters if drawn is not None), deque()
+        )
 
     def __iter__(self) -> CountedPass:
         return self

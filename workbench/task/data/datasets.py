@@ -43,10 +43,10 @@ class Columns(Dataset[Any]):
         rows = torch.as_tensor(indices, device="cpu")
         return self._map(lambda column: _rows(column, rows))
 
-    def _map(self, part: Callable[[Tensor], Tensor]) -> Any:
+    def _map(self, take: Callable[[Tensor], Tensor]) -> Any:
         if isinstance(self.columns, dict):
-            return {name: part(column) for name, column in self.columns.items()}
-        return tuple(part(column) for column in self.columns)
+            return {name: take(column) for name, column in self.columns.items()}
+        return tuple(take(column) for column in self.columns)
 
 
 def _rows(column: Tensor, rows: Tensor) -> Tensor:
@@ -57,13 +57,15 @@ def _rows(column: Tensor, rows: Tensor) -> Tensor:
     would grow by all that it reads.
     """
     if get_worker_info() is None or column.layout != torch.strided or column.device.type != "cpu" or column.requires_grad:
-        found = column[rows]
-        if column.layout != torch.strided or (found.is_contiguous() and 1 not in found.shape):
-            return found
+        selected = column[rows]
+        if column.layout != torch.strided or (selected.is_contiguous() and 1 not in selected.shape):
+            return selected
         # A dimension of one row may have any stride, and convolutions look at it.
-        return found.clone(memory_format=torch.contiguous_format)
-    there = torch.empty((len(rows), *column.shape[1:]), dtype=column.dtype, device="cpu").share_memory_()  # type: ignore[no-untyped-call]
-    return torch.index_select(column, 0, rows, out=there)
+        return selected.clone(memory_format=torch.contiguous_format)
+    shared = torch.empty(
+        (len(rows), *column.shape[1:]), dtype=column.dtype, device="cpu"
+    ).share_memory_()  # type: ignore[no-untyped-call]
+    return torch.index_select(column, 0, rows, out=shared)
 
 
 class Batches(IterableDataset[Any]):

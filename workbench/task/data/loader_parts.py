@@ -175,19 +175,25 @@ def without_users_rng(sampler: Any, copies: dict[int, Any] | None = None) -> Any
         return copies[id(sampler)]
     copies[id(sampler)] = sampler
     changed: dict[str, Any] = {}
-    for name, part in getattr(sampler, "__dict__", {}).items():
-        if isinstance(part, Sampler):
-            other = without_users_rng(part, copies)
-        elif isinstance(part, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)):
-            clone = part.clone_state() if isinstance(part, torch.Generator) else copy.deepcopy(part)
-            other = copies.setdefault(id(part), clone)
+    for name, attribute in getattr(sampler, "__dict__", {}).items():
+        if isinstance(attribute, Sampler):
+            other = without_users_rng(attribute, copies)
+        elif isinstance(
+            attribute, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+        ):
+            clone = (
+                attribute.clone_state()
+                if isinstance(attribute, torch.Generator)
+                else copy.deepcopy(attribute)
+            )
+            other = copies.setdefault(id(attribute), clone)
         else:
             continue
-        if other is not part:
+        if other is not attribute:
             changed[name] = other
     if changed:
-        own = copies[id(sampler)] = copy.copy(sampler)
-        vars(own).update(changed)
+        copied = copies[id(sampler)] = copy.copy(sampler)
+        vars(copied).update(changed)
     return copies[id(sampler)]
 
 

@@ -50,10 +50,11 @@ def preload(spec: DataSpec, settings: Settings, free: Callable[[], int]) -> Mess
     with restored_process_state(process_state()):
         first = probed_samples(dataset, count, lambda index: _draws(name, index))
     size = sum(map(size_of, first)) // len(first) * count
-    there = free()
-    if size > there * _LEFT:
+    available = free()
+    if size > available * _LEFT:
         raise TaskError(
-            f"preload=True: {name} would take about {units.size(size)} ({count:,} samples), and {units.size(there)} of memory "
+            f"preload=True: {name} would take about {units.size(size)} ({count:,} samples), and "
+            f"{units.size(available)} of memory "
             "are free: take preload=False, or smaller samples."
         )
     spec.preloaded = Preloaded(dataset, _gathered(_read(parts, settings, count), count))
@@ -65,8 +66,15 @@ def _readable(spec: DataSpec) -> Parts | None:
     """The parts of data to read; None where they are in memory."""
     parts, name = spec.parts, spec.name
     if parts.ready or isinstance(parts.dataset, IterableDataset):
-        what = "yields ready batches" if parts.ready else f"is an IterableDataset ({type(parts.dataset).__name__})"
-        raise TaskError(f"preload=True: {name} {what}, and samples can be read only by their number: take preload=False.")
+        problem = (
+            "yields ready batches"
+            if parts.ready
+            else f"is an IterableDataset ({type(parts.dataset).__name__})"
+        )
+        raise TaskError(
+            f"preload=True: {name} {problem}, and samples can be read only by their number: take "
+            "preload=False."
+        )
     if isinstance(parts.dataset, Columns) or type(parts.dataset) is TensorDataset:
         return None
     if callable(getattr(parts.dataset, "set_epoch", None)):
@@ -110,7 +118,7 @@ def _draws(name: str, index: int) -> TaskError:
 
 def probed_samples(dataset: Dataset[Any], count: int, error: Callable[[int], Exception]) -> list[Any]:
     """Return a few samples; raises `error` of a sample's index where reading it draws random numbers."""
-    found = []
+    samples = []
     for index in _probed(count):
         sample: Any = None
         for attempt in range(_READS):
@@ -121,8 +129,8 @@ def probed_samples(dataset: Dataset[Any], count: int, error: Callable[[int], Exc
             if random_states(dataset) != before or (attempt and not same(sample, again, unknown=True)):
                 raise error(index)
             sample = again
-        found.append(sample)
-    return found
+        samples.append(sample)
+    return samples
 
 
 def random_states(dataset: Any) -> int:
@@ -211,21 +219,27 @@ class Stacked:
     def like(cls, sample: Any, count: int) -> Stacked | None:
         """Allocate memory for `count` samples like this one; None where such samples cannot be stacked."""
         kind, keys, parts = taken_apart(sample)
-        columns = [_empty_column(part, count) for part in parts]
-        made = [column for column in columns if column is not None]
-        if not parts or len(made) < len(columns):
+        columns = [_empty_column(element, count) for element in parts]
+        allocated = [column for column in columns if column is not None]
+        if not parts or len(allocated) < len(columns):
             return None
-        return cls(kind, keys, [type(part) for part in parts], made)
+        return cls(kind, keys, [type(element) for element in parts], allocated)
 
     def put(self, index: int, sample: Any) -> bool:
         """Store a sample; return False if it has other types or shapes."""
         kind, keys, parts = taken_apart(sample)
-        if (kind, keys, [type(part) for part in parts]) != (self._kind, self._keys, self._kinds):
+        if (kind, keys, [type(element) for element in parts]) != (
+            self._kind,
+            self._keys,
+            self._kinds,
+        ):
             return False
-        if not all(_fits(part, column) for part, column in zip(parts, self._columns, strict=True)):
+        if not all(
+            _fits(element, column) for element, column in zip(parts, self._columns, strict=True)
+        ):
             return False
-        for part, column in zip(parts, self._columns, strict=True):
-            column[index] = part
+        for element, column in zip(parts, self._columns, strict=True):
+            column[index] = element
         return True
 
     def __len__(self) -> int:
@@ -246,25 +260,25 @@ def taken_apart(sample: Any) -> tuple[type, tuple[Any, ...], list[Any]]:
     return kind, (), list(sample) if kind in (tuple, list) else [sample]
 
 
-def _empty_column(part: Any, count: int) -> Column | None:
-    kind = type(part)
+def _empty_column(element: Any, count: int) -> Column | None:
+    kind = type(element)
     if kind in _NUMBERS:
         return torch.empty(count, dtype=_NUMBERS[kind], device="cpu")
-    if kind is Tensor and _is_dense(part):
-        return torch.empty(count, *part.shape, dtype=part.dtype, device="cpu")
-    if kind is np.ndarray and not part.dtype.hasobject:
-        return np.empty((count, *part.shape), dtype=part.dtype)
+    if kind is Tensor and _is_dense(element):
+        return torch.empty(count, *element.shape, dtype=element.dtype, device="cpu")
+    if kind is np.ndarray and not element.dtype.hasobject:
+        return np.empty((count, *element.shape), dtype=element.dtype)
     return None
 
 
-def _fits(part: Any, column: Column) -> bool:
-    if type(part) is int:
-        return -(1 << 63) <= part < 1 << 63
-    if type(part) in _NUMBERS:
+def _fits(element: Any, column: Column) -> bool:
+    if type(element) is int:
+        return -(1 << 63) <= element < 1 << 63
+    if type(element) in _NUMBERS:
         return True
-    if type(part) is Tensor and not _is_dense(part):
+    if type(element) is Tensor and not _is_dense(element):
         return False
-    return bool(part.shape == column.shape[1:] and part.dtype == column.dtype)
+    return bool(element.shape == column.shape[1:] and element.dtype == column.dtype)
 
 
 def _is_dense(tensor: Tensor) -> bool:

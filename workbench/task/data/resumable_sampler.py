@@ -106,11 +106,11 @@ class ResumableBatchSampler(Sampler[Any]):
         self.common_rng.state = process
         return self.common_rng.here()
 
-    def _begin(self, this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
+    def _begin(self, current: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
         self._take_start()
         self.passes += 1
-        this.begun["generator"] = self.generator.get_state()
-        yield from self._handed_out(self._own(_counted(this, batches)))
+        current.begun["generator"] = self.generator.get_state()
+        yield from self._handed_out(self._own(_counted(current, batches)))
 
     def _rest(self) -> Iterator[Any]:
         self._take_start()
@@ -125,9 +125,9 @@ class ResumableBatchSampler(Sampler[Any]):
         whole = True
         while whole:
             with self._drawing():
-                own, whole = self.share.own(batches)
-            if own is not NO_BATCH:
-                yield own
+                batch, whole = self.share.own(batches)
+            if batch is not NO_BATCH:
+                yield batch
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
         self.drawn.clear()
@@ -189,9 +189,9 @@ class ResumableBatchSampler(Sampler[Any]):
         begun = {key: position[key] for key in ("process", "sampler", "passes", "generator")}
         if self._draws_alone():
             del begun["process"]
-        this = self._pass = _Pass(begun)
+        current = self._pass = _Pass(begun)
         with self._drawing_as(position["process"]):
-            source = _counted(this, iter(self.batches))
+            source = _counted(current, iter(self.batches))
             self.generator.set_state(position["generator"])
             again = list(itertools.islice(source, position["handed"]))
             if position["ended"] and len(again) == position["handed"]:
@@ -204,7 +204,7 @@ class ResumableBatchSampler(Sampler[Any]):
                 "give the data that the run had."
             )
         self.passes = position["passes"] + 1
-        if len(again) != position["handed"] or this.checksum() != position["crc"]:
+        if len(again) != position["handed"] or current.checksum() != position["crc"]:
             doubts.append(
                 "the rest of this epoch is made of other samples than it would have been: the data have changed, or the "
                 "sampler draws random numbers in a way that cannot be repeated (give it a generator of its own, or "
@@ -222,15 +222,17 @@ def _drawn(batch: Any) -> int | None:
     return len(batch) if isinstance(batch, (list, tuple)) else None
 
 
-def _counted(this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
+def _counted(current: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
-        if type(batch) is int and len(this.numbers) < _TOGETHER:  # looked at later: at each update that would cost more
-            this.numbers.append(batch)
+        if (
+            type(batch) is int and len(current.numbers) < _TOGETHER
+        ):  # looked at later: at each update that would cost more
+            current.numbers.append(batch)
         else:
-            this.crc = _checksum(batch, this.checksum())
-        this.count += 1
+            current.crc = _checksum(batch, current.checksum())
+        current.count += 1
         yield batch
-    this.ended = True
+    current.ended = True
 
 
 def _checksum(batch: Any, crc: int) -> int:

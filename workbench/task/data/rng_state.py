@@ -12,8 +12,9 @@ from torch.utils.data import Dataset, Sampler
 
 from workbench.task.rng import State, generator_state, is_generator, is_own, set_generator_state
 from workbench.task.signature import fits
-from workbench.task.state.copies import StateCopy, is_machinery
+from workbench.task.state.copies import StateCopy
 from workbench.task.state.held import HeldState, load
+from workbench.task.state.places import is_machinery
 from workbench.task.state.walk import Reached, library, walk
 
 NO_STATE: Mapping[str, Any] = {"generators": {}, "states": {}, "held": {}}
@@ -61,8 +62,13 @@ class DataRngState:
         held, lost = self._held.state()
         self.lost += lost
         return {
-            "generators": {path: generator_state(generator) for path, generator in self.generators.items()},
-            "states": {path: copy.deepcopy(part.state_dict()) for path, part in self._stateful.items()},
+            "generators": {
+                path: generator_state(generator) for path, generator in self.generators.items()
+            },
+            "states": {
+                path: copy.deepcopy(stateful.state_dict())
+                for path, stateful in self._stateful.items()
+            },
             "held": held,
         }
 
@@ -95,7 +101,11 @@ class DataRngState:
             yield read_on
         finally:
             lost = before.put()
-            read_on += [path for path in (*self._stateful, *self._samplers) if any(place.startswith(path) for place in lost)]
+            read_on += [
+                path
+                for path in (*self._stateful, *self._samplers)
+                if any(lost_path.startswith(path) for lost_path in lost)
+            ]
 
 
 def generator_states(root: Any) -> dict[str, Any]:
@@ -107,7 +117,7 @@ def _generators(objects: Iterable[Reached]) -> Iterator[tuple[str, Any]]:
     return ((reached.path, reached.value) for reached in objects if is_generator(reached.value) and is_own(reached.value))
 
 
-def _has_state_dict(part: Any) -> bool:
+def _has_state_dict(stateful: Any) -> bool:
     """Whether it has torchdata's `state_dict()` and `load_state_dict(state)`; methods that need other arguments are another protocol's."""
-    give, take = getattr(part, "state_dict", None), getattr(part, "load_state_dict", None)
+    give, take = getattr(stateful, "state_dict", None), getattr(stateful, "load_state_dict", None)
     return callable(give) and callable(take) and fits(give) and fits(take, {})

@@ -65,7 +65,7 @@ def is_shuffling(sampler: Any, depth: int = _DEPTH) -> bool:
     if any(isinstance(value, _GENERATORS) for value in getattr(sampler, "__dict__", {}).values()):
         return True
     inside = (getattr(sampler, name, None) for name in ("batches", "batch_sampler", "sampler", "source", "base_sampler"))
-    return any(is_shuffling(part, depth - 1) for part in inside)
+    return any(is_shuffling(inner, depth - 1) for inner in inside)
 
 
 def draws_alone(order: Any, generator: torch.Generator) -> bool:

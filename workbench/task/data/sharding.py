@@ -56,12 +56,12 @@ class RankShard:
 
     def own(self, batches: Iterator[Any]) -> tuple[Any, bool]:
         """Read the next round; return this rank's batch of it, or NO_BATCH, and whether the round was complete."""
-        own, dealt = NO_BATCH, 0
+        own_batch, dealt = NO_BATCH, 0
         for batch in itertools.islice(batches, self.world):
-            own = batch if dealt == self.rank else own
+            own_batch = batch if dealt == self.rank else own_batch
             dealt += 1
-        there = dealt == self.world
-        return own if there or not self.whole else NO_BATCH, there
+        complete = dealt == self.world
+        return own_batch if complete or not self.whole else NO_BATCH, complete
 
     def rounds(self, batches: int) -> int:
         """Return how many rounds `batches` batches make."""
@@ -133,7 +133,15 @@ def refuse_sharded(name: str, dataset: Any, *samplers: Any) -> None:
             raise TaskError(
                 f"the loader of {name} has a {type(sampler).__name__}: give the loader without it; the workbench shards the batches."
             )
-        refuse_sharded(name, None, *(part for part in getattr(sampler, "__dict__", {}).values() if isinstance(part, Sampler)))
+        refuse_sharded(
+            name,
+            None,
+            *(
+                inner
+                for inner in getattr(sampler, "__dict__", {}).values()
+                if isinstance(inner, Sampler)
+            ),
+        )
 
 
 def _refuse_split(name: str, stream: Any) -> None:
@@ -152,8 +160,8 @@ def _refuse_split(name: str, stream: Any) -> None:
 
 def _stages(stream: Any) -> Sequence[Any]:
     """The stages of a pipeline of webdataset."""
-    found = getattr(stream, "pipeline", ())
-    return found if isinstance(found, (list, tuple)) else ()
+    stages = getattr(stream, "pipeline", ())
+    return stages if isinstance(stages, (list, tuple)) else ()
 
 
 class SharedLoader(CountedLoader):
@@ -191,15 +199,15 @@ class ShardBatches:
         return self
 
     def __next__(self) -> Any:
-        own = NO_BATCH
+        batch = NO_BATCH
         if not self._over:
             with self._dealing.here() if self._dealing is not None else contextlib.nullcontext():
-                own, whole = self._share.own(map(self._read, self._batches))
+                batch, whole = self._share.own(map(self._read, self._batches))
             self._over = not whole
             self._loader.note_first(self._first)
-        if own is NO_BATCH:
+        if batch is NO_BATCH:
             raise StopIteration
-        return own
+        return batch
 
     def _read(self, item: Any) -> Any:
         """Take note of the next batch of any rank; returns it, or a copy where it is kept."""

@@ -105,15 +105,18 @@ class DataSpec:
         """
         several = sets_in(name, data) if name in ("val", "test") else None
         if several is not None:
-            made = {key: cls.of(_name_of_set(name, key, number), one, collate_fn) for number, (key, one) in enumerate(several.items())}
-            sets = _of_sets(name, made)
+            specs = {
+                key: cls.of(_name_of_set(name, key, number), dataset, collate_fn)
+                for number, (key, dataset) in enumerate(several.items())
+            }
+            sets = _of_sets(name, specs)
             sets.from_combined = in_turn(data)
             return sets
         if isinstance(data, DataLoader):
             parts = parts_of(data)
         else:
-            found: tuple[Any, bool] = dataset_of(name, data, collated=collate_fn is not None)
-            parts = Parts(found[0], ready=found[1])
+            resolved: tuple[Any, bool] = dataset_of(name, data, collated=collate_fn is not None)
+            parts = Parts(resolved[0], ready=resolved[1])
         parts = parts.collated(name, collate_fn)
         if length_of(parts.dataset) == 0:
             raise TaskError(f"{name} is empty: it has 0 samples, and at least one is needed.")
@@ -136,24 +139,32 @@ class DataSpec:
 
         Raises TaskError where there are several sets.
         """
-        found = self._resolved()
-        if not isinstance(found, Parts):
-            raise TaskError(f"{self.name} has {len(found)} sets ({listed(found)}), and one is needed here: make the bench with one of them.")
-        return found
+        resolved = self._resolved()
+        if not isinstance(resolved, Parts):
+            raise TaskError(
+                f"{self.name} has {len(resolved)} sets ({listed(resolved)}), and one is needed "
+                "here: make the bench with one of them."
+            )
+        return resolved
 
     @property
     def sets(self) -> tuple[DataSpec, ...]:
         """The sets that a validation reads one after another; itself alone where there is one."""
-        found = self._resolved()
-        if isinstance(found, Parts):
+        resolved = self._resolved()
+        if isinstance(resolved, Parts):
             return (self,)
-        if list(self._sets) != list(found):
+        if list(self._sets) != list(resolved):
             make = functools.partial
-            self._take({k: DataSpec(_name_of_set(self.name, k, n), make(self._parts_of, k)) for n, k in enumerate(found)})
-            for one in self._sets.values():
-                one._whole = self
-        for one in self._sets.values():
-            one.share = self.share
+            self._take(
+                {
+                    k: DataSpec(_name_of_set(self.name, k, n), make(self._parts_of, k))
+                    for n, k in enumerate(resolved)
+                }
+            )
+            for spec in self._sets.values():
+                spec._whole = self
+        for spec in self._sets.values():
+            spec.share = self.share
         return tuple(self._sets.values())
 
     @property
@@ -163,19 +174,21 @@ class DataSpec:
 
     def with_sets(self, sets: Sequence[DataSpec]) -> DataSpec:
         """A spec of other sets in place of these, one for each."""
-        return _of_sets(self.name, {one.key: other for one, other in zip(self.sets, sets, strict=True)})
+        return _of_sets(
+            self.name, {spec.key: other for spec, other in zip(self.sets, sets, strict=True)}
+        )
 
     def _take(self, sets: dict[str, DataSpec]) -> None:
         self._sets = sets
-        for number, (key, one) in enumerate(sets.items()):
-            one.key, one.index = key, number
+        for number, (key, spec) in enumerate(sets.items()):
+            spec.key, spec.index = key, number
 
     def _parts_of(self, key: str) -> Parts:
         """The present parts of one of the sets that an object makes."""
-        found = self._resolved()
-        if isinstance(found, Parts) or key not in found:
+        resolved = self._resolved()
+        if isinstance(resolved, Parts) or key not in resolved:
             raise TaskError(f"{self.name}_dataloader() returned other sets than before, without {key!r}: return the same number each time.")
-        parts: Parts = found[key]
+        parts: Parts = resolved[key]
         return parts
 
     def refresh(self) -> None:
@@ -183,8 +196,8 @@ class DataSpec:
         if self._whole is not None:
             self._whole.refresh()
         self._made = None
-        for one in self._sets.values():
-            one._made = None
+        for spec in self._sets.values():
+            spec._made = None
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -195,7 +208,7 @@ class DataSpec:
     def one_shot(self) -> bool:
         """Whether the data can be read only once, so that a search would use it up."""
         if self.several:
-            return any(one.one_shot for one in self.sets)
+            return any(spec.one_shot for spec in self.sets)
         dataset = self.parts.dataset
         return isinstance(dataset, Batches) and dataset.one_shot
 
@@ -218,8 +231,8 @@ class DataSpec:
         if not given.keys() & {"batch_size", "drop_last", "shuffle", "num_workers"}:
             return  # train_dataloader() is not called now: its set-up comes with the job
         if self.several:
-            for one in self.sets:
-                one.refuse_unused(given, train=train)
+            for spec in self.sets:
+                spec.refuse_unused(given, train=train)
             return
         parts, users = self.parts, users_data(self.parts.dataset)
         if isinstance(users, (list, tuple)) and not users:
@@ -264,14 +277,17 @@ class DataSpec:
             drawn = bool(parts.defaults.get("shuffle"))
             return None if drawn else f"its loader has a sampler of its own ({type(parts.sampler).__name__})"
         if isinstance(parts.dataset, IterableDataset) or (parts.ready and not parts.defaults.get("shuffle")):
-            what = "yields ready batches in their order" if parts.ready else "can only be iterated"
-            return f"it {what} ({type(users_data(parts.dataset)).__name__})"
+            reason = (
+                "yields ready batches in their order" if parts.ready else "can only be iterated"
+            )
+            return f"it {reason} ({type(users_data(parts.dataset)).__name__})"
         return None
 
-    def _unused(self, name: str, given: Mapping[str, Any], decides: str) -> SettingsError:
+    def _unused(self, name: str, settings: Mapping[str, Any], decides: str) -> SettingsError:
         remedy = "give the samples (a Dataset, or a loader without it)" if self.from_loader else "give the samples in a Dataset"
         return SettingsError(
-            f"{name}={given[name]!r} has no effect on {self.name}, since {decides}. Leave {name} out, or {remedy}."
+            f"{name}={settings[name]!r} has no effect on {self.name}, since {decides}. Leave "
+            f"{name} out, or {remedy}."
         )
 
     def refuse_larger(self, size: int) -> None:
@@ -426,9 +442,9 @@ def _of_sets(name: str, sets: dict[str, DataSpec]) -> DataSpec:
     """The spec of these sets, by their keys."""
     if len(sets) == 1:
         return next(iter(sets.values()))
-    found = DataSpec(name, sets)
-    found._take(sets)
-    return found
+    spec = DataSpec(name, sets)
+    spec._take(sets)
+    return spec
 
 
 HeldOut = tuple[DataSpec, Iterable[Any]]
@@ -505,10 +521,12 @@ def users_collate(loader: Loader) -> Any:
 def set_epoch(loader: Loader, epoch: int) -> None:
     """Call `set_epoch` of the user's sampler, batch sampler and data set, where they have it."""
     done: list[Any] = []
-    for part in _parts_with_epoch(loader):
-        if callable(getattr(part, "set_epoch", None)) and not any(part is other for other in done):
-            done.append(part)
-            part.set_epoch(epoch)
+    for component in _parts_with_epoch(loader):
+        if callable(getattr(component, "set_epoch", None)) and not any(
+            component is other for other in done
+        ):
+            done.append(component)
+            component.set_epoch(epoch)
 
 
 def _parts_with_epoch(loader: Loader) -> Iterator[Any]:

@@ -109,6 +109,6 @@ class StreamPosition:
     @staticmethod
     def forget(data: DataRngState) -> None:
         """Let the next pass of Hugging Face's streams begin anew."""
-        for part in data.stateful.values():
-            if is_of_hugging_face(part):
-                part.load_state_dict(None)
+        for stream in data.stateful.values():
+            if is_of_hugging_face(stream):
+                stream.load_state_dict(None)

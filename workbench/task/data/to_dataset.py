@@ -39,7 +39,12 @@ def sets_in(name: str, data: Any) -> dict[str, Any] | None:
     if not named and not isinstance(data, (list, tuple)):
         return None
     entries: dict[Any, Any] = dict(data) if named else dict(enumerate(data))
-    others = [key for key, one in entries.items() if not _is_set(one) and not (named and isinstance(one, tuple) and any(map(is_array, one)))]
+    others = [
+        key
+        for key, dataset in entries.items()
+        if not _is_set(dataset)
+        and not (named and isinstance(dataset, tuple) and any(map(is_array, dataset)))
+    ]
     if others and any(map(_is_set, entries.values())):
         raise TaskError(
             f"{name} holds several sets, and {name}[{others[0]!r}] is a {short(entries[others[0]])}: each is to be a Dataset or a "
@@ -50,7 +55,9 @@ def sets_in(name: str, data: Any) -> dict[str, Any] | None:
     unfit = [key for key in entries if named and (not isinstance(key, str) or not key)]
     if unfit:
         raise TaskError(f"{name} has a set by the key {unfit[0]!r}: its metrics end with the key, so give a text, {name}={{'clean': …}}.")
-    return entries if named else {f"{UNNAMED}{number}": one for number, one in entries.items()}
+    return (
+        entries if named else {f"{UNNAMED}{number}": dataset for number, dataset in entries.items()}
+    )
 
 
 def _is_set(value: Any) -> bool:
@@ -103,12 +110,14 @@ def _refuse_no_data(name: str, data: Any) -> None:
 def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
     """Columns, if a tuple holds arrays; else samples."""
     if any(map(_is_source, data)):
-        number, kind = next((n, type(part).__name__) for n, part in enumerate(data) if _is_source(part))
+        number, kind = next(
+            (n, type(column).__name__) for n, column in enumerate(data) if _is_source(column)
+        )
         raise TaskError(f"{name} is a {type(data).__name__} of {len(data)}, and {name}[{number}] is a {kind}: {_SEVERAL}.")
     tables = [
         number
-        for number, part in enumerate(data)
-        if callable(getattr(part, "to_pandas", None)) and not is_frame(part)
+        for number, column in enumerate(data)
+        if callable(getattr(column, "to_pandas", None)) and not is_frame(column)
     ]
     if isinstance(data, tuple) and tables:
         where = f"{name}[{tables[0]}]"
@@ -116,13 +125,15 @@ def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
             f"{where} is a {short(data[tables[0]])}, which is no array: give a frame or a series, "
             f"{where}.to_pandas()."
         )
-    arrays = [is_array(part) for part in data]
+    arrays = [is_array(column) for column in data]
     if all(arrays):
         columns = isinstance(data, tuple) or _are_columns(name, data, collated)
         return columns_of(name, data) if columns else data
     if any(arrays):
         return _of_mixed(name, data)
-    if isinstance(data, tuple) and all(isinstance(part, list) or type(part).__name__ == "Column" for part in data):
+    if isinstance(data, tuple) and all(
+        isinstance(column, list) or type(column).__name__ == "Column" for column in data
+    ):
         raise TaskError(
             f"{name} is a tuple of {len(data)} {type(data[0]).__name__}s, which may be columns or samples: give arrays for columns "
             "(torch.as_tensor(…) of each), or a list of samples."
@@ -132,11 +143,12 @@ def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
 
 def _of_mixed(name: str, data: Sequence[Any]) -> Columns:
     """Columns for (x, [0, 1, …]): next to an array, a list of numbers is a column as well."""
-    for number, part in enumerate(data):
-        if not is_array(part) and (isinstance(data, list) or not isinstance(part, list)):
-            remedy = "x.toarray()" if _is_sparse(part) else "numpy.asarray(x), say"
+    for number, column in enumerate(data):
+        if not is_array(column) and (isinstance(data, list) or not isinstance(column, list)):
+            remedy = "x.toarray()" if _is_sparse(column) else "numpy.asarray(x), say"
             raise TaskError(
-                f"{name} is a {type(data).__name__} of arrays, and {name}[{number}] is not an array but a {short(part)}: give a "
+                f"{name} is a {type(data).__name__} of arrays, and {name}[{number}] is not an "
+                f"array but a {short(column)}: give a "
                 f"tuple of arrays ({remedy}), or a list of samples that are all alike."
             )
     return columns_of(name, data)
@@ -144,7 +156,7 @@ def _of_mixed(name: str, data: Sequence[Any]) -> Columns:
 
 def _are_columns(name: str, data: Sequence[Any], collated: bool) -> bool:
     """Whether a list of arrays holds columns, as a tuple would; a DataLoader takes a list for samples."""
-    shapes = [tuple(part.shape) for part in data]
+    shapes = [tuple(column.shape) for column in data]
     if not all(shapes) or len(data) > shapes[0][0]:
         return False  # numbers; or more arrays than columns of so few rows could be
     if len({shape[0] for shape in shapes}) == 1 and len(set(shapes)) > 1 and not collated:
@@ -208,9 +220,12 @@ def columns_of(name: str, data: Mapping[Any, Any] | Sequence[Any]) -> Columns:
     lengths = [len(value) for value in values]
     if len(set(lengths)) > 1:
         raise TaskError(f"the arrays of {name} differ in length: {lengths}. Each needs one row per sample.")
-    given = list(data.values() if isinstance(data, Mapping) else data)
-    taken = [isinstance(part, np.ndarray) and column.data_ptr() != part.ctypes.data for part, column in zip(given, values, strict=True)]
-    return Columns(columns, converted=any(taken) or any(map(is_frame, given)))
+    sources = list(data.values() if isinstance(data, Mapping) else data)
+    copied = [
+        isinstance(source, np.ndarray) and column.data_ptr() != source.ctypes.data
+        for source, column in zip(sources, values, strict=True)
+    ]
+    return Columns(columns, converted=any(copied) or any(map(is_frame, sources)))
 
 
 def column_of(where: str, value: Any, *, target: bool = False) -> Tensor:
@@ -270,12 +285,12 @@ def _numbers_of(where: str, frame: Any, target: bool) -> np.ndarray[Any, Any]:
     )
 
 
-def _plain(where: str, given: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _plain(where: str, source: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array in a form that torch takes: in its own byte order, without negative strides."""
     if isinstance(array, np.ma.MaskedArray):
         raise TaskError(f"{where} is a masked array: fill it, for example x.filled(0).")
     lacks = (
-        getattr(getattr(given, "dtype", None), "kind", "O") in "biu"
+        getattr(getattr(source, "dtype", None), "kind", "O") in "biu"
         and array.dtype.kind not in "biu"
     )
     if array.dtype.kind not in "biufc" or lacks:
@@ -286,11 +301,15 @@ def _plain(where: str, given: Any, array: np.ndarray[Any, Any]) -> np.ndarray[An
         if lacks:  # a series of pandas' own type
             kind, remedy = "numbers of which some are missing", "x.fillna(0), say"
         raise TaskError(
-            f"{where} is a {short(given)} of {kind} (dtype "
-            f"{getattr(given, 'dtype', array.dtype)}), which makes no tensor: turn it into numbers, {remedy}."
+            f"{where} is a {short(source)} of {kind} (dtype "
+            f"{getattr(source, 'dtype', array.dtype)}), which makes no tensor: turn it into "
+            f"numbers, {remedy}."
         )
     if array.dtype.itemsize > 8 and array.dtype.kind == "f":
-        raise TaskError(f"{where} is a {short(given)} of {array.dtype}, which torch does not have: x.astype('float32').")
+        raise TaskError(
+            f"{where} is a {short(source)} of {array.dtype}, which torch does not have: "
+            "x.astype('float32')."
+        )
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array.copy() if any(stride < 0 for stride in array.strides) else array
@@ -324,11 +343,11 @@ def shuffles_in_a_buffer(dataset: Any) -> bool:
     """Whether a Hugging Face stream shuffles in a buffer, whose samples are not part of its state: they would be
     lost.
     """
-    part = getattr(dataset, "_ex_iterable", None) if is_of_hugging_face(dataset) else None
-    while part is not None:
-        if type(part).__name__.startswith("BufferShuffled"):
+    stage = getattr(dataset, "_ex_iterable", None) if is_of_hugging_face(dataset) else None
+    while stage is not None:
+        if type(stage).__name__.startswith("BufferShuffled"):
             return True
-        part = getattr(part, "ex_iterable", None)
+        stage = getattr(stage, "ex_iterable", None)
     return False
 
 
@@ -343,8 +362,10 @@ def short(value: Any) -> str:
 
 def listed(names: Iterable[str], most: int = 4) -> str:
     """The first `most` names as text, and how many more there are."""
-    found = list(names)
-    return ", ".join(found[:most]) + (f", … {len(found) - most} more" if len(found) > most else "")
+    all_names = list(names)
+    return ", ".join(all_names[:most]) + (
+        f", … {len(all_names) - most} more" if len(all_names) > most else ""
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -73,9 +73,12 @@ def use_cores(wanted: int) -> None:
     if wanted == 1:
         return
     runtime = importlib.import_module("torch_xla.runtime")
-    there = runtime.global_runtime_device_count()
-    if there != wanted:
-        raise SettingsError(f"devices={wanted} with accelerator='tpu': torch_xla has {there} here, and a fit takes one or all; take devices={there}.")
+    cores = runtime.global_runtime_device_count()
+    if cores != wanted:
+        raise SettingsError(
+            f"devices={wanted} with accelerator='tpu': torch_xla has {cores} here, and a fit takes "
+            f"one or all; take devices={cores}."
+        )
     if not runtime.is_spmd():
         if in_use():  # torch_xla would accept it, and the next graph would crash
             raise SettingsError(

@@ -45,9 +45,12 @@ class DataHooks(Hooks):
         self.transfer_hooks: dict[str, Transfer] = {}
         for stage in ("train", "val", "test", "predict"):
             asked = [source for source in (sources.get(stage), module) if source is not None]
-            found = [next(filter(None, (own_method(one, name) for one in asked)), None) for name in TRANSFER]
-            self.transfer_hooks[stage] = Transfer(*found)
-        self.transfers = any(any(one) for one in self.transfer_hooks.values())
+            methods = [
+                next(filter(None, (own_method(source, name) for source in asked)), None)
+                for name in TRANSFER
+            ]
+            self.transfer_hooks[stage] = Transfer(*methods)
+        self.transfers = any(any(transfer) for transfer in self.transfer_hooks.values())
 
     def transfer(self, batch: Any, device: torch.device, stage: Stage) -> Any:
         return self.transfer_hooks[stage](batch, device, self.preparation.log.dataloader_idx or 0)
@@ -68,20 +71,24 @@ class DataHooks(Hooks):
         states = {}
         for number, source in enumerate(self.preparation.data):
             give = own_method(source, "state_dict")
-            own = None if give is None else give()
-            if own:
-                states[number] = own
+            data_state = None if give is None else give()
+            if data_state:
+                states[number] = data_state
         return {"data": states, "lightning": {"data": self._names_of_data}} if states else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        for number, own in state.get("data", {}).items():
+        for number, data_state in state.get("data", {}).items():
             take = own_method(self.preparation.data[number], "load_state_dict")
             if take is not None:
-                take(own)
+                take(data_state)
 
     def of_lightning(self, checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-        there = {number: name for number, name in enumerate(self._names_of_data) if name in checkpoint}
-        return {"data": {number: checkpoint[name] for number, name in there.items()}}, frozenset(there.values())
+        names = {
+            number: name for number, name in enumerate(self._names_of_data) if name in checkpoint
+        }
+        return {"data": {number: checkpoint[name] for number, name in names.items()}}, frozenset(
+            names.values()
+        )
 
     @property
     def _names_of_data(self) -> list[str]:
@@ -142,7 +149,7 @@ class LightningHooks(DataHooks):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "outputs": {}, "clipper": None}
 
-    def keep(self) -> Callable[[], None]:
+    def keep(self) -> Callable[[], object]:
         return self._callbacks.keep()
 
     def _has(self, name: str) -> bool:
@@ -231,11 +238,13 @@ class LightningHooks(DataHooks):
         accumulated batches.
         """
         output = self.outputs.pop(batch_idx, None)
-        found = dict(output) if isinstance(output, Mapping) else {} if output is None else {"loss": output}
-        if isinstance(found.get("loss"), Tensor):
-            loss, batches = found["loss"].detach(), self._trainer.accumulate_grad_batches
-            found["loss"] = loss if self._manual or batches == 1 else loss / batches
-        return found
+        outputs = {} if output is None else {"loss": output}
+        if isinstance(output, Mapping):
+            outputs = dict(output)
+        if isinstance(outputs.get("loss"), Tensor):
+            loss, batches = outputs["loss"].detach(), self._trainer.accumulate_grad_batches
+            outputs["loss"] = loss if self._manual or batches == 1 else loss / batches
+        return outputs
 
     def backward(self, loss: Tensor, **options: Any) -> None:
         self._say("on_before_backward", loss)
@@ -355,7 +364,12 @@ class LightningHooks(DataHooks):
     # -- what a checkpoint keeps of it
 
     def state(self) -> dict[str, Any]:
-        found = {**super().state(), "logged": self._log.state(), "should_stop": self._trainer.should_stop, "lightning": self._for_lightning()}
+        state = {
+            **super().state(),
+            "logged": self._log.state(),
+            "should_stop": self._trainer.should_stop,
+            "lightning": self._for_lightning(),
+        }
         states = self._callbacks.state()
         if self._saves is not None or self._callbacks.has("on_save_checkpoint"):
             checkpoint = self._checkpoint(states)
@@ -365,18 +379,25 @@ class LightningHooks(DataHooks):
                 self._saves(checkpoint)
             states = checkpoint.get("callbacks", {})
             self.edits = CheckpointEdits.between(before, checkpoint)
-            found |= {"module": dict(self.edits.own), "removed": list(self.edits.removed), "gone": list(self.edits.gone)}
-        return found | ({"callbacks": states} if states else {})
+            state |= {
+                "module": dict(self.edits.entries),
+                "removed": list(self.edits.removed),
+                "gone": list(self.edits.gone),
+            }
+        return state | ({"callbacks": states} if states else {})
 
     def _for_lightning(self) -> dict[str, Any]:
         """Further entries of a checkpoint in Lightning's form: the module's hyperparameters and the names of its DataModules."""
-        found: dict[str, Any] = {"data": self._names_of_data}
+        entries: dict[str, Any] = {"data": self._names_of_data}
         hparams = getattr(self._module, "hparams", None)
         if isinstance(hparams, Mapping) and hparams:
             plain = {name: value for name, value in hparams.items() if isinstance(name, str) and _can_be_kept(value)}
-            found |= {"hparams_name": getattr(self._module, "_hparams_name", None), "hyper_parameters": plain}
-            found["not_plain"] = [str(name) for name in hparams if name not in plain]
-        return found
+            entries |= {
+                "hparams_name": getattr(self._module, "_hparams_name", None),
+                "hyper_parameters": plain,
+            }
+            entries["not_plain"] = [str(name) for name in hparams if name not in plain]
+        return entries
 
     def of_lightning(self, checkpoint: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
         state, names = super().of_lightning(checkpoint)
@@ -389,22 +410,30 @@ class LightningHooks(DataHooks):
         if self._loads is None and not self._callbacks.has("on_load_checkpoint"):
             return CheckpointEdits()
         gone = kept.get("gone", ())
-        given = {**self._checkpoint(kept.get("callbacks", {})), **checkpoint, **kept.get("module", {})}
-        given = {name: value for name, value in given.items() if name not in gone}
-        before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(given)}
+        merged = {
+            **self._checkpoint(kept.get("callbacks", {})),
+            **checkpoint,
+            **kept.get("module", {}),
+        }
+        merged = {name: value for name, value in merged.items() if name not in gone}
+        before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(merged)}
         if self._loads is not None:
-            self._loads(given)
-        edits = CheckpointEdits.between(before, given)
-        return replace(edits, given=given) if self._callbacks.has("on_load_checkpoint") else edits
+            self._loads(merged)
+        edits = CheckpointEdits.between(before, merged)
+        return (
+            replace(edits, checkpoint=merged)
+            if self._callbacks.has("on_load_checkpoint")
+            else edits
+        )
 
     def weights_restored(self, edits: CheckpointEdits) -> CheckpointEdits:
         self._edited = None
-        if edits.given is None:
+        if edits.checkpoint is None:
             return CheckpointEdits()
-        before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(edits.given)}
-        self._callbacks.call("on_load_checkpoint", edits.given)
-        self._edited = edits.given.get("callbacks") or {}
-        return CheckpointEdits.between(before, edits.given)
+        before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(edits.checkpoint)}
+        self._callbacks.call("on_load_checkpoint", edits.checkpoint)
+        self._edited = edits.checkpoint.get("callbacks") or {}
+        return CheckpointEdits.between(before, edits.checkpoint)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
@@ -416,7 +445,7 @@ class LightningHooks(DataHooks):
     def _checkpoint(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
         """The dictionary that Lightning gives to `on_save_checkpoint`, with the present values. callbacks: their states."""
         trainer, module = self._trainer, self._module
-        found = {
+        checkpoint = {
             "epoch": trainer.current_epoch, "global_step": trainer.global_step, "pytorch-lightning_version": _version(),
             "state_dict": dict(self._model.state_dict()), "loops": {}, "callbacks": dict(callbacks),
             "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
@@ -425,9 +454,15 @@ class LightningHooks(DataHooks):
         for source in (module, *self.preparation.data):
             hparams = getattr(source, "hparams", None)
             if isinstance(hparams, Mapping) and hparams:
-                found |= {"hparams_name": getattr(source, "_hparams_name", None), "hyper_parameters": dict(hparams)}
+                checkpoint |= {
+                    "hparams_name": getattr(source, "_hparams_name", None),
+                    "hyper_parameters": dict(hparams),
+                }
         states = super().state().get("data", {})
-        return found | {type(self.preparation.data[number]).__qualname__: own for number, own in states.items()}
+        return checkpoint | {
+            type(self.preparation.data[number]).__qualname__: data_state
+            for number, data_state in states.items()
+        }
 
 
 def _can_be_kept(value: Any) -> bool:
@@ -447,5 +482,5 @@ def _is_plain(value: Any) -> bool:
 
 def _version() -> str:
     """Lightning's version, if it is loaded: it is never imported here."""
-    there = sys.modules.get("lightning") or sys.modules.get("pytorch_lightning")
-    return str(getattr(there, "__version__", ""))
+    package = sys.modules.get("lightning") or sys.modules.get("pytorch_lightning")
+    return str(getattr(package, "__version__", ""))

@@ -53,8 +53,12 @@ class Logger(Shared):
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         named = _CLASSES.get(vars(self).get("name", ""), "Logger")
-        found = tuple(getattr(sys.modules[package], named) for package in _PACKAGES if hasattr(sys.modules.get(package), named))
-        return _joined(found) if found else Logger
+        classes = tuple(
+            getattr(sys.modules[package], named)
+            for package in _PACKAGES
+            if hasattr(sys.modules.get(package), named)
+        )
+        return _joined(classes) if classes else Logger
 
     def __dir__(self) -> list[str]:  # or it would list the names of Lightning's class
         return [*vars(self), *dir(type(self))]

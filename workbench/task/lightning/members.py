@@ -34,9 +34,16 @@ class Manual(Shared):
     def begin(self, made: Sequence[Optimization], handle: Handle, *, accumulates: bool) -> None:
         """Set the optimizers and the handle of a session that begins."""
         self._handle = handle
-        self._optimizers = [ManualOptimizer(one.optimizer, index, handle) for index, one in enumerate(made)]
-        found = [schedule.scheduler for one in made for schedule in one.schedules]
-        self._schedulers = [ManualScheduler(one, handle, accumulates=accumulates) for one in found]
+        self._optimizers = [
+            ManualOptimizer(optimization.optimizer, index, handle)
+            for index, optimization in enumerate(made)
+        ]
+        schedulers = [
+            schedule.scheduler for optimization in made for schedule in optimization.schedules
+        ]
+        self._schedulers = [
+            ManualScheduler(scheduler, handle, accumulates=accumulates) for scheduler in schedulers
+        ]
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -111,8 +118,8 @@ class Manual(Shared):
     def _index(self, optimizer: Any) -> int:
         if isinstance(optimizer, int):
             return optimizer
-        for index, one in enumerate(self._optimizers):
-            if optimizer is one or optimizer is one.optimizer:
+        for index, manual in enumerate(self._optimizers):
+            if optimizer is manual or optimizer is manual.optimizer:
                 return index
         raise TaskError(f"{self._name}: {type(optimizer).__name__} is not an optimizer of this run.")
 
@@ -167,23 +174,30 @@ class LightningMembers(Shared):
 
     def optimizers(self, use_pl_optimizer: bool = True) -> Any:
         """The optimizer, or a list where there are several."""
-        made = self._trainer.optimizers
-        if not made:
+        optimizers = self._trainer.optimizers
+        if not optimizers:
             raise TaskError(f"{self._name}: the optimizers exist while a job runs, after configure_optimizers.")
-        return made[0] if len(made) == 1 else made
+        return optimizers[0] if len(optimizers) == 1 else optimizers
 
     def lr_schedulers(self) -> Any:
         """The scheduler, a list of several, or None."""
-        found = [schedule.scheduler for schedule in self._trainer.lr_scheduler_configs]
-        return (found[0] if len(found) == 1 else found) or None
+        schedulers = [schedule.scheduler for schedule in self._trainer.lr_scheduler_configs]
+        return (schedulers[0] if len(schedulers) == 1 else schedulers) or None
 
     def clip_gradients(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clip the gradients of an optimizer now."""
         value, algorithm = self._trainer.limits(gradient_clip_val, gradient_clip_algorithm)
-        made = self._trainer.optimizers
-        index = next((n for n, one in enumerate(made) if one is getattr(optimizer, "optimizer", optimizer)), None)
+        optimizers = self._trainer.optimizers
+        index = next(
+            (
+                n
+                for n, candidate in enumerate(optimizers)
+                if candidate is getattr(optimizer, "optimizer", optimizer)
+            ),
+            None,
+        )
         if index is None:
             raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is not an optimizer of this run.")
         if self._hooks.clipper is None:

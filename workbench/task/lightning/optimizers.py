@@ -21,22 +21,34 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
 
     manual: the object steps all of them itself, so frequencies, monitors and intervals are not checked.
     """
-    made = module.configure_optimizers()
+    configured = module.configure_optimizers()
     where = f"{type(module).__name__}.configure_optimizers()"
-    if made is None:
+    if configured is None:
         raise TaskError(
             f"{where} returned None, with which Lightning trains nothing, and an optimizer is needed: return torch.optim.AdamW(self.parameters()). "
             "A module that steps optimizers itself returns them, with self.automatic_optimization = False."
         )
-    entries, apart = _entries(made)
+    entries, apart = _entries(configured)
     optimizers: list[Any] = [entry.get("optimizer") for entry in entries]
-    if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):
-        raise TaskError(f"{where} returned {shown(made)}: an optimizer is needed.")
-    given = [(scheduler, entry.get("monitor")) for entry in entries for scheduler in _listed(entry, "lr_scheduler")]
+    if not optimizers or not all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
+        raise TaskError(f"{where} returned {shown(configured)}: an optimizer is needed.")
+    with_monitors = [
+        (scheduler, entry.get("monitor"))
+        for entry in entries
+        for scheduler in _listed(entry, "lr_scheduler")
+    ]
     custom = manual or own_method(module, "lr_scheduler_step") is not None
     schedules = [
-        schedule_of(one, f"{where} returned", interval="epoch", monitor=monitor, watches=not manual, custom=custom, by_batches=True)
-        for one, monitor in [*given, *((scheduler, None) for scheduler in apart)]
+        schedule_of(
+            scheduler,
+            f"{where} returned",
+            interval="epoch",
+            monitor=monitor,
+            watches=not manual,
+            custom=custom,
+            by_batches=True,
+        )
+        for scheduler, monitor in [*with_monitors, *((scheduler, None) for scheduler in apart)]
     ]
     for schedule in schedules:
         if schedule.monitor is not None:
@@ -44,19 +56,21 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     owned = _by_owner(schedules, optimizers, where)
     turns = [0] * len(entries) if manual else _frequencies(entries, where)
     return tuple(
-        Optimization(optimizer, own, base_rate(optimizer, where), frequency)
-        for optimizer, own, frequency in zip(optimizers, owned, turns, strict=True)
+        Optimization(optimizer, its_schedules, base_rate(optimizer, where), frequency)
+        for optimizer, its_schedules, frequency in zip(optimizers, owned, turns, strict=True)
     )
 
 
-def _entries(made: Any) -> tuple[list[Mapping[str, Any]], list[Any]]:
+def _entries(configured: Any) -> tuple[list[Mapping[str, Any]], list[Any]]:
     """One mapping for each optimizer, and the schedulers that were given apart from them."""
-    listed: Sequence[Any] = made if isinstance(made, (list, tuple)) else [made]
+    listed: Sequence[Any] = configured if isinstance(configured, (list, tuple)) else [configured]
     apart: list[Any] = []
     if len(listed) == 2 and isinstance(listed[0], (list, tuple)):
         listed, schedulers = listed
         apart = list(schedulers) if isinstance(schedulers, (list, tuple)) else [schedulers]
-    return [one if isinstance(one, Mapping) else {"optimizer": one} for one in listed], apart
+    return [
+        entry if isinstance(entry, Mapping) else {"optimizer": entry} for entry in listed
+    ], apart
 
 
 def _listed(entry: Mapping[str, Any], name: str) -> list[Any]:
@@ -69,14 +83,14 @@ def _by_owner(schedules: Sequence[Schedule], optimizers: Sequence[Any], where: s
     owned: list[list[Schedule]] = [[] for _ in optimizers]
     for schedule in schedules:
         holds = getattr(schedule.scheduler, "optimizer", None)
-        place = next((n for n, optimizer in enumerate(optimizers) if optimizer is holds), None)
-        if place is None:
+        index = next((n for n, optimizer in enumerate(optimizers) if optimizer is holds), None)
+        if index is None:
             raise TaskError(
                 f"{where} returned a {type(schedule.scheduler).__name__} of an optimizer that it did not return: "
                 "it would change no rate of this run."
             )
-        owned[place].append(schedule)
-    return [tuple(own) for own in owned]
+        owned[index].append(schedule)
+    return [tuple(group) for group in owned]
 
 
 def _frequencies(entries: Sequence[Mapping[str, Any]], where: str) -> list[int]:

@@ -40,15 +40,15 @@ def from_lightning(source: Any) -> bool:
 def own_method(source: Any, name: str) -> Callable[..., Any] | None:
     """The method of this name if the user wrote it, and it is not inherited from Lightning's base classes; else None."""
     if name in getattr(source, "__dict__", {}):
-        found = source.__dict__[name]
-        return found if callable(found) else None
+        method = source.__dict__[name]
+        return method if callable(method) else None
     for base in type(source).__mro__:
         if name in vars(base):
             library = from_lightning(base) and ".demos." not in base.__module__
             if base is object or base is nn.Module or library:
                 return None
-            found = getattr(source, name)
-            return found if callable(found) else None
+            method = getattr(source, name)
+            return method if callable(method) else None
     return None
 
 
@@ -86,8 +86,8 @@ def spec_of(name: str, source: Any, serving: Serving | None = None) -> DataSpec 
             loader = loader[0]
         several = _loaders_in(loader)
         if several is not None and (len(several) == 1 or name in ("val", "test")):
-            found = {key: _parts_of(name, one) for key, one in several.items()}
-            return next(iter(found.values())) if len(found) == 1 else found
+            sets = {key: _parts_of(name, loader) for key, loader in several.items()}
+            return next(iter(sets.values())) if len(sets) == 1 else sets
         return _parts_of(name, loader)
 
     return DataSpec(name, parts)
@@ -98,13 +98,17 @@ def _loaders_in(loader: Any) -> dict[str, Any] | None:
     if in_turn(loader):
         loader = loader.iterables
     if isinstance(loader, Mapping):
-        found = {str(key): one for key, one in loader.items()}
+        loaders = {str(key): inner for key, inner in loader.items()}
     elif isinstance(loader, Sequence) and not isinstance(loader, (str, bytes)):
-        found = {f"{UNNAMED}{number}": one for number, one in enumerate(loader)}
+        loaders = {f"{UNNAMED}{number}": inner for number, inner in enumerate(loader)}
     else:
         return None
-    readable = all(isinstance(one, Iterable) and not isinstance(one, (Tensor, np.ndarray, Mapping, Sequence)) for one in found.values())
-    return found if found and readable else None
+    readable = all(
+        isinstance(inner, Iterable)
+        and not isinstance(inner, (Tensor, np.ndarray, Mapping, Sequence))
+        for inner in loaders.values()
+    )
+    return loaders if loaders and readable else None
 
 
 def _parts_of(name: str, loader: Any) -> Parts:
@@ -208,47 +212,50 @@ class Hook:
 
 def hooks_of(source: Any, names: Sequence[str]) -> dict[str, Hook]:
     """Return the hooks among `names` that the user wrote."""
-    found = {name: own_method(source, name) for name in names}
-    return {name: Hook(method) for name, method in found.items() if method is not None}
+    methods = {name: own_method(source, name) for name in names}
+    return {name: Hook(method) for name, method in methods.items() if method is not None}
 
 
 def attribute_places(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]:
     """Return the places where the object stores a setting: (its `__dict__` or `hparams`, the name there)."""
     hparams = getattr(module, "hparams", None)
     places = [vars(module), *([hparams] if isinstance(hparams, Mapping) else [])]
-    return [(place, name) for name in names for place in places if name in place]
+    homes: list[tuple[Any, str]] = []
+    for name in names:
+        homes += [(namespace, name) for namespace in places if name in namespace]
+    return homes
 
 
 @contextlib.contextmanager
 def temporarily_set(homes: Sequence[tuple[Any, str]], value: Any) -> Iterator[None]:
     """Context manager in which all these places have `value`."""
-    before = [place[name] for place, name in homes]
+    before = [namespace[name] for namespace, name in homes]
     try:
-        for place, name in homes:
-            place[name] = value
+        for namespace, name in homes:
+            namespace[name] = value
         yield
     finally:
-        for (place, name), old in zip(homes, before, strict=True):
-            place[name] = old
+        for (namespace, name), old in zip(homes, before, strict=True):
+            namespace[name] = old
 
 
 @contextlib.contextmanager
 def with_attributes(module: Any, members: Mapping[str, Any]) -> Iterator[None]:
     """Context manager in which the object has these attributes; its own of these names are restored afterwards."""
     attributes = vars(module)
-    own = {name: attributes[name] for name in members if name in attributes}
+    replaced = {name: attributes[name] for name in members if name in attributes}
     attributes.update(members)
     try:
         yield
     finally:
         for name in members:
             attributes.pop(name, None)
-        attributes.update(own)
+        attributes.update(replaced)
 
 
 def networks_of(module: Any) -> nn.Module:
     """An nn.Module with the networks of an object that is not one itself."""
-    found = {name: value for name, value in vars(module).items() if isinstance(value, nn.Module)}
-    if not found:
+    networks = {name: value for name, value in vars(module).items() if isinstance(value, nn.Module)}
+    if not networks:
         raise TaskError(f"{type(module).__name__} has training_step but holds no nn.Module as an attribute.")
-    return next(iter(found.values())) if len(found) == 1 else nn.ModuleDict(found)
+    return next(iter(networks.values())) if len(networks) == 1 else nn.ModuleDict(networks)

@@ -102,39 +102,48 @@ class Preparation:
         """Context manager in which callbacks are set up; afterwards none is. A fit gets them as they were when the bench was made. After
         a search or trial they are as before it.
         """
-        own = self.callbacks
-        if not own.objects or own.ready:
+        callbacks = self.callbacks
+        if not callbacks.objects or callbacks.ready:
             yield
             return
-        put_back = own.keep()
+        put_back = callbacks.keep()
         self._failed = False
         if phase == "fit":
-            own.begin_fit()
+            callbacks.begin_fit()
         try:
             yield
         except BaseException as error:
             try:
-                own.tear_down(phase)
+                callbacks.tear_down(phase)
             except Exception as second:  # noqa: BLE001  # a note, so that the first error is raised
                 error.add_note(f"and teardown failed as well: {type(second).__name__}: {second}")
             raise
         else:
-            own.tear_down(phase)
+            callbacks.tear_down(phase)
         finally:
             if phase == "fit" and not self._fitted and not self._failed:
                 put_back()
-            own.note_left()
+            callbacks.note_left()
 
     @contextlib.contextmanager
     def _which_train(self) -> Iterator[None]:
         """Restore, after a job, which layers are frozen, except after a fit that ended: callbacks may freeze layers in their setup,
         and unfreeze them in a fit.
         """
-        module, own = self._module, self.callbacks.objects
-        networks = () if not own else (module,) if isinstance(module, nn.Module) else vars(module).values()
-        parts = [part for network in networks if isinstance(network, nn.Module) for part in network.modules()]
-        before = [(p, p.requires_grad) for part in parts for p in part.parameters(recurse=False)]
-        statistics = [(part, part.track_running_stats) for part in parts if hasattr(part, "track_running_stats")]
+        module, submodules = self._module, list[nn.Module]()
+        if self.callbacks.objects:
+            for network in (module,) if isinstance(module, nn.Module) else vars(module).values():
+                submodules += network.modules() if isinstance(network, nn.Module) else ()
+        before = [
+            (p, p.requires_grad)
+            for submodule in submodules
+            for p in submodule.parameters(recurse=False)
+        ]
+        statistics = [
+            (submodule, submodule.track_running_stats)
+            for submodule in submodules
+            if hasattr(submodule, "track_running_stats")
+        ]
         self._fitted = False
         try:
             yield
@@ -142,8 +151,8 @@ class Preparation:
             if not self._fitted:
                 for parameter, trains in before:
                     parameter.requires_grad_(trains)
-                for part, tracks in statistics:
-                    part.track_running_stats = tracks
+                for submodule, tracks in statistics:
+                    submodule.track_running_stats = tracks
 
     def failed(self) -> None:
         """Note that a fit (not a search or a trial) has failed."""
@@ -165,8 +174,10 @@ class Preparation:
         """Context manager in which the module and the DataModules have their trainer; their own attributes are restored afterwards."""
         with contextlib.ExitStack() as stack:
             for source in self.sources:
-                for part in _with_trainer(source):
-                    stack.enter_context(with_attributes(part, {_home_of_trainer(part): self.trainer}))
+                for holder in _with_trainer(source):
+                    stack.enter_context(
+                        with_attributes(holder, {_home_of_trainer(holder): self.trainer})
+                    )
             yield
 
     def _prepare(self) -> None:
@@ -201,10 +212,16 @@ class Preparation:
     def _callbacks(self) -> tuple[dict[str, Any], str]:
         """Store the callbacks with hooks. Returns the settings that replace the module's other callbacks, and a sentence about them."""
         configure = own_method(self._module, "configure_callbacks")
-        made = None if configure is None else configure()
-        self.callbacks = CallbackHooks(joined(self._given_callbacks, with_hooks(made)), self._module, self.trainer)
+        configured = None if configure is None else configure()
+        self.callbacks = CallbackHooks(
+            joined(self._given_callbacks, with_hooks(configured)), self._module, self.trainer
+        )
         self.trainer.set_callbacks(self.callbacks.objects)
-        return translated(made, f"{type(self._module).__name__}.configure_callbacks()") if made else ({}, "")
+        return (
+            translated(configured, f"{type(self._module).__name__}.configure_callbacks()")
+            if configured
+            else ({}, "")
+        )
 
 
 def _done_of(source: Any) -> set[Phase]:
@@ -227,12 +244,15 @@ def _call(source: Any, name: str, stage: str | None = None) -> bool:
 def _with_trainer(source: Any) -> list[Any]:
     """The object, and those inside it, that have an attribute for a trainer."""
     inside = source.modules() if isinstance(source, nn.Module) else ()
-    parts = [source, *(part for part in inside if part is not source and "_trainer" in vars(part))]
-    return [part for part in parts if hasattr(part, "__dict__") and _home_of_trainer(part)]
+    parts = [
+        source,
+        *(holder for holder in inside if holder is not source and "_trainer" in vars(holder)),
+    ]
+    return [holder for holder in parts if hasattr(holder, "__dict__") and _home_of_trainer(holder)]
 
 
-def _home_of_trainer(part: Any) -> str:
+def _home_of_trainer(holder: Any) -> str:
     """Return the attribute for an object's trainer; "": the user has set another value there."""
-    if "_trainer" in vars(part):
+    if "_trainer" in vars(holder):
         return "_trainer"
-    return "trainer" if getattr(part, "trainer", None) is None else ""
+    return "trainer" if getattr(holder, "trainer", None) is None else ""

@@ -33,8 +33,8 @@ class Strategy:
         """Called by LightningModule.optimizers."""
         if self._manual is None:
             raise UnsupportedTrainerAttribute("super().optimizers() is for manual optimization; self.trainer.optimizers has them.")
-        found = self._manual.optimizers()
-        return found if isinstance(found, list) else [found]
+        optimizers = self._manual.optimizers()
+        return optimizers if isinstance(optimizers, list) else [optimizers]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -106,28 +106,35 @@ class LightningTask(Task):
     @property
     def implied(self) -> dict[str, Any]:
         """The settings that the object itself implies: its learning rate, its loader's batch size, …"""
-        found = {**(self.train.defaults if self.train else {}), **self.preparation.callback_settings}
+        settings = {
+            **(self.train.defaults if self.train else {}),
+            **self.preparation.callback_settings,
+        }
         pieces = getattr(self.module, "truncated_bptt_steps", None)
         # 0: off, in Lightning 1; a manual module splits its batches itself, as in Lightning 2.
         if isinstance(pieces, int) and pieces > 0 and not self.manual:
-            found["truncated_bptt_steps"] = pieces
+            settings["truncated_bptt_steps"] = pieces
         seed = os.environ.get(SEED, "")
         if seed.isdecimal():
-            found["seed"] = int(seed)
-        found["lr"] = self._own_rate(Settings.make(**found))
-        return found
+            settings["seed"] = int(seed)
+        settings["lr"] = self._own_rate(Settings.make(**settings))
+        return settings
 
     def _own_rate(self, settings: Settings) -> float:
         """Return the rate with which the user's own training loop would train."""
         homes = attribute_places(self.module, LR_NAMES)
-        rates = [float(place[name]) for place, name in homes if isinstance(place[name], (int, float))]
+        rates = [
+            float(namespace[name])
+            for namespace, name in homes
+            if isinstance(namespace[name], (int, float))
+        ]
         with self._attached(settings, lambda: self._likely_updates(settings)):
-            made = _rates(self._optimizations())
+            actual_rates = _rates(self._optimizations())
             # If two attributes differ, the one that configure_optimizers used; else the rate in its code.
-            standing = next((rate for rate in made if rate in rates), None)
-            if standing is None and rates and self._reads(rates[0], made):
+            standing = next((rate for rate in actual_rates if rate in rates), None)
+            if standing is None and rates and self._reads(rates[0], actual_rates):
                 return rates[0]
-            return made[leading_group(made)] if standing is None else standing
+            return actual_rates[leading_group(actual_rates)] if standing is None else standing
 
     def _likely_updates(self, settings: Settings) -> int | None:
         """An estimate of the updates of a fit with these settings, for a schedule that is made only to read its rate."""
@@ -156,15 +163,17 @@ class LightningTask(Task):
         """The places of `lr` and `batch_size` on `network`, as the left side of an assignment, for the exported
         script.
         """
-        found = {}
+        homes = {}
         for setting, names in (("lr", LR_NAMES), ("batch_size", ("batch_size",))):
             places = [
-                f"network.{name}" if place is vars(self.module) else f"network.hparams[{name!r}]"
-                for place, name in attribute_places(self.module, names)
+                f"network.{name}"
+                if namespace is vars(self.module)
+                else f"network.hparams[{name!r}]"
+                for namespace, name in attribute_places(self.module, names)
             ]
             if places:
-                found[setting] = " = ".join(places)
-        return found
+                homes[setting] = " = ".join(places)
+        return homes
 
     # -- while a job runs
 
@@ -251,15 +260,15 @@ class LightningTask(Task):
             raise TaskError(f"training_step returned {got}: it must return the loss, or a dict with 'loss'.")
         parts = {name: value for name, value in loss_parts(output).items() if not self._log.logs_in_training(name)}
         self.loss_part_names = self.loss_part_names.union(parts)
-        found: dict[str, Any] = {**parts, "loss": loss}
+        outputs: dict[str, Any] = {**parts, "loss": loss}
         weight = reported_weight(output, "training_step")
         if weight is not None:
-            found["weight"] = weight
+            outputs["weight"] = weight
         if "hiddens" in extra:
             if not isinstance(output, Mapping) or "hiddens" not in output:
                 raise TaskError("truncated_bptt_steps: training_step must return {'loss': loss, 'hiddens': hiddens}.")
-            found["hiddens"] = output["hiddens"]
-        return found if len(found) > 1 else loss
+            outputs["hiddens"] = output["hiddens"]
+        return outputs if len(outputs) > 1 else loss
 
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
         step = self._scoring[stage]
@@ -299,46 +308,49 @@ class LightningTask(Task):
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization | Sequence[Optimization]:
         with self.preparation.attached(), self._trainer.planned(settings, lambda: updates):
-            found = self._optimizations()
-            if self._reads_rate is None and settings.lr not in _rates(found):
-                self._reads(settings.lr, _rates(found))
-                found = self._optimizations()  # a second call, since the object may keep the optimizers of the last call
-        if any(one.schedules for one in found):
+            optimizations = self._optimizations()
+            if self._reads_rate is None and settings.lr not in _rates(optimizations):
+                self._reads(settings.lr, _rates(optimizations))
+                optimizations = (
+                    self._optimizations()
+                )  # a second call, since the object may keep the optimizers of the last call
+        if any(optimization.schedules for optimization in optimizations):
             refuse_built_in(settings, f"the scheduler of {self._name}.configure_optimizers()")
-        for one in found:
+        for optimization in optimizations:
             if self._reads_rate is not False:
-                one.lr = None  # the object used the job's rate itself
+                optimization.lr = None  # the object used the job's rate itself
             if settings.weight_decay is not None:
-                set_weight_decay(one.optimizer, settings.weight_decay)
-        self._made = found
-        return found[0] if len(found) == 1 else found
+                set_weight_decay(optimization.optimizer, settings.weight_decay)
+        self._made = optimizations
+        return optimizations[0] if len(optimizations) == 1 else optimizations
 
     def _optimizations(self) -> tuple[Optimization, ...]:
-        found = optimizations_of(self.module, manual=self.manual)
+        optimizations = optimizations_of(self.module, manual=self.manual)
         before = [last() for last in self._last]
-        if any(one.optimizer is old for one in found for old in before):
+        if any(optimization.optimizer is old for optimization in optimizations for old in before):
             raise TaskError(
                 f"{self._name}.configure_optimizers() returned the same optimizer again, with the "
                 "state of the job before: make it in configure_optimizers, not in __init__."
             )
-        if len(found) > 1 and not self.manual and "optimizer_idx" not in self._step.extras:
+        if len(optimizations) > 1 and not self.manual and "optimizer_idx" not in self._step.extras:
             raise TaskError(
-                f"{self._name}.configure_optimizers() returned {len(found)} optimizers: let training_step take "
+                f"{self._name}.configure_optimizers() returned {len(optimizations)} optimizers: "
+                "let training_step take "
                 "optimizer_idx (which one its loss is for), or set self.automatic_optimization = False and step them there."
             )
-        self._last = tuple(weakref.ref(one.optimizer) for one in found)
-        return found
+        self._last = tuple(weakref.ref(optimization.optimizer) for optimization in optimizations)
+        return optimizations
 
-    def _reads(self, rate: float, made: tuple[float, ...]) -> bool:
+    def _reads(self, rate: float, rates: tuple[float, ...]) -> bool:
         """Whether `configure_optimizers` reads the object's rate: with `rate` as the attribute, the optimizers have other rates than
-        `made`.
+        `rates`.
         """
         if self._reads_rate is None:
             with temporarily_set(attribute_places(self.module, LR_NAMES), 2 * rate or 1.0):
-                self._reads_rate = _rates(self._optimizations()) != made
+                self._reads_rate = _rates(self._optimizations()) != rates
         return self._reads_rate
 
 
-def _rates(made: Sequence[Optimization]) -> tuple[float, ...]:
+def _rates(optimizations: Sequence[Optimization]) -> tuple[float, ...]:
     """Return the rate at which each optimizer was made."""
-    return tuple(one.lr for one in made if one.lr is not None)
+    return tuple(optimization.lr for optimization in optimizations if optimization.lr is not None)

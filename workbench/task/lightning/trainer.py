@@ -138,9 +138,9 @@ class Trainer(Shared):
 
     def use_trackers(self, trackers: Sequence[Tracker]) -> None:
         """Make a logger of each tracker; in another process, give the loggers that process's own."""
-        own = {tracker.name: tracker for tracker in trackers}
+        by_name = {tracker.name: tracker for tracker in trackers}
         for logger in self.loggers:
-            logger.use(own.get(logger.name))
+            logger.use(by_name.get(logger.name))
         if not self.loggers:
             vars(self)["loggers"] = [Logger(tracker, self) for tracker in trackers]
 
@@ -208,8 +208,8 @@ class Trainer(Shared):
     @property
     def progress(self) -> Progress:
         """The session's progress, or the plan of the job to come."""
-        found: Progress = self._plan if self._progress is None else self._progress
-        return found
+        current: Progress = self._plan if self._progress is None else self._progress
+        return current
 
     # -- progress
 
@@ -386,10 +386,10 @@ class Trainer(Shared):
 
     @property
     def device_ids(self) -> list[int]:
-        asked, there = self.progress.settings.devices, rank_of_job()
-        if not there.several:
+        asked, rank = self.progress.settings.devices, rank_of_job()
+        if not rank.several:
             return [self.progress.device.index or 0]
-        return list(asked) if isinstance(asked, tuple) else list(range(there.local_world))
+        return list(asked) if isinstance(asked, tuple) else list(range(rank.local_world))
 
     @property
     def strategy(self) -> Strategy:
@@ -409,12 +409,12 @@ class Trainer(Shared):
 
     @property
     def optimizers(self) -> list[Any]:
-        return [one.optimizer for one in self._made]
+        return [optimization.optimizer for optimization in self._made]
 
     @property
     def lr_scheduler_configs(self) -> list[Any]:
         """Each has scheduler, interval, frequency and monitor."""
-        return [schedule for one in self._made for schedule in one.schedules]
+        return [schedule for optimization in self._made for schedule in optimization.schedules]
 
     @property
     def train_dataloader(self) -> Any:
@@ -437,10 +437,13 @@ class Trainer(Shared):
         spec = self._specs.get(name)
         if spec is None:
             return None
-        made = {one.key: one.loader(self.progress.settings, train=name == "train") for one in spec.sets}
+        loaders = {
+            dataset.key: dataset.loader(self.progress.settings, train=name == "train")
+            for dataset in spec.sets
+        }
         if not spec.several:
-            return made[""]
-        return list(made.values()) if f"{UNNAMED}0" in made else made
+            return loaders[""]
+        return list(loaders.values()) if f"{UNNAMED}0" in loaders else loaders
 
     @property
     def logger(self) -> Any:

@@ -93,12 +93,15 @@ def kind_of(callback: Any) -> str:
 def refuse_callbacks(objects: Any, where: str) -> None:
     """Raise TaskError for Lightning's callbacks and loggers, with what to use instead. where: where they were given."""
     listed: Iterable[Any] = objects if isinstance(objects, (list, tuple, set)) else [objects]
-    for one in listed:
-        known = kind_of(one)
+    for callback in listed:
+        known = kind_of(callback)
         if known:
-            kind = type(one).__name__
-            what = kind if known in (kind, "Callback", "Logger") else f"{kind}, a {known}"
-            raise TaskError(f"{where}: {what} of Lightning's is not used here. Instead: {CALLBACKS[known]}.")
+            kind = type(callback).__name__
+            description = kind if known in (kind, "Callback", "Logger") else f"{kind}, a {known}"
+            raise TaskError(
+                f"{where}: {description} of Lightning's is not used here. Instead: "
+                f"{CALLBACKS[known]}."
+            )
 
 
 _OF_CHECKPOINTS = frozenset({

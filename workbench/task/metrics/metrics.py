@@ -35,10 +35,10 @@ def checked_metrics(metrics: Any) -> dict[str, Callable[[Any, Any], Any] | Any]:
         return {"metrics": metrics}  # a collection, which names its own values
     if not isinstance(metrics, Mapping | nn.ModuleDict):
         raise TaskError(f"metrics= takes a dict of names: {_example(metrics)}.")
-    found = dict(metrics.items())
-    for name, metric in found.items():
+    by_name = dict(metrics.items())
+    for name, metric in by_name.items():
         _check(name, metric)
-    return found
+    return by_name
 
 
 def split(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -64,7 +64,7 @@ def synchronises(metric: Any) -> bool:
 
 def epoch_values(stage: str, name: str, value: Any) -> dict[str, float]:
     """The values of a metric over a validation, by the names under which they are reported; a dict has its own names."""
-    return {key: _number(where, one) for key, where, one in _named(stage, name, value)}
+    return {key: _number(where, component) for key, where, component in _named(stage, name, value)}
 
 
 def batch_values(stage: str, name: str, value: Any, samples: Collection[int]) -> dict[str, Tensor | float]:
@@ -72,15 +72,21 @@ def batch_values(stage: str, name: str, value: Any, samples: Collection[int]) ->
 
     Tensors stay on their device.
     """
-    found: dict[str, Tensor | float] = {}
-    for key, where, one in _named(stage, name, value):
-        if isinstance(one, Tensor) and not one.is_complex() and (one.numel() == 1 or (one.ndim == 1 and len(one) in samples)):
-            found[key] = one
-        elif isinstance(one, np.ndarray) and one.ndim == 1 and len(one) in samples:
-            found[key] = float(one.mean())
+    values: dict[str, Tensor | float] = {}
+    for key, where, component in _named(stage, name, value):
+        if (
+            isinstance(component, Tensor)
+            and not component.is_complex()
+            and (component.numel() == 1 or (component.ndim == 1 and len(component) in samples))
+        ):
+            values[key] = component
+        elif (
+            isinstance(component, np.ndarray) and component.ndim == 1 and len(component) in samples
+        ):
+            values[key] = float(component.mean())
         else:
-            found[key] = _number(where, one)
-    return found
+            values[key] = _number(where, component)
+    return values
 
 
 def _named(stage: str, name: str, value: Any) -> list[tuple[str, str, Any]]:
@@ -89,10 +95,17 @@ def _named(stage: str, name: str, value: Any) -> list[tuple[str, str, Any]]:
     if not isinstance(value, Mapping):
         return [(f"{stage}_{name}", where, value)]
     prefix = f"{stage}_"
-    found = [(key if (key := str(own)).startswith(prefix) else prefix + key, f"{where}, {key!r},", one) for own, one in value.items()]
-    if any(key == f"{prefix}loss" for key, _, _ in found):
+    named = [
+        (
+            key if (key := str(own_name)).startswith(prefix) else prefix + key,
+            f"{where}, {key!r},",
+            component,
+        )
+        for own_name, component in value.items()
+    ]
+    if any(key == f"{prefix}loss" for key, _, _ in named):
         raise _named_loss(f"{where} gave a value by the name 'loss', which")
-    return found
+    return named
 
 
 def _named_loss(subject: str) -> TaskError:
@@ -113,7 +126,7 @@ def _number(where: str, value: Any) -> float:
         return float(value.item() if isinstance(value, np.ndarray) else value)
     got = f"a {type(value).__name__}"
     if isinstance(value, Tensor | np.ndarray):
-        kind = "a vector" if value.ndim == 1 else "a matrix" if value.ndim == 2 else "a tensor"
+        kind = {1: "a vector", 2: "a matrix"}.get(value.ndim, "a tensor")
         got = f"{kind} of shape {tuple(value.shape)}"
     raise TaskError(
         f"{where} gave {got}, and a metric is one number: take its mean, ask for one (average='macro' in torchmetrics and "
@@ -162,20 +175,24 @@ def _check(name: Any, metric: Any) -> None:
         _warn_of_inner(where, function, over=isinstance(metric, OverEpoch))
     if not is_metric_object(function) and next(iter(parameters(function) or ()), "") == _TARGET_FIRST:
         called = getattr(function, "__name__", "f")
-        given = f"lambda output, y: {called}(y, output)"
+        swapped = f"lambda output, y: {called}(y, output)"
         raise TaskError(
             f"{where}: {called} takes the targets first ({', '.join(list(parameters(function) or ())[:2])}), and a metric is called with "
-            f"(output, target): give wb.over_epoch({given}) for its value over the validation."
+            f"(output, target): give wb.over_epoch({swapped}) for its value over the validation."
         )
 
 
 def _warn_of_inner(where: str, function: Any, *, over: bool) -> None:
     """Warn of a metric object that a function calls: the call returns the value of one batch, and accumulates state."""
     try:
-        found = inspect.getclosurevars(function)
+        variables = inspect.getclosurevars(function)
     except (TypeError, ValueError):
         return
-    inner = {name: value for name, value in {**found.globals, **found.nonlocals}.items() if is_metric_object(value)}
+    inner = {
+        name: value
+        for name, value in {**variables.globals, **variables.nonlocals}.items()
+        if is_metric_object(value)
+    }
     for name, value in inner.items():
         why = "and keeps the state of all batches" if over else "and the mean over batches may differ from its value over a validation"
         warnings.warn(

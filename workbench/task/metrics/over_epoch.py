@@ -57,17 +57,20 @@ def joined(parts: Sequence[Any]) -> Any:
     """Join the values of all batches: concatenate tensors, arrays and lists; join dicts and tuples item by item."""
     first = parts[0]
     if isinstance(first, Tensor | np.ndarray):
-        shapes = {tuple(part.shape[1:]) for part in parts}
+        shapes = {tuple(batch.shape[1:]) for batch in parts}
         if len(shapes) > 1:
-            found = " and ".join(map(str, sorted(shapes)))
-            raise ValueError(f"over_epoch joins batches along their first dimension, and their other dimensions differ ({found}): pad them")
+            listed = " and ".join(map(str, sorted(shapes)))
+            raise ValueError(
+                "over_epoch joins batches along their first dimension, and their other dimensions "
+                f"differ ({listed}): pad them"
+            )
         if isinstance(first, np.ndarray):
             return np.concatenate(parts) if first.ndim else np.stack(parts)
         return torch.cat(list(parts)) if first.ndim else torch.stack(list(parts))
     if isinstance(first, Mapping):
-        return {key: joined([part[key] for part in parts]) for key in first}
+        return {key: joined([batch[key] for batch in parts]) for key in first}
     if isinstance(first, tuple):
         return tuple(joined(items) for items in zip(*parts, strict=True))
     if isinstance(first, list):
-        return [item for part in parts for item in part]
+        return [item for batch in parts for item in batch]
     return None if first is None else list(parts)

@@ -58,7 +58,11 @@ def _refuses_none(line: ast.stmt) -> bool:
     """Whether a statement asserts that `closure` is given, or raises an error where it is None."""
     if isinstance(line, ast.Assert):
         return _is_test(line.test, there=True)
-    return isinstance(line, ast.If) and _is_test(line.test, there=False) and any(isinstance(one, ast.Raise) for one in line.body)
+    return (
+        isinstance(line, ast.If)
+        and _is_test(line.test, there=False)
+        and any(isinstance(statement, ast.Raise) for statement in line.body)
+    )
 
 
 def _needs_gradients(lines: list[ast.stmt]) -> bool:
@@ -67,8 +71,12 @@ def _needs_gradients(lines: list[ast.stmt]) -> bool:
         for node in _in_order(line):
             if isinstance(node, ast.Call) and _named(node.func):
                 return False
-            own = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func).startswith("self.")
-            if own or (isinstance(node, ast.Attribute) and node.attr == "grad"):
+            calls_method = (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and ast.unparse(node.func).startswith("self.")
+            )
+            if calls_method or (isinstance(node, ast.Attribute) and node.attr == "grad"):
                 return True
     return False
 

@@ -59,8 +59,8 @@ class OptimizerFactory:
                     f"optimizer={self.name} returned the same {type(first).__name__} twice, and each run needs a new one, without the state of "
                     "another: make it in the function, optimizer=lambda params, lr: torch.optim.SGD(params, lr=lr)."
                 )
-            own = base_rate(first, self.name)
-            self._made_at = own if group_rates(first) == group_rates(second) else None
+            rate = base_rate(first, self.name)
+            self._made_at = rate if group_rates(first) == group_rates(second) else None
             self._probed = True
         return self._made_at
 
@@ -166,8 +166,10 @@ def leading_group(rates: Sequence[float]) -> int:
 
 def leading_decay(optimizer: Optimizer) -> float | None:
     """The weight decay of the first parameter group that has one above 0; 0 where all are 0, None where none has any."""
-    found = [float(group["weight_decay"]) for group in optimizer.param_groups if "weight_decay" in group]
-    return next(filter(None, found), found[0] if found else None)
+    decays = [
+        float(group["weight_decay"]) for group in optimizer.param_groups if "weight_decay" in group
+    ]
+    return next(filter(None, decays), decays[0] if decays else None)
 
 
 def set_weight_decay(optimizer: Optimizer, value: float) -> None:

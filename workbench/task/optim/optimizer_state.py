@@ -14,7 +14,11 @@ INNER = "inner optimizers of the workbench"
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
     """The optimizer's `state_dict`, with those of inner optimizers (SAM's base optimizer), which many leave out."""
-    inner = {name: state_of(one) for name, one in _inner(optimizer).items() if one.state is not optimizer.state}
+    inner = {
+        name: state_of(nested)
+        for name, nested in _inner(optimizer).items()
+        if nested.state is not optimizer.state
+    }
     return {**optimizer.state_dict(), INNER: inner} if inner else optimizer.state_dict()
 
 
@@ -26,23 +30,23 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     ones that shared parameter groups share the new ones.
     """
     inner = _inner(optimizer)
-    shares = [one for one in inner.values() if one.param_groups is optimizer.param_groups]
+    shares = [nested for nested in inner.values() if nested.param_groups is optimizer.param_groups]
     joined = _joined(optimizer)
-    own: Any = (
+    own_state: Any = (
         {name: value for name, value in state.items() if name != INNER} if INNER in state else state
     )
-    optimizer.load_state_dict(own)
+    optimizer.load_state_dict(own_state)
     if type(optimizer).load_state_dict is Optimizer.load_state_dict:
-        _load_as_it_was(optimizer, own)
-    for name, one in inner.items():
+        _load_as_it_was(optimizer, own_state)
+    for name, nested in inner.items():
         if name in state.get(INNER, {}):
-            load_state(one, state[INNER][name])
-    for one in shares:
-        one.param_groups = optimizer.param_groups
-    for number, inner_optimizer, place, before in joined if not shares else ():
-        group = inner_optimizer.param_groups[place]
+            load_state(nested, state[INNER][name])
+    for nested in shares:
+        nested.param_groups = optimizer.param_groups
+    for number, inner_optimizer, index, before in joined if not shares else ():
+        group = inner_optimizer.param_groups[index]
         if group is before:  # only the outer one has loaded
-            inner_optimizer.param_groups[place] = optimizer.param_groups[number]
+            inner_optimizer.param_groups[index] = optimizer.param_groups[number]
         elif optimizer.param_groups[number] is not group:
             optimizer.param_groups[number] = group
 
@@ -52,12 +56,12 @@ def _joined(optimizer: Optimizer) -> list[tuple[int, Optimizer, int, dict[str, A
     optimizer, its place there, the group.
     """
     numbers = {id(group): number for number, group in enumerate(optimizer.param_groups)}
-    return [
-        (numbers[id(group)], inner, place, group)
-        for inner in _held(optimizer).values()
-        for place, group in enumerate(inner.param_groups)
-        if id(group) in numbers
-    ]
+    joined: list[tuple[int, Optimizer, int, dict[str, Any]]] = []
+    for inner in _held(optimizer).values():
+        for index, group in enumerate(inner.param_groups):
+            if id(group) in numbers:
+                joined.append((numbers[id(group)], inner, index, group))
+    return joined
 
 
 def _inner(optimizer: Optimizer) -> dict[str, Optimizer]:
@@ -69,24 +73,26 @@ def _inner(optimizer: Optimizer) -> dict[str, Optimizer]:
 
 def _held(optimizer: Optimizer) -> dict[str, Optimizer]:
     """The inner optimizers that an optimizer has as attributes, or in lists and dicts."""
-    found: dict[str, Optimizer] = {}
+    optimizers: dict[str, Optimizer] = {}
     for name, value in vars(optimizer).items():
         if isinstance(value, Optimizer):
-            found[name] = value
+            optimizers[name] = value
         elif isinstance(value, (list, tuple, dict)) and name not in ("param_groups", "state", "defaults"):
             items = value.items() if isinstance(value, dict) else enumerate(value)
-            found |= {f"{name}.{key}": one for key, one in items if isinstance(one, Optimizer)}
-    return found
+            optimizers |= {
+                f"{name}.{key}": nested for key, nested in items if isinstance(nested, Optimizer)
+            }
+    return optimizers
 
 
 def _load_as_it_was(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
-        own = optimizer.state.get(parameter, {})
+        loaded = optimizer.state.get(parameter, {})
         for name, value in state["state"].get(number, {}).items():
-            if name in own:
-                own[name] = _as_it_was(value, own[name])
+            if name in loaded:
+                loaded[name] = _as_it_was(value, loaded[name])
 
 
 def _as_it_was(value: Any, loaded: Any) -> Any:
@@ -96,7 +102,7 @@ def _as_it_was(value: Any, loaded: Any) -> Any:
             return loaded
         return value.to(loaded.device)
     if isinstance(value, dict) and isinstance(loaded, dict):
-        return {key: _as_it_was(part, loaded.get(key)) for key, part in value.items()}
+        return {key: _as_it_was(entry, loaded.get(key)) for key, entry in value.items()}
     if type(value) in (list, tuple) and isinstance(loaded, (list, tuple)) and len(loaded) == len(value):
-        return type(value)(_as_it_was(part, its) for part, its in zip(value, loaded, strict=True))
+        return type(value)(_as_it_was(entry, its) for entry, its in zip(value, loaded, strict=True))
     return value

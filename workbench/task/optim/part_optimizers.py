@@ -27,17 +27,33 @@ class PartOptimizers(Optimizer):
     """Several optimizers that step together. It has their parameter groups, each with the name of its part."""
 
     def __init__(self, parts: Mapping[str, Optimizer]) -> None:
-        defaults = {name: None for name in ("betas", "momentum") if all(name in one.defaults for one in parts.values())}
-        super().__init__([p for one in parts.values() for group in one.param_groups for p in group["params"]], defaults)
+        defaults = {
+            name: None
+            for name in ("betas", "momentum")
+            if all(name in optimizer.defaults for optimizer in parts.values())
+        }
+        super().__init__(
+            [
+                p
+                for optimizer in parts.values()
+                for group in optimizer.param_groups
+                for p in group["params"]
+            ],
+            defaults,
+        )
         self.parts = dict(parts)
-        self._step_supports_amp_scaling = all(getattr(one, "_step_supports_amp_scaling", False) for one in parts.values())
-        for name, one in self.parts.items():
-            for group in one.param_groups:
+        self._step_supports_amp_scaling = all(
+            getattr(optimizer, "_step_supports_amp_scaling", False) for optimizer in parts.values()
+        )
+        for name, optimizer in self.parts.items():
+            for group in optimizer.param_groups:
                 group.setdefault("name", name or "rest")
         self._join()
 
     def _join(self) -> None:
-        self.param_groups = [group for one in self.parts.values() for group in one.param_groups]
+        self.param_groups = [
+            group for optimizer in self.parts.values() for group in optimizer.param_groups
+        ]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step each of them."""
@@ -46,25 +62,27 @@ class PartOptimizers(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         flags = {name: value for name, value in vars(self).items() if name in _FLAGS}
-        for one in self.parts.values():
-            vars(one).update(flags)
-            one.step()
+        for optimizer in self.parts.values():
+            vars(optimizer).update(flags)
+            optimizer.step()
             for name in flags:
-                delattr(one, name)
+                delattr(optimizer, name)
         return loss
 
     @property
     def cycles(self) -> bool:
         """Whether OneCycleLR can cycle the momentum of all of them, or none has any: torch's changes either `betas` or `momentum`."""
-        kinds = {"betas" if "betas" in group else "momentum" if group.get("momentum") else "" for group in self.param_groups}
-        return len(kinds) == 1
+        return len({_momentum_of(group) for group in self.param_groups}) == 1
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "parts": {name: state_of(one) for name, one in self.parts.items()}}
+        return {
+            **super().state_dict(),
+            "parts": {name: state_of(optimizer) for name, optimizer in self.parts.items()},
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        for name, one in self.parts.items():
-            load_state(one, state_dict["parts"][name])
+        for name, optimizer in self.parts.items():
+            load_state(optimizer, state_dict["parts"][name])
         self._join()
 
 
@@ -77,20 +95,23 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
     """
     if not given:
         raise TaskError("optimizer={} is empty: give an optimizer for each part, {'': torch.optim.AdamW} for all of the model.")
-    for key, one in given.items():
-        if not isinstance(key, str) or isinstance(one, Optimizer) or not callable(one):
+    for key, factory in given.items():
+        if not isinstance(key, str) or isinstance(factory, Optimizer) or not callable(factory):
             raise TaskError(
-                f"optimizer={{{key!r}: {shown(one)}}}: a key is the name of a part of the model, and its value makes an optimizer, as in "
+                f"optimizer={{{key!r}: {shown(factory)}}}: a key is the name of a part of the "
+                "model, and its value makes an optimizer, as in "
                 "{'body': torch.optim.SGD, 'head': functools.partial(torch.optim.AdamW, lr=1e-3)}."
             )
-    factories = {key: OptimizerFactory(one) for key, one in given.items()}
+    factories = {key: OptimizerFactory(factory) for key, factory in given.items()}
 
     def make(parameters: Sequence[Tensor], lr: float, weight_decay: float | None = None) -> PartOptimizers:
         parts = {}
-        for key, own in _split(list(given), named(), parameters).items():
-            own_rate = factories[key].own_rate(own)
+        for key, own_parameters in _split(list(given), named(), parameters).items():
+            own_rate = factories[key].own_rate(own_parameters)
             # Not at `lr`: the factory around this function multiplies all rates by it.
-            parts[key] = factories[key](own, _REFERENCE if own_rate is None else own_rate, weight_decay)
+            parts[key] = factories[key](
+                own_parameters, _REFERENCE if own_rate is None else own_rate, weight_decay
+            )
             _refuse(key, parts[key])
         return PartOptimizers(parts)
 
@@ -98,17 +119,25 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
     return make
 
 
+def _momentum_of(group: Mapping[str, Any]) -> str:
+    """The option of a parameter group in which OneCycleLR cycles the momentum; "": it has none."""
+    if "betas" in group:
+        return "betas"
+    return "momentum" if group.get("momentum") else ""
+
+
 def kind_of(optimizer: Optimizer) -> str:
     """The type of an optimizer, as checkpoints compare it; for several parts, the type of each."""
     if isinstance(optimizer, PartOptimizers):
-        return f"{{{', '.join(f'{name!r}: {type(one).__name__}' for name, one in optimizer.parts.items())}}}"
+        kinds = [f"{name!r}: {type(inner).__name__}" for name, inner in optimizer.parts.items()]
+        return f"{{{', '.join(kinds)}}}"
     return type(optimizer).__name__
 
 
 def _split(keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, list[Tensor]]:
     """The trained parameters by key, in the order of the keys; keys whose parameters are all frozen are left out."""
     trained = {id(p) for p in parameters}
-    found: dict[str, list[Tensor]] = {key: [] for key in keys}
+    split: dict[str, list[Tensor]] = {key: [] for key in keys}
     without = []
     for key in keys:
         if key != REST and not any(name == key or name.startswith(f"{key}.") for name in named):
@@ -119,8 +148,8 @@ def _split(keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequenc
             continue
         fitting = [key for key in keys if key and (name == key or name.startswith(f"{key}."))]
         key = max(fitting, key=len, default=REST)  # the innermost of several nested parts
-        if key in found:
-            found[key].append(parameter)
+        if key in split:
+            split[key].append(parameter)
         else:
             without.append(name)
     if without:
@@ -128,7 +157,7 @@ def _split(keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequenc
         raise TaskError(
             f"optimizer={{…}}: no key names {some}: give '' an optimizer for all that is left, or freeze them (requires_grad_(False))."
         )
-    return {key: own for key, own in found.items() if own}
+    return {key: group for key, group in split.items() if group}
 
 
 def _refuse(key: str, optimizer: Optimizer) -> None:

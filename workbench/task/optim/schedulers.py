@@ -38,10 +38,17 @@ def check_scheduler(scheduler: Any) -> None:
             f"scheduler={kind}(…) is a scheduler that is already made; each run needs its own. Give what makes it: "
             f"scheduler=lambda optimizer, updates: {kind}(optimizer, …)."
         )
-    made, bound = (scheduler.func, scheduler.keywords) if isinstance(scheduler, functools.partial) else (scheduler, {})
-    name = getattr(made, "__name__", "<lambda>")
-    shown = name if made is scheduler else f"partial({name}, …)"
-    options = ", ".join([f"{key}={value!r}" for key, value in bound.items()] + _needed(made, bound)) or "…"
+    function, bound = (
+        (scheduler.func, scheduler.keywords)
+        if isinstance(scheduler, functools.partial)
+        else (scheduler, {})
+    )
+    name = getattr(function, "__name__", "<lambda>")
+    shown = name if function is scheduler else f"partial({name}, …)"
+    options = (
+        ", ".join([f"{key}={value!r}" for key, value in bound.items()] + _needed(function, bound))
+        or "…"
+    )
     remedy = f"scheduler=lambda optimizer, updates: {name}(optimizer, {options})"
     if not callable(scheduler) or not fits(scheduler, None, 1):
         shown, remedy = (repr(scheduler), "") if name == "<lambda>" else (shown, f", {remedy}")
@@ -50,7 +57,7 @@ def check_scheduler(scheduler: Any) -> None:
             f"function of these two{remedy}; or a built-in schedule, for example lr_schedule='cosine'."
         )
     second = _second(scheduler)
-    is_class = isinstance(made, type) and issubclass(made, (LRScheduler, ReduceLROnPlateau))
+    is_class = isinstance(function, type) and issubclass(function, (LRScheduler, ReduceLROnPlateau))
     if second is not None and not _UPDATES.fullmatch(second) and (is_class or second in _ELSE):
         raise TaskError(
             f"scheduler={shown} is called as scheduler(optimizer, updates), and its second parameter is {second}, not the number "
@@ -127,17 +134,28 @@ def _check_state(scheduler: Any, where: str) -> None:
         raise TaskError(f"{where} a {type(scheduler).__name__} without {' and '.join(lacking)}: write them, so that its state can be restored.")
 
 
-def _entry(given: Any, where: str) -> dict[str, Any]:
-    if isinstance(given, Schedule):
-        entry = {"scheduler": given.scheduler, "frequency": given.frequency, "monitor": given.monitor, "strict": given.strict}
+def _entry(schedule: Any, where: str) -> dict[str, Any]:
+    if isinstance(schedule, Schedule):
+        entry = {
+            "scheduler": schedule.scheduler,
+            "frequency": schedule.frequency,
+            "monitor": schedule.monitor,
+            "strict": schedule.strict,
+        }
         # "step" is a Schedule's default: it is not a choice for one that watches a metric.
-        plateau = isinstance(given.scheduler, ReduceLROnPlateau)
-        return entry if plateau and given.interval == "step" else {**entry, "interval": given.interval}
-    if not isinstance(given, Mapping):
-        return {"scheduler": given}
-    if "scheduler" not in given:
-        raise TaskError(f"{where} a dict with {sorted(given)}: the scheduler belongs under 'scheduler'.")
-    return dict(given)
+        plateau = isinstance(schedule.scheduler, ReduceLROnPlateau)
+        return (
+            entry
+            if plateau and schedule.interval == "step"
+            else {**entry, "interval": schedule.interval}
+        )
+    if not isinstance(schedule, Mapping):
+        return {"scheduler": schedule}
+    if "scheduler" not in schedule:
+        raise TaskError(
+            f"{where} a dict with {sorted(schedule)}: the scheduler belongs under 'scheduler'."
+        )
+    return dict(schedule)
 
 
 def _frequency(value: Any, where: str) -> int:

@@ -1,15 +1,23 @@
-"""Copies the contents of objects and restores them in place: containers, tensors, arrays, generators, attributes, places in files."""
+"""The kinds of object whose contents change in place: how each is copied, compared and restored.
+
+Containers, tensors, arrays, buffers, memory that processes share, tables, generators, and the
+places in iterators and files.
+"""
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import ctypes
+import io
 import itertools
 import operator
+import sys
 import types
 import zlib
+from array import array
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
 
 import numpy as np
@@ -46,26 +54,6 @@ def refill(container: Any, content: Any) -> None:
     getattr(container, fill)(content)
 
 
-def copy_of(container: Any) -> Any:
-    """A copy of a container: a deep one where it is plain, else one with the same objects."""
-    return copy.deepcopy(container) if not _is_flat(container) and is_plain(container) else copy.copy(container)
-
-
-def put_items(container: Any, content: Any) -> None:
-    """Restore a container from a copy of `copy_of`; a container that still holds the same is not touched."""
-    if len(container) != len(content) or not same_items(container, content):
-        refill(container, copy_of(content))
-
-
-def same_items(one: Any, other: Any) -> bool:
-    """Whether two containers hold the same objects, or equal plain ones, in the same order."""
-    if _is_flat(one) and _is_flat(other):
-        return [*one] == [*other] and (not isinstance(one, dict) or [*one.values()] == [*other.values()])
-    ones, others = ([*value.items()] if isinstance(value, dict) else [*value] for value in (one, other))
-    flat = [(a, b) if isinstance(one, dict) else ((a,), (b,)) for a, b in zip(ones, others, strict=True)]
-    return all(x is y or (is_plain(x) and is_plain(y) and x == y) for a, b in flat for x, y in zip(a, b, strict=True))
-
-
 def _is_flat(container: Any) -> bool:
     """Whether a container holds numbers and strings alone; much faster than `is_plain`."""
     return _SCALARS.issuperset(map(type, container)) and (not isinstance(container, dict) or _SCALARS.issuperset(map(type, container.values())))
@@ -99,32 +87,123 @@ def is_data(container: Any) -> bool:
     return count > MOST_PARTS
 
 
-# ---- tensors, arrays, generators --------------------------------------------------------------------------------
+# ---- blocks, generators, iterators, files -----------------------------------------------------------------------
 
 _LARGE = 1 << 24
 MOST_PARTS = 100_000
 """A container with more parts is data: who copies what an object holds leaves it out."""
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+ARRAYS = (Tensor, np.ndarray)
+BUFFERS = (bytearray, array)
+MEMORY = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, SynchronizedBase)
+"""What `multiprocessing.Value` and `multiprocessing.Array` make, with and without a lock."""
+_LARGE_TABLE, _SAMPLED_ROWS = 1 << 20, 256
+"""A table with more bytes counts as data, of which so many rows are compared."""
+_SAMPLED = 1 << 12
+"""How many values of a large array are compared."""
+_SOURCES: tuple[Iterable[Any], ...] = ([], (), range(1), "", b"", bytearray())
+IN_PLACE: tuple[type[Any], ...] = tuple(type(iter(source)) for source in _SOURCES)
+"""Iterators that can be set to a place."""
 
 
-def is_large(value: Tensor | np.ndarray[Any, Any]) -> bool:
-    """Whether an array has so many bytes that it counts as data, which is not copied."""
-    if isinstance(value, Tensor) and value.layout is torch.sparse_coo:  # torch has no `nbytes` for it
-        return value._indices().nbytes + value._values().nbytes > _LARGE
-    return value.nbytes > _LARGE
+def is_block(value: Any) -> bool:
+    """Whether it is a block of values that code changes in place: a tensor, an array, a buffer,
+    memory that processes share, or a table of pandas or polars.
+    """
+    kind = type(value)
+    if issubclass(kind, (*ARRAYS, *BUFFERS)):
+        return True
+    return _memory_of(value) is not None or is_table(value)
+
+
+def table_class(kind: type) -> Any:
+    """The DataFrame or Series of pandas or polars from which a class inherits; None: from none."""
+    for base in kind.__mro__:
+        library = base.__module__.partition(".")[0]
+        if library in ("pandas", "polars") and base.__name__ in ("DataFrame", "Series"):
+            return base
+    return None
+
+
+def may_be_log(value: Any) -> bool:
+    """Whether code may append to it: one that functions use as a variable is a log, and no state."""
+    return is_container(value) or issubclass(type(value), BUFFERS) or is_table(value)
+
+
+def is_table(value: Any) -> bool:
+    """Whether it is a DataFrame or a Series of pandas or polars."""
+    return table_class(type(value)) is not None
+
+
+def has_plain_content(value: Any) -> bool:
+    """Whether numbers, texts and tensors say all of its contents, with which `put_content` restores
+    it: those of a generator, an iterator, a buffer, or memory that processes share.
+    """
+    if issubclass(type(value), (*BUFFERS, *IN_PLACE)) or is_generator(value):
+        return True
+    return _memory_of(value) is not None
+
+
+def _memory_of(value: Any) -> Any:
+    """The memory of an object of ctypes or multiprocessing; None: it is none, or has pointers."""
+    if not issubclass(type(value), MEMORY):
+        return None
+    memory = value.get_obj() if isinstance(value, SynchronizedBase) else value
+    return memory if _has_numbers_only(type(memory)) else None
+
+
+def _has_numbers_only(kind: Any) -> bool:
+    if issubclass(kind, ctypes.Array):
+        return _has_numbers_only(kind._type_)
+    if issubclass(kind, ctypes.Structure):
+        return all(_has_numbers_only(field[1]) for field in kind._fields_)
+    return issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "zZPOX"
+
+
+def size_of(value: Any) -> int:
+    """The bytes of a block."""
+    if isinstance(value, Tensor) and value.layout is not torch.strided:
+        coo = value.layout is torch.sparse_coo  # for which torch has no `nbytes`
+        return value._indices().nbytes + value._values().nbytes if coo else 0
+    if isinstance(value, ARRAYS):
+        return value.nbytes
+    if isinstance(value, BUFFERS):
+        return memoryview(value).nbytes
+    table = table_class(type(value))
+    if table is None:
+        return ctypes.sizeof(_memory_of(value))
+    if table.__module__.startswith("polars"):
+        return int(value.estimated_size())
+    return int(np.sum(value.memory_usage()))
+
+
+def is_large(value: Any) -> bool:
+    """Whether a block has so many bytes that it counts as data, which is not copied."""
+    return size_of(value) > (_LARGE_TABLE if is_table(value) else _LARGE)
 
 
 def content_of(value: Any) -> Any:
-    """A copy, in host memory, of the contents of a tensor, an array or a generator; None: it is none of these, or read-only."""
+    """A copy, in host memory, of the contents of a block; the state of a generator; the place in
+    an iterator or a file, as far as it can be seen. None: it is none of these, or read-only.
+    """
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True) if _has_memory(value) and value.grad_fn is None else None
+        readable = _has_memory(value) and value.grad_fn is None
+        return value.detach().to("cpu", copy=True) if readable else None
     if isinstance(value, np.ndarray):
         return value.copy() if value.flags.writeable and not value.dtype.hasobject else None
-    return generator_state(value) if is_generator(value) and is_own(value) else None
+    if is_generator(value):
+        return generator_state(value) if is_own(value) else None
+    if isinstance(value, BUFFERS):
+        return bytes(memoryview(value).cast("B"))
+    if (memory := _memory_of(value)) is not None:
+        return bytes(memory)
+    if (table := table_class(type(value))) is not None:
+        return value.clone() if table.__module__.startswith("polars") else value.copy()
+    return _place_of(value)
 
 
 def put_content(value: Any, content: Any) -> None:
-    """Restore a tensor, an array or a generator from a copy of `content_of`; one that still holds the same is not touched."""
+    """Restore from a copy of `content_of`; what still holds the same is not touched."""
     if isinstance(value, Tensor):
         here = content.to(value.device)
         with torch.inference_mode() if value.is_inference() else torch.no_grad():
@@ -132,10 +211,99 @@ def put_content(value: Any, content: Any) -> None:
                 value.data = here.clone()
             elif not same_tensors(value, here):
                 overwrite(value, here)
-    elif not isinstance(value, np.ndarray):
+    elif isinstance(value, np.ndarray):
+        if value.shape == content.shape and value.tobytes() != content.tobytes():
+            np.copyto(value, content)
+    elif is_generator(value):
         set_generator_state(value, content)
-    elif value.shape == content.shape and value.tobytes() != content.tobytes():
-        np.copyto(value, content)
+    elif isinstance(value, BUFFERS):
+        _put_bytes(value, content)
+    elif (memory := _memory_of(value)) is not None:
+        if len(content) == ctypes.sizeof(memory):
+            ctypes.memmove(ctypes.addressof(memory), content, len(content))
+    elif (table := table_class(type(value))) is not None:
+        if not value.equals(content):
+            table.__init__(value, content_of(content))
+    elif isinstance(value, io.IOBase):
+        if not value.closed and value.tell() != content:
+            value.seek(content)
+    elif isinstance(value, IN_PLACE) and type(content) is int and content != _place_of(value):
+        value.__setstate__(content)
+
+
+def _put_bytes(buffer: Any, content: bytes) -> None:
+    """Fill a buffer. One of the same length stays in its memory, to which an array may refer."""
+    if memoryview(buffer).nbytes == len(content):
+        memoryview(buffer).cast("B")[:] = content
+    else:
+        buffer[:] = content if isinstance(buffer, bytearray) else array(buffer.typecode, content)
+
+
+def _place_of(value: Any) -> Any:
+    if isinstance(value, io.IOBase):
+        return None if value.closed else value.tell()
+    if isinstance(value, IN_PLACE):
+        state = value.__reduce__()
+        if isinstance(state, tuple) and len(state) > 2:
+            return state[2]
+    return _mark_of(value) if isinstance(value, Iterator) else None
+
+
+def _mark_of(iterator: Any) -> Any:
+    """A fingerprint that changes when an iterator is read, as far as that can be seen."""
+    if isinstance(iterator, types.GeneratorType):
+        frame = iterator.gi_frame
+        if frame is None:
+            return None
+        variables = frame.f_locals.items()
+        return frame.f_lasti, {name: repr(value) for name, value in variables if is_plain(value)}
+    counts = isinstance(iterator, (itertools.count, itertools.repeat))
+    return repr(iterator) if counts else "", operator.length_hint(iterator, -1)
+
+
+def sample_mark(value: Any) -> Any:
+    """What shows that a large block has changed: torch's version, or a checksum of some of its
+    values; None: nothing does.
+    """
+    if isinstance(value, Tensor):
+        return None if value.is_inference() else value._version
+    if isinstance(value, np.ndarray):
+        if value.dtype.hasobject or not value.size:
+            return None
+        flat = value.reshape(-1) if value.flags.c_contiguous else value[:1].reshape(-1)
+        return zlib.crc32(flat[:: max(1, flat.size // _SAMPLED)].tobytes())
+    if is_table(value):
+        return _table_mark(value, max(1, len(value) // _SAMPLED_ROWS))
+    return zlib.crc32(content_of(value))
+
+
+def content_mark(content: Any) -> Any:
+    """A checksum of what `content_of` returned."""
+    if isinstance(content, Tensor):
+        dense = content.to_dense() if content.layout is not torch.strided else content
+        return content.dtype, content.shape, checksum_of_tensors([dense])
+    if isinstance(content, np.ndarray):
+        return content.dtype, content.shape, zlib.crc32(content.tobytes())
+    if is_table(content):
+        return _table_mark(content, 1)
+    return zlib.crc32(content) if isinstance(content, bytes) else repr(content)
+
+
+def _table_mark(table: Any, step: int) -> Any:
+    """A checksum of each `step`-th row of a table; of its shape alone where a cell has no hash."""
+    base = table_class(type(table))
+    frame = base.__name__ == "DataFrame"
+    names = list(table.columns) if frame else table.name
+    kinds = repr(table.dtypes if frame else table.dtype)
+    hashes = None
+    with contextlib.suppress(Exception):  # a cell of the user's may raise anything
+        if base.__module__.startswith("polars"):
+            rows = table.gather_every(step)
+            hashes = (rows.hash_rows() if frame else rows.hash()).to_numpy()
+        else:
+            rows = table.iloc[::step]
+            hashes = sys.modules["pandas"].util.hash_pandas_object(rows).to_numpy()
+    return names, kinds, len(table), None if hashes is None else zlib.crc32(hashes.tobytes())
 
 
 def same_tensors(one: Tensor, other: Tensor) -> bool:
@@ -177,33 +345,3 @@ def expanded(tensor: Tensor) -> list[int]:
     """The dimensions with stride 0, along which all elements share one place in memory (`expand`)."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
     return [dimension for dimension, stride in enumerate(strides) if stride == 0 and tensor.shape[dimension] > 1]
-
-
-# ---- attributes -------------------------------------------------------------------------------------------------
-
-
-def put_attributes(owner: Any, before: Mapping[str, Any], now: Iterable[str]) -> None:
-    """Set an object's attributes to those in `before`, and remove its other attributes among the names in `now`."""
-    for name in set(now).difference(before):
-        del vars(owner)[name]
-    vars(owner).update(before)
-
-
-# ---- iterators and files ----------------------------------------------------------------------------------------
-
-
-def mark_of(iterator: Any) -> Any:
-    """A fingerprint that changes when an iterator is read, as far as that can be seen."""
-    if isinstance(iterator, types.GeneratorType):
-        frame = iterator.gi_frame
-        if frame is None:
-            return None
-        return frame.f_lasti, {name: repr(value) for name, value in frame.f_locals.items() if is_plain(value)}
-    said = repr(iterator) if isinstance(iterator, (itertools.count, itertools.repeat)) else ""
-    return said, operator.length_hint(iterator, -1)
-
-
-def put_place(file: Any, place: int) -> None:
-    """Let a file be read from this place again."""
-    if not file.closed and file.tell() != place:
-        file.seek(place)

@@ -1,7 +1,8 @@
-"""Copies what the user's own objects hold, restores it, and finds out what has changed.
+"""Copies what the user's own objects hold, with or without the weights, and restores it.
 
-A fresh fit begins with the state that the objects had when the bench was made, a search restores the state from before it, and so does
-the trial of two samples. All of them copy the same objects (`walk.py`).
+A fresh fit begins with the state that the objects had when the bench was made, a search restores
+the state from before it, and so does the trial of two samples. All of them copy the same objects
+(`walk.py`).
 """
 
 from __future__ import annotations
@@ -10,61 +11,57 @@ import abc
 import ast
 import contextlib
 import copy
-import dis
-import functools
 import io
 import itertools
 import random
+import sys
 import types
-import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.task.modules import is_own_name
+from workbench.task.device.dtensor import local
+from workbench.task.modules import slots_of
 from workbench.task.rng import is_generator, is_own
 from workbench.task.state.contents import (
     MOST_PARTS,
+    content_mark,
     content_of,
+    is_block,
     is_container,
     is_data,
     is_large,
     is_plain,
-    mark_of,
+    is_table,
+    may_be_log,
+    overwrite,
     put_content,
-    put_place,
     refill,
+    same_tensors,
+    sample_mark,
+    size_of,
 )
-from workbench.task.state.walk import (
-    ARRAYS,
-    Reached,
-    attributes_of,
-    cells,
-    functions_of,
-    is_own_class,
-    is_own_code,
-    is_users,
-    slots_of_class,
+from workbench.task.state.places import (
+    ANY,
+    counted_names,
+    delete_name,
+    has_state,
+    set_name,
+    set_variable,
+    state_names,
+    variables_of,
 )
+from workbench.task.state.walk import Reached, functions_of, is_own_code, walk
 
-_OURS = ("workbench.task.metrics", "workbench.task.data")
-"""The workbench's own objects that hold the user's functions and objects."""
-_MACHINERY = ("workbench.task.data.spec", "workbench.engine.")
-"""Those that hold none: data are roots of their own."""
 _UNDRAWN = 624
 """The position of a Mersenne Twister that has just been seeded."""
-_SMALL, _SAMPLED = 1 << 16, 1 << 12
-"""Bytes up to which an array is always copied, and how many values of a large one are compared."""
+_SMALL = 1 << 16
+"""Bytes up to which a block is always copied."""
 _DATA_BUDGET = 1 << 26
-"""Bytes of arrays in data that are copied; what is beyond them is data."""
-ANY = "*"
-"""Stands for all names, where code sets attributes by names that are known only when it runs."""
-_SOURCES: tuple[Iterable[Any], ...] = ([], (), range(1), "", b"", bytearray())
-IN_PLACE: tuple[type[Any], ...] = tuple(type(iter(source)) for source in _SOURCES)
-"""Iterators that can be set to a place."""
+"""Bytes of blocks in data that are copied; what is beyond them is data."""
 
 
 # ---- what an object holds ---------------------------------------------------------------------------------------
@@ -81,18 +78,63 @@ class Holding(abc.ABC):
         """This, with what the user has changed between `left` and `now`."""
         return self if now.same(left) else now
 
+    def kept(self) -> Holding:
+        """This, or a new copy where it has a checksum alone."""
+        return self
+
     @abc.abstractmethod
     def put(self, names: Collection[str] | None) -> str | None:
         """Restore the object; returns what could not be restored. names: the attributes to restore; None: all."""
 
 
+class Weights(Holding):
+    """The parameters and buffers of a module."""
+
+    def __init__(self, part: nn.Module, copies: dict[Tensor, Tensor]) -> None:
+        """copies: those made so far; tied weights are copied once."""
+        self.part = part
+        self.values: dict[tuple[str, str], Tensor] = {}
+        for (_, kind, name), tensor in slots_of([part]):
+            if tensor not in copies:  # of a sharded one, this rank's piece
+                copies[tensor] = local(tensor).detach().to("cpu", copy=True)
+            self.values[kind, name] = copies[tensor]
+
+    def same(self, other: Self) -> bool:
+        names = self.values.keys()
+        if names != other.values.keys():
+            return False
+        return all(same_tensors(self.values[name], other.values[name]) for name in names)
+
+    @torch.no_grad()
+    def put(self, names: Collection[str] | None) -> None:
+        """Write them back, in place where the tensors still exist; added buffers are removed."""
+        for (kind, name), value in self.values.items():
+            registered = getattr(self.part, kind)
+            present = registered.get(name)
+            piece = None if present is None else local(present)
+            if piece is not None and piece.shape == value.shape:
+                overwrite(piece, value)
+            elif present is None:  # forward() has replaced the tensor
+                registered[name] = value.clone()
+            else:
+                registered[name] = value.to(present.device, copy=True)
+        for (_, kind, name), _ in list(slots_of([self.part])):
+            if kind == "_buffers" and (kind, name) not in self.values:
+                del self.part._buffers[name]
+
+
 class Attributes(Holding):
     """The attributes of an object: the same objects again, and none that were added."""
 
-    def __init__(self, owner: Any) -> None:
-        self.owner = owner
-        self.names = {name: _frozen(value) for name, value in state_names(owner).items()}
+    def __init__(self, owner: Any, without: frozenset[str] = frozenset()) -> None:
+        """without: the names of attributes that stay as they are."""
+        self.owner, self._without = owner, without
+        self.names = {name: _frozen(value) for name, value in self._present().items()}
         self._layers = _layers_of(owner)
+
+    def _present(self) -> dict[str, Any]:
+        names = state_names(self.owner)
+        return {name: value for name, value in names.items() if name not in self._without}
 
     def same(self, other: Self) -> bool:
         return self.names.keys() == other.names.keys() and all(_alike(value, other.names[name]) for name, value in self.names.items())
@@ -116,11 +158,11 @@ class Attributes(Holding):
 
     def put(self, names: Collection[str] | None) -> None:
         """Restore the attributes. Attributes that a job has added stay where it has added layers: a flag may belong to one."""
-        now = state_names(self.owner)
+        now = self._present()
         if _layers_of(self.owner) <= self._layers:
             for name in now.keys() - self.names.keys():
                 if names is None or name in names:
-                    _delete(self.owner, name)
+                    delete_name(self.owner, name)
         for name, value in self.names.items():
             if (names is None or name in names) and not (name in now and _alike(now[name], value)):
                 set_name(self.owner, name, _frozen(value))
@@ -181,20 +223,21 @@ class Variables(Holding):
 
 
 class Content(Holding):
-    """The values of a tensor or an array, or the state of a generator. copied: False for what is too large to be copied."""
+    """The contents of a block, the state of a generator, or the place in an iterator or a file."""
 
     def __init__(self, value: Any, *, copied: bool) -> None:
+        """copied: False for what is too large to be copied."""
         self.value = value
         self.content = content_of(value) if copied else None
-        self._version = _version_of(value) if self.content is None else None
+        self._sample = sample_mark(value) if self.content is None and is_block(value) else None
         self._seed = _seed_of(value)
         self._mark: Any = None
 
     @property
     def mark(self) -> Any:
-        """A checksum of the values; of large ones torch's version."""
+        """A checksum of the contents; of large ones that of a sample."""
         if self._mark is None:
-            self._mark = (self._version,) if self.content is None else _checksum(self.content)
+            self._mark = self._sample if self.content is None else content_mark(self.content)
         return self._mark
 
     def same(self, other: Self) -> bool:
@@ -206,66 +249,50 @@ class Content(Holding):
             return self
         return super().merged(left, now)
 
+    def kept(self) -> Content:
+        forgotten = self.content is None and self._sample is None and self._mark is not None
+        return Content(self.value, copied=True) if forgotten else self
+
     def put(self, names: Collection[str] | None) -> str | None:
         if self.content is not None:
             put_content(self.value, self.content)
-        elif self._version is not None and self._version != _version_of(self.value):
+            moves = isinstance(self.value, (Iterator, io.IOBase))
+            if moves and content_of(self.value) != self.content:
+                return f"a {type(self.value).__name__} that was read further"
+        elif self._sample is not None and self._sample != sample_mark(self.value):
             return "too large to be copied"
         return None
 
     def forget(self) -> None:
         """Keep a checksum alone, for comparing."""
-        _ = self.mark
-        self.content = None
-
-
-class Place(Holding):
-    """The place in a file or in an iterator."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.place = place_of(value)
-
-    def same(self, other: Self) -> bool:
-        return bool(self.place == other.place)
-
-    def put(self, names: Collection[str] | None) -> str | None:
-        if place_of(self.value) == self.place:
-            return None
-        if isinstance(self.value, io.IOBase):
-            put_place(self.value, self.place)
-        elif isinstance(self.value, IN_PLACE) and isinstance(self.place, int):
-            set_place(self.value, self.place)
-        if place_of(self.value) == self.place:
-            return None
-        return f"a {type(self.value).__name__} that was read further"
-
-
-def place_of(value: Any) -> Any:
-    """The place of a file or an iterator, as far as it can be seen."""
-    if isinstance(value, io.IOBase):
-        return None if value.closed else value.tell()
-    if isinstance(value, IN_PLACE):
-        state = value.__reduce__()
-        return state[2] if isinstance(state, tuple) and len(state) > 2 else mark_of(value)
-    return mark_of(value)
-
-
-def set_place(iterator: Any, place: int) -> None:
-    """Set an iterator of `IN_PLACE` to a place."""
-    iterator.__setstate__(place)
+        if self.content is not None:
+            _ = self.mark
+            self.content = None
 
 
 # ---- the state of a task ----------------------------------------------------------------------------------------
 
 
-class StateCopy:
-    """A copy of what the objects of a task hold, beside their weights and buffers, which `WeightsCopy` has."""
+Key = tuple[int, type[Holding]]
+"""The id of an object, and the kind of copy: of a list of the user's own class there are two."""
 
-    def __init__(self, holdings: Mapping[int, tuple[str, Holding]], counted: frozenset[str]) -> None:
-        """holdings: by the ids of the objects, with their paths. counted: the names of attributes that the task's own code sets."""
-        self._holdings = holdings
-        self._counted = counted
+
+class StateCopy:
+    """A copy of what the objects of a task hold."""
+
+    def __init__(
+        self,
+        holdings: Mapping[Key, tuple[str, Holding]],
+        counted: frozenset[str] = frozenset(),
+        callbacks: Callable[[], object] | None = None,
+    ) -> None:
+        """
+        Args:
+            holdings: the copies, with the paths of the objects.
+            counted: the names of attributes that the task's own code sets.
+            callbacks: restores the callbacks of the task; None: they are left as they are.
+        """
+        self._holdings, self._counted, self._callbacks = holdings, counted, callbacks
 
     @classmethod
     def of_data(cls, objects: Iterable[Reached]) -> StateCopy:
@@ -273,6 +300,36 @@ class StateCopy:
         copied = Copied(False, 0, set())
         copied.take(objects, data=True)
         return copied.all()
+
+    @classmethod
+    def of_attributes(
+        cls, owners: Iterable[Any], closed: Callable[[Any], bool], without: frozenset[str]
+    ) -> StateCopy:
+        """Copy the attributes of these objects, whatever their class, and what those hold, but not
+        what their methods use. closed: see `walk`. without: see `Attributes`.
+        """
+        copied = Copied(False, sys.maxsize, set())
+        for owner in owners:
+            attributes = Attributes(owner, without)
+            copied.add(owner, type(owner).__name__, attributes)
+            namespace = types.SimpleNamespace(**attributes.names)
+            objects = walk(
+                {type(owner).__name__: namespace},
+                closed=lambda value: copied.has(value) or closed(value),
+                variables=False,
+            )
+            within = (reached for reached in objects if reached.value is not namespace)
+            copied.take(within, data=False)
+        return cls(copied.holdings)
+
+    def joined(self, other: StateCopy, callbacks: Callable[[], object] | None) -> StateCopy:
+        """This, and what another copy has of the same task."""
+        return StateCopy({**self._holdings, **other._holdings}, other._counted, callbacks)
+
+    def reached_in(self, other: StateCopy) -> StateCopy:
+        """This, without the objects that another copy has not reached."""
+        holdings = {key: kept for key, kept in self._holdings.items() if key in other._holdings}
+        return StateCopy(holdings, self._counted)
 
     def put(self, *, searched: bool = False) -> list[str]:
         """Restore this state; returns the paths of what could not be restored, each with the reason.
@@ -285,23 +342,28 @@ class StateCopy:
             limited = searched and ANY not in self._counted and isinstance(holding, Attributes) and not isinstance(holding.owner, nn.Module)
             try:
                 left = holding.put(self._counted if limited else None)
-            except Exception as error:  # noqa: BLE001  # the user's object may raise anything
+            except Exception as error:  # the user's object may raise anything
+                if isinstance(holding, Weights):
+                    raise
                 left = f"{type(error).__name__}: {error}"
             if left is not None:
                 lost.append(f"{path} ({left})")
+        if self._callbacks is not None:
+            self._callbacks()
         return lost
 
     def with_changes(self, left: StateCopy, now: StateCopy) -> tuple[StateCopy, list[str]]:
-        """This state, with what the user has changed between `left` and `now`; and the paths of what may have changed by accident.
+        """This state, with what the user has changed between `left` and `now`, which is the present;
+        and the paths of what may have changed by accident.
         """
         merged, changed = dict(self._holdings), []
         for key, (path, holding) in now._holdings.items():
             before = left._holdings.get(key)
-            if before is None or type(before[1]) is not type(holding):
-                merged[key] = path, holding
+            if before is None:
+                merged[key] = path, holding.kept()
             elif not holding.same(before[1]):
                 if key in merged:
-                    merged[key] = path, merged[key][1].merged(before[1], holding)
+                    merged[key] = path, merged[key][1].merged(before[1], holding).kept()
                 if self._is_told(holding, before[1]):
                     changed.append(path)
         return StateCopy(merged, self._counted), changed
@@ -311,7 +373,7 @@ class StateCopy:
         if isinstance(holding, Attributes) and isinstance(before, Attributes) and not isinstance(holding.owner, nn.Module):
             names = (name for name, value in holding.names.items() if name not in before.names or not _alike(value, before.names[name]))
             return ANY in self._counted or any(name in self._counted for name in names)
-        return isinstance(holding, Content) and not is_generator(holding.value)
+        return isinstance(holding, Content) and is_block(holding.value)
 
     def adopting(self, begun: StateCopy, end: StateCopy) -> StateCopy:
         """This state, with the attributes that the user's cells have set while a job ran, from `begun` to `end`: those that the task's own
@@ -334,11 +396,16 @@ class Copied:
     """Copies what objects hold."""
 
     def __init__(self, trial: bool, budget: int, sources: Collection[int], *, marks: bool = False) -> None:
-        """trial: copy the containers that functions use, too. budget: bytes of arrays beside the data. sources: the ids of objects that a
-        set-up fills, of which numbers alone are copied. marks: keep checksums of arrays alone, for comparing.
+        """
+        Args:
+            trial: copy the containers that functions use, too.
+            budget: bytes of blocks beside the data.
+            sources: the ids of objects that a set-up fills, of which numbers alone are copied.
+            marks: keep checksums of blocks alone, for comparing.
         """
         self._marks = marks
-        self.holdings: dict[int, tuple[str, Holding]] = {}
+        self.holdings: dict[Key, tuple[str, Holding]] = {}
+        self._ids: set[int] = set()
         self._functions: dict[int, types.FunctionType] = {}
         self._trial, self._budget, self._sources = trial, budget, sources
         self._data_budget = _DATA_BUDGET
@@ -351,15 +418,24 @@ class Copied:
             if holding is not None:
                 if self._marks and isinstance(holding, Content):
                     holding.forget()
-                self.holdings[id(reached.value)] = reached.path, holding
+                self.add(reached.value, reached.path, holding)
             if isinstance(holding, Items) and has_state(reached.value):  # of a class of the user's own
-                self.holdings[-id(reached.value)] = reached.path, Attributes(reached.value)
+                self.add(reached.value, reached.path, Attributes(reached.value))
+
+    def add(self, owner: Any, path: str, holding: Holding) -> None:
+        """Add a copy of what an object holds."""
+        self.holdings[id(owner), type(holding)] = path, holding
+        self._ids.add(id(owner))
+
+    def has(self, value: Any) -> bool:
+        """Whether there is a copy of what this object holds."""
+        return id(value) in self._ids
 
     def all(self) -> StateCopy:
         """All copies, with those of the variables that functions set."""
-        for key, function in self._functions.items():
+        for function in self._functions.values():
             if variables_of(function):
-                self.holdings[-key] = function.__qualname__, Variables(function)
+                self.add(function, function.__qualname__, Variables(function))
         return StateCopy(self.holdings, counted_names(self._functions.values()))
 
     def _of(self, reached: Reached, data: bool) -> Holding | None:
@@ -367,11 +443,12 @@ class Copied:
         value = reached.value
         if is_generator(value):
             return Content(value, copied=True) if is_own(value) else None
-        if isinstance(value, ARRAYS):
+        if may_be_log(value) and not (reached.attribute or self._trial):
+            return None
+        if is_block(value):
             return None if reached.ours else Content(value, copied=self._may_copy(value, data))
         if is_container(value):
-            wanted = not reached.ours and (reached.attribute or self._trial) and len(value) <= MOST_PARTS
-            return Items(value) if wanted else None
+            return Items(value) if not reached.ours and len(value) <= MOST_PARTS else None
         if isinstance(value, types.FunctionType):
             return Attributes(value) if is_own_code(value.__code__) else None
         if isinstance(value, nn.Module) or has_state(value):
@@ -380,101 +457,25 @@ class Copied:
             return None  # its owner gets another one
         if isinstance(value, (Iterator, io.IOBase)) and not (reached.ours or _is_written(value)):
             with contextlib.suppress(Exception):  # the user's object may raise anything
-                return Place(value)
+                return Content(value, copied=True)
         return None
 
     def _may_copy(self, value: Any, data: bool) -> bool:
-        """Whether an array is small enough; beside the data a large one may be state, such as an average of the weights."""
-        size = 0 if isinstance(value, Tensor) and value.layout is not torch.strided else value.nbytes
+        """Whether a block is small enough; beside the data a large one may be state, such as an
+        average of the weights.
+        """
+        size = size_of(value)
         if size <= _SMALL:
             return True
-        if (data and is_large(value)) or size > (self._data_budget if data else self._budget):
+        if (data or is_table(value)) and is_large(value):
+            return False
+        if size > (self._data_budget if data else self._budget):
             return False
         if data:
             self._data_budget -= size
         else:
             self._budget -= size
         return True
-
-
-def counted_names(functions: Iterable[types.FunctionType]) -> frozenset[str]:
-    """The names of the attributes that this code sets, other than where objects are made."""
-    return frozenset[str]().union(*(set_names(function.__code__)["STORE_ATTR"] for function in functions))
-
-
-def is_machinery(value: Any) -> bool:
-    """Whether it is an object of the workbench's own that holds none of the user's."""
-    home = type(value).__module__
-    return home.startswith(_MACHINERY) or (home.startswith("workbench.") and not isinstance(value, nn.Module) and not home.startswith(_OURS))
-
-
-def has_state(value: Any) -> bool:
-    """Whether the attributes of an object are state: it is of the user's own class, or a namespace."""
-    kind = type(value)
-    if isinstance(value, type):
-        return is_users(value)
-    if not (is_own_class(kind) or isinstance(value, types.SimpleNamespace)):
-        return False
-    return hasattr(value, "__dict__") or bool(slots_of_class(kind))
-
-
-def state_names(owner: Any) -> dict[str, Any]:
-    """The attributes of an object that are state. Of a module, its own, and not those that every module has."""
-    if isinstance(owner, nn.Module):
-        return {name: value for name, value in vars(owner).items() if is_own_name(name)}
-    return attributes_of(owner)
-
-
-def set_name(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute, in the slot where the class has one."""
-    slot = slots_of_class(type(owner)).get(name)
-    if isinstance(owner, type):
-        setattr(owner, name, value)
-    elif slot is None:
-        vars(owner)[name] = value
-    else:
-        slot.__set__(owner, value)
-
-
-def _delete(owner: Any, name: str) -> None:
-    slot = slots_of_class(type(owner)).get(name)
-    if isinstance(owner, type):
-        delattr(owner, name)
-    elif slot is None:
-        del vars(owner)[name]
-    else:
-        slot.__delete__(owner)
-
-
-def variables_of(function: types.FunctionType) -> dict[str, Any]:
-    """The present values of the variables that a function's code sets outside of itself."""
-    named = set_names(function.__code__)
-    values = {name: cell.cell_contents for name, cell in cells(function) if name in named["STORE_DEREF"]}
-    if is_own_code(function.__code__):
-        values |= {name: function.__globals__[name] for name in named["STORE_GLOBAL"] if name in function.__globals__}
-    return values
-
-
-def set_variable(function: types.FunctionType, name: str, value: Any) -> None:
-    """Set such a variable."""
-    cell = dict(cells(function)).get(name)
-    if cell is None:
-        function.__globals__[name] = value
-    else:
-        cell.cell_contents = value
-
-
-@functools.cache
-def set_names(code: types.CodeType) -> dict[str, frozenset[str]]:
-    """The names that code and the functions within it assign: globals, variables of enclosing functions, and (not in __init__) attributes."""
-    names: dict[str, set[str]] = {"STORE_GLOBAL": set(), "STORE_DEREF": set(), "STORE_ATTR": set()}
-    for step in dis.get_instructions(code):
-        if step.opname in names and (step.opname, code.co_name) != ("STORE_ATTR", "__init__"):
-            names[step.opname].add(str(step.argval))
-    if is_own_code(code) and {"setattr", "__setattr__", "__dict__", "vars"} & {*code.co_names} and code.co_name != "__init__":
-        names["STORE_ATTR"].add(ANY)
-    inner = [set_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return {kind: frozenset(own.union(*(other[kind] for other in inner))) for kind, own in names.items()}
 
 
 def _layers_of(owner: Any) -> frozenset[str]:
@@ -535,23 +536,3 @@ def _seed_of(value: Any) -> Any:
         legacy: Any = value.get_state(legacy=True)
         return legacy[1].tobytes() if legacy[2] == _UNDRAWN else None
     return None
-
-
-def _version_of(value: Any) -> Any:
-    """What shows that a large tensor or array has changed: torch's version, or a checksum of some of its values; None: nothing does."""
-    if isinstance(value, Tensor):
-        return None if value.is_inference() else value._version
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject and value.size:
-        flat = value.reshape(-1) if value.flags.c_contiguous else value[:1].reshape(-1)
-        return zlib.crc32(flat[:: max(1, flat.size // _SAMPLED)].tobytes())
-    return None
-
-
-def _checksum(content: Any) -> Any:
-    if isinstance(content, Tensor):
-        dense = content.to_dense() if content.layout is not torch.strided else content
-        flat = dense.contiguous().reshape(-1).view(torch.uint8) if dense.numel() else dense
-        return content.dtype, content.shape, zlib.crc32(flat.numpy().tobytes() if dense.numel() else b"")
-    if isinstance(content, np.ndarray):
-        return content.dtype, content.shape, zlib.crc32(content.tobytes())
-    return repr(content)

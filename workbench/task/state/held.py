@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import itertools
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,22 +20,36 @@ from torch import Tensor, nn
 
 from workbench.task.batch import leaves, to_device
 from workbench.task.modules import is_own_name, parts_of, slots_of
-from workbench.task.rng import generator_state, is_generator, is_own, set_generator_state
-from workbench.task.state.contents import checksum_of_tensors, is_container, is_data, is_large, refill
-from workbench.task.state.copies import (
-    IN_PLACE,
-    copy_of_count,
+from workbench.task.rng import is_generator
+from workbench.task.state.contents import (
+    ARRAYS,
+    checksum_of_tensors,
+    content_of,
+    has_plain_content,
+    is_block,
+    is_container,
+    is_data,
+    is_large,
+    is_plain,
+    is_table,
+    may_be_log,
+    overwrite,
+    put_content,
+    refill,
+    sample_mark,
+)
+from workbench.task.state.copies import copy_of_count
+from workbench.task.state.places import (
     counted_names,
+    delete_name,
     has_state,
-    place_of,
     set_name,
-    set_place,
     set_variable,
     state_names,
     variables_of,
 )
 from workbench.task.state.serialization import NotPlainError, to_plain
-from workbench.task.state.walk import ARRAYS, WIDE, Reached, functions_of, is_own_code, key_name, methods
+from workbench.task.state.walk import WIDE, Reached, functions_of, is_own_code, key_name, methods
 
 _MANY_TEXTS = 1000
 _FLAT = {types.NoneType, bool, int, float, complex, str, bytes}
@@ -46,48 +61,110 @@ Held = dict[str, dict[str, Any]]
 """The stored values, by the same."""
 
 
+class Pickled(NamedTuple):
+    """A value that a file cannot hold, on its way to another process of the same bench."""
+
+    value: Any
+
+
 class HeldState:
     """Remembers what some objects held; `state` returns what has changed since then."""
 
     def __init__(
-        self, objects: Callable[[], Iterable[Reached]], moved: Moved, *, modules: Sequence[nn.Module] | None = None, earlier: HeldState | None = None
+        self,
+        objects: Callable[[], Iterable[Reached]],
+        moved: Moved,
+        *,
+        modules: Sequence[nn.Module] | None = None,
+        earlier: HeldState | None = None,
+        sent: bool = False,
     ) -> None:
-        """objects: finds the present objects. modules: those of the task, whose weights are stored elsewhere; None: the objects are data, and
-        what is large in them is not stored. earlier: one that has remembered what they held.
         """
-        self._objects, self._modules = objects, modules
+        Args:
+            objects: finds the present objects.
+            moved: the places that a checkpoint restored.
+            modules: those of the task, whose weights are stored elsewhere; None: the objects are
+                data, and what is large in them is not stored.
+            earlier: one that has remembered what they held.
+            sent: what has changed goes to another process of the same bench, and not into a file:
+                tensors of any kind, and containers of any class with numbers and texts, too.
+        """
+        self._objects, self._modules, self._sent = objects, modules, sent
+        self._tensors: dict[tuple[str, str], weakref.ref[Any]] = {}
+        """The tensors and arrays that were there, by their places."""
         if earlier is None:
             self.moved = moved
             self._reported: set[str] = set()
-            self._before = {(path, name): mark for path, _, name, _, mark in self._now()}
+            self._before: dict[tuple[str, str], Any] = {}
+            for path, _, name, value, mark in self._now(self._present()):
+                self._before[path, name] = mark
+                if isinstance(value, ARRAYS):
+                    self._tensors[path, name] = weakref.ref(value)
         else:
             self.moved, self._reported, self._before = earlier.moved, earlier._reported, earlier._before
+            self._tensors = earlier._tensors
 
     def state(self) -> tuple[Held, list[str]]:
         """The new or changed values, in plain form; and descriptions of those that cannot be stored, each once."""
         changed: Held = {}
         lost: list[str] = []
-        for path, holder, name, value, mark in self._now():
+        seen: Moved = set()
+        objects = self._present()
+        for path, holder, name, value, mark in self._now(objects):
             place = path, name
+            seen.add(place)
             if place not in self.moved and self._before.get(place) == mark:
                 continue
             if not isinstance(mark, _Reference):
-                changed.setdefault(path, {})[name] = _stored(value, packed=self._modules is not None)
+                kept = changed.setdefault(path, {})[name] = self._stored(value)
+                if self._is_new(place, value):
+                    kept["new"] = True
             elif mark.counts:
                 whole = path if is_container(holder) else f"{path}.{name}"  # an attribute, or the container that is one
                 if whole not in self._reported:
                     self._reported.add(whole)
                     lost.append(f"{_place_name(path, holder, name)} ({mark.what})")
+        owners = (reached for reached in objects if _has_attributes(reached.value))
+        holders = {reached.path: reached.value for reached in owners}
+        for path, name in (self._before.keys() | self.moved) - seen:
+            if path in holders and _is_gone(holders[path], name):
+                changed.setdefault(path, {})[name] = {"gone": True}
         return changed, lost
 
-    def _now(self) -> Iterator[tuple[str, Any, str, Any, Any]]:
+    def _is_new(self, place: tuple[str, str], value: Any) -> bool:
+        """Whether another tensor has taken the place of one, to which others may refer."""
+        before = self._tensors.get(place)
+        if before is None or not isinstance(value, ARRAYS) or isinstance(value, nn.Parameter):
+            return False
+        return before() is not value
+
+    def _stored(self, value: Any) -> dict[str, Any]:
+        """What is stored of a value, in plain form; of data as it is: the caller packs it."""
+        if has_plain_content(value):
+            content = content_of(value)
+            return {"content": content if self._modules is None else to_plain(content, "it")}
+        if type(value) is itertools.count:
+            return {"count": repr(value)}
+        # A stored tensor is in host memory; it will be moved to the device of the old one.
+        away = any(tensor.device.type != "cpu" for tensor in _tensors(value))
+        if self._modules is None:
+            return {"value": copy.deepcopy(value), "away": away}
+        try:
+            return {"value": to_plain(value, "it"), "away": away}
+        except NotPlainError:  # it is sent
+            sent = value.detach() if isinstance(value, Tensor) else copy.deepcopy(value)
+            return {"value": Pickled(sent), "away": away}
+
+    def _present(self) -> list[Reached]:
+        return _with_methods(self._objects())
+
+    def _now(self, objects: Iterable[Reached]) -> Iterator[tuple[str, Any, str, Any, Any]]:
         """Every value that is state: the path of its object, the object, its name there, itself, and a mark that changes with it."""
-        objects = _with_methods(self._objects())
         holders = {id(reached.value) for reached in objects if _is_holder(reached)}
         parts = parts_of(self._modules or ())
         weights, own = {id(tensor) for _, tensor in slots_of(parts)}, set(map(id, parts))
         data = self._modules is None
-        marks = _Marks(weights, holders, data=data)
+        marks = _Marks(weights, holders, data=data, sent=self._sent)
         stored: set[int] = set()
         for reached in objects:
             if _is_holder(reached):
@@ -103,8 +180,19 @@ class HeldState:
                     yield reached.path, reached.value, "", reached.value, mark
 
 
-def load(objects: Iterable[Reached], held: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
-    """Restore what `HeldState.state` returned of these objects; returns the restored places, and the names of objects that no longer exist."""
+def load(
+    objects: Iterable[Reached],
+    held: Mapping[str, Mapping[str, Any]],
+    device: torch.device,
+    *,
+    sent: bool = False,
+) -> tuple[Moved, list[str]]:
+    """Restore what `HeldState.state` returned of these objects; returns the restored places, and the
+    names of objects that no longer exist.
+
+    sent: a process of the same bench has sent it. A file may come from anybody, and may not set
+    everything.
+    """
     if not held:
         return set(), []
     present = _with_methods(objects)
@@ -113,7 +201,7 @@ def load(objects: Iterable[Reached], held: Mapping[str, Mapping[str, Any]], devi
     moved: Moved = set()
     for path, values in held.items():
         for name, kept in values.items() if path in holders else ():
-            if _may_set(holders[path], name, kept, counted):
+            if sent or _may_set(holders[path], name, kept, counted):
                 _put(holders[path], name, kept, device)
                 moved.add((path, name))
     return moved, [path.partition(":")[2] or path for path in held if path not in holders]
@@ -147,9 +235,26 @@ def _is_holder(reached: Reached) -> bool:
 
 
 def _is_value(reached: Reached) -> bool:
-    """Whether it is a generator, or an array that is not too large to be state."""
+    """Whether it is a generator, or a block that is not too large to be state."""
     value = reached.value
-    return is_generator(value) or (isinstance(value, ARRAYS) and not reached.ours and not is_large(value))
+    if is_generator(value):
+        return True
+    state = is_block(value) and (reached.attribute or not may_be_log(value))
+    return state and not reached.ours and not is_large(value)
+
+
+def _has_attributes(value: Any) -> bool:
+    return isinstance(value, nn.Module) or (has_state(value) and not is_container(value))
+
+
+def _is_gone(holder: Any, name: str) -> bool:
+    """Whether an object has no attribute of this name any more."""
+    if name[:1] in ("", "?", ":", "[") or name == "training":
+        return False
+    names = state_names(holder)
+    if isinstance(holder, nn.Module):
+        names |= {**holder._parameters, **holder._buffers, **holder._modules}
+    return name not in names
 
 
 def _values_of(reached: Reached, *, ours: bool, data: bool) -> Iterator[tuple[str, Any]]:
@@ -219,17 +324,16 @@ def _place_name(path: str, holder: Any, name: str) -> str:
 class _Marks:
     """Makes a mark of a value, which is equal to another one of the same value."""
 
-    def __init__(self, weights: set[int], holders: set[int], *, data: bool) -> None:
-        self._weights, self._holders, self._data = weights, holders, data
+    def __init__(self, weights: set[int], holders: set[int], *, data: bool, sent: bool) -> None:
+        self._weights, self._holders, self._data, self._sent = weights, holders, data, sent
 
     def of(self, value: Any, *, buffer: bool) -> Any:
         """The mark; None: the value is no state, or data. buffer: the value is a buffer of a module, not a reference to one."""
-        if is_generator(value):
-            return fingerprint(to_plain(generator_state(value), "it")) if is_own(value) else None
         if type(value) is itertools.count:
             return repr(value)
-        if isinstance(value, IN_PLACE):
-            return place_of(value)
+        if has_plain_content(value) and not (self._data and is_block(value) and is_large(value)):
+            content = content_of(value)
+            return None if content is None else fingerprint(to_plain(content, "it"))
         if self._data and self._is_data(value):
             return None
         if is_container(value) and len(value) > WIDE and any(type(item) not in _FLAT for item in _items(value)):
@@ -239,25 +343,33 @@ class _Marks:
         try:
             return fingerprint(to_plain(value, "it"))
         except NotPlainError as error:
+            if self._sent and isinstance(value, Tensor):
+                return type(value), id(value), sample_mark(value)
+            if self._sent and is_plain(value):
+                return type(value), repr(value)
             return self._of_object(value, str(error).removeprefix("it holds "))
 
     def _is_data(self, value: Any) -> bool:
-        if isinstance(value, ARRAYS):
-            return is_large(value)
+        if is_block(value):
+            return is_large(value) and not is_table(value)
         if not is_container(value):
             return False
         items = _items(value)
         texts = len(value) > _MANY_TEXTS and isinstance(next(iter(items)), (str, bytes))  # a vocabulary, or names of files
-        return texts or is_data(value) or any(isinstance(item, ARRAYS) and is_large(item) for item in items)
+        return texts or is_data(value) or any(is_block(item) and is_large(item) for item in items)
 
     def _of_object(self, value: Any, why: str) -> Any:
         """The mark of a value that no file can hold, whose own values are stored where they are."""
         if id(value) in self._holders and not is_container(value):
             return _Kind(value, why, counts=not callable(value))
-        if id(value) in self._holders and all(id(item) in self._holders or _is_plain(item) for item in _items(value)):
+        if id(value) in self._holders and all(self._has_places(item) for item in _items(value)):
             keys = [key_name(key, number) for number, key in enumerate(value)] if isinstance(value, dict) else len(value)
             return _Kind(value, why, counts=True, keys=keys)
         return _Reference(value, why, counts=not callable(value))
+
+    def _has_places(self, item: Any) -> bool:
+        """Whether an item of a container is stored where it is, or with what is in it."""
+        return id(item) in self._holders or has_plain_content(item) or _is_plain(item)
 
 
 def _items(container: Any) -> Iterable[Any]:
@@ -272,9 +384,12 @@ class _Reference:
         self._value, self.what, self.counts = value, what, counts
         items = list(value.items()) if isinstance(value, dict) else list(value) if is_container(value) else []
         self._content = [*itertools.chain.from_iterable(items)] if isinstance(value, dict) else items
+        self._sample = sample_mark(value) if is_table(value) else None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Reference) or self._value is not other._value:
+            return False
+        if self._sample != other._sample:
             return False
         pairs = zip(self._content, other._content, strict=False)
         return len(self._content) == len(other._content) and all(mine is theirs for mine, theirs in pairs)
@@ -314,20 +429,7 @@ def fingerprint(packed: Any) -> Any:
     return type(packed), repr(packed)  # a NaN is equal to itself, and True is not 1
 
 
-# ---- their form in a file ---------------------------------------------------------------------------------------
-
-
-def _stored(value: Any, *, packed: bool) -> dict[str, Any]:
-    """What is stored of a value. packed: in plain form; else the caller turns it into that."""
-    if is_generator(value):
-        return {"random": to_plain(generator_state(value), "a generator") if packed else generator_state(value)}
-    if type(value) is itertools.count:
-        return {"count": repr(value)}
-    if isinstance(value, IN_PLACE):
-        return {"place": place_of(value)}
-    # A stored tensor is in host memory; it will be moved to the device of the old one.
-    away = any(tensor.device.type != "cpu" for tensor in _tensors(value))
-    return {"value": to_plain(value, "it") if packed else copy.deepcopy(value), "away": away}
+# ---- restored ----------------------------------------------------------------------------------------------------
 
 
 def _may_set(holder: Any, name: str, kept: Mapping[str, Any], counted: frozenset[str]) -> bool:
@@ -352,25 +454,31 @@ def _has_text(value: Any) -> bool:
     return isinstance(value, (str, bytes))
 
 
+_CONTENTS = ("content", "random", "place")
+"""The key of what `put_content` restores; earlier checkpoints have the other two."""
+
+
 def _put(holder: Any, name: str, kept: Mapping[str, Any], device: torch.device) -> None:
     present = _present(holder, name)
-    if "random" in kept:
-        if is_generator(present):
-            set_generator_state(present, kept["random"])
+    if "gone" in kept:
+        if name in state_names(holder):
+            delete_name(holder, name)
         return
-    if "place" in kept:
-        if isinstance(present, IN_PLACE) and type(kept["place"]) is int:
-            set_place(present, kept["place"])
+    content = next((kept[key] for key in _CONTENTS if key in kept), None)
+    if content is not None:
+        if has_plain_content(present) and type(content_of(present)) is type(content):
+            put_content(present, content)
         return
     if "count" in kept:
         value = copy_of_count(str(kept["count"]))
     else:
-        value = to_device(kept["value"], device) if kept["away"] else kept["value"]
+        value = kept["value"].value if isinstance(kept["value"], Pickled) else kept["value"]
+        value = to_device(value, device) if kept["away"] else value
     if name[:1] == "?":
         if isinstance(present, Tensor):
             present.requires_grad_(value)
     else:
-        result = _overwritten(present, value)
+        result = value if "new" in kept else _overwritten(present, value)
         if result is not present and name:
             _set(holder, name, result)
 
@@ -379,7 +487,7 @@ def _overwritten(present: Any, value: Any) -> Any:
     """The present tensor, array or container with this value, since others may refer to it; the value itself where it is of another kind."""
     if isinstance(present, Tensor) and isinstance(value, Tensor) and present.grad_fn is None and _alike(present, value):
         with torch.no_grad():
-            present.copy_(value)
+            overwrite(present, value)
     elif isinstance(present, np.ndarray) and isinstance(value, np.ndarray) and present.flags.writeable and _alike(present, value):
         np.copyto(present, value)
     elif type(present) is not type(value) or not is_container(present):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
-from workbench.task.modules import named_parts, parts_of, slots_of
+from workbench.task.modules import kept_buffers, named_parts, parts_of, slots_of
 from workbench.task.protocol import Task
-from workbench.task.state.copies import Attributes, Copied, StateCopy, is_machinery
+from workbench.task.state.copies import Attributes, Copied, StateCopy, Weights
 from workbench.task.state.held import HeldState, Moved, load
+from workbench.task.state.places import is_machinery
 from workbench.task.state.walk import Reached, walk
 
 _BUDGET = 1 << 28
@@ -32,20 +34,57 @@ def copy_state(task: Task, *, trial: bool = False, marks: bool = False) -> State
     sources = {f"source {number}": source for number, source in enumerate(preparation)}
     copied = Copied(trial, max(_BUDGET, 2 * size), set(map(id, sources.values())), marks=marks)
     for (part, _, name), tensor in slots_of(modules):  # a quantized weight keeps its scales as attributes
-        copied.holdings[id(tensor)] = f"{type(part).__name__}.{name}", Attributes(tensor)
+        copied.add(tensor, f"{type(part).__name__}.{name}", Attributes(tensor))
 
     def closed(value: Any) -> bool:
         return id(value) in weights or (is_machinery(value) and value is not task)
 
     copied.take(walk(_roots(task), closed=closed), data=False)
     data = {**_data_roots(task, made=trial), **sources}
-    copied.take(walk(data, closed=lambda value: id(value) in copied.holdings or closed(value)), data=True)
+    copied.take(walk(data, closed=lambda value: copied.has(value) or closed(value)), data=True)
     return copied.all()
 
 
-def held_state(task: Task, moved: Moved) -> HeldState:
-    """The state of a task in its stored form, without that of its data, which loaders store."""
-    return HeldState(lambda: _objects(task), moved, modules=task.modules)
+def copy_weights(task: Task) -> StateCopy:
+    """Copy the parameters and buffers of a task's modules."""
+    copies: dict[Tensor, Tensor] = {}
+    return StateCopy({
+        (id(part), Weights): (type(part).__name__, Weights(part, copies))
+        for part in parts_of(task.modules)
+    })
+
+
+def copy_all(task: Task) -> StateCopy:
+    """Copy the weights, the state, and that of callbacks, which begin each fit anew themselves."""
+    callbacks = None if task.hooks is None else task.hooks.keep()
+    return copy_weights(task).joined(copy_state(task), callbacks)
+
+
+@contextlib.contextmanager
+def kept_state(task: Task) -> Iterator[None]:
+    """Context manager that restores the buffers of a task's modules afterwards, and all that these
+    hold beside the weights. Data are not among it: workers may read them meanwhile.
+    """
+    weights = {id(tensor) for _, tensor in slots_of(parts_of(task.modules))}
+
+    def closed(value: Any) -> bool:
+        return id(value) in weights or is_machinery(value)
+
+    copied = Copied(False, _BUDGET, set())
+    copied.take(walk(_module_roots(task), closed=closed), data=False)
+    before = copied.all()
+    with kept_buffers(task.modules):
+        try:
+            yield
+        finally:
+            before.put()
+
+
+def held_state(task: Task, moved: Moved, *, sent: bool = False) -> HeldState:
+    """The state of a task in its stored form, without that of its data, which loaders store.
+    sent: see `HeldState`.
+    """
+    return HeldState(lambda: _objects(task), moved, modules=task.modules, sent=sent)
 
 
 def held_data(task: Task) -> HeldState:
@@ -53,14 +92,16 @@ def held_data(task: Task) -> HeldState:
     return HeldState(lambda: _data_objects(task), set())
 
 
-def load_held(task: Task, held: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
+def load_held(
+    task: Task, held: Mapping[str, Mapping[str, Any]], device: torch.device, *, sent: bool = False
+) -> tuple[Moved, list[str]]:
     """Restore what `HeldState.state` returned of a task; returns the restored places, and the names of objects that no longer exist."""
-    return load(_objects(task), held, device)
+    return load(_objects(task), held, device, sent=sent)
 
 
 def freed(task: Task, held: Mapping[str, Mapping[str, Any]]) -> set[int]:
     """The ids of the parameters that the run itself unfroze, according to this `HeldState.state`."""
-    modules = {path: part for path, part in _roots(task).items() if isinstance(part, nn.Module)}
+    modules = _module_roots(task)
     ids: set[int] = set()
     for path, values in held.items():
         parameters = modules[path]._parameters if path in modules else {}
@@ -83,9 +124,14 @@ def _data_objects(task: Task) -> Iterator[Reached]:
     return walk(_data_roots(task, made=True), closed=lambda value: id(value) in beside or is_machinery(value))
 
 
+def _module_roots(task: Task) -> dict[str, Any]:
+    """The modules of a task by names that are the same in another process ("0:layer.1")."""
+    return {f"{number}:{path}": part for (number, path), part in named_parts(task.modules)}
+
+
 def _roots(task: Task) -> dict[str, Any]:
-    """The modules of a task by names that are the same in another process ("0:layer.1"), and the task."""
-    return {**{f"{number}:{path}": part for (number, path), part in named_parts(task.modules)}, "task": task}
+    """The modules of a task, and the task."""
+    return {**_module_roots(task), "task": task}
 
 
 def _data_roots(task: Task, *, made: bool) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from pathlib import PurePath
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -25,11 +24,11 @@ from torch.utils.data import Dataset, Sampler
 
 from workbench.task.modules import own_attributes
 from workbench.task.rng import GENERATORS, is_generator
+from workbench.task.state.contents import ARRAYS, BUFFERS, MEMORY
 
 Parts = Iterator[tuple[str, Any]]
 """The objects within another, each with its path from it: ".name", "[3]", ":closed_over"."""
-ARRAYS = (Tensor, np.ndarray)
-_ENDS = (*GENERATORS, *ARRAYS)
+_ENDS = (*GENERATORS, *ARRAYS, *BUFFERS, *MEMORY)
 """Types whose objects have no others within them."""
 _CLOSED = (
     str, bytes, int, float, complex, PurePath, types.ModuleType, types.CodeType, Optimizer, LRScheduler, threading.Thread,
@@ -72,11 +71,15 @@ class Reached:
 
 
 def walk(
-    roots: Mapping[str, Any], *, closed: Callable[[Any], bool] = lambda value: False, depth: int = _DEPTH
+    roots: Mapping[str, Any],
+    *,
+    closed: Callable[[Any], bool] = lambda value: False,
+    variables: bool = True,
 ) -> Iterator[Reached]:
     """Yield every object that can be reached, nearest first. Numbers and texts are left out.
 
-    closed: whether an object is left out, in addition to those of `_CLOSED`.
+    closed: whether an object is left out, in addition to those of `_CLOSED`. variables: False leaves
+    out what functions use as variables.
     """
     seen: set[int] = set()
     waiting = deque((Reached(path, root, ours=True, attribute=True), 0) for path, root in roots.items())
@@ -89,12 +92,14 @@ def walk(
             continue
         seen.add(id(value))
         yield Reached(path, value, reached.ours, reached.attribute)
-        if level >= depth or issubclass(type(value), _ENDS):
+        if level >= _DEPTH or issubclass(type(value), _ENDS):
             continue
         ours = _is_ours(type(value)) or (reached.ours and _is_collection(value))
         for name, item in _readable(_within(value)):
             if type(item) not in _NUMBERS_AND_TEXTS:
                 variable = isinstance(value, types.FunctionType) or ":" in name
+                if variable and not variables:
+                    continue
                 attribute = not variable and (reached.attribute or not _is_collection(value))
                 waiting.append((Reached(path + name, item, ours, attribute), level + 1))
 
@@ -108,6 +113,8 @@ def _readable(parts: Parts) -> Parts:
 def _is_closed(value: Any) -> bool:
     if isinstance(value, type):
         return not is_users(value)
+    if issubclass(type(value), MEMORY):  # of multiprocessing, whose other objects are closed
+        return False
     if library(type(value)) in _OF_THREADS or issubclass(type(value), _CLOSED):
         return True
     try:
@@ -286,20 +293,6 @@ def slots_of_class(kind: type) -> dict[str, types.MemberDescriptorType]:
 
 
 _SLOTS: WeakKeyDictionary[type, dict[str, types.MemberDescriptorType]] = WeakKeyDictionary()
-
-
-def own_objects(root: Any) -> list[tuple[Any, frozenset[str]]]:
-    """The user's own functions and objects to which an object refers; each object with the names of its classes, each function with its own."""
-    found: list[tuple[Any, frozenset[str]]] = []
-    for reached in walk({"root": root}):
-        value = reached.value
-        if isinstance(value, types.FunctionType):
-            names = frozenset({value.__name__} if is_own_code(value.__code__) else ())
-        else:
-            names = frozenset(kind.__name__ for kind in type(value).__mro__ if library(kind) not in _NOT_OWN_CODE)
-        if names and type(value).__weakrefoffset__:
-            found.append((value, names))
-    return found
 
 
 def functions_of(value: Any) -> list[types.FunctionType]:

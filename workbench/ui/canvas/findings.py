@@ -58,8 +58,8 @@ class Findings:
             self._looked = -EVERY  # the first updates are checked at once: rules measure from them on
             self._results = SearchResults(None if self.root is None else _folder(self.root, event.run))
         held, self._held = self._held, []
-        for one in joined(held, across_epochs=True):
-            self._health.on_event(one)
+        for joined_event in joined(held, across_epochs=True):
+            self._health.on_event(joined_event)
         self._outbox.put("health", described(self._results.with_results(self._health.findings[:MOST])))
 
     def error(self, kind: str, event: RunEnded | None) -> None:
@@ -71,11 +71,15 @@ def described(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """Findings in the form for the browser, without that of an error, about which `failure` says more."""
     return [
         {
-            "level": found.level, "text": cut(found.text, TEXT), "advice": cut(found.advice, TEXT), "remedy": cut(found.remedy, TEXT),
-            "trouble": found.trouble,
+            "level": finding.level,
+            "text": cut(finding.text, TEXT),
+            "advice": cut(finding.advice, TEXT),
+            "remedy": cut(finding.remedy, TEXT),
+            "trouble": finding.trouble,
         }
-        for found in findings if found.trouble != "failed"
-    ]  # fmt: skip
+        for finding in findings
+        if finding.trouble != "failed"
+    ]
 
 
 def failure(kind: str, event: RunEnded) -> dict[str, str] | None:

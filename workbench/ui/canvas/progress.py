@@ -106,8 +106,11 @@ class ProgressLine:
 
     def tuned(self, event: TuneStep) -> None:
         """Count a search of a tuning that has ended, and add its result."""
-        found = format.assignments(event.values) or texts.found_nothing(event.search)
-        self._done, self._ended = self._done + 1, texts.SEPARATOR.join(filter(None, [self._ended, found]))
+        result = format.assignments(event.values) or texts.found_nothing(event.search)
+        self._done, self._ended = (
+            self._done + 1,
+            texts.SEPARATOR.join(filter(None, [self._ended, result])),
+        )
         self._put()
 
     def values(self, values: list[list[str]]) -> None:
@@ -172,7 +175,10 @@ class ProgressLine:
         if self._run is None:
             return [] if self._status == "queued" else [texts.NOT_BEGUN]
         live = self._status in ("running", "paused")
-        parts = [f"{self._done}/{total}" if total is not None else texts.searches_done(self._done) if self.kind == "tune" else str(self._done)]
+        if total is not None:
+            parts = [f"{self._done}/{total}"]
+        else:
+            parts = [texts.searches_done(self._done) if self.kind == "tune" else str(self._done)]
         rate = self._rate() if live else self._rate_of_all()
         if self._seconds > 0 and live and rate and total is not None:
             parts.append(f"{format.clock(self._seconds)} < {format.clock((total - self._done) / rate)}")

@@ -40,15 +40,18 @@ class ScriptForm(Protocol):
 class CanvasRequests:
     """Carries out requests of the canvas. `failed` shows an error to the user.
 
-    `tell` gives the panel an event that the bench does not emit, after all events of the bench; `continue_` continues a run.
+    `tell` gives the panel an event that the bench does not emit, after all events of the bench; `continue_` continues a run, `rerun`
+    repeats one.
     """
 
     def __init__(
         self, bench: Bench, failed: Callable[[Exception, str], None], export: ScriptForm,
-        refresh: Callable[[], None], tell: Callable[[BenchEvent], None], continue_: Callable[[str], None], deletions: PendingDeletions,
+        refresh: Callable[[], None], tell: Callable[[BenchEvent], None], continue_: Callable[[str], None],
+        rerun: Callable[[str], None], deletions: PendingDeletions,
     ) -> None:  # fmt: skip
         self._bench, self._failed, self._export = bench, failed, export
-        self._refresh, self._tell, self._continue, self._deletions = refresh, tell, continue_, deletions
+        self._refresh, self._tell, self._deletions = refresh, tell, deletions
+        self._continue, self._rerun = continue_, rerun
         self._wanted: tuple[str, ...] = ()
         self._comparing = threading.Lock()
         """Serializes comparisons; of several that wait, only the last one is made."""
@@ -87,6 +90,8 @@ class CanvasRequests:
                 self._bench.show(run or None)
             case {"what": "continue", "run": str(run)}:
                 self._continue(run)
+            case {"what": "rerun", "run": str(run)}:
+                self._rerun(run)
             case {"what": "delete", "runs": list(runs)}:
                 self._deletions.add([*map(str, runs)])
             case {"what": "undo_delete", "number": int(number)}:
@@ -153,7 +158,7 @@ def remedy(code: str) -> tuple[str, dict[str, Any]]:
     try:
         call = ast.parse(code, mode="eval").body
         if isinstance(call, ast.Call) and not call.args and (method := REMEDIES.get(ast.unparse(call.func))):
-            values = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+            values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
             if None not in values:  # **values
                 return method, {str(name): value for name, value in values.items()}
     except (SyntaxError, ValueError, RecursionError, MemoryError):

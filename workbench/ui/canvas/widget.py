@@ -40,7 +40,7 @@ class LiveView(Bundled):
         """The error of an event that could not be drawn."""
         self.wake: Callable[[], None] = self._flush_all
         """Called when there is something to send without an event; the dispatcher replaces it."""
-        self.on_request: Callable[[Mapping[str, Any]], None] = lambda what: None
+        self.on_request: Callable[[Mapping[str, Any]], None] = lambda message: None
         """Called with a request from the canvas: {"what": "use_batch_size", "value": 64}, for example."""
         self.on_open: Callable[[], None] = lambda: None
         """Called when a view has opened."""

@@ -43,8 +43,8 @@ class ScriptPreview:
         self.run = run
         parts = _parts(text)
         self._showings += 1
-        for number, part in enumerate(parts):
-            self._put(f"script.{number}", {"of": self._showings, "text": part})
+        for number, chunk in enumerate(parts):
+            self._put(f"script.{number}", {"of": self._showings, "text": chunk})
         self._parts = max(self._parts, len(parts))
         self._put("script", {"run": run, "format": format, "of": self._showings, "parts": len(parts), "lines": text.count("\n") + 1})
 

@@ -38,8 +38,8 @@ class Rate:
     @property
     def text(self) -> str:
         """The rate as text, and the setting for it if they differ."""
-        own = format.rate(self.value)
-        return own if self.ratio == 1 else texts.own_rate(own, format.rate(self.setting))
+        rate = format.rate(self.value)
+        return rate if self.ratio == 1 else texts.own_rate(rate, format.rate(self.setting))
 
 
 class Begin(Protocol):
@@ -125,8 +125,8 @@ class Finders:
                 value = event.best.get("gradient_clip_val")
                 header.use_clip.offer(dict(event.best), format.rate(value) if value else "", event.reason, self._bench.settings)
             case SpeedSearchEnded() | DecaySearchEnded():
-                own = "weight_decay" if isinstance(event, DecaySearchEnded) else None
-                name = next((name for name in form.found if name in event.best), own)
+                default = "weight_decay" if isinstance(event, DecaySearchEnded) else None
+                name = next((name for name in form.found if name in event.best), default)
                 if name is not None:
                     text = format.assignments(event.best)
                     form.found[name].offer(dict(event.best), text, event.reason, self._bench.settings)

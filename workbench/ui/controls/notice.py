@@ -96,8 +96,9 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         """
         lines = []
         for at, (level, text, *_) in enumerate(self._lines):
-            role = f' role="{"alert" if level == "error" else "status"}"' if new and at == 0 else ""
-            lines.append(f'<div class="{_CLASSES[level]}"{role}>{html.escape(text)}</div>')
+            role = "alert" if level == "error" else "status"
+            attribute = f' role="{role}"' if new and at == 0 else ""
+            lines.append(f'<div class="{_CLASSES[level]}"{attribute}>{html.escape(text)}</div>')
         self._text.value = "".join(lines)
         self.children = (self._text, *(offer for *_, offer in self._lines if offer is not None), self._close)
         shown(self, bool(self._lines))

@@ -60,8 +60,8 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         """Enable the buttons that have an effect now: only a fit can be paused, only a job that has not ended can be stopped."""
         live = status in ("running", "paused")
         self.stop.disabled = not (live or status == "queued")
-        for one in (self.pause, self.validate, self.checkpoint):
-            one.disabled = not (live and kind == "fit")
+        for control in (self.pause, self.validate, self.checkpoint):
+            control.disabled = not (live and kind == "fit")
         self.pause.description = texts.RESUME if status == "paused" else texts.PAUSE
         self.pause.tooltip = texts.RESUME_TOOLTIP if status == "paused" else texts.PAUSE_TOOLTIP
 
@@ -90,9 +90,11 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
 
 def button(text: str, tooltip: str, clicked: Callable[[], None], style: str = "") -> widgets.Button:
     """A button as wide as its text."""
-    made = widgets.Button(description=text, tooltip=tooltip, button_style=style, layout=widgets.Layout(width="auto"))
-    made.on_click(lambda _: clicked())
-    return made
+    widget = widgets.Button(
+        description=text, tooltip=tooltip, button_style=style, layout=widgets.Layout(width="auto")
+    )
+    widget.on_click(lambda _: clicked())
+    return widget
 
 
 def _toggle(text: str, tooltip: str, icon: str = "") -> widgets.ToggleButton:

@@ -129,7 +129,7 @@ class RunHistory:
     @property
     def runs(self) -> list[tuple[RunBrief, bool]]:
         """The listed runs, newest first, each with whether it has a checkpoint from which a fit can continue."""
-        return [(one, one.id in self._resumable) for one in self._briefs]
+        return [(brief, brief.id in self._resumable) for brief in self._briefs]
 
     # -- a recorded run
 
@@ -186,29 +186,40 @@ class RunHistory:
         self._canvas.anew(event for job in jobs for event in joined(self._heard(now(job.events))))
 
     def _heard(self, events: Sequence[Event]) -> Iterator[Event]:
-        later = next((place for place, event in enumerate(reversed(newest(events))) if event is self._last), 0)
+        later = next(
+            (index for index, event in enumerate(reversed(newest(events))) if event is self._last),
+            0,
+        )
         return islice(stream(events), len(events) - later)
 
     # -- the table, and the losses of previous runs
 
     def _list(self, briefs: list[RunBrief], count: int) -> None:
-        annotated = {one.id: read_annotations(one.path) for one in briefs if one.path is not None}
+        annotated = {
+            brief.id: read_annotations(brief.path) for brief in briefs if brief.path is not None
+        }
         for run, added in annotated.items():
             if added.notes or run in self._noted:  # one message each: all of them together may be too long for one
                 self._noted.add(run)
                 self._canvas.put(f"notes.{run}", added.notes)
         self._canvas.put("runs", listed(briefs, count, annotated))
         self._canvas.put("moving", [])
-        self.deletions.settle({one.id for one in briefs})
-        resumable = {one.id for one in briefs if one.status in read.OVER and one.path is not None and list_checkpoints(one.path)}
+        self.deletions.settle({brief.id for brief in briefs})
+        resumable = {
+            brief.id
+            for brief in briefs
+            if brief.status in read.OVER and brief.path is not None and list_checkpoints(brief.path)
+        }
         with self._placing:
             self._briefs, self._resumable = briefs, resumable
             self._put_previous()
+        why = {one.id: _why_not_repeated(one) for one in briefs}
+        self._canvas.put("unkept", {run: cut(text, 200) for run, text in why.items() if text})
         self._listed()
 
     def _move(self, briefs: list[RunBrief]) -> None:
         """Show the present values of running runs."""
-        self._canvas.put("moving", [moving(one) for one in briefs])
+        self._canvas.put("moving", [moving(brief) for brief in briefs])
 
     def _look_at(self, fit: str) -> None:
         with self._placing:
@@ -217,8 +228,12 @@ class RunHistory:
 
     def _put_previous(self) -> None:
         """Draw the losses of the last finished fits of this model in grey, except for the shown one."""
-        fits = [one for one in self._briefs if one.id != self._fit and one.status in read.OVER and one.model == self._model]
-        previous = [one for one in fits if len(one.curve)][:PREVIOUS]
+        fits = [
+            brief
+            for brief in self._briefs
+            if brief.id != self._fit and brief.status in read.OVER and brief.model == self._model
+        ]
+        previous = [brief for brief in fits if len(brief.curve)][:PREVIOUS]
         if previous != self._previous:
             self._previous = previous
             self._canvas.put_previous(previous)
@@ -227,7 +242,7 @@ class RunHistory:
 
     def _compare(self, runs: tuple[str, ...]) -> None:
         self._compared = runs
-        known = {one.id: one for one in self._briefs if one.status in read.OVER}
+        known = {brief.id: brief for brief in self._briefs if brief.status in read.OVER}
 
         def work() -> None:
             briefs = [known[id] if id in known else RunBrief.read(self._root / read.RUNS / id) for id in runs]
@@ -244,6 +259,15 @@ class RunHistory:
             rest = tuple(id for id in self._compared if id != run)
             self._compare(rest if len(rest) > 1 else ())
         self.refresh()
+
+
+def _why_not_repeated(run: RunBrief) -> str:
+    """Why a recorded fit cannot be repeated; "": it can."""
+    if run.unseen:
+        return texts.MAY_STILL_RUN
+    if run.status not in read.OVER or run.path is None:
+        return texts.NOT_ENDED
+    return read.why_not_repeated(run.path)
 
 
 class Record:

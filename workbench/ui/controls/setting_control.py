@@ -143,15 +143,19 @@ def make(name: str, value: Any) -> SettingControl:
     """The control for setting `name`, showing `value`."""
     s = shape(name)
     if s.types == (bool,) and s.choices:
-        made = _choice(name, {texts.NO: False, texts.YES: True} | {str(c): c for c in s.choices})
+        control = _choice(name, {texts.NO: False, texts.YES: True} | {str(c): c for c in s.choices})
     elif s.types == (bool,):
-        made = _choice(name, _BOOLEANS) if s.optional else _checkbox(name)
+        control = _choice(name, _BOOLEANS) if s.optional else _checkbox(name)
     elif s.choices and not s.types:
-        made = _choice(name, {str(c): c for c in s.choices} | ({_NONE.get(name, texts.NONE): None} if s.optional else {}))
+        control = _choice(
+            name,
+            {str(c): c for c in s.choices}
+            | ({_NONE.get(name, texts.NONE): None} if s.optional else {}),
+        )
     else:
-        made = _text(name, s)
-    made.write(value)
-    return made
+        control = _text(name, s)
+    control.write(value)
+    return control
 
 
 def tooltip(name: str) -> str:
@@ -214,8 +218,12 @@ def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:
         return (), tuple(c for c in choices if c is not None), None in choices
     if origin in (Union, types.UnionType):
         parts = [_flatten(arg) for arg in get_args(annotation)]
-        plain = tuple(t for part in parts for t in part[0])
-        return plain, tuple(c for part in parts for c in part[1]), any(part[2] for part in parts)
+        plain = tuple(t for member in parts for t in member[0])
+        return (
+            plain,
+            tuple(c for member in parts for c in member[1]),
+            any(member[2] for member in parts),
+        )
     if origin is Annotated:
         return _flatten(get_args(annotation)[0])
     if annotation is type(None):

@@ -1,4 +1,4 @@
-// What a run has for the current notebook: the line that continues it or sets its settings as a new cell, and its script in an editor.
+// What a run has for the current notebook: a new cell that continues it, repeats it or sets its settings, and its script in an editor.
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { ICommandPalette, InputDialog, Notification } from "@jupyterlab/apputils";
@@ -38,6 +38,7 @@ export const notebook: JupyterFrontEndPlugin<void> = {
     };
     const { commands: words } = texts;
     add(ids.continue, words.continue, trans.__("Insert the line that continues this run into the current notebook"), (run) => notebooks.continue(run));
+    add(ids.rerun, words.rerun, trans.__("Insert the lines that repeat this run, from what it started from, into the current notebook"), (run) => notebooks.rerun(run));
     add(ids.settings, words.settings, trans.__("Insert the line that sets the settings of this run into the current notebook"), (run) => notebooks.settings(run));
     add(ids.export, words.export, trans.__("Write the script of this run by the bench of the current notebook, and open it"), (run) => notebooks.export(run));
   },
@@ -58,6 +59,14 @@ class Notebooks {
     if (!code.continue) throw new Error(this.trans.__("%1 cannot be continued: only a fit that has ended and has a checkpoint can.", ref.run));
     const bench = await this.benchOf(panel, ref);
     if (bench !== null) await this.insert(panel, forBench(code.continue, bench.name));
+  }
+
+  /** Insert the lines that repeat the run. They need no bench. */
+  async rerun(ref: Ref): Promise<void> {
+    const panel = this.current();
+    const { code, why_no_rerun } = await this.api.run(ref);
+    if (!code.rerun) throw new Error(this.trans.__("%1 cannot be repeated: %2.", ref.run, why_no_rerun));
+    await this.insert(panel, code.rerun);
   }
 
   /** Insert the line that sets the settings of the run. They suit each bench: which one is meant, the person reads and changes. */

@@ -10,7 +10,7 @@ import type { Texts } from "../texts";
 import type { PaneTexts } from "./texts";
 
 /** What has a button of its own; the other actions are in the menu. */
-const BUTTONS: string[] = [ids.pause, ids.resume, ids.stop, ids.validate, ids.checkpoint, ids.continue, ids.settings, ids.export];
+const BUTTONS: string[] = [ids.pause, ids.resume, ids.stop, ids.validate, ids.checkpoint, ids.continue, ids.rerun, ids.settings, ids.export];
 
 export class RunBar {
   readonly root: HTMLElement;

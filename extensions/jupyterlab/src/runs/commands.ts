@@ -16,7 +16,7 @@ import { nameOf } from "./words";
 
 const PREFIX = "tuning-workbench:";
 
-/** Ids of the commands; other files of the extension have those of `open`, `compare`, `continue`, `settings` and `export`. */
+/** Ids of the commands; other files of the extension have those of `open`, `compare`, `continue`, `rerun`, `settings` and `export`. */
 export const ids = {
   show: `${PREFIX}show-runs`,
   open: `${PREFIX}open-run`,
@@ -32,6 +32,7 @@ export const ids = {
   copyId: `${PREFIX}copy-run-id`,
   delete: `${PREFIX}delete-runs`,
   continue: `${PREFIX}continue-run`,
+  rerun: `${PREFIX}rerun-run`,
   settings: `${PREFIX}insert-settings`,
   export: `${PREFIX}export-run`,
 } as const;

@@ -26,7 +26,7 @@ export function actionsFor(rows: Row[]): Item[][] {
   }
   const one = (command: string): Item => ({ command, args: { ...refs[0] } });
   const common = [[one(ids.annotate), pin, one(ids.copyId), one(ids.settings)]];
-  if (!isLive(row)) return [[one(ids.open), one(ids.continue)], [one(ids.export)], ...common, [all(ids.delete)]];
+  if (!isLive(row)) return [[one(ids.open), one(ids.continue), one(ids.rerun)], [one(ids.export)], ...common, [all(ids.delete)]];
   const wait = one(stateOf(row) === "paused" ? ids.resume : ids.pause);
   return [[one(ids.open), wait, one(ids.stop)], [one(ids.validate), one(ids.checkpoint)], ...common, [all(ids.delete)]];
 }

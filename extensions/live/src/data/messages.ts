@@ -153,6 +153,7 @@ export interface State {
   runs?: { columns: string[]; rows: RunRow[]; more: number };
   moving?: Partial<RunRow>[]; // the present values of runs that run
   ended?: Record<string, string>; // by run, why it cannot be continued
+  unkept?: Record<string, string>; // by run, why it cannot be repeated
   deleting?: Deletion[];
   past?: { run: string; words: string }[];
   compared?: { view: number; runs: string[]; rows: string[][]; metric: string } | null;

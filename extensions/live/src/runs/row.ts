@@ -9,6 +9,8 @@ import { texts } from "../texts";
 const { runs: words } = texts;
 const SHAPES: Record<string, string> = { queued: "○", running: "▶", paused: "❚❚", finished: "✓", stopped: "■", failed: "✕" };
 
+type Refusal = (run: string, why: string) => string;
+
 /** What a row asks of the table. */
 export interface Table {
   choose(run: string, on: boolean): void;
@@ -34,23 +36,26 @@ export class Row {
     this.pin = el("button", "wb-pin", "", { type: "button", "data-what": "pin", title: words.pinTooltip });
     this.pin.addEventListener("click", () => store.request("annotate", { run, pinned: this.pin.getAttribute("aria-pressed") !== "true" }));
     this.button("open", words.open, words.openTooltip(run), () => store.request("show", { run }));
-    this.button("continue", words.continue, "", () => {
-      if (!this.buttons.get("continue")!.hasAttribute("aria-disabled")) store.request("continue", { run });
-    });
+    for (const what of ["continue", "rerun"] as const) {
+      this.button(what, words[what], "", () => {
+        if (!this.buttons.get(what)!.hasAttribute("aria-disabled")) store.request(what, { run });
+      });
+    }
     this.button("export", words.export, words.exportTooltip(run), () => store.request("export", { run }));
     this.button("edit", words.edit, words.editTooltip(run), () => table.edit(run));
     this.button("delete", words.delete, words.deleteTooltip(run), () => table.remove(run));
     this.actions.append(...this.buttons.values());
   }
 
-  /** why: why it cannot be continued. */
-  show(row: RunRow, why: string, notes: string): void {
-    const told = JSON.stringify([row, why, notes]);
+  /** ended, unkept: why it cannot be continued, or repeated. */
+  show(row: RunRow, ended: string, unkept: string, notes: string): void {
+    const told = JSON.stringify([row, ended, unkept, notes]);
     if (told === this.told) return;
     this.told = told;
     const live = ["queued", "running", "paused"].includes(row.status);
     for (const what of ["export", "delete"]) this.buttons.get(what)!.disabled = live;
-    this.allow(why);
+    this.allow("continue", ended, words.continueTooltip, words.notContinued, words.notContinuedLabel);
+    this.allow("rerun", unkept, words.rerunTooltip, words.notRepeated, words.notRepeatedLabel);
     this.pin.textContent = row.pinned ? "★" : "☆";
     this.pin.setAttribute("aria-pressed", String(row.pinned));
     this.pin.setAttribute("aria-label", words.pinLabel(this.run));
@@ -93,11 +98,11 @@ export class Row {
     return cell;
   }
 
-  /** Continue keeps its place in the order of the keyboard where it is not possible: its title gives the reason. */
-  private allow(why: string): void {
-    const button = this.buttons.get("continue")!;
-    button.title = why ? words.notContinued(this.run, why) : words.continueTooltip(this.run);
-    button.setAttribute("aria-label", why ? words.notContinuedLabel(this.run, why) : words.actionLabel(words.continue, this.run));
+  /** A button keeps its place in the order of the keyboard where its action is not possible: its title gives the reason. */
+  private allow(what: "continue" | "rerun", why: string, tooltip: (run: string) => string, refusal: Refusal, label: Refusal): void {
+    const button = this.buttons.get(what)!;
+    button.title = why ? refusal(this.run, why) : tooltip(this.run);
+    button.setAttribute("aria-label", why ? label(this.run, why) : words.actionLabel(words[what], this.run));
     if (why) button.setAttribute("aria-disabled", "true");
     else button.removeAttribute("aria-disabled");
   }

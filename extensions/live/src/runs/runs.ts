@@ -81,7 +81,7 @@ export class Runs {
     const wanted = shown.flatMap((told) => {
       let row = this.rows.get(told.run);
       if (!row) this.rows.set(told.run, (row = new Row(this.store, told.run, { choose: (run, on) => this.choose([run], on), edit: (run) => this.edit(run), remove: (run) => this.remove([run]) })));
-      row.show(told, this.store.state.ended?.[told.run] ?? "", this.notes(told.run));
+      row.show(told, this.store.state.ended?.[told.run] ?? "", this.store.state.unkept?.[told.run] ?? "", this.notes(told.run));
       return this.editor?.run === told.run ? [row.root, this.editor.row.root] : [row.root];
     });
     wanted.forEach((one, i) => {

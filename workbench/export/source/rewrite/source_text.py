@@ -39,7 +39,8 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     definition = isinstance(node, (ast.FunctionDef, ast.ClassDef))
     start, end = first_line(node), node.end_lineno or node.lineno
     own = set(ast.walk(node))
-    lines = _edited(source, start, end, (*edits, *((part, text) for part, text in source.edits if part in own)))
+    renamed = [edit for edit in (*source.edits, *source.assigned) if edit[0] in own]
+    lines = _edited(source, start, end, (*edits, *renamed))
     if statement.made:
         return Block("\n".join(lines), False, source.label)
     head = source.lines[start - 1].encode()[: node.col_offset].decode() if start == node.lineno else ""

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from workbench.export.errors import ExportError
-from workbench.export.source import origins, process_state
-from workbench.export.source.namespace import At, Namespace
+from workbench.export.source import changes, origins
+from workbench.export.source.namespace import Namespace
 from workbench.export.source.origins import Import
 from workbench.export.source.rewrite import annotation_names, source_text
 from workbench.export.source.rewrite.annotation_names import TypeOnly
@@ -59,12 +59,12 @@ class Writer:
     def _write_statement(self, program: Namespace, place: int, statement: Statement) -> None:
         own = program.uses[place]
         block = self._without_secrets(statement, self.slicer.shortened(program, own))
-        state = process_state.sets_state(statement.node, At(program, place))
+        state = changes.PROCESS in self.slicer.changes(program, place)
         if state and isinstance(statement.node, ast.Expr) and "chdir" not in block.text:
             before = next((b for b in reversed(self.blocks) if not b.definition), None)
             if before is not None and before.text == block.text:
                 return
-        self._environment = self._environment or process_state.sets_environment(statement.node, At(program, place))
+        self._environment = self._environment or (state and any(word in block.text for word in ("os.environ", "os.putenv")))
         self.blocks.append(block)
         self.names |= program.bound(place)
         self.modules |= {item.module for part in ast.walk(statement.node) for item in origins.imported(part, program.package)}

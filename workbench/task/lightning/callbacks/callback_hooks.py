@@ -8,7 +8,6 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,31 +16,24 @@ from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.log import Log, Shared
 from workbench.task.lightning.overrides import from_lightning, with_attributes
 from workbench.task.lightning.unsupported import refuse_removed_hooks
-from workbench.task.rng import GENERATORS
-from workbench.task.state.contents import (
-    MOST_PARTS,
-    content_of,
-    is_container,
-    put_attributes,
-    put_content,
-    refill,
-    same_tensors,
-)
+from workbench.task.state.copies import StateCopy
 
 _STAGES = ("train", "validation", "test", "predict")
 _HOOKS = frozenset({
-    "setup", "teardown", "state_dict", "load_state_dict", "on_save_checkpoint", "on_load_checkpoint", "on_exception",
-    "on_fit_start", "on_fit_end", "on_sanity_check_start", "on_sanity_check_end",
+    "setup", "teardown", "state_dict", "load_state_dict", "on_exception",
+    "on_save_checkpoint", "on_load_checkpoint", "on_fit_start", "on_fit_end",
+    "on_sanity_check_start", "on_sanity_check_end",
     "on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad",
-    *(f"on_{stage}{part}_{moment}" for stage in _STAGES for part in ("", "_epoch", "_batch") for moment in ("start", "end")),
+    *(
+        f"on_{stage}{unit}_{moment}"
+        for stage in _STAGES for unit in ("", "_epoch", "_batch") for moment in ("start", "end")
+    ),
 })  # fmt: skip
 """The hooks of Lightning 2's Callback. Other methods are not called, also where a module's hook has the same name."""
 
 _GIVEN = frozenset({"log", "log_dict"})
 """Attributes that a callback has only while a job runs."""
 _SHARED = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
-_NOT_ENTERED = frozenset({"builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "logging", "concurrent"})
-"""The libraries whose objects are kept as they are: their attributes are not copied."""
 
 
 class CallbackHooks(Shared):
@@ -50,28 +42,30 @@ class CallbackHooks(Shared):
     def __init__(self, callbacks: Sequence[Any] = (), module: Any = None, trainer: Any = None) -> None:
         self.objects = list(callbacks)
         self._module, self._trainer = module, trainer
-        self._initial = KeptState(self.objects, module)
+        self._initial = _copied(self.objects, module)
         self._left = self._initial
         self._set_up: list[Any] = []
-        for one in self.objects:
-            refuse_removed_hooks(one, _overrides)
-        keys = [one.state_key for one in self.objects if _overrides(one, "state_dict")]
+        for callback in self.objects:
+            refuse_removed_hooks(callback, _overrides)
+        keys = [
+            callback.state_key for callback in self.objects if _overrides(callback, "state_dict")
+        ]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise TaskError(f"callbacks=: two of them keep their state as {twice[0]!r}: override state_key, or leave one out.")
 
     def has(self, name: str) -> bool:
         """Whether one of them has this hook."""
-        return name in _HOOKS and any(_overrides(one, name) for one in self.objects)
+        return name in _HOOKS and any(_overrides(callback, name) for callback in self.objects)
 
     def call(self, name: str, *arguments: Any, **named: Any) -> None:
         """Call this hook of each that has it."""
-        for one in self.objects if name in _HOOKS else ():
-            if _overrides(one, name):
-                getattr(one, name)(self._trainer, self._module, *arguments, **named)
+        for callback in self.objects if name in _HOOKS else ():
+            if _overrides(callback, name):
+                getattr(callback, name)(self._trainer, self._module, *arguments, **named)
 
-    def keep(self) -> Callable[[], None]:
+    def keep(self) -> Callable[[], object]:
         """Copy the present state of each; the returned function restores it."""
-        return KeptState(self.objects, self._module).put if self.objects else _nothing
+        return _copied(self.objects, self._module).put
 
     @property
     def ready(self) -> bool:
@@ -80,29 +74,30 @@ class CallbackHooks(Shared):
 
     def begin_fit(self) -> None:
         """Give each the state that it had when the bench was made, with the attributes that the user has set since then."""
-        self._initial.take_changes(self._left, self._module)
-        self._initial.put()
+        initial, _ = self._initial.with_changes(self._left, _copied(self.objects, self._module))
+        initial.put()
+        self._initial = initial.reached_in(_copied(self.objects, self._module))
 
     def note_left(self) -> None:
         """Note the state of each at a job's end; later differences are the user's changes."""
-        self._left = KeptState(self.objects, self._module)
+        self._left = _copied(self.objects, self._module)
 
     def set_up(self, stage: str) -> None:
         """Call `setup` of each that is not set up."""
-        for one in self.objects:
-            if not any(one is other for other in self._set_up):
-                self._set_up.append(one)
-                if _overrides(one, "setup"):
-                    one.setup(self._trainer, self._module, stage=stage)
+        for callback in self.objects:
+            if not any(callback is other for other in self._set_up):
+                self._set_up.append(callback)
+                if _overrides(callback, "setup"):
+                    callback.setup(self._trainer, self._module, stage=stage)
 
     def tear_down(self, stage: str) -> None:
         """Call `teardown` of each whose `setup` was called. The first error is raised once all have been called."""
         done, self._set_up = self._set_up, []
         errors = []
-        for one in done:
+        for callback in done:
             try:
-                if _overrides(one, "teardown"):
-                    one.teardown(self._trainer, self._module, stage=stage)
+                if _overrides(callback, "teardown"):
+                    callback.teardown(self._trainer, self._module, stage=stage)
             except Exception as error:  # noqa: BLE001  # raised below
                 errors.append(error)
         if errors:
@@ -110,38 +105,44 @@ class CallbackHooks(Shared):
 
     def state(self) -> dict[str, Any]:
         """The state that each stores in a checkpoint, by its state_key."""
-        found = {one.state_key: one.state_dict() for one in self.objects if _overrides(one, "state_dict")}
-        return {key: state for key, state in found.items() if state}
+        states = {
+            callback.state_key: callback.state_dict()
+            for callback in self.objects
+            if _overrides(callback, "state_dict")
+        }
+        return {key: state for key, state in states.items() if state}
 
     def load_state(self, states: Mapping[str, Any]) -> None:
         """Give each its state from a checkpoint."""
-        for one in self.objects:
-            if one.state_key in states:
-                one.load_state_dict(copy.deepcopy(states[one.state_key]))
+        for callback in self.objects:
+            if callback.state_key in states:
+                callback.load_state_dict(copy.deepcopy(states[callback.state_key]))
 
     def of_lightning(self, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
         """The states of these callbacks in a checkpoint that Lightning wrote."""
         states = checkpoint.get("callbacks")
-        keys = [one.state_key for one in self.objects]
+        keys = [callback.state_key for callback in self.objects]
         return {key: states[key] for key in keys if key in states} if isinstance(states, Mapping) else {}
 
     @contextlib.contextmanager
     def attached(self, log: Log) -> Iterator[None]:
         """Context manager in which each has Lightning's `log` and `log_dict`."""
         with contextlib.ExitStack() as stack:
-            for one in self.objects:
-                stack.enter_context(with_attributes(one, {"log": log.log, "log_dict": log.log_dict}))
+            for callback in self.objects:
+                stack.enter_context(
+                    with_attributes(callback, {"log": log.log, "log_dict": log.log_dict})
+                )
             yield
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def joined(given: Sequence[Any], own: Sequence[Any]) -> list[Any]:
     """All callbacks of a module. As in Lightning, its own come last, and each replaces given ones of its class or of a class from which it inherits."""
-    replaced = {type(one) for one in given if any(isinstance(mine, type(one)) for mine in own)}
-    return [one for one in given if type(one) not in replaced] + list(own)
+    replaced = {
+        type(callback)
+        for callback in given
+        if any(isinstance(mine, type(callback)) for mine in own)
+    }
+    return [callback for callback in given if type(callback) not in replaced] + list(own)
 
 
 def _overrides(callback: Any, name: str) -> bool:
@@ -155,102 +156,30 @@ def _overrides(callback: Any, name: str) -> bool:
 # ---- their state ------------------------------------------------------------------------------------------------
 
 
-class KeptState:
-    """A copy of the attributes of some objects. `put` restores the contents of containers, tensors, modules and objects in them, in place.
+def _copied(callbacks: Iterable[Any], module: Any) -> StateCopy:
+    """Copy the attributes of callbacks, and what these hold, without parts of `module`."""
+    parts = _parts_of(module)
+    storages = {_storage(part) for part in parts.values() if isinstance(part, Tensor)}
 
-    It goes deeper than `task/state/contents.py`: the objects within a container stay the same ones, and their own contents are restored.
-    Parts of the module that is trained, and objects of libraries, are not restored.
-    """
+    def closed(value: Any) -> bool:
+        if id(value) in parts or isinstance(value, _SHARED):
+            return True
+        return isinstance(value, Tensor) and _storage(value) in storages
 
-    def __init__(self, owners: Iterable[Any], module: Any) -> None:
-        seen = _parts_of(module)
-        self._storages = {_storage(part) for part in seen.values() if isinstance(part, Tensor)}
-        self._seen: dict[int, Any] = seen
-        self._kept = [(one, {name: self._copy(value) for name, value in _attributes_of(one).items()}) for one in owners]
-        del self._seen, self._storages
-
-    def put(self) -> None:
-        """Restore these attributes and contents."""
-        for one, attributes in self._kept:
-            put_attributes(one, {name: value.put() for name, value in attributes.items()}, _attributes_of(one))
-
-    def take_changes(self, before: KeptState, module: Any) -> None:
-        """Take over the attributes that the user has set on the objects since `before`."""
-        now = KeptState([one for one, _ in self._kept], module)
-        for (_, attributes), (_, old), (_, new) in zip(self._kept, before._kept, now._kept, strict=True):
-            for name in old.keys() - new.keys():
-                attributes.pop(name, None)
-            attributes.update({name: value for name, value in new.items() if name not in old or not value.same(old[name])})
-
-    def _copy(self, value: Any) -> _Copy:
-        found = _Copy(value)
-        if id(value) in self._seen or value is None or isinstance(value, (bool, int, float, complex, str, bytes, *_SHARED)):
-            return found
-        self._seen[id(value)] = value
-        if isinstance(value, (Tensor, np.ndarray, *GENERATORS)):
-            if not (isinstance(value, Tensor) and _storage(value) in self._storages):
-                found.content = content_of(value)
-        elif is_container(value) or isinstance(value, tuple):
-            if len(value) <= MOST_PARTS:
-                parts = [(key, self._copy(one)) for key, one in value.items()] if isinstance(value, dict) else [(None, self._copy(one)) for one in value]
-                found.parts = parts
-        elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] not in _NOT_ENTERED):
-            found.attributes = {name: self._copy(one) for name, one in vars(value).items()}
-        return found
-
-
-class _Copy:
-    """One value: the object itself, and a copy of its contents."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.content: Any = None
-        self.parts: list[tuple[Any, _Copy]] | None = None
-        self.attributes: dict[str, _Copy] | None = None
-
-    def put(self) -> Any:
-        """Restore the object's contents; returns the object."""
-        value = self.value
-        if self.attributes is not None:
-            put_attributes(value, {name: one.put() for name, one in self.attributes.items()}, vars(value))
-        elif self.parts is not None:
-            found = [(key, one.put()) for key, one in self.parts]
-            if is_container(value):
-                refill(value, dict(found) if isinstance(value, dict) else [one for _, one in found])
-        elif self.content is not None:
-            put_content(value, self.content)
-        return value
-
-    def same(self, other: _Copy) -> bool:
-        """Whether it is the same value, with the same contents."""
-        if self.parts is not None or other.parts is not None:
-            ours, theirs = self.parts or [], other.parts or []
-            alike = type(self.value) is type(other.value) and len(ours) == len(theirs)
-            return alike and all(key == name and one.same(two) for (key, one), (name, two) in zip(ours, theirs, strict=True))
-        if self.attributes is not None or other.attributes is not None:
-            mine, their = self.attributes or {}, other.attributes or {}
-            return self.value is other.value and mine.keys() == their.keys() and all(one.same(their[name]) for name, one in mine.items())
-        if isinstance(self.content, Tensor) and isinstance(other.content, Tensor):
-            return self.value is other.value and same_tensors(self.content, other.content)
-        if isinstance(self.content, np.ndarray) and isinstance(other.content, np.ndarray):
-            return self.value is other.value and self.content.tobytes() == other.content.tobytes()
-        if isinstance(self.value, (bool, int, float, complex, str, bytes)):
-            return type(self.value) is type(other.value) and (self.value == other.value or self.value != self.value)
-        return self.value is other.value
-
-
-def _attributes_of(one: Any) -> Mapping[str, Any]:
-    return {name: value for name, value in vars(one).items() if name not in _GIVEN}
+    return StateCopy.of_attributes(callbacks, closed, without=_GIVEN)
 
 
 def _parts_of(module: Any) -> dict[int, Any]:
     """The module that is trained and all its parts, by id."""
-    found = {id(module): module}
-    networks = (module,) if isinstance(module, nn.Module) else vars(module).values() if hasattr(module, "__dict__") else ()
-    for network in networks:
+    parts = {id(module): module}
+    attributes = vars(module).values() if hasattr(module, "__dict__") else ()
+    for network in (module,) if isinstance(module, nn.Module) else attributes:
         if isinstance(network, nn.Module):
-            found |= {id(part): part for part in (*network.modules(), *network.parameters(), *network.buffers())}
-    return found
+            parts |= {
+                id(member): member
+                for member in (*network.modules(), *network.parameters(), *network.buffers())
+            }
+    return parts
 
 
 def _storage(tensor: Tensor) -> int:

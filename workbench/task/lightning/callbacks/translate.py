@@ -29,28 +29,38 @@ def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
     settings: dict[str, Any] = {}
     sentences = []
     others = with_hooks(callbacks)
-    for one in _listed(callbacks):
-        if any(one is other for other in others):
+    for callback in _listed(callbacks):
+        if any(callback is other for other in others):
             continue
-        name = type(one).__name__
-        exact = from_lightning(type(one))
+        name = type(callback).__name__
+        exact = from_lightning(type(callback))
         if exact and name in _TRANSLATIONS:
-            found, notes = _TRANSLATIONS[name](one, f"{where}: {name}")
-            _add(settings, found, f"{where}: {name}")
-            text = ", ".join(f"{key}={_typed(value)}" for key, value in found.items() if value is not None) or "what a fit does anyway"
+            callback_settings, notes = _TRANSLATIONS[name](callback, f"{where}: {name}")
+            _add(settings, callback_settings, f"{where}: {name}")
+            text = (
+                ", ".join(
+                    f"{key}={_typed(value)}"
+                    for key, value in callback_settings.items()
+                    if value is not None
+                )
+                or "what a fit does anyway"
+            )
             sentences.append(f"{name} became {text}" + (f" ({', '.join(notes)})" if notes else ""))
-        elif exact and (remedy := _remedy(one)).startswith(_NOTHING):
+        elif exact and (remedy := _remedy(callback)).startswith(_NOTHING):
             sentences.append(f"{name} is not needed, since {remedy.removeprefix(_NOTHING)}")
         else:
-            refuse_callbacks([one], where)
-            raise TaskError(f"{where}: {shown(one)} is not a callback of Lightning. Give listeners=[f], which get every event of a run.")
+            refuse_callbacks([callback], where)
+            raise TaskError(
+                f"{where}: {shown(callback)} is not a callback of Lightning. Give listeners=[f], "
+                "which get every event of a run."
+            )
     _refuse_monitors_of_averages(settings, where)
     return settings, f"{where}: {'; '.join(sentences)}." if sentences else ""
 
 
 def with_hooks(callbacks: Any) -> list[Any]:
     """The callbacks of Lightning whose hooks are called, because they act through their hooks alone."""
-    return [one for one in _listed(callbacks) if kind_of(one) == "Callback"]
+    return [callback for callback in _listed(callbacks) if kind_of(callback) == "Callback"]
 
 
 def any_from_lightning(callbacks: Any) -> bool:
@@ -67,18 +77,21 @@ def _remedy(callback: Any) -> str:
     return next((text for name, text in CALLBACKS.items() if name in names), "")
 
 
-def _add(settings: dict[str, Any], found: Mapping[str, Any], what: str) -> None:
-    for name, value in found.items():
+def _add(settings: dict[str, Any], additions: Mapping[str, Any], where: str) -> None:
+    for name, value in additions.items():
         if name == "early_stopping":
             value = (*settings.get(name, ()), *value)
         elif settings.get(name, value) != value:
-            raise TaskError(f"{what} asks for {name}={value!r}, and another callback for {name}={settings[name]!r}: a fit has one. Leave one out.")
+            raise TaskError(
+                f"{where} asks for {name}={value!r}, and another callback for "
+                f"{name}={settings[name]!r}: a fit has one. Leave one out."
+            )
         settings[name] = value
 
 
 def _refuse_monitors_of_averages(settings: Mapping[str, Any], where: str) -> None:
     """Raise TaskError for a monitor together with an EMA: in Lightning the monitor is of the averaged weights, and that metric has another name here."""
-    watched = [one.monitor for one in settings.get("early_stopping", ())]
+    watched = [stopping.monitor for stopping in settings.get("early_stopping", ())]
     watched += [settings["monitor"]] if "monitor" in settings else []
     if watched and settings.get("weight_averaging") == "ema":
         raise TaskError(
@@ -92,21 +105,25 @@ def _typed(value: Any) -> str:
     if isinstance(value, tuple):
         return _typed(value[0]) if len(value) == 1 else f"[{', '.join(map(_typed, value))}]"
     if isinstance(value, EarlyStopping):
-        return f"wb.EarlyStopping({', '.join(f'{key}={given!r}' for key, given in value.model_dump(exclude_defaults=True).items())})"
+        arguments = value.model_dump(exclude_defaults=True)
+        typed = ", ".join(f"{key}={argument!r}" for key, argument in arguments.items())
+        return f"wb.EarlyStopping({typed})"
     return repr(value)
 
 
-def _refuse(what: str, option: str, remedy: str) -> None:
-    raise TaskError(f"{what}({option}) has no counterpart: {remedy}.")
+def _refuse(where: str, option: str, remedy: str) -> None:
+    raise TaskError(f"{where}({option}) has no counterpart: {remedy}.")
 
 
 _Translated = tuple[dict[str, Any], list[str]]
 """Settings, and what differs from the callback."""
 
 
-def _early_stopping(callback: Any, what: str) -> _Translated:
+def _early_stopping(callback: Any, where: str) -> _Translated:
     if not callback.strict:
-        _refuse(what, "strict=False", "every validation has to report the monitor; leave strict out")
+        _refuse(
+            where, "strict=False", "every validation has to report the monitor; leave strict out"
+        )
     known = known_mode(callback.monitor)
     monitor = EarlyStopping(
         callback.monitor, mode=callback.mode, patience=callback.patience,
@@ -119,60 +136,72 @@ def _early_stopping(callback: Any, what: str) -> _Translated:
     return {"early_stopping": (monitor,)}, notes
 
 
-def _checkpoints(callback: Any, what: str) -> _Translated:
+def _checkpoints(callback: Any, where: str) -> _Translated:
     updates, time, epochs = callback._every_n_train_steps, callback._train_time_interval, callback._every_n_epochs
     if epochs > 1:
-        _refuse(what, f"every_n_epochs={epochs}", "give every_n_train_steps, or the setting checkpoint_every=500 (updates)")
-    found: dict[str, Any] = {}
+        _refuse(
+            where,
+            f"every_n_epochs={epochs}",
+            "give every_n_train_steps, or the setting checkpoint_every=500 (updates)",
+        )
+    settings: dict[str, Any] = {}
     if callback.monitor is not None:
         mode = None if known_mode(callback.monitor) == callback.mode else callback.mode  # None replaces that of another monitor
-        found = {"monitor": callback.monitor, "monitor_mode": mode, "save_top_k": callback.save_top_k}
+        settings = {
+            "monitor": callback.monitor,
+            "monitor_mode": mode,
+            "save_top_k": callback.save_top_k,
+        }
     elif callback.save_top_k < 1:
-        found = {"save_top_k": callback.save_top_k}
+        settings = {"save_top_k": callback.save_top_k}
     if updates:
-        found["checkpoint_every"] = updates
+        settings["checkpoint_every"] = updates
     elif time is not None:
-        found["checkpoint_every"] = {"seconds": time.total_seconds()}
+        settings["checkpoint_every"] = {"seconds": time.total_seconds()}
     notes = ["run.checkpoints lists the files", "dirpath and filename are not used"]
     notes += ["they hold optimizers too"] if callback.save_weights_only else []
     notes += ["the last one is always kept"] if callback.save_top_k == 0 else []
-    return found, notes
+    return settings, notes
 
 
-def _accumulation(callback: Any, what: str) -> _Translated:
+def _accumulation(callback: Any, where: str) -> _Translated:
     return {"accumulate_grad_batches": {0: 1, **callback.scheduling}}, []
 
 
-def _average(callback: Any, what: str) -> _Translated:
+def _average(callback: Any, where: str) -> _Translated:
     if callback.update_starting_at_epoch is not None:
         _refuse(
-            what, f"update_starting_at_epoch={callback.update_starting_at_epoch}",
+            where, f"update_starting_at_epoch={callback.update_starting_at_epoch}",
             "averaging_start_epoch=… averages every update from an epoch on, where Lightning adds one at the end of each epoch",
         )  # fmt: skip
     if set(callback._kwargs) != {"avg_fn"}:
-        _refuse(what, ", ".join(f"{name}=…" for name in callback._kwargs if name != "avg_fn"), "give avg_fn= to the bench")
+        _refuse(
+            where,
+            ", ".join(f"{name}=…" for name in callback._kwargs if name != "avg_fn"),
+            "give avg_fn= to the bench",
+        )
     decay = inspect.getclosurevars(inspect.unwrap(callback._kwargs["avg_fn"])).nonlocals["decay"]
-    found = {"weight_averaging": "ema", "ema_decay": decay, "ema_warmup": False}
+    settings = {"weight_averaging": "ema", "ema_decay": decay, "ema_warmup": False}
     notes = ["its metrics have names of their own, val_loss_averaged"]
     if callback._use_buffers:
         notes.append("buffers, such as batch-norm statistics, are not averaged")
     if callback.update_every_n_steps != 1:
-        found["averaging_every_n_steps"] = callback.update_every_n_steps
+        settings["averaging_every_n_steps"] = callback.update_every_n_steps
         notes.append("of every n-th update it takes n, 2n, …, Lightning 1, n + 1, …")
     if callback.update_starting_at_step:
-        found["averaging_start"] = callback.update_starting_at_step
-    return found, notes
+        settings["averaging_start"] = callback.update_starting_at_step
+    return settings, notes
 
 
-def _swa(callback: Any, what: str) -> _Translated:
+def _swa(callback: Any, where: str) -> _Translated:
     rates, start = callback._swa_lrs, callback._swa_epoch_start
     if isinstance(rates, list) and len({*rates}) > 1:
-        _refuse(what, f"swa_lrs={rates}", "swa_lrs is one rate for all groups of parameters")
+        _refuse(where, f"swa_lrs={rates}", "swa_lrs is one rate for all groups of parameters")
     if callback._avg_fn is not callback.avg_fn:
-        _refuse(what, "avg_fn=…", "give avg_fn= to the bench")
+        _refuse(where, "avg_fn=…", "give avg_fn= to the bench")
     if not isinstance(start, int):
         _refuse(
-            what, f"swa_epoch_start={start}",
+            where, f"swa_epoch_start={start}",
             "Lightning begins one epoch before that share of max_epochs. Give the epoch as an int, from 1; or the settings weight_averaging='swa', "
             f"swa_lrs={rates[0] if isinstance(rates, list) else rates}, swa_epoch_start={start}",
         )  # fmt: skip
@@ -183,9 +212,13 @@ def _swa(callback: Any, what: str) -> _Translated:
     }, ["it averages at the ends of epochs, Lightning at their starts"]  # fmt: skip
 
 
-def _timer(callback: Any, what: str) -> _Translated:
+def _timer(callback: Any, where: str) -> _Translated:
     if callback._interval != "step":
-        _refuse(what, f"interval={str(callback._interval)!r}", "max_time ends a fit after an update; leave interval out")
+        _refuse(
+            where,
+            f"interval={str(callback._interval)!r}",
+            "max_time ends a fit after an update; leave interval out",
+        )
     return {} if callback._duration is None else {"max_time": {"seconds": callback._duration}}, []
 
 

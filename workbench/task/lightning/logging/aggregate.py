@@ -24,7 +24,9 @@ class LoggedValue:
         self.on_step, self.on_epoch, self.fork = on_step, on_epoch, fork
         self.how: str | Callable[[Tensor], Any] = how
         self.step_name = recorded_name(f"{name}_step{suffix}" if fork else name + suffix)
-        self.epoch_names = [recorded_name(one + suffix) for one in ([f"{name}_epoch", name] if fork else [name])]
+        self.epoch_names = [
+            recorded_name(base + suffix) for base in ([f"{name}_epoch", name] if fork else [name])
+        ]
         self.asked: Any = None
         """The options with which it was logged; None: it comes from a checkpoint and was not logged since then."""
         self.metric: Any = None
@@ -54,16 +56,16 @@ class LoggedValue:
             return number(self.name, self.metric.compute())
         if self.values and not isinstance(self.how, str):
             return number(self.name, self.how(_column(self.values)))
-        found = self.whole()
-        if found is None:
+        whole = self.whole()
+        if whole is None:
             return None
-        return found[0] / found[1] if self.how == "mean" else found[0]
+        return whole[0] / whole[1] if self.how == "mean" else whole[0]
 
     def forget_result(self) -> None:
         """Make a torchmetrics object compute again: on a rank that had no batch since, it would return its cached result and not gather with the others."""
-        for part in self.metric.modules() if isinstance(self.metric, nn.Module) else ():
-            if "_computed" in vars(part):
-                vars(part)["_computed"] = None
+        for module in self.metric.modules() if isinstance(self.metric, nn.Module) else ():
+            if "_computed" in vars(module):
+                vars(module)["_computed"] = None
 
     def whole(self) -> tuple[Tensor, float] | None:
         """Return the sum (or minimum, or maximum) of all values so far, and their weight; None without values."""
@@ -71,22 +73,35 @@ class LoggedValue:
             return self.folded
         column, weight = _column(self.values), sum(self.weights)
         if self.how == "mean":
-            part = (column * torch.tensor(self.weights, dtype=column.dtype, device=column.device)).sum()
+            reduced = (
+                column * torch.tensor(self.weights, dtype=column.dtype, device=column.device)
+            ).sum()
         else:
-            part = getattr(column, str(self.how))()
+            reduced = getattr(column, str(self.how))()
         if self.folded is None:
-            return part, weight
-        before = self.folded[0].to(part.device)
+            return reduced, weight
+        before = self.folded[0].to(reduced.device)
         if self.how in ("min", "max"):
-            return getattr(torch, f"{self.how}imum")(before, part), weight
-        return before + part, self.folded[1] + weight
+            return getattr(torch, f"{self.how}imum")(before, reduced), weight
+        return before + reduced, self.folded[1] + weight
 
     def state(self) -> dict[str, Any]:
         """Its state for a checkpoint, as plain data."""
         how = self.how if isinstance(self.how, str) else None
-        found = {"name": self.name, "on_step": self.on_step, "on_epoch": self.on_epoch, "how": how, "fork": self.fork}
+        fields = {
+            "name": self.name,
+            "on_step": self.on_step,
+            "on_epoch": self.on_epoch,
+            "how": how,
+            "fork": self.fork,
+        }
         folded = None if self.folded is None else list(self.folded)
-        return {**found, "values": list(self.values), "weights": list(self.weights), "folded": folded}
+        return {
+            **fields,
+            "values": list(self.values),
+            "weights": list(self.weights),
+            "folded": folded,
+        }
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> LoggedValue:

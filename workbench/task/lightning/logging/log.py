@@ -155,16 +155,18 @@ class Log(Shared):
         if rank_zero_only and self._session is not None and self._session.ranks.rank:
             return
         hook = self.hook
-        place = LOG_TARGETS.get(hook or "")
-        if hook is None or place is None:
+        target = LOG_TARGETS.get(hook or "")
+        if hook is None or target is None:
             raise TaskError(f"self.log({name!r}) in {hook or 'no hook of a running job'}: nothing can be logged there.")
         asked = (prog_bar, on_step, on_epoch, reduce_fx, self.dataloader_idx)
-        key, there = (hook, name), self._kept[place.evaluation]
+        key, logged = (hook, name), self._kept[target.evaluation]
         if self.dataloader_idx is not None and add_dataloader_idx:
             key = (hook + suffix(self.dataloader_idx), name)
-        kept = there.get(key)
+        kept = logged.get(key)
         if kept is None or kept.asked is None:
-            kept = there[key] = self._new(hook, name, place, asked, kept, add_dataloader_idx=add_dataloader_idx)
+            kept = logged[key] = self._new(
+                hook, name, target, asked, kept, add_dataloader_idx=add_dataloader_idx
+            )
         elif kept.asked[:-1] == asked[:-1] and kept.asked != asked:
             raise TaskError(
                 f"self.log({name!r}, add_dataloader_idx=False) in {hook}: several sets of data log it, and a value would be of one of "
@@ -175,9 +177,9 @@ class Log(Shared):
                 f"self.log({name!r}) is called twice in {hook} with other arguments (prog_bar, on_step, on_epoch or "
                 "reduce_fx): log it once, or under another name."
             )
-        if sync_dist and kept.on_step and not place.evaluation:
+        if sync_dist and kept.on_step and not target.evaluation:
             self._synced[kept.step_name] = kept.how if isinstance(kept.how, str) else "mean"
-        self._take(kept, self._checked(name, value), batch_size, evaluation=place.evaluation)
+        self._take(kept, self._checked(name, value), batch_size, evaluation=target.evaluation)
 
     def log_dict(self, dictionary: Any, *arguments: Any, **options: Any) -> None:
         """Log each value by its key, with the same options for all."""
@@ -211,8 +213,11 @@ class Log(Shared):
 
     def has(self, name: str) -> bool:
         """Whether the current evaluation will have a value of this name for the present set of data."""
-        own = "" if self.dataloader_idx is None else suffix(self.dataloader_idx)
-        return any(name == kept.name and kept.on_epoch and kept.suffix == own for kept in self._kept[True].values())
+        present_suffix = "" if self.dataloader_idx is None else suffix(self.dataloader_idx)
+        return any(
+            name == kept.name and kept.on_epoch and kept.suffix == present_suffix
+            for kept in self._kept[True].values()
+        )
 
     def logs_in_training(self, name: str) -> bool:
         """Whether the module has logged a value of this name in this epoch of training."""
@@ -221,7 +226,9 @@ class Log(Shared):
     @property
     def epoch_names(self) -> frozenset[str]:
         """The names in the record of values logged for whole epochs of training, in this epoch or an earlier one."""
-        self._of_epochs |= {name for kept in self._kept[False].values() if kept.on_epoch for name in kept.epoch_names}
+        for kept in self._kept[False].values():
+            if kept.on_epoch:
+                self._of_epochs |= {*kept.epoch_names}
         return frozenset(self._of_epochs)
 
     # -- the results
@@ -229,13 +236,15 @@ class Log(Shared):
     def steps(self) -> dict[str, Value]:
         """Return the values logged for single updates since the last call; all ranks call it together."""
         if self._agreed and self._session is not None:
-            found = update_over_ranks(self._session.ranks, self._session.device, self._agreed, self._fresh)
-            self._fresh.update(found)
-            self.latest.update(found)
+            values = update_over_ranks(
+                self._session.ranks, self._session.device, self._agreed, self._fresh
+            )
+            self._fresh.update(values)
+            self.latest.update(values)
         if not self._fresh:
             return {}
-        found, self._fresh = self._fresh, {}
-        return found
+        values, self._fresh = self._fresh, {}
+        return values
 
     def reduced(self, *, evaluation: bool) -> dict[str, Value]:
         """Return the values logged for the epoch or for the current evaluation.
@@ -244,13 +253,13 @@ class Log(Shared):
         ranks at the end of the epoch or evaluation; before that they are this rank's.
         """
         self.end_batch()
-        found: dict[str, Value] = {}
+        values: dict[str, Value] = {}
         for key, kept in self._kept[evaluation].items():
             if kept.on_epoch and key not in self._so_far and key not in self._of_sets and (value := kept.result()) is not None:
-                found |= dict.fromkeys(kept.epoch_names, value)
+                values |= dict.fromkeys(kept.epoch_names, value)
         for names, value in (*self._of_sets.values(), *self._so_far.values()):
-            found |= dict.fromkeys(names, value)
-        return found
+            values |= dict.fromkeys(names, value)
+        return values
 
     def gather(self, *, evaluation: bool) -> None:
         """Gather the values of all ranks on each; all call it together."""
@@ -277,26 +286,26 @@ class Log(Shared):
         """The values over all ranks, except for those of sets that have ended."""
         assert self._session is not None
         open_ones = {key: kept for key, kept in self._kept[evaluation].items() if key not in self._of_sets}
-        found = over_ranks(self._session.ranks, open_ones, self._module)
+        reduced = over_ranks(self._session.ranks, open_ones, self._module)
         self._kept[evaluation] |= open_ones  # includes metrics that only other ranks have logged
-        return found
+        return reduced
 
     def known(self) -> dict[str, Value]:
         """Return the latest values by the module's names; at the end of an epoch or evaluation also the reduced ones."""
-        found = dict(self.latest)
+        values = dict(self.latest)
         if self.hook in _ENDS:
-            found |= self.reduced(evaluation=_ENDS[self.hook])
-        return by_own_names(found)
+            values |= self.reduced(evaluation=_ENDS[self.hook])
+        return by_own_names(values)
 
     def end(self, *, evaluation: bool) -> dict[str, Value]:
         """Return the values `reduced` over all ranks, and drop them."""
         self.gather(evaluation=evaluation)
-        found = self.reduced(evaluation=evaluation)
+        values = self.reduced(evaluation=evaluation)
         self._so_far, self._of_sets = {}, {}
         # The plain name of a value with on_step and on_epoch has the latest value, which is now the epoch's.
-        self.latest.update({name: found[name] for name in found.keys() & self.latest.keys()})
+        self.latest.update({name: values[name] for name in values.keys() & self.latest.keys()})
         self._reset(evaluation)
-        return found
+        return values
 
     def forget(self) -> None:
         """Drop all logged values."""
@@ -321,13 +330,15 @@ class Log(Shared):
     def state(self) -> dict[str, Any]:
         """Return the values logged in training that are not reported yet, in plain containers."""
         self.end_batch()
-        kept = [{"hook": hook, **one.state()} for (hook, _), one in self._kept[False].items()]
+        kept = [{"hook": hook, **logged.state()} for (hook, _), logged in self._kept[False].items()]
         return {"kept": kept, "latest": dict(self.latest)} if kept or self.latest else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`."""
         self.latest = dict(state.get("latest", {}))
-        self._kept[False] = {(one["hook"], one["name"]): LoggedValue.of(one) for one in state.get("kept", ())}
+        self._kept[False] = {
+            (entry["hook"], entry["name"]): LoggedValue.of(entry) for entry in state.get("kept", ())
+        }
 
     # -- inside
 
@@ -339,16 +350,23 @@ class Log(Shared):
             self._agreed = dict(sorted(self._synced.items()))
 
     def _new(
-        self, hook: str, name: str, place: LogTarget, asked: Any, known: LoggedValue | None, *, add_dataloader_idx: bool
+        self,
+        hook: str,
+        name: str,
+        target: LogTarget,
+        asked: Any,
+        known: LoggedValue | None,
+        *,
+        add_dataloader_idx: bool,
     ) -> LoggedValue:
         """Make the value for a name that is logged for the first time; known: its value from a checkpoint, if any."""
         prog_bar, on_step, on_epoch, reduce_fx, number = asked
-        on_step = place.on_step if on_step is None else bool(on_step)
+        on_step = target.on_step if on_step is None else bool(on_step)
         # By default a value is logged either for steps or for epochs.
-        on_epoch = not place.on_step if on_epoch is None else bool(on_epoch)
+        on_epoch = not target.on_step if on_epoch is None else bool(on_epoch)
         if not on_step and not on_epoch:
             raise TaskError(f"self.log({name!r}, on_step=False, on_epoch=False) logs nothing: leave out one of them.")
-        if not place.by_step and (on_step or not on_epoch):
+        if not target.by_step and (on_step or not on_epoch):
             raise TaskError(f"self.log({name!r}, on_step=True) in {hook}: it belongs to no step; leave on_step out.")
         if not isinstance(name, str):
             raise TaskError(f"self.log({name!r}, …): a name is needed, a string.")
@@ -357,13 +375,13 @@ class Log(Shared):
         if known is not None:
             kept.continue_from(known)
         kept.asked = asked
-        if place.evaluation and not on_epoch:
+        if target.evaluation and not on_epoch:
             warnings.warn(
                 f"self.log({name!r}, on_step=True, on_epoch=False) in {hook}: a record has one value for each validation, and this one is in "
                 "self.trainer.logged_metrics alone; with on_epoch=True its mean is recorded.", stacklevel=4,
             )  # fmt: skip
         if prog_bar:
-            shown = [kept.step_name] if kept.on_step and not place.evaluation else []
+            shown = [kept.step_name] if kept.on_step and not target.evaluation else []
             self.on_bar |= {*shown, *(kept.epoch_names[:1] if on_epoch else [])}
         return kept
 
@@ -388,14 +406,14 @@ class Log(Shared):
             kept.metric = value
             value = step_value(kept.name, value) if kept.on_step else None
         elif kept.on_epoch:
-            given = None if batch_size is None else float(batch_size)
-            if given is None and (self.batch is None or kept.how != "mean"):
-                given = 1.0
-            elif given is None:
+            weight = None if batch_size is None else float(batch_size)
+            if weight is None and (self.batch is None or kept.how != "mean"):
+                weight = 1.0
+            elif weight is None:
                 self._open.append((kept, len(kept.weights)))
-                given = 1.0
+                weight = 1.0
             kept.values.append(value)
-            kept.weights.append(given)
+            kept.weights.append(weight)
             if len(kept.values) == CHUNK:
                 self._long.append(kept)
         if kept.on_step and value is not None and evaluation:

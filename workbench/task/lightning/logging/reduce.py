@@ -45,16 +45,22 @@ def over_ranks(ranks: Communication, kept: dict[Key, LoggedValue], module: Any) 
     A metric that only other ranks have logged is found on the module and computed too, since it may gather its state from
     all ranks; it is then added to `kept`.
     """
-    own = _parts({key: one for key, one in kept.items() if one.on_epoch}, module)
-    of_all = ranks.all_gather_object(own)
+    of_rank = _parts({key: logged for key, logged in kept.items() if logged.on_epoch}, module)
+    of_all = ranks.all_gather_object(of_rank)
     keys = dict.fromkeys(key for parts in of_all for key in parts)
-    found: dict[Key, list[RankValues]] = {key: [parts[key] for parts in of_all if key in parts] for key in keys}
-    late = {key: parts for key, parts in found.items() if parts[0].how in ("own", "metric")}
+    by_key: dict[Key, list[RankValues]] = {
+        key: [parts[key] for parts in of_all if key in parts] for key in keys
+    }
+    late = {key: parts for key, parts in by_key.items() if parts[0].how in ("own", "metric")}
     mine = {key: _computed(key, parts, kept, module, len(of_all)) for key, parts in late.items()}
     said = ranks.all_gather_object(mine) if late else []
     results: dict[Key, tuple[list[str], Value]] = {}
-    for key, parts in found.items():
-        value = _agreed(key, [one[key] for one in said], of_all) if key in late else _whole(parts)
+    for key, parts in by_key.items():
+        value = (
+            _agreed(key, [answers[key] for answers in said], of_all)
+            if key in late
+            else _whole(parts)
+        )
         if value is not None:
             results[key] = parts[0].names, value
     return results
@@ -64,28 +70,30 @@ def _parts(kept: Mapping[Key, LoggedValue], module: Any) -> dict[Key, RankValues
     """Return this rank's values; waits for the device at most once."""
     parts: dict[Key, RankValues] = {}
     totals: dict[Key, Value] = {}
-    for key, one in kept.items():
-        if one.metric is not None:
-            parts[key] = RankValues(one.epoch_names, "metric", path=_path(one.metric, module), also=one.also)
-        elif not isinstance(one.how, str):
-            parts[key] = RankValues(one.epoch_names, "own", values=on_host(one.values))
-        elif (whole := one.whole()) is not None:
+    for key, logged in kept.items():
+        if logged.metric is not None:
+            parts[key] = RankValues(
+                logged.epoch_names, "metric", path=_path(logged.metric, module), also=logged.also
+            )
+        elif not isinstance(logged.how, str):
+            parts[key] = RankValues(logged.epoch_names, "own", values=on_host(logged.values))
+        elif (whole := logged.whole()) is not None:
             totals[key] = whole[0]
-            parts[key] = RankValues(one.epoch_names, one.how, weight=whole[1])
+            parts[key] = RankValues(logged.epoch_names, logged.how, weight=whole[1])
     for key, total in zip(totals, on_host(list(totals.values())), strict=True):
         parts[key].total = total
     return parts
 
 
 def _whole(parts: Sequence[RankValues]) -> float:
-    totals = [part.total for part in parts if part.total is not None]
+    totals = [rank_values.total for rank_values in parts if rank_values.total is not None]
     if parts[0].how == "min":
         return min(totals, key=_nan_first(least=True))
     if parts[0].how == "max":
         return max(totals, key=_nan_first(least=False))
     if parts[0].how == "sum":
         return sum(totals)
-    weight = sum(part.weight for part in parts)
+    weight = sum(rank_values.weight for rank_values in parts)
     return sum(totals) / weight if weight else float("nan")
 
 
@@ -97,31 +105,39 @@ def _nan_first(*, least: bool) -> Callable[[float], float]:
 
 def _computed(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], module: Any, world: int) -> float | None:
     """Return this rank's value where a reduce_fx or a metric computes it; None: it has none."""
-    one = kept.get(key)
+    logged = kept.get(key)
     if parts[0].how == "own":
-        if one is None or isinstance(one.how, str):
+        if logged is None or isinstance(logged.how, str):
             return None
-        columns = itertools.zip_longest(*(part.values for part in parts))  # in the order that one process would have
-        values = [v for row in columns for v in row if v is not None]
-        return _float(number(one.name, one.how(torch.tensor(values, dtype=torch.float64)))) if values else None
-    if one is None:
+        values: list[Any] = []
+        rounds = itertools.zip_longest(*(rank_values.values for rank_values in parts))
+        for of_ranks in rounds:  # in the order that one process would have
+            values += [value for value in of_ranks if value is not None]
+        if not values:
+            return None
+        return _float(number(logged.name, logged.how(torch.tensor(values, dtype=torch.float64))))
+    if logged is None:
         path = parts[0].path
         if not path:
             raise TaskError(
                 f"self.log({key[1]!r}) in {key[0]}: {len(parts)} of {world} ranks have logged this metric, and the others "
                 "do not find it, to compute it with them: keep it as an attribute of the module."
             )
-        one = kept[key] = LoggedValue.borrowed(key[1], parts[0].names, _at(module, path))
-    there = sum(not part.also for part in parts)
-    if there < world and any(isinstance(state, list) for state in getattr(one.metric, "metric_state", {}).values()):
+        logged = kept[key] = LoggedValue.borrowed(key[1], parts[0].names, _at(module, path))
+    reporting = sum(not rank_values.also for rank_values in parts)
+    if reporting < world and any(
+        isinstance(state, list) for state in getattr(logged.metric, "metric_state", {}).values()
+    ):
         raise TaskError(
-            f"self.log({key[1]!r}) in {key[0]}: {type(one.metric).__name__} keeps a list, and torchmetrics cannot gather that "
-            f"where only {there} of {world} ranks had a batch: take more samples, smaller batches or fewer devices."
+            f"self.log({key[1]!r}) in {key[0]}: {type(logged.metric).__name__} keeps a list, and "
+            "torchmetrics cannot gather that "
+            f"where only {reporting} of {world} ranks had a batch: take more samples, smaller "
+            "batches or fewer devices."
         )
     try:
-        value = one.result()
+        value = logged.result()
     except Exception:
-        if one.also:  # without values, which some metrics warn about or refuse
+        if logged.also:  # without values, which some metrics warn about or refuse
             return None
         raise
     return None if value is None else _float(value)
@@ -153,13 +169,17 @@ def update_over_ranks(
     else:  # the host knows which ranks have a value, so that nothing waits for the device
         rows = ranks.sums(rows)
         ranks.all_reduce(table)
-    found: dict[str, Value] = {}
+    reduced: dict[str, Value] = {}
     for column, (name, how) in enumerate(names.items()):
-        there = [rank for rank in range(ranks.world) if rows[rank * len(names) + column]]
-        if there:
-            values = table[:, column] if len(there) == ranks.world else torch.stack([table[rank, column] for rank in there])
-            found[name] = getattr(values, how)()
-    return found
+        reporting = [rank for rank in range(ranks.world) if rows[rank * len(names) + column]]
+        if reporting:
+            values = (
+                table[:, column]
+                if len(reporting) == ranks.world
+                else torch.stack([table[rank, column] for rank in reporting])
+            )
+            reduced[name] = getattr(values, how)()
+    return reduced
 
 
 def _float(value: Value) -> float:
@@ -170,14 +190,14 @@ def _path(metric: Any, module: Any) -> str:
     """The path of attributes from the module to a metric; "": the module does not have it."""
     named = getattr(module, "named_modules", None)
     if named is not None:
-        path = next((name for name, one in named() if one is metric), "")
+        path = next((name for name, candidate in named() if candidate is metric), "")
         if path:
             return path
-    return next((name for name, one in vars(module).items() if one is metric), "")
+    return next((name for name, candidate in vars(module).items() if candidate is metric), "")
 
 
 def _at(module: Any, path: str) -> Any:
-    found = module
+    target = module
     for name in path.split("."):
-        found = getattr(found, name)
-    return found
+        target = getattr(target, name)
+    return target

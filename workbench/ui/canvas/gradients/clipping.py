@@ -62,9 +62,9 @@ class Clipping:
 
     def add(self, event: StepsDone, norm: NDArray[np.float64], cut: NDArray[np.bool_]) -> None:
         """Add a flush: its norms, NaN where an update is not drawn, and whether they were cut."""
-        there = np.isfinite(norm)
-        self._cut = np.concatenate([self._cut, cut[there]])[-WINDOW:]
-        self.norms = np.concatenate([self.norms, norm[there]])[-WINDOW:]
+        finite = np.isfinite(norm)
+        self._cut = np.concatenate([self._cut, cut[finite]])[-WINDOW:]
+        self.norms = np.concatenate([self.norms, norm[finite]])[-WINDOW:]
         self._of_run.add({**norm_columns(event), "grad_norm": norm})
 
     def settle(self, *, training: bool) -> None:

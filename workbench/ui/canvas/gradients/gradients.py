@@ -172,8 +172,8 @@ class Gradients:
         """
         if layers.shape[1] != len(self._names):
             return np.zeros(layers.shape, np.bool_)
-        there = self._alive if self._alive.any() else True
-        return np.isinf(layers) | (np.isnan(layers) & there)
+        alive = self._alive if self._alive.any() else True
+        return np.isinf(layers) | (np.isnan(layers) & alive)
 
     def _note_first(self, event: StepsDone, row: int, loss: NDArray[np.float64], layers: Floats) -> None:
         """Note where the first non-finite value was; later ones are its consequence."""
@@ -183,11 +183,15 @@ class Gradients:
         of_gradient = bool(np.isfinite(loss[row]))
         self._look_for_life(layers[: row + 1])
         broken = self._wrong(layers)[row] & (np.isinf(layers[row]) | self._alive.any())
-        place, where = None, ""
+        position, where = None, ""
         if broken.any() and not np.isnan(layers[row]).all():
             layer = int(np.argmax(broken))
-            place, where = self.layers.place(layer), cut(self._names[layer], 120)
-        self._broken = {"step": step, "place": place, "words": texts.broken(of_gradient, step, where)}
+            position, where = self.layers.place(layer), cut(self._names[layer], 120)
+        self._broken = {
+            "step": step,
+            "place": position,
+            "words": texts.broken(of_gradient, step, where),
+        }
 
     def _send_ratios(self) -> None:
         on = self._measuring if self._running else self._wanted

@@ -155,8 +155,8 @@ class Layers:
         if first:
             self._ratios.reset([("max", len(self._names))])
         ordered = np.vstack([self._held, self._in_order(table)])
-        place = np.where(np.isnan(ordered), 0, np.arange(len(ordered))[:, None])
-        held = np.take_along_axis(ordered, np.maximum.accumulate(place, axis=0), axis=0)[1:]
+        rows = np.where(np.isnan(ordered), 0, np.arange(len(ordered))[:, None])
+        held = np.take_along_axis(ordered, np.maximum.accumulate(rows, axis=0), axis=0)[1:]
         self._held = held[-1].copy()
         self._add(self._ratios, steps, every, held)
         if first:
@@ -221,8 +221,8 @@ class Layers:
         self._rows = layer_groups.rows(self._names, within.first, within.end)
         source = self._norms if self._shown == "norm" else self._ratios
         # Before the first ratio the table has neither a column for each layer nor rows.
-        there = source is self._norms or source.length > 0
-        self.heat.look(source, [(r.first, r.end) for r in self._rows] if there else [])
+        has_data = source is self._norms or source.length > 0
+        self.heat.look(source, [(r.first, r.end) for r in self._rows] if has_data else [])
         self._look_at_picks()
 
     def _look_at_picks(self) -> None:

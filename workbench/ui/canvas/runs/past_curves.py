@@ -65,21 +65,29 @@ class PastCurves:
 
     def draw_previous(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
         """Draw the losses of these runs in grey, the newest first."""
-        outbox.put("past", [{"run": cut(one.id, NAME), "words": _ending(one)} for one in briefs])
-        parts = [np.column_stack([np.full(len(one.curve), i), one.curve]) for i, one in enumerate(briefs)]
+        outbox.put(
+            "past", [{"run": cut(brief.id, NAME), "words": _ending(brief)} for brief in briefs]
+        )
+        parts = [
+            np.column_stack([np.full(len(brief.curve), i), brief.curve])
+            for i, brief in enumerate(briefs)
+        ]
         self.past.show(_stack(parts, 5))
 
     def over_one_another(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
         """Compare these fits; none: end the comparison."""
-        metrics = sorted({one.monitor for one in briefs if one.monitor})
+        metrics = sorted({brief.monitor for brief in briefs if brief.monitor})
         checked = are_losses(metrics)
         parts = []
-        for i, one in enumerate(briefs):
-            for kind, rows in enumerate((one.curve, one.checks) if checked else (one.curve,)):
+        for i, brief in enumerate(briefs):
+            for kind, rows in enumerate((brief.curve, brief.checks) if checked else (brief.curve,)):
                 parts.append(np.column_stack([np.full(len(rows), i), np.full(len(rows), kind), rows]))
         self.compared.show(_stack(parts, 6))
-        table = _compared(briefs, ", ".join(metrics) if checked else "") if briefs else None
-        outbox.put("compared", table and table | {"view": self.compared.view})
+        table = None
+        if briefs:
+            metric = ", ".join(metrics) if checked else ""
+            table = _compared(briefs, metric) | {"view": self.compared.view}
+        outbox.put("compared", table)
 
 
 def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
@@ -87,13 +95,16 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
 
     metric: the metric of the drawn validations; "": none are drawn.
     """
-    endings = [one.ending for one in briefs]
-    rows = [[texts.STATUS, *(shown_status(one.status, one.unseen) for one in briefs)]]
-    differ = differences([one.settings for one in briefs], [one.changes for one in briefs])
+    endings = [brief.ending for brief in briefs]
+    rows = [[texts.STATUS, *(shown_status(brief.status, brief.unseen) for brief in briefs)]]
+    differ = differences([brief.settings for brief in briefs], [brief.changes for brief in briefs])
     rows += [[name, *values] for name, values in differ.items()]
-    rows += [[name, *(format.number(one.get(name)) for one in endings)] for name in dict.fromkeys(chain(*endings))]
-    rows.append([texts.UPDATES, *(str(one.step) for one in briefs)])
-    rows.append([texts.TIME, *(duration(one.seconds) for one in briefs)])
+    rows += [
+        [name, *(format.number(ending.get(name)) for ending in endings)]
+        for name in dict.fromkeys(chain(*endings))
+    ]
+    rows.append([texts.UPDATES, *(str(brief.step) for brief in briefs)])
+    rows.append([texts.TIME, *(duration(brief.seconds) for brief in briefs)])
     return {
         "runs": [cut(name, NAME) for name in names(briefs)],
         "rows": [[cut(cell, VALUE) for cell in row] for row in rows[:ROWS]],
@@ -101,9 +112,13 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
     }
 
 
-def _ending(one: RunBrief) -> str:
+def _ending(brief: RunBrief) -> str:
     """The run's last value of its monitor, besides the loss of its curve: 'last val_loss 0.45'."""
-    return "" if one.last_value is None else texts.last_value(cut(one.monitor, NAME), format.number(one.last_value))
+    return (
+        ""
+        if brief.last_value is None
+        else texts.last_value(cut(brief.monitor, NAME), format.number(brief.last_value))
+    )
 
 
 def _stack(parts: Sequence[Table], columns: int) -> Table:

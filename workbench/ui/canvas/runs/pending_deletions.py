@@ -39,46 +39,60 @@ class PendingDeletions:
     def add(self, runs: Sequence[str]) -> None:
         """Delete these runs later."""
         with self._lock:
-            new = [run for run in dict.fromkeys(runs) if not any(run in one.runs for one in self._pending)]
+            new = [
+                run
+                for run in dict.fromkeys(runs)
+                if not any(run in deletion.runs for deletion in self._pending)
+            ]
             if not new:
                 return
             self._count += 1
-            one = _Deletion(self._count, new)
-            one.timer = threading.Timer(SECONDS, self._carry_out, [one])
-            one.timer.daemon = True
-            self._pending.append(one)
+            deletion = _Deletion(self._count, new)
+            deletion.timer = threading.Timer(SECONDS, self._carry_out, [deletion])
+            deletion.timer.daemon = True
+            self._pending.append(deletion)
             self._show_pending()
-            one.timer.start()
+            deletion.timer.start()
 
     def undo(self, number: int) -> None:
         """Keep the runs of this deletion, unless it is too late."""
         with self._lock:
-            self._pending = [one for one in self._pending if one.number != number or one.due or _cancel(one)]
+            self._pending = [
+                deletion
+                for deletion in self._pending
+                if deletion.number != number or deletion.due or _cancel(deletion)
+            ]
             self._show_pending()
 
     def settle(self, listed: Collection[str]) -> None:
         """Forget deletions that are done and whose runs are no longer `listed` in the table."""
         with self._lock:
-            self._pending = [one for one in self._pending if not one.due or any(run in listed for run in one.runs)]
+            self._pending = [
+                deletion
+                for deletion in self._pending
+                if not deletion.due or any(run in listed for run in deletion.runs)
+            ]
             self._show_pending()
 
     def close(self) -> None:
         """Keep all runs that are not deleted yet."""
         with self._lock:
-            self._pending = [one for one in self._pending if one.due or _cancel(one)]
+            self._pending = [
+                deletion for deletion in self._pending if deletion.due or _cancel(deletion)
+            ]
 
-    def _carry_out(self, one: _Deletion) -> None:
+    def _carry_out(self, deletion: _Deletion) -> None:
         with self._lock:
-            if one not in self._pending:
+            if deletion not in self._pending:
                 return
-            one.due = True
+            deletion.due = True
             self._show_pending()
-        for run in list(one.runs):
+        for run in list(deletion.runs):
             try:
                 self._delete(run)
             except Exception as error:  # noqa: BLE001 - shown to the person who clicked; the run is listed again
                 with self._lock:
-                    one.runs.remove(run)
+                    deletion.runs.remove(run)
                     self._show_pending()
                 self._failed(error)
         with self._lock:
@@ -86,11 +100,20 @@ class PendingDeletions:
             self._show_pending()
 
     def _show_pending(self) -> None:
-        self._show([{"number": one.number, "runs": [cut(run, 80) for run in one.runs], "due": one.due} for one in self._pending])
+        self._show(
+            [
+                {
+                    "number": deletion.number,
+                    "runs": [cut(run, 80) for run in deletion.runs],
+                    "due": deletion.due,
+                }
+                for deletion in self._pending
+            ]
+        )
 
 
-def _cancel(one: _Deletion) -> bool:
+def _cancel(deletion: _Deletion) -> bool:
     """Stop its timer; False: it is no longer pending."""
-    assert one.timer is not None
-    one.timer.cancel()
+    assert deletion.timer is not None
+    deletion.timer.cancel()
     return False

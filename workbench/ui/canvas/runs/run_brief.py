@@ -31,15 +31,22 @@ class LiveRunBrief:
         until: when to stop reading, by `time.monotonic`; each call reads at least a part. Before the whole record is read, the
         brief has the present state of the run, and the curves up to there.
         """
-        found = RunBrief.so_far(self._folder, self._new(until), self._fold)
-        if self._created not in (None, found.created):  # a deleted run's name may be used again
+        brief = RunBrief.so_far(self._folder, self._new(until), self._fold)
+        if self._created not in (None, brief.created):  # a deleted run's name may be used again
             self._tail, self._fold = Tail(self._folder, COLUMNS), Fold()
-            found = RunBrief.so_far(self._folder, self._new(until), self._fold)
-        self._created = found.created
+            brief = RunBrief.so_far(self._folder, self._new(until), self._fold)
+        self._created = brief.created
         if self.reading:
             now = read.summary(self._folder)
-            found = replace(found, status=now.status, step=now.step, seconds=now.seconds, error=now.error, unseen=now.unseen)
-        return found
+            brief = replace(
+                brief,
+                status=now.status,
+                step=now.step,
+                seconds=now.seconds,
+                error=now.error,
+                unseen=now.unseen,
+            )
+        return brief
 
     def _new(self, until: float) -> Iterator[Event]:
         self.reading = False

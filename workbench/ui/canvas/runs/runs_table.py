@@ -115,7 +115,7 @@ class RunsTable:
         threading.Thread(target=self._move, name="workbench-rows", daemon=True).start()
 
     def _goes_on(self) -> bool:
-        return any(one.status not in read.OVER for one in self._listed[0])
+        return any(brief.status not in read.OVER for brief in self._listed[0])
 
     def _move(self) -> None:
         while not self._closed.wait(EVERY):
@@ -136,15 +136,23 @@ class RunsTable:
         """Read the records of running runs, and no others."""
         before, count = self._listed
         briefs = []
-        for one in before:
-            now = one if one.status in read.OVER or one.path is None else self._brief(one.path)
-            if now is not None or (one.path is not None and one.path.is_dir()):  # one read may fail and the next one succeed
-                briefs.append(now or one)
+        for brief in before:
+            now = (
+                brief
+                if brief.status in read.OVER or brief.path is None
+                else self._brief(brief.path)
+            )
+            if now is not None or (
+                brief.path is not None and brief.path.is_dir()
+            ):  # one read may fail and the next one succeed
+                briefs.append(now or brief)
         if briefs == before:
             return
         self._listed = briefs, count - (len(before) - len(briefs))
-        if [(one.path, one.status) for one in briefs] == [(one.path, one.status) for one in before]:
-            self._moved([one for one in briefs if one.status not in read.OVER])
+        if [(brief.path, brief.status) for brief in briefs] == [
+            (brief.path, brief.status) for brief in before
+        ]:
+            self._moved([brief for brief in briefs if brief.status not in read.OVER])
         else:
             self._read_it(*self._listed)
 
@@ -173,7 +181,7 @@ class RunsTable:
 
 def fits(root: Path) -> list[Path]:
     """The folders of all fits, newest first; their records are not read."""
-    found = []
+    dated = []
     try:
         folders = list(read.run_folders(root))
     except OSError:
@@ -187,8 +195,8 @@ def fits(root: Path) -> list[Path]:
             read.name_unreadable(folder, error)
             continue
         if header.get("kind") == "fit":
-            found.append((read.age(folder.name, read.created(header, folder)), folder))
-    return [path for _, path in sorted(found, reverse=True)]
+            dated.append((read.age(folder.name, read.created(header, folder)), folder))
+    return [path for _, path in sorted(dated, reverse=True)]
 
 
 def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annotations]) -> dict[str, Any]:
@@ -196,21 +204,28 @@ def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annot
 
     annotated: by run, the user's annotations.
     """
-    several = len({one.model for one in briefs}) > 1
-    every = differences([one.settings for one in briefs], [one.changes for one in briefs])
+    several = len({brief.model for brief in briefs}) > 1
+    every = differences([brief.settings for brief in briefs], [brief.changes for brief in briefs])
     differ = dict(list(every.items())[:COLUMNS])
-    metrics = list(dict.fromkeys(name for one in briefs for name in one.metrics if not is_loss(name)))[:METRICS]
+    measured = dict.fromkeys(name for brief in briefs for name in brief.metrics)
+    metrics = [name for name in measured if not is_loss(name)][:METRICS]
     values = {**differ, **_of_metrics(briefs, metrics)}
     columns = [*([texts.MODEL] if several else []), *values]
     rows: list[dict[str, Any]] = []
     size = 0
-    for i, one in enumerate(briefs):
-        cells = [*([one.model[0]] if several else []), *(column[i] for column in values.values())]
-        added = annotated.get(one.id, Annotations())
+    for i, brief in enumerate(briefs):
+        cells = [*([brief.model[0]] if several else []), *(column[i] for column in values.values())]
+        added = annotated.get(brief.id, Annotations())
         row = {
-            **moving(one), "from": cut(one.origin, CELL), "cells": [cut(cell, CELL) for cell in cells], "created": finite(one.created) or 0,
-            "name": cut(added.name, ADDED), "tags": [cut(tag, ADDED) for tag in added.tags], "pinned": added.pinned, "noted": bool(added.notes),
-        }  # fmt: skip
+            **moving(brief),
+            "from": cut(brief.origin, CELL),
+            "cells": [cut(cell, CELL) for cell in cells],
+            "created": finite(brief.created) or 0,
+            "name": cut(added.name, ADDED),
+            "tags": [cut(tag, ADDED) for tag in added.tags],
+            "pinned": added.pinned,
+            "noted": bool(added.notes),
+        }
         size += len(json.dumps(row))
         if size > ROOM:
             break
@@ -220,13 +235,15 @@ def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annot
 
 def _of_metrics(briefs: Sequence[RunBrief], names: Sequence[str]) -> dict[str, list[str]]:
     """Two columns for each of these metrics: the best and the last value of each run."""
-    found: dict[str, list[str]] = {}
+    columns: dict[str, list[str]] = {}
     for name in names:
-        best = [format.number(one.best[name]) if name in one.best else "" for one in briefs]
+        best = [format.number(brief.best[name]) if name in brief.best else "" for brief in briefs]
         if any(best):
-            found[texts.best(name)] = best
-        found[texts.last(name)] = [format.number(one.metrics[name]) if name in one.metrics else "" for one in briefs]
-    return found
+            columns[texts.best(name)] = best
+        columns[texts.last(name)] = [
+            format.number(brief.metrics[name]) if name in brief.metrics else "" for brief in briefs
+        ]
+    return columns
 
 
 def moving(one: RunBrief) -> dict[str, Any]:
@@ -252,14 +269,18 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _drawn(one: RunBrief) -> tuple[list[int], list[list[int]]]:
+def _drawn(brief: RunBrief) -> tuple[list[int], list[list[int]]]:
     """The smoothed loss as heights from 0 to 99 at even distances, and the validations as [x, y] on the same scale."""
-    if not len(one.curve):
+    if not len(brief.curve):
         return [], []
-    steps, loss = one.curve[:, 0], one.curve[:, 3]
+    steps, loss = brief.curve[:, 0], brief.curve[:, 3]
     at = np.linspace(steps[0], steps[-1], min(SPARK, len(steps)))
     line = np.interp(at, steps, loss)
-    checks = one.checks[:: max(1, -(-len(one.checks) // 12))] if "loss" in one.monitor else one.checks[:0]
+    checks = (
+        brief.checks[:: max(1, -(-len(brief.checks) // 12))]
+        if "loss" in brief.monitor
+        else brief.checks[:0]
+    )
     seen = np.concatenate([line, checks[:, 3]])
     seen /= float(np.abs(seen).max()) or 1.0  # the difference of two huge losses could overflow
     line, checked = np.split(seen, [len(line)])

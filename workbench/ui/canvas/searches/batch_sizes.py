@@ -63,7 +63,7 @@ class BatchSizeSearch:
         self._put(event.size, {
             "size": event.size,
             "batches": event.accumulate_grad_batches,
-            "state": "fits" if event.ok else "error" if event.fits else "memory",
+            "state": _state(event),
             "rate": event.samples_per_second,
             "rate_words": "" if event.samples_per_second is None else format.count(event.samples_per_second),
             "rate_within": event.uncertainty,
@@ -132,6 +132,12 @@ def _room(asked: Mapping[str, Any], limit: int | None, memory: int | None) -> di
         source = "max_memory" if limit == asked.get("max_memory") else texts.FREE
         return {"bytes": limit, "words": texts.room(format.size(limit), source)}
     return None if memory is None else {"bytes": memory, "words": texts.whole_device(format.size(memory))}
+
+
+def _state(event: Trial) -> str:
+    if event.ok:
+        return "fits"
+    return "error" if event.fits else "memory"
 
 
 def _whose(event: Trial) -> str:

@@ -73,8 +73,8 @@ class SentTable(Sent):
 
     def rows(self, start: int, stop: int) -> Floats:
         """A copy of these rows, as float32."""
-        part: Floats = self._table[start:stop].astype("<f4")
-        return part
+        rows: Floats = self._table[start:stop].astype("<f4")
+        return rows
 
 
 class Group:
@@ -99,11 +99,11 @@ class Group:
             self._table[buckets] = wins(self._table[buckets], first)
 
     def _add_mean(self, buckets: NDArray[np.int64], starts: NDArray[np.intp], values: Numbers) -> None:
-        there = np.isfinite(values)
+        finite = np.isfinite(values)
         before = self._weight[buckets]
-        weight = before + np.add.reduceat(there, starts, axis=0, dtype=np.float64)
+        weight = before + np.add.reduceat(finite, starts, axis=0, dtype=np.float64)
         known = np.where(before > 0, self._table[buckets], 0.0) * before
-        total = known + np.add.reduceat(np.where(there, values, 0.0), starts, axis=0)
+        total = known + np.add.reduceat(np.where(finite, values, 0.0), starts, axis=0)
         self._weight[buckets] = weight
         self._table[buckets] = np.where(weight > 0, total / np.maximum(weight, 1.0), np.nan)
 
@@ -114,8 +114,8 @@ class Group:
             self._table[index[ends]] = values[ends]
             return
         for column in range(values.shape[1]):
-            there = np.flatnonzero(~missing[:, column])
-            ends = there[_ends(index[there])]
+            present = np.flatnonzero(~missing[:, column])
+            ends = present[_ends(index[present])]
             self._table[index[ends], column] = values[ends, column]
 
     def halve(self) -> None:
@@ -190,8 +190,8 @@ class Buckets(SentTable):
             self._halve()
         index = np.maximum(steps - self._origin, 0) // self._width
         starts = _starts(index)
-        for group, part in zip(self._groups, values, strict=True):
-            group.add(index, starts, part)
+        for group, array in zip(self._groups, values, strict=True):
+            group.add(index, starts, array)
         self._length = max(self._length, int(index[-1]) + 1)
         self.touch(int(index[0]))
 
@@ -208,8 +208,8 @@ class Buckets(SentTable):
         return self._length
 
     def rows(self, start: int, stop: int) -> Floats:
-        part: Floats = self._table[start:stop].astype("<f4", copy=False)
-        return part
+        rows: Floats = self._table[start:stop].astype("<f4", copy=False)
+        return rows
 
     def head(self) -> dict[str, Any]:
         """The first update, the width of a bucket in updates, and the stride of recorded updates."""

@@ -18,10 +18,10 @@ _ROOM = LIMIT - _FRAME
 
 def cut(text: str, size: int) -> str:
     """The longest beginning of `text` that takes at most `size` bytes in JSON, where one character may take twelve."""
-    taken = 0
+    length = 0
     for i, character in enumerate(text):
-        taken += len(json.dumps(character)) - 2
-        if taken > size:
+        length += len(json.dumps(character)) - 2
+        if length > size:
             return text[:i]
     return text
 
@@ -84,9 +84,9 @@ class Outbox:
         buffers: list[bytes] = []
         for name, channel in self._channels.items():
             if channel.unsent is not None:
-                part, data = _part(name, channel, room - _FRAME)
-                if part is not None:
-                    parts.append(part)
+                header, data = _part(name, channel, room - _FRAME)
+                if header is not None:
+                    parts.append(header)
                     buffers.append(data)
                     room -= _FRAME + len(data)
         return Packet({"type": "draw", "state": state, "parts": parts}, tuple(buffers))
@@ -101,8 +101,8 @@ def _part(name: str, channel: Channel, room: int) -> tuple[dict[str, Any] | None
     data = channel.rows(start, stop).tobytes()
     more = stop < channel.length
     channel.unsent = stop if more else None
-    part = {
+    header = {
         "channel": name, "generation": channel.generation, "start": start, "rows": stop - start,
         "columns": channel.columns, "more": more, **channel.head(),
     }  # fmt: skip
-    return part, data
+    return header, data

@@ -11,7 +11,6 @@ from typing import Any
 
 from workbench.commands import Mailbox, Stop
 from workbench.engine.checkpoint.files import save_weights
-from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.setup import open_session
 from workbench.events import (
     ClipSearchEnded,
@@ -55,6 +54,7 @@ from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.modules import in_training_mode
 from workbench.task.protocol import Phase, Task
+from workbench.task.state.of_task import copy_all
 from workbench.trackers.listener import TrackerListener
 from workbench.tuners.batch_size import batch_size_finder
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Trials
@@ -102,9 +102,12 @@ class BenchWork(abc.ABC):
         """With `preload`, read the samples of these data into memory now; returns messages."""
         if not self.settings.preload:
             return []
+        messages: list[Message | None] = []
         with self._task.running(self.settings, method):
-            found = [preload(spec, self.settings, available_memory) for whole in data if whole is not None for spec in whole.sets]
-        return [message for message in found if message is not None]
+            for whole in data:
+                for spec in () if whole is None else whole.sets:
+                    messages.append(preload(spec, self.settings, available_memory))
+        return [message for message in messages if message is not None]
 
 
 class FitWork(BenchWork):
@@ -161,12 +164,12 @@ class RerunWork(FitWork):
         training = start.assignment
         BenchWork.__init__(self, training.task, training.settings)
         self._kept, self._start, self._original = start, initial, original
-        self._commands, self._history = commands_of(original), history_of(original)
+        self._scheduled, self._history = commands_of(original), history_of(original)
         self._past = None if training.point is None else inherited_of(original, training.point)
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         training, original, early = self._kept.assignment, self._original, [self._announced()]
-        training.commands = self._commands
+        training.scheduled = self._scheduled
         if self._past is not None:
             training.point = self._past[1].path
         try:
@@ -228,12 +231,12 @@ class StartWeights:
     @contextmanager
     def placed(self, early: list[Message]) -> Iterator[None]:
         """Context manager in which the model has these weights; afterwards it has its own again. Messages are appended to `early`."""
-        before = WeightsCopy.of(self.task, callbacks=True)
+        before = copy_all(self.task)
         with self.initial.placed(self.wanted.weights(self.root), self.wanted.text == "fresh", early.append):
             try:
                 yield
             finally:
-                before.put(self.task, searched=True)
+                before.put(searched=True)
 
 
 class AssignmentWork(BenchWork):
@@ -269,24 +272,24 @@ class TuneWork(BenchWork):
         self._start, self._root, self._searches, self._apply = start, root, searches, apply
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        settings, found = self.settings, dict[str, Any]()
+        settings, recommended = self.settings, dict[str, Any]()
         sink = _OneStart(emit)
         for name in self._searches:
             if inbox.has(Stop):
                 return "stopped"
             sink.events = []
             try:
-                work = self._work(name, settings.replace(**found))
+                work = self._work(name, settings.replace(**recommended))
                 work.bind(self._place if not sink.started else self._place._replace(messages=()))
                 if work(sink, inbox) == "stopped":
                     return "stopped"
                 step = _step(name, sink.events)
             except (TaskError, NonFiniteError) as error:  # such as data that can be read only once
                 step = TuneStep(name, {}, str(error))
-            found |= step.values
+            recommended |= step.values
             emit(step)
         if self._apply is not None:
-            self._apply(found)
+            self._apply(recommended)
         return "finished"
 
     def _work(self, name: str, settings: Settings) -> BenchWork:
@@ -351,22 +354,25 @@ class FindBatchSizeWork(BenchWork):
         self._early: list[Message] = []
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        found, ranks = select_launcher.select_launcher(self.settings), select_launcher.ranks(self.settings)
+        choice, ranks = (
+            select_launcher.select_launcher(self.settings),
+            select_launcher.ranks(self.settings),
+        )
         batch_size_finder.cap_of(self._task, self._request.method, ranks)
         in_order = longest_first(self._task, self._request.method, self._longest)
         if in_order is not self._task:
             self._task, self._request = in_order, replace(self._request, longest=True)
         self._early = self._read_ahead("fit", data_of_stage(self._task, self._request.method), self._task.val)
-        if found.strategy == "launch":
+        if choice.strategy == "launch":
             searching = RankSearch(self._task, self.settings, self._request)
             return self._run_assignment(searching, emit, inbox, self._early).status
-        if found.strategy == "thread":
+        if choice.strategy == "thread":
             with open_session(self._task, self.settings) as session:
                 self._tell_start(emit, session.device_name, tuple(session.parameters), memory=total_memory(session.device))
             with trials(self._task, self.settings, self._request, inbox) as trial:
                 return self._search(emit, inbox, trial)
         names = tuple(name for name, p in self._task.trained_parameters().items() if p.requires_grad)
-        self._tell_start(emit, f"{ranks} x {found.accelerator}", names, ranks)
+        self._tell_start(emit, f"{ranks} x {choice.accelerator}", names, ranks)
         trial = trials_of_ranks(self._place.id, self._task, self.settings, self._request, emit, inbox, ranks)
         return self._search(emit, inbox, trial, ranks)
 
@@ -379,5 +385,7 @@ class FindBatchSizeWork(BenchWork):
         FirstEvents(emit, FirstMessages([*self._place.messages, *self._early]))(started)
 
     def _search(self, emit: JobSink, inbox: Mailbox, trial: Trials, ranks: int = 1) -> Status:
-        found = batch_size_finder.run(self._task, self.settings, self._request, emit, inbox, trial, ranks)
-        return "stopped" if found.ended == "stopped" else "finished"
+        sizes = batch_size_finder.run(
+            self._task, self.settings, self._request, emit, inbox, trial, ranks
+        )
+        return "stopped" if sizes.ended == "stopped" else "finished"

@@ -10,11 +10,11 @@ from torch import nn
 
 from tests.engine.problems import labelled, plain_net
 from tests.engine.resuming import learning, settings_of, supervised
-from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
 from workbench.task.state.contents import is_container, overwrite
+from workbench.task.state.of_task import copy_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -104,11 +104,11 @@ def test_the_start_of_a_fit_keeps_the_containers_that_others_hold():
     outside = [1, [2]]
     model = Collecting(outside)
     task = supervised(model)
-    weights = WeightsCopy.of(task)
+    weights = copy_all(task)
     outside[1].append(3)
     outside.append(4)
     model.counts.update("zz")
-    weights.put(task)
+    weights.put()
     assert model.shared is outside
     assert outside == [1, [2]]
     assert model.counts == Counter("a")
@@ -125,9 +125,9 @@ def test_a_container_with_ways_of_its_own_is_only_kept_as_it_is():
     model = nn.Linear(6, 3)
     model.own = Own([1])
     task = supervised(model)
-    weights = WeightsCopy.of(task)
+    weights = copy_all(task)
     kept, model.own = model.own, Own([2])
-    weights.put(task)
+    weights.put()
     assert model.own is kept
 
 
