@@ -327,6 +327,10 @@ class Workbench(Searches):
         format: Format | None = None,
         data: Literal["beside"] | None = None,
         base: Literal["nn.Module"] | None = None,
+        resume: bool = False,
+        checks: bool = False,
+        log_file: bool = False,
+        tracker: bool = False,
         verify: bool = True,
     ) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
@@ -345,6 +349,11 @@ class Workbench(Searches):
 
         base: "nn.Module" lets a LightningModule inherit from nn.Module, where its code allows it, so that the script needs no Lightning.
 
+        A stand-alone script is short. What it does besides the training is there where you ask for it. resume: it writes a
+        checkpoint after each epoch, and continues from one (`--resume FILE`). checks: it says where its weights or batches are
+        not the run's. log_file: it has `--log_file FILE`, for a line of JSON for each update and validation. tracker: it has
+        `--tracker NAME`, for one of accelerate's trackers.
+
         verify: run the written script or notebook for its first updates, in an empty folder with its
         own files alone, and compare its losses with the run's. It takes 5 to 10 seconds. The result is
         printed; a difference is a warning with its possible causes. False: leave it out.
@@ -360,6 +369,10 @@ class Workbench(Searches):
             "format": format,
             "data": data,
             "base": base,
+            "resume": resume,
+            "checks": checks,
+            "log_file": log_file,
+            "tracker": tracker,
         }
         said: dict[str, Any] = {name: value for name, value in arguments.items() if value}
         if not verify:
@@ -367,11 +380,13 @@ class Workbench(Searches):
         self._listeners.notify(Called(line("export", said, str(path))))
         file = Path(path).expanduser()
         with self._idle():
-            options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
+            sentences = tuple(found_by(chosen, self.root)) if evidence else ()
+            options = ExportOptions(sentences, format, data, base, resume, checks, log_file, tracker)
             exported = export(file, chosen, self._site_of(chosen), self._task, options)
         notes = exported.notes
         if verify and is_verified(exported.format):
-            verification = verified(file, chosen, notes, headless=exported.format == "workbench")
+            headless = exported.format == "workbench"
+            verification = verified(file, exported.to_verify or exported.text, chosen, notes, headless=headless)
             notes = verification.notes
             told = f"{file}: {verification.text}"
             self._listeners.notify(Message(told, verification.level))
@@ -396,6 +411,10 @@ class Workbench(Searches):
         format: Format | None = None,
         data: Literal["beside"] | None = None,
         base: Literal["nn.Module"] | None = None,
+        resume: bool = False,
+        checks: bool = False,
+        log_file: bool = False,
+        tracker: bool = False,
     ) -> str:
         """The text that `export` would write into `path` (None: train.py, or as the format ends); nothing is written.
 
@@ -407,7 +426,8 @@ class Workbench(Searches):
         chosen = run_to_export(run, self.root, self.jobs)
         file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}").expanduser()
         with self._idle():
-            options = ExportOptions(tuple(found_by(chosen, self.root)) if evidence else (), format, data, base)
+            sentences = tuple(found_by(chosen, self.root)) if evidence else ()
+            options = ExportOptions(sentences, format, data, base, resume, checks, log_file, tracker)
             return script(file, chosen, self._site_of(chosen), self._task, options)
 
     @overload

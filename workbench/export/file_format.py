@@ -32,6 +32,14 @@ class ExportOptions:
     """"beside": write the data of train and val next to the script, too."""
     base: Literal["nn.Module"] | None = None
     """"nn.Module": let LightningModules inherit from nn.Module instead."""
+    resume: bool = False
+    """Whether the script writes a checkpoint after each epoch, from which `--resume` continues."""
+    checks: bool = False
+    """Whether it compares the weights and batches that it begins with to the run's."""
+    log_file: bool = False
+    """Whether it has `--log_file`, for a line of JSON for each update and validation."""
+    tracker: bool = False
+    """Whether it has `--tracker`, for one of accelerate's trackers."""
 
 
 def format_of(path: Path, format: Format | None) -> Format:

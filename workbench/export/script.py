@@ -22,7 +22,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workbench.engine.checkpoint.files import write_tensors
@@ -30,6 +30,7 @@ from workbench.export.assembly.text import text_of
 from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.file_format import ExportOptions, Format, format_of
 from workbench.export.formats.headless_script import headless_script
+from workbench.export.formats.lightning_script import lightning_script
 from workbench.export.formats.notebook import notebook
 from workbench.export.formats.settings_yaml import settings_yaml
 from workbench.export.inputs.saved_data import SavedData
@@ -61,6 +62,8 @@ class Exported:
     """Why it is a headless script, where none was asked for."""
     saved: SavedData | None = None
     """The data next to it."""
+    to_verify: str = ""
+    """The same script with a log of its losses and comparisons with the run, which is run to verify it."""
 
 
 def export(
@@ -149,14 +152,15 @@ def _without_workbench(
     data_file = None if data is None else _beside(path, "data").name
     recipe, saved = script_spec_of(path, run, site, task, None if start_of(run) is None else weights.name, options.evidence, data_file=data_file, plain=base is not None)
     if format == "lightning":
-        raise NotStandAlone('lightning')
+        text, equipped = lightning_script(recipe, task), ""
     else:
         text = text_of(recipe, options)
+        equipped = text_of(recipe, replace(options, checks=True, log_file=True))
     _check(text, path, run)
     recipe.sliced.secrets.check(text)
     if format == "notebook":
         text = notebook(recipe, text)
-    return Exported(text, format, tuple(recipe.sliced.differs), saved=saved)
+    return Exported(text, format, tuple(recipe.sliced.differs), saved=saved, to_verify=equipped)
 
 
 def _check(text: str, path: Path, run: Run) -> None:

@@ -6,7 +6,6 @@ import ast
 from textwrap import dedent
 
 import pytest
-
 from workbench.export.program.layout import BLOCK, WIDTH, laid_out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 from pathlib import Path
@@ -10,19 +11,21 @@ from typing import Any
 
 from workbench.export.source.origins import Import
 
-MODULES = (
+ON_TORCH = (
     "settings", "main", "checks", "data", "model", "update", "optimizers", "averaging", "validation", "logs", "checkpoint",
     "compare", "__main__",
 )  # fmt: skip
-"""The modules in the order in which a script has their code."""
+"""The modules of a script on torch and accelerate, in the order in which it has their code."""
+ON_LIGHTNING = ("settings", "on_lightning", "data", "model", "optimizers", "__main__")
+"""Those of a script on Lightning."""
 _PACKAGE = "workbench.export.program"
 
 
 @functools.cache
-def program_source() -> str:
+def program_source(modules: tuple[str, ...]) -> str:
     """The code of all modules, without their docstrings and imports."""
     parts = []
-    for name in MODULES:
+    for name in modules:
         text = _text(name)
         lines: list[str | None] = list(text.split("\n"))
         for node in ast.parse(text).body:
@@ -34,10 +37,10 @@ def program_source() -> str:
 
 
 @functools.cache
-def program_imports() -> tuple[Import, ...]:
+def program_imports(modules: tuple[str, ...]) -> tuple[Import, ...]:
     """The imports of all modules from other packages."""
     found: dict[str, Import] = {}
-    for name in MODULES:
+    for name in modules:
         for node in ast.parse(_text(name)).body:
             if isinstance(node, ast.Import):
                 pairs = [Import(alias.name, None, alias.asname) for alias in node.names]
@@ -50,13 +53,13 @@ def program_imports() -> tuple[Import, ...]:
 
 
 @functools.cache
-def known_names() -> dict[str, Any]:
+def known_names(modules: tuple[str, ...]) -> dict[str, Any]:
     """What the modules have imported, by name."""
     names: dict[str, Any] = {}
-    for name in MODULES:
-        if name != "__main__":
+    for name in modules:
+        with contextlib.suppress(ImportError):  # Lightning need not be there to write a script on it
             names |= vars(importlib.import_module(f"{_PACKAGE}.{name}"))
-    return {item.binds: names[item.binds] for item in program_imports() if item.binds in names}
+    return {item.binds: names[item.binds] for item in program_imports(modules) if item.binds in names}
 
 
 def _text(name: str) -> str:

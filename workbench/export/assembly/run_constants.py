@@ -29,17 +29,27 @@ _FIRST = re.compile(r"len\(batch(\[[^\]]+\])*\)|1")
 """The expression for the number of samples in a batch that its first tensor shows."""
 
 
-def constants_of(run: ScriptSpec, title: str, options: ExportOptions) -> dict[str, Any]:
-    """The constants of a run. Raises NotStandAlone for what the program does not have."""
-    for what, is_used in _not_in_program(run).items():
+def constants_of(run: ScriptSpec, title: str, options: ExportOptions, *, torchs: bool = True) -> dict[str, Any]:
+    """The constants of a run. Raises NotStandAlone for what the program does not have.
+
+    torchs: for the program on torch and accelerate.
+    """
+    for what, is_used in _not_in_program(run).items() if torchs else ():
         if is_used:
             raise NotStandAlone(f"a stand-alone script does not support {what}.")
     found = {name.upper(): getattr(run.settings, name) for name in _SETTINGS}
     found |= _of_lengths(run) | _of_device(run) | _of_model(run) | _of_data(run) | _of_checks(run)
     found |= _of_update(run) | _of_optimizer(run) | _of_averages(run)
-    found |= {"TITLE": title, "LOGS": True, "TRACKS": False, "RESUMES": False, "CHECKS": True}
-    found |= {"CHECKSUMS": _checksums(run), "FIRST_NUMBERS": FIRST}
-    found["CHECKS"] = found["CHECKS"] and bool(found["CHECKSUMS"])
+    sums = _checksums(run)
+    found |= {
+        "TITLE": title,
+        "LOGS": options.log_file,
+        "TRACKS": options.tracker,
+        "RESUMES": options.resume,
+        "CHECKS": options.checks and bool(sums),
+        "CHECKSUMS": sums,
+        "FIRST_NUMBERS": FIRST,
+    }
     assert found.keys() <= USUAL.keys(), found.keys() - USUAL.keys()
     return {**USUAL, **found}
 
@@ -92,7 +102,7 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         "MAX_EPOCHS": run.max_epochs,
         "MAX_STEPS": run.max_steps,
         "SCHEDULED_STEPS": run.planned,
-        "LENGTH": length if _takes_updates(run) else "",
+        "LENGTH": length if takes_updates(run) else "",
         "ACCUMULATES": run.accumulates,
         "ACCUMULATE_GRAD_BATCHES": size if isinstance(size, int) else 1,
         "WINDOWS": run.windows,
@@ -108,7 +118,8 @@ def _counted(value: Any, whole: str) -> str:
     return "fraction" if isinstance(value, float) else whole
 
 
-def _takes_updates(run: ScriptSpec) -> bool:
+def takes_updates(run: ScriptSpec) -> bool:
+    """Whether a schedule depends on the number of updates."""
     s = run.settings
     built_in = run.built_in and (s.lr_schedule != "constant" or isinstance(s.warmup, float))
     return built_in or bool(run.schedules and run.hooks is None)

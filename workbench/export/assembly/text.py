@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
 from workbench.export.assembly import build, names
-from workbench.export.assembly.program_source import known_names, program_imports, program_source
+from workbench.export.assembly.program_source import ON_TORCH, known_names, program_imports, program_source
 from workbench.export.assembly.run_constants import constants_of, epoch_parts
 from workbench.export.assembly.unused import without_unread
 from workbench.export.errors import NotStandAlone
@@ -36,13 +36,14 @@ _LIBRARIES = (Import("torch"), Import("numpy", None, "np"), Import("torch.utils.
 
 def text_of(r: ScriptSpec, options: ExportOptions) -> str:
     """The text of the script."""
-    return with_users_code(r, _ours(r, options), _head(r))
+    constants = constants_of(r, title_of(r), options)
+    return with_users_code(r, program_of(r, constants, ON_TORCH), _head(r), program_imports(ON_TORCH))
 
 
 def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Import] = ()) -> str:
     """The text of a file with the user's code and this program, which uses the names of `GIVEN`.
 
-    head: its docstring. further: imports that the program may need besides those of a script.
+    head: its docstring. further: imports that the program may need.
     """
     tree = names.parsed(ours)
     used = names.read(tree) | {"torch"}
@@ -50,7 +51,7 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     other = "val_data" if r.val_sets else "val_sets"
     given = {name: _expression(r, name) for name in GIVEN if name in used and name not in saved and name != other}
     used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
-    every = {item.binds: item for item in [*_LIBRARIES, *program_imports(), *further]}
+    every = {item.binds: item for item in [*_LIBRARIES, *further]}
     imports = [item for name, item in every.items() if name in used - names.defined(tree)]
     rebound = _rebound(r, used)
     if rebound:
@@ -78,9 +79,9 @@ def _place(r: ScriptSpec, name: str) -> int:
     return arguments.index(GIVEN[name]) if GIVEN[name] in arguments else len(arguments)
 
 
-def _ours(r: ScriptSpec, options: ExportOptions) -> str:
-    """All code that is not the user's; it uses the names of `GIVEN`."""
-    program = fold(program_source(), constants_of(r, _title(r), options), known_names())
+def program_of(r: ScriptSpec, constants: Mapping[str, object], modules: tuple[str, ...]) -> str:
+    """The program of a run, which uses the names of `GIVEN` for what is the user's."""
+    program = fold(program_source(modules), constants, known_names(modules))
     program = names.replaced(program, _places(r))
     head, _, rest = program.partition("\n\n\ndef parse(")
     return without_unread(head, f"{program}\n{THREADS}") + "\n\n\ndef parse(" + rest
@@ -146,7 +147,7 @@ def rule(title: str) -> str:
     return f"# ---- {title} ".ljust(100, "-")
 
 
-def _title(r: ScriptSpec) -> str:
+def title_of(r: ScriptSpec) -> str:
     """The first line of the script."""
     title = f"Train {plain(r.model)} as the run {plain(r.run)} did."
     if r.ended_at is None:
@@ -174,7 +175,7 @@ def _head(r: ScriptSpec) -> str:
         {}
         {}{}
         Written by Tuning Workbench {}.
-        """''').format(_title(r), _start(r, plain(script)), start, needs, notes, r.version)
+        """''').format(title_of(r), _start(r, plain(script)), start, needs, notes, r.version)
 
 
 def _start(r: ScriptSpec, script: str) -> str:

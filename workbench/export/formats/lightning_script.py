@@ -6,67 +6,60 @@ The script's docstring lists what Lightning does in another way than the run; Ex
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 
+from workbench.export.assembly.program_source import ON_LIGHTNING, program_imports
+from workbench.export.assembly.run_constants import constants_of, takes_updates
+from workbench.export.assembly.text import evidence, plain, program_of, saved_data, with_users_code
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import Schedule, quoted
-from workbench.export.program.optimizers import takes_updates
-from workbench.export.program.render import rendered
-from workbench.export.program.text import (
-    config_class,
-    evidence,
-    parse_function,
-    plain,
-    rule,
-    saved_data,
-    with_users_code,
-)
-from workbench.export.program.unused import without_unused
-from workbench.export.program.values import values
+from workbench.export.file_format import ExportOptions
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.origins import Import
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
-from workbench.techniques.averaging import swa_first_epoch
-from workbench.techniques.limits import is_whole
-from workbench.values import EarlyStopping
 
-_CALLBACKS = ("EarlyStopping", "EMAWeightAveraging", "GradientAccumulationScheduler", "ModelCheckpoint", "StochasticWeightAveraging")
-"""The callbacks that a script may use."""
 _OWN = "return it from configure_optimizers"
 
 
 def lightning_script(r: ScriptSpec, task: Task) -> str:
-    """The text of the script. Raises ExportError naming what Lightning cannot do."""
+    """The text of the script. Raises NotStandAlone naming what Lightning cannot do."""
     package = _package(task)
     _refuse(r, package)
-    found = {**values(r), **_values(r, task)}
-    main = rendered("lightning/main.py.jinja", found)
-    program = "\n\n\n".join(part for part in (without_unused(rendered("lightning/functions.py.jinja", found), main), main) if part)
-    callbacks = "lightning.pytorch.callbacks" if package == "lightning" else f"{package}.callbacks"
-    imports = [Import(package, None, "L"), *(Import(callbacks, name) for name in _CALLBACKS)]
-    imports += [Import(callbacks.replace("callbacks", "loggers"), "CSVLogger"), Import("torch.utils.data", "Sampler")]
-    config = config_class(found, program)
-    parse = parse_function(r, found, config, _title(r), by_trainer=True)
-    ours = f"{config}\n\n\n{rule('the training')}\n\n\n{program}\n\n\n{parse}\n"
-    return with_users_code(r, ours, _head(r, package), imports)
+    constants = {**constants_of(r, _title(r), ExportOptions(), torchs=False), **_constants(r, task)}
+    renamed = {"lightning": package, "lightning.pytorch.callbacks": f"{package}.callbacks", "lightning.pytorch.loggers": f"{package}.loggers"}
+    imports = [
+        item if package == "lightning" else replace(item, module=renamed.get(item.module, item.module))
+        for item in program_imports(ON_LIGHTNING)
+    ]
+    return with_users_code(r, program_of(r, constants, ON_LIGHTNING), _head(r, package), imports)
 
 
-def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
-    """The values that only this template reads, besides those of the script on torch."""
-    own = _makes_loaders(r)
-    shuffles = r.train.kind == "samples" and r.settings.shuffle and not r.train.sampler and not r.train.batch_sampler
-    loaders = [] if own else ["loader", *(["val_loader"] if r.validates else [])]
+def _constants(r: ScriptSpec, task: Task) -> dict[str, object]:
+    """The constants that only the program on Lightning reads, or that differ in it."""
+    s = r.settings
+    shuffles = r.train.kind == "samples" and s.shuffle and not r.train.sampler and not r.train.batch_sampler
+    makes_loaders = _makes_loaders(r)
+    is_by_updates = isinstance(s.val_check_interval, int)
     return {
-        "makes_loaders": own,
-        "orders_train": not own and shuffles and not r.limits,  # each order of samples is drawn to the end, as in the run
-        "brings_callbacks": isinstance(task, LightningTask) and own_method(task.module, "configure_callbacks") is not None,
-        "by_updates": _by_updates(r),
-        "scheduled_updates": _updates(r),
-        "lightning_schedules": [] if r.built_in else [_schedule(one) for one in r.optimizers[0].schedules],
-        "trainer_arguments": _trainer_arguments(r),
-        "callbacks": _trainer_callbacks(r),
-        "fit_arguments": loaders if r.lightning.datamodule == "None" else [f"datamodule={r.lightning.datamodule}"],
+        "SINGLE_PROCESS": "Lightning has its own",
+        "WORKER_SEEDS": False,
+        "DRAWS_TO_THE_END": not makes_loaders and shuffles and not r.limits,
+        "MAKES_LOADERS": makes_loaders,
+        "DATAMODULE": r.lightning.datamodule != "None",
+        "BRINGS_CALLBACKS": isinstance(task, LightningTask) and own_method(task.module, "configure_callbacks") is not None,
+        "ACCELERATOR": s.accelerator,
+        "DEVICES": r.local_ranks,
+        "NUM_NODES": s.num_nodes,
+        "STRATEGY": "ddp" if r.distributed else "auto",
+        "TRAINER_PRECISION": s.precision,
+        "MAX_TIME": s.max_time if r.ended_at is None else None,
+        "CLIPS": s.gradient_clip_val is not None,
+        "NUM_SANITY_VAL_STEPS": s.num_sanity_val_steps,
+        "SAVE_TOP_K": s.save_top_k if r.best is not None else 1,
+        "LOG_EVERY_N_STEPS": s.log_every_n_steps,
+        "CHECKS_WITHIN_EPOCHS": "updates" if is_by_updates else "fraction" if s.val_check_interval != 1.0 else "",
+        "CHECK_VAL_EVERY_N_EPOCH": s.check_val_every_n_epoch,
+        "LENGTH": (_length(r) or "scheduled") if _by_updates(r) else "",
     }
 
 
@@ -109,26 +102,17 @@ def _by_updates(r: ScriptSpec) -> bool:
     return r.hooks is None and (takes_updates(r) if r.built_in else bool(r.optimizers[0].schedules))
 
 
-def _updates(r: ScriptSpec) -> str:
-    """The number of updates of the run, as an expression.
+def _length(r: ScriptSpec) -> str:
+    """What says for how many updates the schedule is made.
 
     Lightning's own estimate (`trainer.estimated_stepping_batches`) begins to read the loader, which changes the order of samples.
     """
     known = r.ended_at is None and r.windows is None
     if known and r.max_epochs is None and r.max_steps is not None:
-        return "config.max_steps"
+        return "steps"
     if not known or r.max_epochs is None or r.limits or not r.train.sized:
-        return "config.scheduled_steps"
-    total = f"config.max_epochs * {'-(-len(loader) // config.accumulate_grad_batches)' if r.accumulates else 'len(loader)'}"
-    return total if r.max_steps is None else f"min(config.max_steps, {total})"
-
-
-def _schedule(one: Schedule) -> str:
-    items = {"scheduler": f"made{one.place}", "interval": quoted(one.interval)}
-    items |= {"frequency": str(one.frequency)} if one.frequency != 1 else {}
-    items |= {"monitor": quoted(one.monitor)} if one.monitor is not None else {}
-    items |= {} if one.strict else {"strict": "False"}
-    return "{" + ", ".join(f'"{name}": {value}' for name, value in items.items()) + "}"
+        return "scheduled"
+    return "epochs" if r.max_steps is None else "both"
 
 
 # ---- what Lightning cannot do ------------------------------------------------------------------------------------
@@ -206,82 +190,6 @@ def _module(r: ScriptSpec, package: str) -> dict[str, bool]:
 def _makes_loaders(r: ScriptSpec) -> bool:
     """Whether the user's objects make the loaders; Lightning then calls their methods itself."""
     return r.lightning.datamodule != "None" or any(data.before for data in r.loaders)
-
-
-def _trainer_arguments(r: ScriptSpec) -> list[str]:
-    """The arguments of the Trainer; those that have Lightning's default are left out."""
-    s = r.settings
-    found = {
-        "accelerator": quoted(s.accelerator) if s.accelerator != "auto" else "",
-        "devices": str(r.local_ranks),
-        "num_nodes": str(s.num_nodes) if s.num_nodes > 1 else "",
-        "strategy": '"ddp"' if r.distributed else "",
-        "precision": quoted(s.precision) if s.precision != "32-true" else "",
-        **_length(r),
-        "gradient_clip_val": "config.gradient_clip_val" if s.gradient_clip_val is not None else "",
-        "gradient_clip_algorithm": '"value"' if s.gradient_clip_val is not None and s.gradient_clip_algorithm == "value" else "",
-        "accumulate_grad_batches": "config.accumulate_grad_batches" if s.accumulate_grad_batches != 1 and r.windows is None else "",
-        "limit_train_batches": "" if is_whole(s.limit_train_batches) else "config.limit_train_batches",
-        "limit_val_batches": "" if is_whole(s.limit_val_batches) else "config.limit_val_batches",
-        **_validation(r),
-        "num_sanity_val_steps": str(s.num_sanity_val_steps) if s.num_sanity_val_steps != 2 else "",
-        "deterministic": repr(s.deterministic).replace("'", '"') if s.deterministic else "",
-        "benchmark": str(s.benchmark) if s.benchmark is not None else "",
-        "log_every_n_steps": str(s.log_every_n_steps),
-        "logger": "CSVLogger(output)",
-    }
-    return [f"{name}={value}" for name, value in found.items() if value]
-
-
-def _length(r: ScriptSpec) -> dict[str, str]:
-    s = r.settings
-    endless = r.max_epochs is None and r.max_steps is None
-    return {
-        "max_epochs": "config.max_epochs" if r.max_epochs is not None else "-1" if endless else "",
-        "max_steps": "config.max_steps" if r.max_steps is not None else "",
-        "min_epochs": "config.min_epochs" if s.min_epochs else "",
-        "min_steps": "config.min_steps" if s.min_steps else "",
-        "max_time": quoted(s.max_time) if s.max_time is not None and r.ended_at is None else "",
-    }
-
-
-def _validation(r: ScriptSpec) -> dict[str, str]:
-    s = r.settings
-    interval = "config.val_check_interval"
-    if isinstance(s.val_check_interval, int) and s.accumulate_grad_batches != 1:
-        interval += " * config.accumulate_grad_batches"  # Lightning counts batches, the run counted updates
-    every = "config.check_val_every_n_epoch" if s.check_val_every_n_epoch is not None else "None"
-    return {
-        "check_val_every_n_epoch": every if s.check_val_every_n_epoch != 1 else "",
-        "val_check_interval": interval if s.val_check_interval != 1.0 or isinstance(s.val_check_interval, int) else "",
-    }
-
-
-def _trainer_callbacks(r: ScriptSpec) -> list[str]:
-    """The Trainer's callbacks."""
-    s = r.settings
-    best = f", monitor={quoted(r.best[0])}, mode={quoted(r.best[1])}" if r.best is not None else ""
-    many = f", save_top_k={s.save_top_k}" if r.best is not None and s.save_top_k != 1 else ""
-    found = [f"ModelCheckpoint(output{best}{many})", *map(_stopping, s.early_stopping)]
-    if r.windows is not None:
-        found.append(f"GradientAccumulationScheduler({r.windows})")
-    if s.weight_averaging == "ema":
-        every = s.averaging_every_n_steps if s.averaging_every_n_steps != 1 else 0
-        given = {"update_every_n_steps": every, "update_starting_at_step": s.averaging_start}
-        found.append(f"EMAWeightAveraging(decay=config.ema_decay{''.join(f', {name}={value}' for name, value in given.items() if value)})")
-    elif s.weight_averaging == "swa":
-        options = f"annealing_epochs={s.annealing_epochs}, annealing_strategy={quoted(s.annealing_strategy)}"
-        found.append(f"StochasticWeightAveraging(swa_lrs=config.swa_lrs, swa_epoch_start={swa_first_epoch(s) + 1}, {options})")
-    return found
-
-
-def _stopping(monitor: EarlyStopping) -> str:
-    there = {**dict(monitor), "mode": None if monitor.direction == "min" else "max"}
-    fields = type(monitor).model_fields
-    named = {name: there[name] for name in there if name not in ("monitor", "restore_best")}
-    changed = {name: value for name, value in named.items() if value != fields[name].default}
-    options = "".join(f", {name}={quoted(value)}" for name, value in changed.items())
-    return f"EarlyStopping({quoted(monitor.monitor)}{options})"
 
 
 def _differences(r: ScriptSpec) -> list[str]:

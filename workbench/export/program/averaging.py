@@ -18,7 +18,7 @@ from workbench.export.program.constants import (
     PRECISION,
     RESUMES,
     TAKES_NUMBER,
-)  # fmt: skip
+)
 from workbench.export.program.model import forward, mixed_precision
 from workbench.export.program.user import averaged
 from workbench.export.program.validation import random_numbers_kept

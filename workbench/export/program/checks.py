@@ -24,7 +24,7 @@ from workbench.export.program.constants import (
     TRACKS,
     VAL_SETS,
     VALIDATES,
-)  # fmt: skip
+)
 from workbench.export.program.data import limited, training_loader
 from workbench.export.program.logs import write_row
 from workbench.export.program.validation import validate, validate_sets

@@ -240,3 +240,18 @@ HAS_CHECKS: bool = True
 """Whether anything follows an epoch: a validation, or a metric that is followed."""
 LOGS_IN_STEPS: bool = False
 """Whether the network calls `self.log`."""
+ACCELERATOR: str = "auto"
+"""The arguments of Lightning's Trainer, from here on."""
+DEVICES: int = 1
+NUM_NODES: int = 1
+STRATEGY: str = "auto"
+TRAINER_PRECISION: str = "32-true"
+MAX_TIME: Any = None
+NUM_SANITY_VAL_STEPS: int = 2
+SAVE_TOP_K: int = 1
+MAKES_LOADERS: bool = False
+"""Whether the user's objects make the loaders."""
+DATAMODULE: bool = False
+BRINGS_CALLBACKS: bool = False
+DRAWS_TO_THE_END: bool = False
+"""Whether each order of samples is drawn to its end, as the run did and Lightning does not."""

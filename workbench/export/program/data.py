@@ -15,12 +15,14 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     get_worker_info,
 )
 
 from workbench.export.program.constants import (
     ACCUMULATES,
+    DRAWS_TO_THE_END,
     DROP_LAST,
     LIMITS,
     NUM_WORKERS,
@@ -39,7 +41,7 @@ from workbench.export.program.constants import (
     WINDOWS,
     WINDOWS_BY,
     WORKER_SEEDS,
-)  # fmt: skip
+)
 from workbench.export.program.user import (
     collate,
     train_batch_sampler,
@@ -52,7 +54,7 @@ from workbench.export.program.user import (
     val_generator,
     val_sampler,
     val_worker_init,
-)  # fmt: skip
+)
 
 
 def training_loader(config, accelerator):
@@ -102,6 +104,8 @@ def make_loader(
     worker_init_fn=None,
 ):
     """A loader with a generator of its own: nothing else moves the order of its samples."""
+    if DRAWS_TO_THE_END:
+        generator = torch.Generator().manual_seed(config.seed)
     if WORKER_SEEDS and samples:
         return seeded_loader(dataset, config, accelerator, train, sampler, batch_sampler, generator, collate_fn, worker_init_fn)
     if batch_sampler is not None:
@@ -120,8 +124,8 @@ def make_loader(
         loader = DataLoader(
             dataset,
             batch_size=None if ready else config.batch_size,
-            shuffle=train and samples and SHUFFLE and sampler is None,
-            sampler=sampler,
+            shuffle=train and samples and SHUFFLE and sampler is None and not DRAWS_TO_THE_END,
+            sampler=WholeOrder(RandomSampler(dataset, generator=generator)) if DRAWS_TO_THE_END and train else sampler,
             drop_last=train and not ready and DROP_LAST,
             generator=generator or torch.Generator().manual_seed(config.seed),
             collate_fn=collate_fn,
@@ -200,6 +204,19 @@ def windows(batches, config, epoch, step):
 def first_of(loader, count):
     """A loader's first batches; all of them to the very end, where a sampler may draw once more."""
     return iter(loader) if count >= len(loader) else itertools.islice(loader, count)
+
+
+class WholeOrder(Sampler):
+    """An epoch's order, drawn at once to its end: Lightning does not ask for that, and samplers draw there."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __len__(self):
+        return len(self.sampler)
+
+    def __iter__(self):
+        return iter(list(self.sampler))
 
 
 class Columns(Dataset):

@@ -76,7 +76,6 @@ from workbench.export.program.constants import (
     SINGLE_PROCESS,
     START,
     SWA_LRS,
-    TAKES_LR,
     TAKES_NUMBER,
     TRACKS,
     TRAINS_ALL,
@@ -115,7 +114,6 @@ from workbench.export.program.update import accumulate
 from workbench.export.program.user import (
     epoch_parts,
     loss_function,
-    make_optimizer,
     make_scheduler,
     metrics,
     network,
@@ -384,9 +382,7 @@ def main(config):
                         if OVERSHOOTS:
                             if scheduler.last_epoch < scheduler.total_steps - 1:  # after its cycle the last rate stays
                                 scheduler.step()
-                        elif SCHEDULE or FREQUENCY == 1:
-                            scheduler.step()
-                        elif (taken_steps if COUNTS_TAKEN else step) % FREQUENCY == 0:
+                        elif SCHEDULE or FREQUENCY == 1 or (taken_steps if COUNTS_TAKEN else step) % FREQUENCY == 0:
                             scheduler.step()
                 if AVERAGING == "ema":
                     if OWN_TIMES:

@@ -21,7 +21,7 @@ from workbench.export.program.constants import (
     TARGET,
     TRAINS_LOSS,
     WEIGHS,
-)  # fmt: skip
+)
 from workbench.export.program.user import loss_function
 
 

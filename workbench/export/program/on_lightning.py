@@ -14,9 +14,69 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import CSVLogger
 
+from workbench.export.program.constants import (
+    ACCELERATOR,
+    ACCUMULATES,
+    ANNEALING_STRATEGY,
+    AVERAGING,
+    AVERAGING_EVERY_N_STEPS,
+    AVERAGING_START,
+    BATCH,
+    BENCHMARK,
+    BEST,
+    BEST_IS_HIGHEST,
+    BRINGS_CALLBACKS,
+    CHECK_VAL_EVERY_N_EPOCH,
+    CHECKS_WITHIN_EPOCHS,
+    CLIP_ALGORITHM,
+    CLIPS,
+    COMPILES,
+    DATAMODULE,
+    DETECT_ANOMALY,
+    DETERMINISTIC,
+    DEVICES,
+    EARLY_STOPPING,
+    FOLLOWS_TRAIN_LOSS,
+    FREQUENCY,
+    HAS_HOME,
+    LENGTH,
+    LIMITS,
+    LIMITS_VAL,
+    LOG_EVERY_N_STEPS,
+    LOSS_MODULE,
+    MAKES_LOADERS,
+    MAX_EPOCHS,
+    MAX_STEPS,
+    MAX_TIME,
+    MAY_BE_EMPTY,
+    METRICS,
+    MIN_EPOCHS,
+    MIN_STEPS,
+    MONITOR,
+    NUM_NODES,
+    NUM_SANITY_VAL_STEPS,
+    OWN_SCHEDULER,
+    SAVE_TOP_K,
+    SCHEDULE,
+    SCHEDULER_IN_DICT,
+    START,
+    STRATEGY,
+    TRAINER_PRECISION,
+    VALIDATES,
+    WEIGHS,
+    WINDOWS,
+)
 from workbench.export.program.data import training_loader, validation_loader
 from workbench.export.program.model import forward, load_start
 from workbench.export.program.optimizers import all_parameters, made_optimizer, make_schedule, planned_updates
+from workbench.export.program.user import (
+    datamodule,
+    loss_function,
+    make_scheduler,
+    metrics,
+    network,
+    val_data,
+)
 
 
 class Module(L.LightningModule):
@@ -81,7 +141,7 @@ class Module(L.LightningModule):
         return optimizer
 
 
-def train_with_lightning(config):
+def main(config):
     if DETECT_ANOMALY:
         torch.autograd.set_detect_anomaly(True)
     if "lr" in HAS_HOME:
@@ -100,7 +160,8 @@ def train_with_lightning(config):
         network.compile(backend=COMPILES if isinstance(COMPILES, str) else "inductor")
     if BRINGS_CALLBACKS:
         network.configure_callbacks = list  # the trainer has them, and they would replace its own
-    module = network if BATCH == "step" else Module(config, network, loss_function, planned_updates(config, loader))
+    updates = planned_updates(config, loader) if LENGTH else None
+    module = network if BATCH == "step" else Module(config, network, loss_function, updates)
     callbacks = [
         ModelCheckpoint(
             config.output,

@@ -8,15 +8,18 @@ import torch
 
 from workbench.export.program.constants import (
     LENGTH,
+    MADE_LR,
     MOMENTUM,
     SCHEDULE,
     SWA_LRS,
+    TAKES_LR,
     TRAINS_LOSS,
     WARMS_UP,
     WARMUP_IS_FRACTION,
-)  # fmt: skip
+    WEIGHT_DECAY,
+)
 from workbench.export.program.data import updates_in_epoch
-from workbench.export.program.user import loss_function
+from workbench.export.program.user import loss_function, make_optimizer
 
 
 def make_schedule(optimizer, config, updates=0):

@@ -33,7 +33,7 @@ from workbench.export.program.constants import (
     VAL_CHECK_INTERVAL,
     WARMUP,
     WEIGHT_DECAY,
-)  # fmt: skip
+)
 
 OUTPUT = Path(__file__).with_name(Path(__file__).stem + "-output")
 

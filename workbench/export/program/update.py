@@ -15,7 +15,7 @@ from workbench.export.program.constants import (
     SINGLE_PROCESS,
     TAKES_NUMBER,
     WEIGHS,
-)  # fmt: skip
+)
 from workbench.export.program.model import forward, mixed_precision
 
 

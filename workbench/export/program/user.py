@@ -22,6 +22,7 @@ val_sampler: Any = None
 val_batch_sampler: Any = None
 val_generator: Any = None
 val_worker_init: Any = None
+datamodule: Any = None
 epoch_parts: Any = ()
 collate: Any = None
 val_collate: Any = None

@@ -33,7 +33,7 @@ from workbench.export.program.constants import (
     VAL_SETS,
     VALIDATION_TAKES_NUMBER,
     WEIGHS,
-)  # fmt: skip
+)
 from workbench.export.program.data import first_of
 from workbench.export.program.model import forward, mixed_precision
 from workbench.export.program.user import loss_function, metrics

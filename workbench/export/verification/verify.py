@@ -106,11 +106,12 @@ class Verification:
 
 
 def verify(
-    path: Path, run: Run, notes: Sequence[str] = (), *, headless: bool = False
+    path: Path, text: str, run: Run, notes: Sequence[str] = (), *, headless: bool = False
 ) -> Verification:
-    """Run the script or notebook that an export wrote to `path`, and compare its first losses.
+    """Run the script that an export wrote to `path`, and compare its first losses.
 
-    headless: the workbench trains in it, so its losses are those of a run that it records.
+    text: the code to run. For a script or notebook it is the same program with a log of its losses
+    and comparisons with the run. headless: the workbench trains in it, so its losses are those of a run that it records.
     notes: why it may differ, as far as reading its code tells. They are possible causes of a
     difference that is measured; a script that repeats the updates and a validation answers them.
     """
@@ -125,7 +126,7 @@ def verify(
         folder = Path(temporary).resolve()
         files = folder / "files"
         files.mkdir()
-        script = _placed(path, files, headless=headless)
+        script = _placed(path, text, files, headless=headless)
         log = files / ".workbench" / RUNS if headless else folder / "log.jsonl"
         plan = Plan(os.getpid(), str(log), steps[-1], len(run.validation["step"]) > 0)
         options = [] if headless else ["--log_file", plan.log, "--output", str(folder / "output")]
@@ -322,8 +323,8 @@ def _checksums(run: Run) -> Checksums:
 # -- the script
 
 
-def _placed(path: Path, folder: Path, *, headless: bool) -> Path:
-    """The script, put into this folder with its files. Of a notebook it is the cells' code."""
+def _placed(path: Path, text: str, folder: Path, *, headless: bool) -> Path:
+    """The script, put into this folder with its files."""
     stem = path.name if path.suffix == ".ipynb" else path.stem
     files = (path.with_name(f"{stem}.{kind}.safetensors") for kind in ("start", "data"))
     for file in filter(Path.exists, files):
@@ -335,19 +336,8 @@ def _placed(path: Path, folder: Path, *, headless: bool) -> Path:
         except OSError:
             shutil.copyfile(file, folder / file.name)
     script = folder / f"{path.stem}.py"
-    script.write_text(_code(path), encoding="utf-8")
+    script.write_text(text, encoding="utf-8")
     return script
-
-
-def _code(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix != ".ipynb":
-        return text
-    cells = [
-        "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"
-    ]
-    main = cells[-1].rstrip().removesuffix(")")
-    return "\n".join([*cells[:-1], "import sys", f"{main}, log_file=sys.argv[2])", ""])
 
 
 def _borrow(missing: str | None, folder: Path) -> str:
