@@ -223,9 +223,10 @@ class _Folded(cst.CSTTransformer):
         return updated_node.with_changes(value=_bare(updated_node.value))
 
     def leave_Return(self, original_node: cst.Return, updated_node: cst.Return) -> cst.Return:
-        if updated_node.value is None:
-            return updated_node
-        return updated_node.with_changes(value=_bare(updated_node.value))
+        value = updated_node.value
+        if isinstance(value, cst.Tuple) and "\n" not in _code(value):
+            return updated_node.with_changes(value=value.with_changes(lpar=[], rpar=[]))
+        return updated_node if value is None else updated_node.with_changes(value=_bare(value))
 
 
 def _statement(small: m.BaseSmallStatementMatchType) -> m.SimpleStatementLine:
@@ -413,13 +414,15 @@ def _inlined(body: _Statements) -> _Statements:
     """
     mentions = collections.Counter(_read(*body))
     for function in body:
-        if not isinstance(function, cst.FunctionDef) or mentions[function.name.value] != 2 or function.decorators:
+        if not isinstance(function, cst.FunctionDef) or function.decorators:
             continue
         *head, last = function.body.body
         is_docstring = [m.matches(node, _statement(m.Expr(value=m.SimpleString()))) for node in head]
         if not all(is_docstring) or not m.matches(last, _statement(m.Return(value=~m.MatchIfTrue(lambda value: value is None)))):
             continue
         returned = cast(Any, last).body[0].value
+        if mentions[function.name.value] != 2 and len(_code(returned)) > _SHORT:
+            continue
         inliner = _Inlined(function.name.value, [each.name.value for each in function.params.params], returned)
         changed = [
             cast(cst.BaseStatement, node.visit(inliner)) if node is not function and function.name.value in _read(node) else node
@@ -538,6 +541,8 @@ def _bound(function: cst.FunctionDef) -> list[str]:
 # ---- lines ------------------------------------------------------------------------------------------------------
 
 WIDTH = 100
+_SHORT = 30
+"""The length of a value that replaces each call of the function that returns it."""
 _BRACKET = re.compile(
     r"^(?P<indent> *)(?P<head>.*[(\[{])\n(?P<items>(?:(?P=indent)    +\S.*\n)+)(?P=indent)(?P<tail>[)\]}].*)$", re.MULTILINE
 )

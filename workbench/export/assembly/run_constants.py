@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.engine.data.checksums import FIRST
-from workbench.export.errors import NotStandAlone
+from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.file_format import ExportOptions
 from workbench.export.inputs.collect import Data
 from workbench.export.program import constants
@@ -37,9 +37,13 @@ def constants_of(run: ScriptSpec, title: str, options: ExportOptions, *, torchs:
     for what, is_used in _not_in_program(run).items() if torchs else ():
         if is_used:
             raise NotStandAlone(f"a stand-alone script does not support {what}.")
+    if options.resume and (why := why_not_resumed(run)):
+        raise ExportError(f"resume=True is not possible: {why}. Leave it out.")
     found = {name.upper(): getattr(run.settings, name) for name in _SETTINGS}
     found |= _of_lengths(run) | _of_device(run) | _of_model(run) | _of_data(run) | _of_checks(run)
     found |= _of_update(run) | _of_optimizer(run) | _of_averages(run)
+    if torchs:
+        found |= _of_configured(run)
     sums = _checksums(run)
     found |= {
         "TITLE": title,
@@ -56,31 +60,91 @@ def constants_of(run: ScriptSpec, title: str, options: ExportOptions, *, torchs:
 
 def _not_in_program(run: ScriptSpec) -> Mapping[str, bool]:
     """What a run may have and the program has not; by description, whether the run has it."""
-    hooks = sorted(run.lightning.hooks)
-    optimizer = run.optimizers[0]
-    schedules = optimizer.schedules
+    return {**_of_model_not_in(run), **_of_data_not_in(run), **_of_optimizers_not_in(run), **_of_settings_not_in(run)}
+
+
+def _of_model_not_in(run: ScriptSpec) -> dict[str, bool]:
+    hooks, asks = ", ".join(sorted(run.lightning.hooks)), ", ".join(sorted(run.lightning.asks))
+    pairs = [name for name in run.metrics.pairs if run.has_metrics]
+    followed = ", ".join(sorted(run.monitored & run.logged.in_training_alone))
     return {
-        f"a run of {run.ranks} processes": run.distributed,
-        "a TPU": run.on_tpu,
-        "several optimizers": run.several,
+        f"hooks ({hooks})": bool(hooks),
+        f"attributes of the trainer ({asks})": bool(asks),
         "manual optimization": run.manual,
-        "truncated_bptt_steps": run.tbptt,
-        f"hooks ({', '.join(hooks)})": bool(hooks),
-        f"attributes of the trainer ({', '.join(sorted(run.lightning.asks))})": bool(run.lightning.asks),
         "objects that make their loaders": bool(run.prepare or run.teardown),
-        "several schedulers": len(schedules) > 1,
         "values that are logged in another way than self.log(name, value) in a step": run.logs_widely,
-        "a metric that training logs and the run follows": bool(run.monitored & run.logged.in_training_alone),
+        f"early_stopping or a scheduler that follows {followed}, which training logs": bool(followed),
+        "a model whose step changes what is trained": run.lightning.freezes,
+        "a validation that changes the model": run.tries_validation,
+        f"metrics[{pairs[:1]}] whose update takes one pair (output, target)": bool(pairs),
+        f"compile={run.settings.compile!r} of a model that came compiled": run.compiled and run.settings.compile is not True,
+        "an object with a training_step that came compiled": run.compiled and run.hooks is not None,
+        "a part of the model that came compiled": run.compiled_parts,
+    }
+
+
+def _of_data_not_in(run: ScriptSpec) -> dict[str, bool]:
+    own_order = bool(run.train.sampler or run.train.batch_sampler)
+    unmeasured = not (run.train.sized or run.limits) and (run.validates_in_epoch or run.max_steps is not None)
+    return {
         "batches whose number of samples their first tensor does not show": any(
             run.weighs(data) and not (data.counts and _FIRST.fullmatch(data.count)) for data in run.loaders
         ),
-        "loaders with sets that begin lines of their own": any(data.before for data in run.loaders),
-        "a step that skips updates and restores buffers": bool(run.restored_buffers),
-        "a validation that changes the model": run.tries_validation,
-        "a run that continues another one": bool(run.resume_points.all) or bool(run.epoch_ends),
-        "a stopped run whose last epoch has something after it": run.stops_short,
+        "loaders with lines of their own": any(data.before for data in run.loaders),
         "several validation sets in loaders": bool(run.val_sets) and run.val is not None and run.val.dataset != "val_data",
+        "accumulate_grad_batches with a loader that uses the memory of a batch again": run.accumulates and run.train.reuses_memory,
+        "a sampler of your own that is read again for batch-norm statistics, or at another batch_size": own_order
+        and run.remakes_loader,
+        "batch-norm statistics of data without a length": run.refreshes_batch_norm and unmeasured,
+        "a batch_size that was changed by hand": run.changed("batch_size") and not run.settings.find_batch_size_at,
     }
+
+
+def _of_optimizers_not_in(run: ScriptSpec) -> dict[str, bool]:
+    optimizer, s = run.optimizers[0], run.settings
+    gaps = run.may_skip_batches or run.train.empty
+    followed = [schedule for schedule in optimizer.schedules if schedule.monitor is not None]
+    return {
+        "several optimizers": run.several,
+        "several schedulers": len(optimizer.schedules) > 1,
+        "a scheduler whose frequency counts batches": run.schedules_by_batches,
+        "a scheduler that follows every few values of a metric": any(schedule.frequency > 1 for schedule in followed),
+        "an optimizer that evaluates the loss again, with batches that are left out": run.closure and gaps,
+        "an optimizer that evaluates the loss again, with several batches in an update": run.closure and run.accumulates,
+        "an optimizer that evaluates the loss again, with on_nonfinite='skip' or 16-mixed": run.closure and run.leaves_out,
+        "an optimizer that trains only some of the parameters of model and loss": run.trains_loss and not optimizer.whole,
+        "gradient_clip_val with sparse gradients": run.sparse and run.clips,
+        "on_nonfinite='skip' of a model with buffers": bool(run.restored_buffers),
+        "accumulate_grad_batches that was changed, in a plan by epochs": bool(run.sizes) and isinstance(s.accumulate_grad_batches, dict),
+        "accumulate_grad_batches that was changed, with batches that are left out": bool(run.sizes) and run.may_skip_updates,
+    }
+
+
+def _of_settings_not_in(run: ScriptSpec) -> dict[str, bool]:
+    return {
+        f"a run of {run.ranks} processes": run.distributed,
+        "a TPU": run.on_tpu,
+        "truncated_bptt_steps": run.tbptt,
+        "a val_check_interval that is a time": isinstance(run.settings.val_check_interval, str) and run.validates,
+        "a run that continues another one": bool(run.resume_points.all),
+        "a change at the end of an epoch": bool(run.epoch_ends),
+        "a run that was stopped before something that follows its last epoch": run.stops_short,
+    }
+
+
+def why_not_resumed(run: ScriptSpec) -> str:
+    """Why a script could not continue to the last bit; "": it can."""
+    positions = ", ".join(dict.fromkeys(data.unkept for data in run.loaders if data.unkept))
+    workers = bool(run.settings.num_workers)
+    reasons = {
+        f"no checkpoint keeps where {positions} stands after an epoch": bool(positions),
+        "an optimizer holds another one, whose state is in no state_dict": run.optimizers[0].holds_another,
+        "its batch size changes on the way": run.changed("batch_size"),
+        "the state of a scheduler is not plain data": any(not schedule.restores for schedule in run.schedules),
+        "workers that stay alive keep random numbers of their own": workers and bool(run.settings.persistent_workers),
+        "the model has buffers that its state_dict leaves out": run.unsaved_buffers,
+    }
+    return next((why for why, holds in reasons.items() if holds), "") or run.state
 
 
 def _checksums(run: ScriptSpec) -> dict[str, list[str]]:
@@ -159,6 +223,7 @@ def _of_model(run: ScriptSpec) -> dict[str, Any]:
         "VALIDATION_TAKES_NUMBER": run.hooks is not None and run.hooks.val_index,
         "HAS_HOME": tuple(run.hooks.homes) if run.hooks is not None else (),
         "LOGS_IN_STEPS": step,
+        "LEAVES_GRADIENTS": re.search(r"\.(backward|fit)\(", run.sliced.code) is not None,
     }
 
 
@@ -281,7 +346,6 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
         "OVERSHOOTS": s.lr_schedule == "one_cycle" and run.another_length,
         "FROZEN_GROUPS": optimizer.frozen_groups,
         "COUNTS_TAKEN": run.leaves_out and schedule is not None and schedule.frequency > 1 and schedule.interval == "step",
-        **_of_configured(run),
     }
 
 

@@ -33,7 +33,7 @@ from workbench.export.program.validation import validate, validate_sets
 def check(
     network, val_loader, config, accelerator, optimizer, scheduler, annealing, average, best, stoppers, logged, losses, epoch, step, finished,
 ):  # fmt: skip
-    """Validate, and do what follows from the metrics; returns whether they end the training."""
+    """Validate, and do what follows from the metrics."""
     if not VALIDATES:
         scores = mean_of(losses)
     else:

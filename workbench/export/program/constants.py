@@ -238,6 +238,8 @@ COUNTS_TAKEN: bool = False
 """Whether updates that were taken are counted apart from those that were left out."""
 HAS_CHECKS: bool = True
 """Whether anything follows an epoch: a validation, or a metric that is followed."""
+LEAVES_GRADIENTS: bool = False
+"""Whether the user's code may leave gradients behind."""
 LOGS_IN_STEPS: bool = False
 """Whether the network calls `self.log`."""
 ACCELERATOR: str = "auto"

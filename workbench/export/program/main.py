@@ -49,6 +49,7 @@ from workbench.export.program.constants import (
     HAS_HOME,
     KEEPS_MODES,
     LEADING,
+    LEAVES_GRADIENTS,
     LEAVES_OUT,
     LENGTH,
     LIMITS,
@@ -151,6 +152,8 @@ def main(config):
         network.log_dict = lambda values, *_, **__: logged.update(values)
     if START is not None:
         load_start(network)
+    if LEAVES_GRADIENTS:
+        network.zero_grad()
     if CHECKS:
         comparison = Comparison(config)
         comparison.compare("weights", [p.data.flatten()[:FIRST_NUMBERS] for p in all_parameters(network)])
@@ -166,7 +169,8 @@ def main(config):
         val_loader = {name: validation_loader(val_set, config, accelerator) for name, val_set in val_sets.items()}
     elif VALIDATES:
         val_loader = validation_loader(val_data, config, accelerator)
-    network.to(accelerator.device)
+    if TRAINS_LOSS or BATCH == "step":
+        network.to(accelerator.device)
     if LOSS_MODULE:
         loss_function.to(accelerator.device)
     if METRIC_MODULES:
@@ -303,7 +307,7 @@ def main(config):
                 batch = send_to_device(batch, accelerator.device, non_blocking=True)
                 evaluations = []
 
-                def evaluate():
+                def evaluate(batch=batch, evaluations=evaluations):
                     """The gradient of the update; its loss is that of the first evaluation."""
                     optimizer.zero_grad()
                     with mixed_precision(accelerator.device) if PRECISION != "32" else contextlib.nullcontext():
