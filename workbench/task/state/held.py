@@ -139,7 +139,10 @@ class HeldState:
         return before() is not value
 
     def _stored(self, value: Any) -> dict[str, Any]:
-        """What is stored of a value, in plain form; of data as it is: the caller packs it."""
+        """The value in the plain form that a checkpoint stores.
+
+        Data stay as they are, since the caller packs them.
+        """
         if has_plain_content(value):
             content = content_of(value)
             return {"content": content if self._modules is None else to_plain(content, "it")}
