@@ -407,3 +407,28 @@ def test_what_the_stand_ins_lack_is_named(read: str, said: str, tmp_path: Any) -
             bench.fit().result()
         told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
         assert re.search(said, told)
+
+
+class Teaches(callbacks.Callback):
+    """It has a network of its own, whose mode it changes."""
+
+    def __init__(self) -> None:
+        self.teacher = torch.nn.Linear(3, 1)
+        self.modes: list[bool] = []
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.modes.append(self.teacher.training)
+        self.teacher.eval()
+
+
+def test_a_search_and_a_fresh_fit_put_the_mode_of_a_callbacks_network_back(tmp_path: Any) -> None:
+    teaches = Teaches()
+    with bench_of(tmp_path, teaches, dry_run=False) as bench:
+        bench.find_lr(num_training=5).result()
+        assert teaches.teacher.training
+        for _ in range(2):
+            bench.fit(max_epochs=1).result()
+            assert teaches.modes[:2] == [True, False]
+        teaches.teacher.eval()
+        bench.fit(max_epochs=1).result()
+        assert teaches.modes[0] is False  # what the user sets between two fits is the new start

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.task.device.dtensor import local
-from workbench.task.modules import slots_of
+from workbench.task.modules import Modes, slots_of
 from workbench.task.rng import is_generator, is_own
 from workbench.task.state.contents import (
     MOST_PARTS,
@@ -121,6 +121,19 @@ class Weights(Holding):
         for (_, kind, name), _ in list(slots_of([self.part])):
             if kind == "_buffers" and (kind, name) not in self.values:
                 del self.part._buffers[name]
+
+
+class Mode(Holding):
+    """Whether a module that is not trained is in training mode."""
+
+    def __init__(self, part: nn.Module) -> None:
+        self.part, self.training = part, part.training
+
+    def same(self, other: Self) -> bool:
+        return self.training == other.training
+
+    def put(self, names: Collection[str] | None) -> None:
+        Modes(((self.part, self.training),)).restore()
 
 
 class Attributes(Holding):
@@ -318,8 +331,11 @@ class StateCopy:
                 closed=lambda value: copied.has(value) or closed(value),
                 variables=False,
             )
-            within = (reached for reached in objects if reached.value is not namespace)
+            within = [reached for reached in objects if reached.value is not namespace]
             copied.take(within, data=False)
+            for reached in within:
+                if isinstance(reached.value, nn.Module):
+                    copied.holdings[id(reached.value), Mode] = reached.path, Mode(reached.value)
         return cls(copied.holdings)
 
     def joined(self, other: StateCopy, callbacks: Callable[[], object] | None) -> StateCopy:
