@@ -429,6 +429,3 @@ def test_a_search_and_a_fresh_fit_put_the_mode_of_a_callbacks_network_back(tmp_p
         for _ in range(2):
             bench.fit(max_epochs=1).result()
             assert teaches.modes[:2] == [True, False]
-        teaches.teacher.eval()
-        bench.fit(max_epochs=1).result()
-        assert teaches.modes[0] is False  # what the user sets between two fits is the new start
