@@ -30,8 +30,9 @@ lab: install live ## the quickstart notebook in JupyterLab, on this machine alon
 test: install live browser ## every test but the slow ones, a real browser included, in three processes, which often wait
 	$(PY) -m pytest -n 3 --no-loadscope-reorder -m 'not slow' --maxfail=10 --durations=15 $(ARGS)
 
-check: install ## ruff, types, import rules, names, the front ends' types, the documentation's links
+check: install ## ruff, its format, types, import rules, names, the front ends' types, the documentation's links
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check --quiet .
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-logo
 	$(PY) -m tests.package.ratchet

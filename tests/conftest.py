@@ -25,12 +25,15 @@ if WORKERS is not None:
     # Each worker's share of the cores, for the processes that it starts too: threads that wait for a core spin on another's.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(WORKERS))))
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks a hub, nor do its processes: a download fails
+# no test asks a hub, nor do its processes: a download fails
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # Hundreds of processes import the same files: the first one keeps their bytecode for the others.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-gc.disable()  # until all is imported and collected: nothing of it is garbage, and the collector looks through it again and again
+# until all is imported and collected: nothing of it is garbage, and the collector looks through it
+# again and again
+gc.disable()
 
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # jsonschema does without; it compiles 39 grammars for a second
 # Each Trainer of Lightning asks for entry points, which reads those of all packages.
@@ -126,7 +129,8 @@ def _hide_gpu(patch: pytest.MonkeyPatch) -> None:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         return
     for device in (torch.cuda, torch.xpu, torch.mtia):
-        if not device.is_available():  # torch would write down the call stack of each seed that such a device never gets
+        # torch would write down the call stack of each seed that such a device never gets
+        if not device.is_available():
             patch.setattr(device, "manual_seed_all", lambda seed: None, raising=False)
 
 
@@ -206,7 +210,8 @@ ONCE_MORE = ("browser", "launch", "share", "notebooks", "test_demo.py")
 def pytest_configure(config: pytest.Config) -> None:
     from tests import warm  # before a test changes the environment
 
-    if not hasattr(config, "workerinput"):  # the workers of xdist, which this process starts later, find the folder
+    # the workers of xdist, which this process starts later, find the folder
+    if not hasattr(config, "workerinput"):
         config.add_cleanup(functools.partial(shutil.rmtree, warm.begin_run(), ignore_errors=True))
 
 
@@ -251,7 +256,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     What is imported later stays too, and each collection of old objects would look through that: there are fewer of them.
     """
-    origins._others.update(item.module.__name__ for item in session.items if isinstance(item, pytest.Function))  # see `_own_module`
+    # see `_own_module`
+    origins._others.update(
+        item.module.__name__ for item in session.items if isinstance(item, pytest.Function)
+    )
     gc.collect()
     gc.freeze()
     importlib.import_module("tests.huge_pages")
@@ -272,7 +280,8 @@ def pytest_runtest_makereport() -> Iterator[pytest.TestReport]:
 
         for job in [one for one in gc.get_objects() if issubclass(type(one), Job)]:
             with contextlib.suppress(AttributeError):  # one that a test has made only in part
-                job._inbox.put(Stop())  # `stop()` would call listeners, and one of them may be what the test waited for
+                # `stop()` would call listeners, and one of them may be what the test waited for
+                job._inbox.put(Stop())
     return report
 
 

@@ -27,7 +27,10 @@ def on_ranks(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
             outcomes[rank] = Outcome("error", error=error)
 
     with tempfile.TemporaryDirectory() as folder:
-        threads = [threading.Thread(target=call, args=(rank, str(Path(folder) / "store"))) for rank in range(world)]
+        threads = [
+            threading.Thread(target=call, args=(rank, str(Path(folder) / "store")))
+            for rank in range(world)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -38,7 +41,9 @@ def on_ranks(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     return [outcome.get() for outcome in outcomes]
 
 
-def _as_rank(rank: int, world: int, store: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def _as_rank(
+    rank: int, world: int, store: str, function: Callable[..., Any], args: tuple[Any, ...]
+) -> Any:
     os.environ |= {
         "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world),
         "WORKBENCH_RANK": str(rank), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",

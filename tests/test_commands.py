@@ -65,7 +65,9 @@ def test_nothing_is_lost_between_threads() -> None:
         assert mine == sorted(mine)
 
 
-@pytest.mark.parametrize("command", [Pause(), Resume(), Stop(), Change({"gradient_clip_val": None})])
+@pytest.mark.parametrize(
+    "command", [Pause(), Resume(), Stop(), Change({"gradient_clip_val": None})]
+)
 def test_commands_are_plain_frozen_data(command: Command) -> None:
     assert pickle.loads(pickle.dumps(command)) == command
     with pytest.raises((AttributeError, TypeError)):

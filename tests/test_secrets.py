@@ -67,7 +67,15 @@ def test_shapes(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["scikit-learn", "a token: see the docs", "the key = value", "hf_transfer", "task-learned", "https://host/path", "x.sort(key=len)"],
+    [
+        "scikit-learn",
+        "a token: see the docs",
+        "the key = value",
+        "hf_transfer",
+        "task-learned",
+        "https://host/path",
+        "x.sort(key=len)",
+    ],
 )
 def test_plain_text_stays(text: str) -> None:
     assert not looks_secret(text)
@@ -75,8 +83,16 @@ def test_plain_text_stays(text: str) -> None:
 
 
 def test_plain_data_without_its_secrets() -> None:
-    given = {"wandb": {"api_key": "abc123", "project": "p", "tags": ["a", "hf_AbCdEfGhIjKlMnOpQrSt"]}, "lr": 0.1, "key": "label"}
-    assert without_secrets(given) == {"wandb": {"api_key": "…", "project": "p", "tags": ["a", "…"]}, "lr": 0.1, "key": "label"}
+    given = {
+        "wandb": {"api_key": "abc123", "project": "p", "tags": ["a", "hf_AbCdEfGhIjKlMnOpQrSt"]},
+        "lr": 0.1,
+        "key": "label",
+    }
+    assert without_secrets(given) == {
+        "wandb": {"api_key": "…", "project": "p", "tags": ["a", "…"]},
+        "lr": 0.1,
+        "key": "label",
+    }
     assert secrets_in(given) == {"abc123", "hf_AbCdEfGhIjKlMnOpQrSt"}
 
 
@@ -106,7 +122,14 @@ def test_all_texts_of_an_event_are_without_secrets() -> None:
     ended = RunEnded("failed", 1, 1.0, f"no {key}", {"acc": 1.0}, key, key)
     assert key not in repr(hidden(ended))
     assert hidden(ended).metrics is ended.metrics
-    started = RunStarted("0001-fit", "fit", {"launch": {"api_key": "abc"}, "lr": 1.0}, "cpu", ("a", "b"), request={"x": [key]})
+    started = RunStarted(
+        "0001-fit",
+        "fit",
+        {"launch": {"api_key": "abc"}, "lr": 1.0},
+        "cpu",
+        ("a", "b"),
+        request={"x": [key]},
+    )
     assert hidden(started).settings == {"launch": {"api_key": "…"}, "lr": 1.0}
     assert hidden(started).request == {"x": ["…"]}
     curve = CurveEnded("finished", (Suggestion("steepest", 1.0, 3, f"because of {key}"),), None)
@@ -116,7 +139,10 @@ def test_all_texts_of_an_event_are_without_secrets() -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("piece", ["a", "A.", "eyJ-", "eyJaaaaaaaa", "KEY='", "basic ", "://a:b", "-----BEGIN PRIVATE KEY"])
+@pytest.mark.parametrize(
+    "piece",
+    ["a", "A.", "eyJ-", "eyJaaaaaaaa", "KEY='", "basic ", "://a:b", "-----BEGIN PRIVATE KEY"],
+)
 def test_a_long_word_holds_nobody_up(piece: str) -> None:
     """A search that began again at each sign would take minutes."""
     text = piece * (100_000 // len(piece)) + "!"

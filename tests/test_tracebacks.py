@@ -28,14 +28,23 @@ def error_of_a_cell(file: str = CELL) -> BaseException:
 
 def test_the_last_line_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     error = error_of_a_cell()
-    assert user_line(error) == "a cell, line 2: return x[:, :3] @ x"  # the number of a cell is known in its kernel alone
+    # the number of a cell is known in its kernel alone
+    assert user_line(error) == "a cell, line 2: return x[:, :3] @ x"
     shell = types.SimpleNamespace(compile=types.SimpleNamespace(_filename_map={CELL: 4}))
-    monkeypatch.setitem(__import__("sys").modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(
+        __import__("sys").modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell)
+    )
     assert user_line(error) == "cell 4, line 2: return x[:, :3] @ x"
     assert "Cell 4, line 2, in loss" in whole_text(error)
     assert CELL not in whole_text(error)
-    assert user_line(error_of_a_cell(file="<ipython-input-7-abc>")) == "cell 7, line 2: return x[:, :3] @ x"
-    assert user_line(error_of_a_cell(file="/project/train.py")) == "train.py, line 2: return x[:, :3] @ x"
+    assert (
+        user_line(error_of_a_cell(file="<ipython-input-7-abc>"))
+        == "cell 7, line 2: return x[:, :3] @ x"
+    )
+    assert (
+        user_line(error_of_a_cell(file="/project/train.py"))
+        == "train.py, line 2: return x[:, :3] @ x"
+    )
     remote = RuntimeError("in rank 1 of 2")
     remote.__cause__ = RemoteTraceback("".join(__import__("traceback").format_exception(error)))
     assert user_line(remote) == "cell 4, line 2: return x[:, :3] @ x"

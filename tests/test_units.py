@@ -35,9 +35,18 @@ def test_the_context_of_the_users_decimals_has_no_effect() -> None:
 
 
 def test_numbers_of_numpy_are_numbers_of_python_in_a_line_of_code() -> None:
-    assert line("set", {"ema_decay": np.float64(0.99), "lr": np.float64(3e-3)}) == "bench.set(ema_decay=0.99, lr=3e-3)"
+    assert (
+        line("set", {"ema_decay": np.float64(0.99), "lr": np.float64(3e-3)})
+        == "bench.set(ema_decay=0.99, lr=3e-3)"
+    )
 
 
 def test_a_line_of_code_tells_a_fraction_from_a_count() -> None:
-    assert line("set", {"limit_train_batches": 1.0, "batch_size": 8}) == "bench.set(limit_train_batches=1.0, batch_size=8)"
-    assert typed("limit_train_batches", Settings.make(limit_train_batches=1.0).limit_train_batches) == "1.0"
+    assert (
+        line("set", {"limit_train_batches": 1.0, "batch_size": 8})
+        == "bench.set(limit_train_batches=1.0, batch_size=8)"
+    )
+    assert (
+        typed("limit_train_batches", Settings.make(limit_train_batches=1.0).limit_train_batches)
+        == "1.0"
+    )

@@ -95,7 +95,11 @@ def test_seconds_of_something_else_say_what_it_should_be() -> None:
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [
-        (Interval, [1, 500, 0.25, 1.0], [0, -1, 0.0, 1.01, True, None, "00:00:00:00", timedelta(0), {}]),
+        (
+            Interval,
+            [1, 500, 0.25, 1.0],
+            [0, -1, 0.0, 1.01, True, None, "00:00:00:00", timedelta(0), {}],
+        ),
         (Batches, [0, 5, 0.0, 0.25, 1.0], [-1, -0.1, 1.01, True, None, "0.5"]),
         (Warmup, [0, 5, 0.0, 0.99], [-1, -0.1, 1.0, True, None, "0.5"]),
         (SwaStart, [0, 5, 0.0, 1.0], [-1, -0.1, 1.01, True, None, "0.5"]),

@@ -1,7 +1,8 @@
-"""Tuning Workbench: a learning rate, a batch size and a clip value you can trust, and a script that repeats the run.
+"""Tuning Workbench: a learning rate, a batch size and a clip value you can trust, and a script that
+repeats the run.
 
-Importing starts nothing and takes no device; the names are handed out when they are first used, so that
-`workbench.runs` and the other light parts never load torch.
+Importing starts nothing and takes no device; the names are handed out when they are first used, so
+that `workbench.runs` and the other light parts never load torch.
 """
 
 import importlib as _importlib
@@ -52,13 +53,32 @@ _HOMES = {
     "LRCurve": "workbench.tuners.learning_rate.lr_finder",
 }
 __all__ = [
-    "BatchSizes", "Comparison", "EarlyStopping", "ExportError", "LRCurve", "Run", "Schedule", "Settings", "SettingsError",
-    "Task", "TaskError", "Workbench", "__version__", "attach", "batches", "compare", "over_epoch", "rerun", "sweep",
-]  # fmt: skip
+    "BatchSizes",
+    "Comparison",
+    "EarlyStopping",
+    "ExportError",
+    "LRCurve",
+    "Run",
+    "Schedule",
+    "Settings",
+    "SettingsError",
+    "Task",
+    "TaskError",
+    "Workbench",
+    "__version__",
+    "attach",
+    "batches",
+    "compare",
+    "over_epoch",
+    "rerun",
+    "sweep",
+]
 
 
 def _warn_of_namesake(folder: str) -> None:
-    """Warn if the distribution `workbench`, whose package has the name of this one, is installed into the same folder."""
+    """Warn if the distribution `workbench`, whose package has the name of this one, is installed
+    into the same folder.
+    """
     try:
         namesakes = [
             name
@@ -69,10 +89,10 @@ def _warn_of_namesake(folder: str) -> None:
         return
     if namesakes:
         _warnings.warn(
-            f"two distributions are installed as the package `workbench` in {folder}: tuning-workbench and "
-            f"{namesakes[0].removesuffix('.dist-info')}. They overwrite each other's files, so "
-            "neither can be relied on. Run "
-            "`pip uninstall workbench tuning-workbench`, then install one of them, or use an environment for each.",
+            f"two distributions are installed as the package `workbench` in {folder}:"
+            f" tuning-workbench and {namesakes[0].removesuffix('.dist-info')}. They overwrite each"
+            " other's files, so neither can be relied on. Run `pip uninstall workbench"
+            " tuning-workbench`, then install one of them, or use an environment for each.",
             stacklevel=2,
         )
 

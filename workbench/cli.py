@@ -1,7 +1,8 @@
 """The command `workbench`: the demo, and recorded runs without a notebook.
 
-Each command imports what it needs when it runs, so that `--help` and completion are quick. Nothing here reads code or
-pickles from a run folder, and control characters of records are written out (`runs/printable.py`).
+Each command imports what it needs when it runs, so that `--help` and completion are quick. Nothing
+here reads code or pickles from a run folder, and control characters of records are written out
+(`runs/printable.py`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ Exit codes:
 """
 PICTURES = (".png", ".svg", ".pdf")
 UNSEEN = (
-    "running?: the record has no end, and its process cannot be seen from here (another machine, container or boot). Such a run "
-    "is never deleted by itself. If you know that it has ended: workbench runs delete ID --force"
+    "running?: the record has no end, and its process cannot be seen from here (another machine,"
+    " container or boot). Such a run is never deleted by itself. If you know that it has ended:"
+    " workbench runs delete ID --force"
 )
 
 
@@ -57,19 +59,28 @@ class _UserPath(click.Path):
         return super().convert(Path(value).expanduser(), param, ctx)
 
 
-@click.group(cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="workbench", message="%(prog)s %(version)s")
 def main() -> None:
     """Tuning Workbench for PyTorch: run the demo, and look at recorded runs."""
 
 
 @main.command(short_help="Tune, train and export a model of handwritten digits.")
-@click.option("--output", type=_UserPath(path_type=Path, file_okay=False), default=Path("demo-output"), show_default=True, help="Where pictures and the script go.")
+@click.option(
+    "--output",
+    type=_UserPath(path_type=Path, file_okay=False),
+    default=Path("demo-output"),
+    show_default=True,
+    help="Where pictures and the script go.",
+)
 def demo(output: Path) -> None:
     """Find a batch size and a learning rate for handwritten digits, train, and export.
 
-    Afterwards the exported script runs, and its losses are compared with those of the run. It takes about a minute and
-    downloads nothing. The last line of the output is JSON. The exit code is 1 if the losses differ.
+    Afterwards the exported script runs, and its losses are compared with those of the run. It takes
+    about a minute and downloads nothing. The last line of the output is JSON. The exit code is 1 if
+    the losses differ.
     """
     from workbench.demo import demo as run_demo
 
@@ -78,7 +89,9 @@ def demo(output: Path) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "sklearn":
             raise
-        raise ValueError("the demo needs scikit-learn: pip install 'tuning-workbench[demo]'") from None
+        raise ValueError(
+            "the demo needs scikit-learn: pip install 'tuning-workbench[demo]'"
+        ) from None
     click.echo(json.dumps(_finite(outcome)))
     if not outcome["losses_equal"]:
         raise click.exceptions.Exit(1)
@@ -91,27 +104,41 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
     root = ctx.params.get("root") or Path(".workbench")
     try:
-        return sorted(folder.name for folder in run_folders(root) if folder.name.startswith(incomplete) and is_id(folder.name))
+        return sorted(
+            folder.name
+            for folder in run_folders(root)
+            if folder.name.startswith(incomplete) and is_id(folder.name)
+        )
     except OSError:
         return []
 
 
 _root = click.option(
-    "--root", type=_UserPath(path_type=Path), default=Path(".workbench"), show_default=True, help="The root of a bench: the folder that holds runs/.",
-)  # fmt: skip
+    "--root",
+    type=_UserPath(path_type=Path),
+    default=Path(".workbench"),
+    show_default=True,
+    help="The root of a bench: the folder that holds runs/.",
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 _run = click.argument("run", shell_complete=_complete)
 
 
 @main.command(short_help="Repeat a fit from what it started from.")
 @_run
-@click.option("--trust", is_flag=True, help="Also a run that somebody else has made: its code runs with your rights.")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Also a run that somebody else has made: its code runs with your rights.",
+)
 @_root
 def rerun(run: str, trust: bool, root: Path) -> None:
-    """Repeat a fit, to the last bit, from what it kept in its folder: code, weights, data in memory, generators.
+    """Repeat a fit, to the last bit, from what it kept in its folder: code, weights, data in
+    memory, generators.
 
-    RUN is the id of a run (0012-fit) or its number (12). The repetition is a run of its own. It runs in the folder in which the run was
-    made, where there is one. The exit code is 1 if a loss or a validation differs.
+    RUN is the id of a run (0012-fit) or its number (12). The repetition is a run of its own. It
+    runs in the folder in which the run was made, where there is one. The exit code is 1 if a loss
+    or a validation differs.
     """
     from workbench.bench.rerun import rerun_in_this_process
     from workbench.runs.folder.lookup import find_run
@@ -125,7 +152,13 @@ def rerun(run: str, trust: bool, root: Path) -> None:
         raise click.exceptions.Exit(1)
 
 
-@main.command(short_help="Print the code for completion with Tab.", epilog="Example: eval \"$(workbench completion bash)\" in ~/.bashrc completes commands, options and run ids.")
+@main.command(
+    short_help="Print the code for completion with Tab.",
+    epilog=(
+        'Example: eval "$(workbench completion bash)" in ~/.bashrc completes commands, options and'
+        " run ids."
+    ),
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the code that makes a shell complete this command with Tab."""
@@ -187,8 +220,8 @@ def show(run: str, root: Path, as_json: bool) -> None:
 def watch(run: str, root: Path) -> None:
     """Draw a run as it trains: progress, loss, metrics, gradient norms, where the time goes.
 
-    Keys pause it, validate, write a checkpoint and stop it. "q" or Ctrl-C ends the drawing, and the run continues. Exits with 1 if the
-    run has failed.
+    Keys pause it, validate, write a checkpoint and stop it. "q" or Ctrl-C ends the drawing, and the
+    run continues. Exits with 1 if the run has failed.
     """
     from workbench.launch.attached.attach import attach
     from workbench.runs.folder.lookup import find_run
@@ -219,7 +252,11 @@ def _request(command: Command, help: str) -> None:
         click.echo(printable(f"{path.name} is asked to {method_of(command)}."))
 
 
-_request(Stop(), "Stop a run at its next update. It keeps its results so far. A run that waits for its turn is dropped.")
+_request(
+    Stop(),
+    "Stop a run at its next update. It keeps its results so far. A run that waits for its turn is"
+    " dropped.",
+)
 _request(Pause(), "Pause a fit before its next update.")
 _request(Resume(), "Let a fit that is paused continue.")
 
@@ -239,13 +276,24 @@ def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
         click.echo(repr(both))
         return
     names = [*both.settings]
-    _print_json([
-        {"id": name, "status": run.status, "updates": run.step, "seconds": run.seconds,
-         "settings": {name: run.settings.get(name) for name in names},
-         "changes": {name: {"update": last.step, "value": last.value} for name, last in run.changes.items()},
-         "last": run.ending, "best": run.best}
-        for name, run in zip(comparing.names(both.runs), both.runs, strict=True)
-    ])  # fmt: skip
+    _print_json(
+        [
+            {
+                "id": name,
+                "status": run.status,
+                "updates": run.step,
+                "seconds": run.seconds,
+                "settings": {name: run.settings.get(name) for name in names},
+                "changes": {
+                    name: {"update": last.step, "value": last.value}
+                    for name, last in run.changes.items()
+                },
+                "last": run.ending,
+                "best": run.best,
+            }
+            for name, run in zip(comparing.names(both.runs), both.runs, strict=True)
+        ]
+    )
 
 
 @runs.command(short_help="Write the history, the results or the plots of a run into a file.")
@@ -263,7 +311,8 @@ def export(run: str, file: Path | None, force: bool, root: Path) -> None:
       .png .svg .pdf   the plots as a picture
       .html            the plots to zoom, in one file (5 MB)
 
-    A training script (.py) needs the code of your notebook, which no record holds: call bench.export("train.py", "0012-fit") there.
+    A training script (.py) needs the code of your notebook, which no record holds: call
+    bench.export("train.py", "0012-fit") there.
     """
     from workbench.runs.folder.lookup import find_run
     from workbench.runs.run import Run
@@ -280,7 +329,9 @@ def export(run: str, file: Path | None, force: bool, root: Path) -> None:
 
 @runs.command()
 @click.argument("deleted", metavar="RUN...", nargs=-1, required=True, shell_complete=_complete)
-@click.option("--force", is_flag=True, help='Also a run shown as "running?", if you know that it has ended.')
+@click.option(
+    "--force", is_flag=True, help='Also a run shown as "running?", if you know that it has ended.'
+)
 @_root
 @_json
 def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> None:
@@ -301,7 +352,12 @@ def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> No
 
 
 @runs.command(short_help="Delete all but the newest runs; asks before it deletes.")
-@click.option("--keep", type=click.IntRange(min=0), required=True, help="How many runs of each kind stay: the newest.")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=0),
+    required=True,
+    help="How many runs of each kind stay: the newest.",
+)
 @click.option("--kind", help="Delete runs of this kind alone: fit, find_lr, find_batch_size, ...")
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -310,8 +366,8 @@ def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> No
 def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_json: bool) -> None:
     """Delete the oldest runs of each kind, with their checkpoints and weights.
 
-    Runs that are pinned, that may still run, or whose folders were renamed so that they have no number are neither deleted
-    nor counted.
+    Runs that are pinned, that may still run, or whose folders were renamed so that they have no
+    number are neither deleted nor counted.
     """
     from workbench.runs.folder.annotations import read_annotations
     from workbench.runs.folder.delete import oldest_beyond_keep, remove_leftovers
@@ -322,7 +378,9 @@ def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_
     check_not_linked(root)
     known = {run.kind for run in list_runs(root)}
     if kind is not None and kind not in known:
-        raise ValueError(f"there are no runs of kind {kind!r}; there are: {', '.join(sorted(known)) or 'none'}.")
+        raise ValueError(
+            f"there are no runs of kind {kind!r}; there are: {', '.join(sorted(known)) or 'none'}."
+        )
     old = oldest_beyond_keep(root, keep, kind)
     if not as_json and old:
         _print_table(old)
@@ -331,14 +389,20 @@ def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_
         if not yes:
             _confirm(len(old))
         # A run may have been pinned or deleted since they were listed.
-        left = [run.path for run in old if run.path.is_dir() and not read_annotations(run.path).pinned]
+        left = [
+            run.path for run in old if run.path.is_dir() and not read_annotations(run.path).pinned
+        ]
         gone, errors = _delete(left, pinned=False)
     if not dry_run:
         remove_leftovers(root)
     if as_json:
         _print_json({"would_delete" if dry_run else "deleted": gone})
     elif dry_run or not old:
-        click.echo(f"{counted(len(old), 'run')} would be deleted." if old else "There is nothing to delete.")
+        click.echo(
+            f"{counted(len(old), 'run')} would be deleted."
+            if old
+            else "There is nothing to delete."
+        )
     else:
         click.echo(f"{counted(len(gone), 'run')} deleted.")
     _raise(errors)
@@ -355,7 +419,9 @@ def _confirm(count: int) -> None:
         raise click.ClickException("nothing is deleted. --yes deletes without asking.")
 
 
-def _delete(paths: Iterable[Path], *, force: bool = False, pinned: bool = True) -> tuple[list[str], list[str]]:
+def _delete(
+    paths: Iterable[Path], *, force: bool = False, pinned: bool = True
+) -> tuple[list[str], list[str]]:
     """Delete these runs; returns the deleted ids, and the error of each run that stays."""
     from workbench.runs.folder.delete import delete as delete_run
 
@@ -371,7 +437,9 @@ def _delete(paths: Iterable[Path], *, force: bool = False, pinned: bool = True) 
 
 
 def _raise(errors: list[str]) -> None:
-    """Raise one error with those of single runs. Called after the results of the other runs were printed."""
+    """Raise one error with those of single runs. Called after the results of the other runs were
+    printed.
+    """
     if errors:
         raise click.ClickException("\n".join(errors))
 
@@ -411,10 +479,14 @@ def _check_file(file: Path, force: bool, id: str) -> None:
     ending = file.suffix.lower()
     if ending == ".py":
         raise ValueError(
-            f"a script cannot be written from a record, which does not hold your code. In the notebook: bench.export({file.name!r}, {id!r})"
+            "a script cannot be written from a record, which does not hold your code. In the"
+            f" notebook: bench.export({file.name!r}, {id!r})"
         )
     if ending not in (".csv", ".json", ".html", *PICTURES):
-        raise ValueError(f"{file} has an unknown ending: give .csv, .json, .html, {', '.join(PICTURES[:-1])} or {PICTURES[-1]}.")
+        raise ValueError(
+            f"{file} has an unknown ending: give .csv, .json, .html, {', '.join(PICTURES[:-1])} or"
+            f" {PICTURES[-1]}."
+        )
     if file.exists() and not force:
         raise FileExistsError(f"{file} exists: give another name, or --force to replace it.")
 

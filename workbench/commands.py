@@ -64,15 +64,23 @@ _TYPES: dict[str, type[Plain]] = {kind.__name__: kind for kind in get_args(Plain
 
 
 def check(method: str, id: str, kind: str, ended: str | None) -> None:
-    """Raise RuntimeError where a job does not support `method` ("pause") or has ended. ended: how; None: it has not."""
-    why = why_not_of(method, kind) or ("" if ended is None else too_late(f"{method}()", id, kind, ended))
+    """Raise RuntimeError where a job does not support `method` ("pause") or has ended. ended:
+    how; None: it has not.
+    """
+    why = why_not_of(method, kind) or (
+        "" if ended is None else too_late(f"{method}()", id, kind, ended)
+    )
     if why:
         raise RuntimeError(why)
 
 
 def why_not_of(method: str, kind: str) -> str:
     """Say why jobs of this kind do not support `method`; "" if they do."""
-    return f"{method}() is for fits; a {kind} job can only be stopped." if kind != "fit" and method != "stop" else ""
+    return (
+        f"{method}() is for fits; a {kind} job can only be stopped."
+        if kind != "fit" and method != "stop"
+        else ""
+    )
 
 
 def too_late(what: str, id: str, kind: str, ended: str) -> str:
@@ -105,7 +113,11 @@ def to_line(command: Command) -> str:
 def from_line(line: str) -> Command:
     """Read a command that `to_line` wrote; ValueError says why the line is not a command."""
     record: Any = from_json(line)
-    if not isinstance(record, dict) or not isinstance(record.get("type"), str) or record["type"] not in _TYPES:
+    if (
+        not isinstance(record, dict)
+        or not isinstance(record.get("type"), str)
+        or record["type"] not in _TYPES
+    ):
         raise ValueError(f"it has none of the types {', '.join(_TYPES)}")
     kind, at = _TYPES[record.pop("type")], record.pop("at", None)
     if at is None:
@@ -146,11 +158,15 @@ class Inbox(Protocol):
         """Whether a command of this kind is waiting; it stays there."""
 
     def wait(self, timeout: float) -> bool:
-        """Wait until a command arrives, at most `timeout` seconds; returns whether one is waiting."""
+        """Wait until a command arrives, at most `timeout` seconds; returns whether one is
+        waiting.
+        """
 
 
 class Mailbox:
-    """An inbox within one process: any thread can add a command, and the engine's thread takes them."""
+    """An inbox within one process: any thread can add a command, and the engine's thread takes
+    them.
+    """
 
     def __init__(self) -> None:
         self._commands: deque[Command] = deque()
@@ -180,6 +196,8 @@ class Mailbox:
         return tuple(self._commands)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until a command arrives, at most `timeout` seconds; returns whether one is waiting."""
+        """Wait until a command arrives, at most `timeout` seconds; returns whether one is
+        waiting.
+        """
         with self._arrived:
             return self._arrived.wait_for(lambda: bool(self._commands), timeout)

@@ -1,7 +1,8 @@
-"""A demo on real data: find a batch size and a learning rate, fit, export, and check that the script repeats the run.
+"""A demo on real data: find a batch size and a learning rate, fit, export, and check that the
+script repeats the run.
 
-Run it with `workbench demo` (or `make demo`). The data are scikit-learn's handwritten digits: 1797 pictures of
-8 x 8 pixels, no download.
+Run it with `workbench demo` (or `make demo`). The data are scikit-learn's handwritten digits: 1797
+pictures of 8 x 8 pixels, no download.
 """
 
 from __future__ import annotations
@@ -64,12 +65,20 @@ def make_bench(root: Path) -> wb.Workbench:
     train, val = digits()
     model = DigitNet()
     return wb.Workbench(
-        model, train=train, val=val, loss=F.cross_entropy, metrics={"accuracy": accuracy}, root=root, max_epochs=12
+        model,
+        train=train,
+        val=val,
+        loss=F.cross_entropy,
+        metrics={"accuracy": accuracy},
+        root=root,
+        max_epochs=12,
     )
 
 
 def demo(output: Path) -> dict[str, Any]:
-    """Run the whole demo, leave pictures and the script in `output`, and return the results and the comparison."""
+    """Run the whole demo, leave pictures and the script in `output`, and return the results and
+    the comparison.
+    """
     output.mkdir(parents=True, exist_ok=True)
     bench = make_bench(output / ".workbench")
     print(f"{bench.summary}   1437 digits to train on, 360 to validate on\n")
@@ -110,16 +119,25 @@ def demo(output: Path) -> dict[str, Any]:
 def _losses_of(script: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Run the script with accelerate in another process, and return its losses."""
     log = script.with_name("losses.jsonl")
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes=1", "--num_machines=1"]
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--num_processes=1",
+        "--num_machines=1",
+    ]
     options = ["--mixed_precision=no", "--dynamo_backend=no"]
     print("accelerate launch", script)
     # This package may be imported from a source folder, but the script must run without it.
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([*launch, *options, str(script), "--log_file", str(log)], check=False, env=clean)
+    done = subprocess.run(
+        [*launch, *options, str(script), "--log_file", str(log)], check=False, env=clean
+    )
     if done.returncode:
         raise SystemExit(f"{script} ended with exit code {done.returncode}")
     rows = [json.loads(line) for line in log.read_text().splitlines()]
-    return np.array([row["loss"] for row in rows if "loss" in row], dtype=np.float32)  # the other rows are validations
+    # the other rows are validations
+    return np.array([row["loss"] for row in rows if "loss" in row], dtype=np.float32)
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -1,8 +1,8 @@
 """Recognizes secrets (keys, tokens, passwords) by their name or shape, and hides them.
 
-Nothing that the workbench writes (scripts, records, messages, trackers' configurations) contains them. A name is judged
-by its words, so that `hf_token` and `apiKey` count and `tokenizer`, `monkey`, `n_tokens` and `pad_token="[PAD]"` do
-not.
+Nothing that the workbench writes (scripts, records, messages, trackers' configurations) contains
+them. A name is judged by its words, so that `hf_token` and `apiKey` count and `tokenizer`,
+`monkey`, `n_tokens` and `pad_token="[PAD]"` do not.
 """
 
 from __future__ import annotations
@@ -20,34 +20,161 @@ HIDDEN = "…"
 LONGEST = 1 << 18
 """The most characters of a text in an event."""
 _AHEAD = 1 << 13
-"""How many characters beyond a cut are searched too, since a secret may lie across the cut. A private key has some 3,000."""
+"""How many characters beyond a cut are searched too, since a secret may lie across the cut. A
+private key has some 3,000.
+"""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET = {
-    "secret", "secrets", "password", "passwords", "passwd", "passphrase", "apikey", "apikeys", "authtoken", "accesstoken",
-    "hftoken", "accesskey", "privatekey", "secretkey", "credentials",
-}  # fmt: skip
+    "secret",
+    "secrets",
+    "password",
+    "passwords",
+    "passwd",
+    "passphrase",
+    "apikey",
+    "apikeys",
+    "authtoken",
+    "accesstoken",
+    "hftoken",
+    "accesskey",
+    "privatekey",
+    "secretkey",
+    "credentials",
+}
 """Words that appear only in names of secrets."""
 _OF_A_KEY = {
-    "api", "access", "auth", "private", "secret", "account", "license", "encryption", "signing", "ssh", "wandb", "comet",
-    "neptune", "openai", "anthropic", "aws", "azure", "gcp", "google", "kaggle", "service", "master", "admin",
-}  # fmt: skip
-"""Words that make a name with KEY or TOKEN a secret's; `KEYS` and `TOKENS` count only with one of them."""
+    "api",
+    "access",
+    "auth",
+    "private",
+    "secret",
+    "account",
+    "license",
+    "encryption",
+    "signing",
+    "ssh",
+    "wandb",
+    "comet",
+    "neptune",
+    "openai",
+    "anthropic",
+    "aws",
+    "azure",
+    "gcp",
+    "google",
+    "kaggle",
+    "service",
+    "master",
+    "admin",
+}
+"""Words that make a name with KEY or TOKEN a secret's; `KEYS` and `TOKENS` count only with one
+of them.
+"""
 _ROLES = {
-    "pad", "eos", "bos", "unk", "mask", "sep", "cls", "special", "start", "end", "stop", "begin", "additional", "image",
-    "video", "audio", "system", "blank", "oov", "sort", "primary", "foreign", "dict", "label", "target", "input", "output",
-    "data", "batch", "metric", "monitor", "column", "group", "feature", "public", "index", "text", "loss", "score",
-    "state", "join", "sample", "time", "query", "value", "attention",
-}  # fmt: skip
+    "pad",
+    "eos",
+    "bos",
+    "unk",
+    "mask",
+    "sep",
+    "cls",
+    "special",
+    "start",
+    "end",
+    "stop",
+    "begin",
+    "additional",
+    "image",
+    "video",
+    "audio",
+    "system",
+    "blank",
+    "oov",
+    "sort",
+    "primary",
+    "foreign",
+    "dict",
+    "label",
+    "target",
+    "input",
+    "output",
+    "data",
+    "batch",
+    "metric",
+    "monitor",
+    "column",
+    "group",
+    "feature",
+    "public",
+    "index",
+    "text",
+    "loss",
+    "score",
+    "state",
+    "join",
+    "sample",
+    "time",
+    "query",
+    "value",
+    "attention",
+}
 """Words next to KEY or TOKEN in names of a column, or of a piece of a vocabulary."""
 _ABOUT = {
-    "type", "types", "name", "names", "file", "path", "dir", "folder", "size", "len", "length", "dim", "column", "index",
-    "url", "mode", "format", "kind", "class", "pattern", "regex", "field", "env", "var", "prefix", "suffix", "mask",
-    "padding", "strategy", "embedding", "embeddings", "encoder", "function", "fn", "help", "prompt", "message",
-}  # fmt: skip
+    "type",
+    "types",
+    "name",
+    "names",
+    "file",
+    "path",
+    "dir",
+    "folder",
+    "size",
+    "len",
+    "length",
+    "dim",
+    "column",
+    "index",
+    "url",
+    "mode",
+    "format",
+    "kind",
+    "class",
+    "pattern",
+    "regex",
+    "field",
+    "env",
+    "var",
+    "prefix",
+    "suffix",
+    "mask",
+    "padding",
+    "strategy",
+    "embedding",
+    "embeddings",
+    "encoder",
+    "function",
+    "fn",
+    "help",
+    "prompt",
+    "message",
+}
 """Last words of names that describe a secret and do not contain it: `token_file`, `key_size`."""
-_LOGIN = {"login", "auth", "authenticate", "authorize", "connect", "signin", "credentials", "client", "session", "api"}
-"""Words in the name of a function whose arguments `key=` and `token=` are secrets, whatever their values look like."""
+_LOGIN = {
+    "login",
+    "auth",
+    "authenticate",
+    "authorize",
+    "connect",
+    "signin",
+    "credentials",
+    "client",
+    "session",
+    "api",
+}
+"""Words in the name of a function whose arguments `key=` and `token=` are secrets, whatever
+their values look like.
+"""
 
 _SHAPES = re.compile(
     r"\bsk-[A-Za-z0-9_-]{16,}+"
@@ -63,8 +190,10 @@ _SHAPES = re.compile(
     r"|(?<=://)[^\s/:@]++:[^\s/@]++(?=@)"
 )
 _JWT = re.compile(r"\beyJ[\w-]{8,}+(?P<rest>\.[\w-]{8,}+\.[\w-]*+)?")
-"""Matches a JSON Web Token, or with an empty `rest` a word that only begins like one: it is passed at once, since a search that began
-again at each `eyJ` in it would take a time that grows with the square of its length."""
+"""Matches a JSON Web Token, or with an empty `rest` a word that only begins like one: it is
+passed at once, since a search that began again at each `eyJ` in it would take a time that grows
+with the square of its length.
+"""
 _SETS = re.compile(
     r"(?<![\w.-])(?P<before>(?:(?![A-Za-z_])[\w.-])*+)(?P<name>[A-Za-z_][\w.-]*+)"
     r"(?P<is>[\"']?\s*+[=:]\s*+)(?P<quote>[\"']?)(?P<value>[^\s\"'#,;]++)(?P=quote)(?!\s*+[=:])"
@@ -78,14 +207,18 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 def is_secret_name(name: str, value: str | None = None, callee: str = "") -> bool:
-    """Whether a name is that of a secret; `value`: the text given for it, `callee`: the function that gets it.
+    """Whether a name is that of a secret; `value`: the text given for it, `callee`: the function
+    that gets it.
 
-    Some values show that they are no secret: an empty text, a piece of a vocabulary, the name of an environment variable.
+    Some values show that they are no secret: an empty text, a piece of a vocabulary, the name of an
+    environment variable.
     """
     words = [word.lower() for word in _WORD.findall(name)]
     if not words or words[-1] in _ABOUT:
         return False
-    if value is not None and (_PIECE.fullmatch(value) or (_VARIABLE.fullmatch(value) and is_secret_name(value))):
+    if value is not None and (
+        _PIECE.fullmatch(value) or (_VARIABLE.fullmatch(value) and is_secret_name(value))
+    ):
         return False
     said = set(words)
     if said & _SECRET:
@@ -116,7 +249,8 @@ def _without_shapes(text: str) -> str:
 
 
 def hide(text: str) -> str:
-    """Return `text` with `…` in place of everything that has the shape of a secret or is set under a secret's name.
+    """Return `text` with `…` in place of everything that has the shape of a secret or is set under
+    a secret's name.
 
     The time is proportional to the length of the text, whatever it holds.
     """
@@ -124,16 +258,21 @@ def hide(text: str) -> str:
     def value_hidden(found: re.Match[str]) -> str:
         if not _is_set(found, random_too=True):
             return found[0]
-        return f"{found['before']}{found['name']}{found['is']}{found['quote']}{HIDDEN}{found['quote']}"
+        return (
+            f"{found['before']}{found['name']}{found['is']}{found['quote']}{HIDDEN}{found['quote']}"
+        )
 
     return _SETS.sub(value_hidden, _without_shapes(text))
 
 
 def beginning(text: str, most: int) -> str:
-    """Return the beginning of a text without secrets: about `most` characters. The rest is not looked at, however long it is."""
+    """Return the beginning of a text without secrets: about `most` characters. The rest is not
+    looked at, however long it is.
+    """
     looked = text[: most + _AHEAD]
     shown = hide(looked)
-    room = most if looked == text else min(most, len(shown) - _AHEAD)  # what was cut may be half of a secret
+    # what was cut may be half of a secret
+    room = most if looked == text else min(most, len(shown) - _AHEAD)
     return shown if len(shown) <= room else f"{shown[: max(0, room)]}…"
 
 
@@ -146,7 +285,8 @@ def ending(text: str, most: int) -> str:
 
 
 def hidden(value: T) -> T:
-    """Return an object of a dataclass, such as an event, without the secrets in its texts, also in those of its containers.
+    """Return an object of a dataclass, such as an event, without the secrets in its texts, also in
+    those of its containers.
 
     A text longer than `LONGEST` is cut. Returns the object itself if it has no secrets.
     """
@@ -158,7 +298,9 @@ def _hidden(value: Any, name: str) -> Any:
     if isinstance(value, str):
         return HIDDEN if name and is_secret_name(name, value) else beginning(value, LONGEST)
     if isinstance(value, Mapping):
-        new = {key: _hidden(item, key if isinstance(key, str) else "") for key, item in value.items()}
+        new = {
+            key: _hidden(item, key if isinstance(key, str) else "") for key, item in value.items()
+        }
         return value if all(new[key] is item for key, item in value.items()) else new
     if type(value) in (list, tuple):
         items = [_hidden(item, name) for item in value]
@@ -171,11 +313,16 @@ def _hidden(value: Any, name: str) -> Any:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """Return plain data with its secrets replaced by `…`. Secrets are found by the names in mappings, and by their shape."""
+    """Return plain data with its secrets replaced by `…`. Secrets are found by the names in
+    mappings, and by their shape.
+    """
     if isinstance(value, str):
         return HIDDEN if is_secret_name(name, value) else _without_shapes(value)
     if isinstance(value, Mapping):
-        return {key: without_secrets(item, key if isinstance(key, str) else "") for key, item in value.items()}
+        return {
+            key: without_secrets(item, key if isinstance(key, str) else "")
+            for key, item in value.items()
+        }
     if type(value) in (list, tuple, set, frozenset):
         return type(value)(without_secrets(item, name) for item in value)
     return value
@@ -186,7 +333,9 @@ def secrets_in(value: Any, name: str = "") -> set[str]:
     if isinstance(value, str):
         return {value} if is_secret_name(name, value) or _has_shape(value) else set()
     if isinstance(value, Mapping):
-        items = [secrets_in(item, key if isinstance(key, str) else "") for key, item in value.items()]
+        items = [
+            secrets_in(item, key if isinstance(key, str) else "") for key, item in value.items()
+        ]
         return set().union(*items)
     if type(value) in (list, tuple, set, frozenset):
         return set().union(*(secrets_in(item, name) for item in value))
@@ -195,11 +344,16 @@ def secrets_in(value: Any, name: str = "") -> set[str]:
 
 def _is_set(match: re.Match[str], *, random_too: bool = False) -> bool:
     """random_too: a name such as `token` counts as well, where its value looks random."""
-    # `key=value` in a sentence or a URL pattern is no setting: the name must leave no doubt, or be written as a variable.
+    # `key=value` in a sentence or a URL pattern is no setting: the name must leave no doubt, or be
+    # written as a variable.
     name, value = match["name"], match["value"]
     if value in (HIDDEN, "None", "True", "False") or re.match(r"[\w.]+\(|os\.environ|\$|\{", value):
         return False
     words = {word.lower() for word in _WORD.findall(name)}
     strong = bool(words & _SECRET) or bool(words & {"key", "token"} and words & _OF_A_KEY)
-    sure = strong or _VARIABLE.fullmatch(name) is not None or (random_too and _RANDOM.fullmatch(value) is not None)
+    sure = (
+        strong
+        or _VARIABLE.fullmatch(name) is not None
+        or (random_too and _RANDOM.fullmatch(value) is not None)
+    )
     return sure and is_secret_name(name, value)

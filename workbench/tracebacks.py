@@ -1,4 +1,6 @@
-"""Shortens tracebacks of errors that the user can fix to the user's own lines, and names the line that raised an error."""
+"""Shortens tracebacks of errors that the user can fix to the user's own lines, and names the
+line that raised an error.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,17 @@ import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+INSTALLED = tuple(
+    f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 """The folders of Python's library and of installed packages."""
 
 
 class UserError(ValueError):
     """Raised for something from the user that cannot be used; the message says what to do.
 
-    IPython shows only the frames of the user's own code. `%xmode Verbose`, `%debug` and `traceback.print_exception(error)`
-    show all frames, as a process without IPython does.
+    IPython shows only the frames of the user's own code. `%xmode Verbose`, `%debug` and
+    `traceback.print_exception(error)` show all frames, as a process without IPython does.
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -54,7 +58,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def _cut(error: BaseException, wanted: Callable[[list[str]], list[bool]]) -> Iterator[None]:
-    """Context manager in which the error's traceback has only the frames that `wanted` selects by their files; at least one."""
+    """Context manager in which the error's traceback has only the frames that `wanted` selects
+    by their files; at least one.
+    """
     whole = error.__traceback__
     frames = []
     link = whole
@@ -63,7 +69,9 @@ def _cut(error: BaseException, wanted: Callable[[list[str]], list[bool]]) -> Ite
         link = link.tb_next
     kept = wanted([frame.tb_frame.f_code.co_filename for frame in frames])
     short: TracebackType | None = None
-    for frame in reversed([frame for frame, keep in zip(frames, kept, strict=True) if keep] or frames[:1]):
+    for frame in reversed(
+        [frame for frame, keep in zip(frames, kept, strict=True) if keep] or frames[:1]
+    ):
         short = TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     error.__traceback__ = short
     try:
@@ -76,25 +84,41 @@ _OWN = f"{os.path.dirname(_causes.__code__.co_filename)}/"
 
 
 def _of_the_user(files: list[str]) -> list[bool]:
-    """Select all frames before the first one of the workbench, and those of user code that the workbench called."""
+    """Select all frames before the first one of the workbench, and those of user code that the
+    workbench called.
+    """
     first = next((n for n, file in enumerate(files) if file.startswith(_OWN)), len(files))
-    return [n < first or not file.startswith((_OWN, "<frozen", *INSTALLED)) for n, file in enumerate(files)]
+    return [
+        n < first or not file.startswith((_OWN, "<frozen", *INSTALLED))
+        for n, file in enumerate(files)
+    ]
 
 
 def _of_others(files: list[str]) -> list[bool]:
-    """Select all frames except those of the workbench, and those of torch that call a module's forward."""
-    return [not file.startswith(_OWN) and not file.endswith("torch/nn/modules/module.py") for file in files]
+    """Select all frames except those of the workbench, and those of torch that call a module's
+    forward.
+    """
+    return [
+        not file.startswith(_OWN) and not file.endswith("torch/nn/modules/module.py")
+        for file in files
+    ]
 
 
-_FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in .*\n(?: {4,}(?P<code>\S.*)\n)?', re.MULTILINE)
+_FRAME = re.compile(
+    r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in .*\n(?: {4,}(?P<code>\S.*)\n)?',
+    re.MULTILINE,
+)
 _CELL = re.compile(r"ipykernel_\d+[\\/]\d+\.py$|^<ipython-input-(\d+)-")
-"""Matches the file name that IPython gives a cell; in a terminal it contains the number of the cell."""
+"""Matches the file name that IPython gives a cell; in a terminal it contains the number of the
+cell.
+"""
 LONGEST = 1 << 20
 """The most characters of a traceback that are looked at; a longer one loses its beginning."""
 
 
 def user_line(error: BaseException) -> str:
-    """Return the last line of the user's code in an error's traceback: 'cell 4, line 7: loss = self.net(x)'; "" if there is none.
+    """Return the last line of the user's code in an error's traceback: 'cell 4, line 7: loss =
+    self.net(x)'; "" if there is none.
 
     An error from another process has the traceback of that process among its causes.
     """

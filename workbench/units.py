@@ -1,4 +1,6 @@
-"""Formats numbers, bytes, durations and learning rates the same way in panel, tables, messages, code and plots."""
+"""Formats numbers, bytes, durations and learning rates the same way in panel, tables, messages,
+code and plots.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,33 @@ RATES = ("lr", "min_lr", "max_lr", "gradient_clip_val", "weight_decay", "swa_lrs
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Format a count: '1 update', '3 updates'. many: the plural, where it is not `one` with an s."""
+    """Format a count: '1 update', '3 updates'. many: the plural, where it is not `one` with an
+    s.
+    """
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def rate(value: float, digits: int | None = 3) -> str:
-    """Format a learning rate or a similar number, so that Python can read it: '3.2e-3', '0.05', '30'. digits: None for all digits."""
-    exact = Decimal(repr(float(value if digits is None else f"{value:.{digits}g}"))).normalize(_EXACT)
+    """Format a learning rate or a similar number, so that Python can read it: '3.2e-3', '0.05',
+    '30'. digits: None for all digits.
+    """
+    exact = Decimal(repr(float(value if digits is None else f"{value:.{digits}g}"))).normalize(
+        _EXACT
+    )
     if not exact.is_finite():
         return str(float(value))
     if exact == 0 or Decimal("0.01") <= abs(exact) < 100:
         return f"{exact:f}"
     first, *more = map(str, exact.as_tuple().digits)
-    return f"{'-' if exact < 0 else ''}{first}{'.' if more else ''}{''.join(more)}e{exact.adjusted()}"
+    return (
+        f"{'-' if exact < 0 else ''}{first}{'.' if more else ''}{''.join(more)}e{exact.adjusted()}"
+    )
 
 
 def number(value: float) -> str:
-    """Format a loss, a norm or a metric with at most four significant digits: '0.4213', '15230', '3.1e-4', '1.12e7'; 'nan', 'inf'."""
+    """Format a loss, a norm or a metric with at most four significant digits: '0.4213', '15230',
+    '3.1e-4', '1.12e7'; 'nan', 'inf'.
+    """
     if value == 0 or 1e-3 <= abs(value) < 1e5 or not math.isfinite(value):
         return f"{float(f'{value:.4g}'):.6g}"
     digits, _, power = f"{value:.2e}".partition("e")
@@ -46,12 +58,16 @@ def size(value: float) -> str:
 
 
 def three_digits(value: float) -> float:
-    """Round a value to three significant digits, so that 999.6 becomes 1000 and gets the next unit."""
+    """Round a value to three significant digits, so that 999.6 becomes 1000 and gets the next
+    unit.
+    """
     return float(f"{value:.3g}")
 
 
 def duration(seconds: float) -> str:
-    """Format seconds: "0.31 s", "41 s", "1 min 27 s", "2 h 05 min"; a dash where they are not finite."""
+    """Format seconds: "0.31 s", "41 s", "1 min 27 s", "2 h 05 min"; a dash where they are not
+    finite.
+    """
     if not math.isfinite(seconds):
         return "–"
     if seconds < 10:

@@ -1,4 +1,6 @@
-"""Defines the types of settings beyond plain numbers: durations, intervals, numbers of batches, monitors."""
+"""Defines the types of settings beyond plain numbers: durations, intervals, numbers of batches,
+monitors.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,12 @@ def plain(value: Any) -> Any:
 def shown(value: object, most: int = 80) -> str:
     """Format a value for an error: an array, tensor or table by its shape; a long text is cut."""
     shape, kind = getattr(value, "shape", None), type(value).__name__
-    if not isinstance(value, type) and isinstance(shape, tuple) and all(isinstance(size, int) for size in shape) and shape:
+    if (
+        not isinstance(value, type)
+        and isinstance(shape, tuple)
+        and all(isinstance(size, int) for size in shape)
+        and shape
+    ):
         return f"<{kind} of shape {tuple(shape)}>"
     try:
         text = repr(value)
@@ -52,11 +59,15 @@ def shown(value: object, most: int = 80) -> str:
 
 
 VALUES = 1 << 18
-"""The most values in a JSON text from a file: as Python objects, many small ones take thirty times the memory of the text."""
+"""The most values in a JSON text from a file: as Python objects, many small ones take thirty
+times the memory of the text.
+"""
 
 
 def from_json(text: str | bytes) -> Any:
-    """Parse JSON that may come from a stranger. ValueError: it is no JSON, has more than `VALUES` values, or is nested too deeply."""
+    """Parse JSON that may come from a stranger. ValueError: it is no JSON, has more than
+    `VALUES` values, or is nested too deeply.
+    """
     if len(text) > VALUES:
         data = text.encode(errors="replace") if isinstance(text, str) else text
         if sum(map(data.count, (b",", b"[", b"{"))) > VALUES:
@@ -76,20 +87,26 @@ def seconds(duration: str) -> float:
     """Convert a duration as `Duration` stores it ("DD:HH:MM:SS") to seconds."""
     match = _CLOCK.fullmatch(duration)
     if match is None:
-        raise ValueError(f"{duration!r} should be a duration like '00:01:30:00' (days:hours:minutes:seconds)")
+        raise ValueError(
+            f"{duration!r} should be a duration like '00:01:30:00' (days:hours:minutes:seconds)"
+        )
     days, hours, minutes, rest = match.groups()
     return int(days) * 86400 + int(hours) * 3600 + int(minutes) * 60 + float(rest)
 
 
 def _duration(value: object) -> object:
-    """"DD:HH:MM:SS", a timedelta, or its keyword arguments in a dict, in the one form that can be written down."""
+    """ "DD:HH:MM:SS", a timedelta, or its keyword arguments in a dict, in the one form that can
+    be written down.
+    """
     try:
         if isinstance(value, dict):
             value = timedelta(**value)
         elif isinstance(value, str):
             value = timedelta(seconds=seconds(value))
     except TypeError:
-        raise ValueError("a duration as a dict takes timedelta's names: days, hours, minutes, seconds") from None
+        raise ValueError(
+            "a duration as a dict takes timedelta's names: days, hours, minutes, seconds"
+        ) from None
     except OverflowError:
         raise ValueError("a duration should be shorter than 999999999 days") from None
     if not isinstance(value, timedelta):
@@ -113,16 +130,24 @@ def _interval(value: object) -> object:
             raise ValueError("a time from one to the next should be above 0")
         return duration
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("should be a fraction of an epoch (0.25), a number of updates (500) or a time ('00:00:10:00')")
+        raise ValueError(
+            "should be a fraction of an epoch (0.25), a number of updates (500) or a time"
+            " ('00:00:10:00')"
+        )
     if isinstance(value, float) and not 0 < value <= 1:
-        raise ValueError("a fraction of an epoch should be above 0 and at most 1.0; a number of updates is an int")
+        raise ValueError(
+            "a fraction of an epoch should be above 0 and at most 1.0; a number of updates is"
+            " an int"
+        )
     if isinstance(value, int) and value < 1:
         raise ValueError("a number of updates should be at least 1")
     return value
 
 
 Interval = Annotated[int | float | str, BeforeValidator(_interval)]
-"""A float is a fraction of an epoch, an int a number of updates, a string (timedelta, dict) a time."""
+"""A float is a fraction of an epoch, an int a number of updates, a string (timedelta, dict) a
+time.
+"""
 
 
 def _every(value: object) -> object:
@@ -130,7 +155,9 @@ def _every(value: object) -> object:
     if isinstance(value, (str, timedelta, dict)):
         return _interval(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError("should be a number of updates (500) or a time ('00:00:10:00', {'minutes': 10})")
+        raise ValueError(
+            "should be a number of updates (500) or a time ('00:00:10:00', {'minutes': 10})"
+        )
     return _interval(value)
 
 
@@ -141,9 +168,13 @@ Every = Annotated[int | str, BeforeValidator(_every)]
 def _batches(value: object) -> object:
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("should be a number of batches (an int) or a fraction of them (a float up to 1.0)")
+        raise ValueError(
+            "should be a number of batches (an int) or a fraction of them (a float up to 1.0)"
+        )
     if isinstance(value, float) and not 0 <= value <= 1:
-        raise ValueError("a fraction of the batches should be between 0.0 and 1.0; a number of them is an int")
+        raise ValueError(
+            "a fraction of the batches should be between 0.0 and 1.0; a number of them is an int"
+        )
     if value < 0:
         raise ValueError("should not be negative")
     return value
@@ -168,7 +199,8 @@ def _by_epoch(value: object) -> object:
 
 def _key(key: object, what: str = "the key ") -> int:
     key = _plain(key)
-    number = int(key) if isinstance(key, str) and key.isdecimal() else key  # JSON has no other keys than strings
+    # JSON has no other keys than strings
+    number = int(key) if isinstance(key, str) and key.isdecimal() else key
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ValueError(f"{what}{key!r} should be an epoch, counted from 0")
     return number
@@ -177,12 +209,16 @@ def _key(key: object, what: str = "the key ") -> int:
 def _size(key: object, size: object) -> int:
     size = _plain(size)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"the value at key {key!r} is {size!r}, and should be a number of batches of at least 1")
+        raise ValueError(
+            f"the value at key {key!r} is {size!r}, and should be a number of batches of at least 1"
+        )
     return size
 
 
 ByEpoch = Annotated[int | dict[int, int], BeforeValidator(_by_epoch)]
-"""A number, or {epoch: number}: each holds from its epoch (counted from 0) on; before the first it is 1."""
+"""A number, or {epoch: number}: each holds from its epoch (counted from 0) on; before the first
+it is 1.
+"""
 
 
 def _epochs(value: object) -> object:
@@ -200,18 +236,27 @@ Epochs = Annotated[tuple[int, ...], BeforeValidator(_epochs)]
 
 def _unlimited(value: object) -> object:
     value = _plain(value)
-    return None if value == -1 and not isinstance(value, bool) else value  # Lightning's word for "no limit"
+    # Lightning's word for "no limit"
+    return None if value == -1 and not isinstance(value, bool) else value
 
 
 Unlimited = Annotated[int | None, BeforeValidator(_unlimited)]
 """An int is a limit; None, and -1 as in Lightning, means no limit."""
 
 _PRECISIONS = {
-    "64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true",
+    "64": "64-true",
+    "32": "32-true",
+    "16": "16-mixed",
+    "bf16": "bf16-mixed",
+    "fp16": "16-mixed",
+    "fp32": "32-true",
     "no": "32-true",
-}  # fmt: skip
+}
 """Other names of precisions: Lightning's numbers, and accelerate's names."""
-_TRUE_16 = "which trains in 16 bits throughout: convert the model and its data, model.to(torch.bfloat16), or take '{}'"
+_TRUE_16 = (
+    "which trains in 16 bits throughout: convert the model and its data, model.to(torch.bfloat16),"
+    " or take '{}'"
+)
 
 
 def _precision(value: object) -> object:
@@ -220,22 +265,34 @@ def _precision(value: object) -> object:
         raise ValueError("should be '32-true', '16-mixed', 'bf16-mixed' or '64-true'")
     word = str(value) if isinstance(value, int) else value
     if isinstance(word, str) and word in ("16-true", "bf16-true"):
-        raise ValueError(f"is not supported, and should be a mixed precision: {word!r} is one {_TRUE_16.format(word.replace('true', 'mixed'))}")
+        raise ValueError(
+            f"is not supported, and should be a mixed precision: {word!r} is one"
+            f" {_TRUE_16.format(word.replace('true', 'mixed'))}"
+        )
     if isinstance(word, str) and word.startswith("transformer-engine"):
-        raise ValueError("is not supported, and should be 'bf16-mixed': make the layers of Transformer Engine in the model itself")
+        raise ValueError(
+            "is not supported, and should be 'bf16-mixed': make the layers of Transformer Engine in"
+            " the model itself"
+        )
     return _PRECISIONS.get(word, word) if isinstance(word, str) else word
 
 
-Precision = Annotated[Literal["32-true", "16-mixed", "bf16-mixed", "64-true"], BeforeValidator(_precision)]
+Precision = Annotated[
+    Literal["32-true", "16-mixed", "bf16-mixed", "64-true"], BeforeValidator(_precision)
+]
 """The type of the arithmetic, by Lightning's words."""
 
 
 def _warmup(value: object) -> object:
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("should be a number of updates (an int) or a fraction of the run (a float below 1.0)")
+        raise ValueError(
+            "should be a number of updates (an int) or a fraction of the run (a float below 1.0)"
+        )
     if isinstance(value, float) and not 0 <= value < 1:
-        raise ValueError("a fraction of the run should be between 0.0 and 1.0; a number of updates is an int")
+        raise ValueError(
+            "a fraction of the run should be between 0.0 and 1.0; a number of updates is an int"
+        )
     if value < 0:
         raise ValueError("should not be negative")
     return value
@@ -248,9 +305,13 @@ Warmup = Annotated[int | float, BeforeValidator(_warmup)]
 def _swa_start(value: object) -> object:
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("should be an epoch (an int, from 0) or a fraction of max_epochs (a float)")
+        raise ValueError(
+            "should be an epoch (an int, from 0) or a fraction of max_epochs (a float)"
+        )
     if not value >= 0 or (isinstance(value, float) and value > 1):
-        raise ValueError("an epoch should not be negative, and a fraction should be between 0.0 and 1.0")
+        raise ValueError(
+            "an epoch should not be negative, and a fraction should be between 0.0 and 1.0"
+        )
     return value
 
 
@@ -261,23 +322,46 @@ SwaStart = Annotated[int | float, BeforeValidator(_swa_start)]
 class EarlyStopping(BaseModel):
     """When to end a fit because of a metric, which is read after each validation.
 
-    Names and meaning are those of Lightning's EarlyStopping callback. `warmup` is added, and a metric such as
-    "val_accuracy", of which more is better, needs no `mode`.
+    Names and meaning are those of Lightning's EarlyStopping callback. `warmup` is added, and a
+    metric such as "val_accuracy", of which more is better, needs no `mode`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    monitor: str = Field(description="The metric, as the run reports it: 'val_loss', 'val_accuracy', 'train_loss'.")
-    mode: Mode | None = Field(
-        None, description="Whether a lower or a higher value is better; None: as the metric's name says, else 'min'."
+    monitor: str = Field(
+        description="The metric, as the run reports it: 'val_loss', 'val_accuracy', 'train_loss'."
     )
-    min_delta: float = Field(0.0, ge=0, description="A change of at most this does not count as an improvement.")
-    patience: int = Field(3, ge=0, description="Validations without improvement after which the run ends.")
-    warmup: int = Field(0, ge=0, description="This many validations at the beginning never end the run by `patience`.")
-    stopping_threshold: float | None = Field(None, description="Ends the run as soon as the metric is this good.")
-    divergence_threshold: float | None = Field(None, description="Ends the run as soon as the metric is worse.")
+    mode: Mode | None = Field(
+        None,
+        description=(
+            "Whether a lower or a higher value is better; None: as the metric's name says, else"
+            " 'min'."
+        ),
+    )
+    min_delta: float = Field(
+        0.0, ge=0, description="A change of at most this does not count as an improvement."
+    )
+    patience: int = Field(
+        3, ge=0, description="Validations without improvement after which the run ends."
+    )
+    warmup: int = Field(
+        0,
+        ge=0,
+        description="This many validations at the beginning never end the run by `patience`.",
+    )
+    stopping_threshold: float | None = Field(
+        None, description="Ends the run as soon as the metric is this good."
+    )
+    divergence_threshold: float | None = Field(
+        None, description="Ends the run as soon as the metric is worse."
+    )
     check_finite: bool = Field(True, description="Ends the run when the metric is NaN or infinite.")
-    restore_best: bool = Field(False, description="At the end of the fit, the model gets the weights with the best value of the metric.")
+    restore_best: bool = Field(
+        False,
+        description=(
+            "At the end of the fit, the model gets the weights with the best value of the metric."
+        ),
+    )
 
     def __init__(self, *monitor: str, **options: Any) -> None:
         """The monitor may be positional, as in Lightning: EarlyStopping("val_loss")."""
@@ -286,15 +370,17 @@ class EarlyStopping(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            reasons = [f"{'.'.join(map(str, e['loc']))}{_given(e)}: {_reason(e['msg'])}" for e in error.errors()]
+            reasons = [
+                f"{'.'.join(map(str, e['loc']))}{_given(e)}: {_reason(e['msg'])}"
+                for e in error.errors()
+            ]
             raise SettingsError(f"EarlyStopping: {', '.join(reasons)}") from None
-
 
     @model_validator(mode="before")
     @classmethod
     def _without_a_mode_that_goes_without_saying(cls, value: Any) -> Any:
-        """Store the mode that the name implies as None, so that rules which mean the same are equal, also those of
-        older records.
+        """Store the mode that the name implies as None, so that rules which mean the same are
+        equal, also those of older records.
         """
         if (
             isinstance(value, dict)
@@ -323,7 +409,9 @@ def _monitors(value: object) -> object:
         return ()
     monitors = [value] if isinstance(value, (str, dict, EarlyStopping)) else value
     if not isinstance(monitors, (list, tuple)):
-        raise ValueError("should be EarlyStopping(monitor='val_loss'), several of them, or a metric's name")
+        raise ValueError(
+            "should be EarlyStopping(monitor='val_loss'), several of them, or a metric's name"
+        )
     for item in monitors:
         if isinstance(item, dict) and not all(isinstance(name, str) for name in item):
             raise ValueError(
@@ -334,20 +422,24 @@ def _monitors(value: object) -> object:
 
 
 Monitors = Annotated[tuple[EarlyStopping, ...], BeforeValidator(_monitors)]
-"""Any number of EarlyStopping; None means no rule, and a metric's name means EarlyStopping(monitor=name)."""
-
+"""Any number of EarlyStopping; None means no rule, and a metric's name means
+EarlyStopping(monitor=name).
+"""
 
 
 def _devices(value: object) -> object:
     value = _plain(value)
     if value == "auto" or (isinstance(value, str) and value.isdecimal()):
         return value if value == "auto" else _devices(int(value))
-    if isinstance(value, str) and re.fullmatch(r"\d+(,\d+)*,?", value.replace(" ", "")):  # "0,1" are these GPUs, in Lightning
+    # "0,1" are these GPUs, in Lightning
+    if isinstance(value, str) and re.fullmatch(r"\d+(,\d+)*,?", value.replace(" ", "")):
         return _devices([int(number) for number in value.replace(" ", "").strip(",").split(",")])
     if value in (-1, "-1"):  # in Lightning: all devices
         return "auto"
     if isinstance(value, bool) or not isinstance(value, (int, list, tuple)):
-        raise ValueError("should be 'auto', a number of devices, or the numbers of some GPUs: [0, 2]")
+        raise ValueError(
+            "should be 'auto', a number of devices, or the numbers of some GPUs: [0, 2]"
+        )
     if isinstance(value, int):
         if value < 1:
             raise ValueError("should be at least 1 device, or 'auto'")
@@ -362,34 +454,51 @@ Devices = Annotated[Literal["auto"] | int | tuple[int, ...], BeforeValidator(_de
 """An int is a number of devices, a tuple the numbers of GPUs; "auto": all GPUs, or the one CPU."""
 
 _STRATEGIES = {
-    "ddp_spawn": "pool", "ddp_notebook": "pool", "ddp_fork": "pool", "ddp": "pool", "notebook": "pool",
-    "accelerate": "launch", "single_device": "thread",
-}  # fmt: skip
+    "ddp_spawn": "pool",
+    "ddp_notebook": "pool",
+    "ddp_fork": "pool",
+    "ddp": "pool",
+    "notebook": "pool",
+    "accelerate": "launch",
+    "single_device": "thread",
+}
 """Other libraries' names for strategies."""
 _UNUSED = re.compile(r"(ddp(_spawn|_fork|_notebook)?)_find_unused_parameters_(true|false)")
-"""Lightning's strategies that search for parameters without a gradient, which happens here in any case."""
+"""Lightning's strategies that search for parameters without a gradient, which happens here in
+any case.
+"""
 
 
 def _strategy(value: object) -> object:
     if isinstance(value, str) and (match := _UNUSED.fullmatch(value)):
         value = match[1]
     if isinstance(value, str) and value.startswith(("fsdp", "deepspeed")):
-        raise ValueError("should be 'launch', with an accelerate config that says FSDP: launch={'config_file': 'fsdp.yaml'}")
+        raise ValueError(
+            "should be 'launch', with an accelerate config that says FSDP: launch={'config_file':"
+            " 'fsdp.yaml'}"
+        )
     return _STRATEGIES.get(value, value) if isinstance(value, str) else value
 
 
 Strategy = Annotated[Literal["auto", "thread", "pool", "launch"], BeforeValidator(_strategy)]
-"""Where a job runs: in the notebook's process, in a pool of processes on this machine, or under `accelerate launch`."""
+"""Where a job runs: in the notebook's process, in a pool of processes on this machine, or under
+`accelerate launch`.
+"""
 
 
 def _options(value: object) -> object:
     if value is None or value == {}:
         return None
     if not isinstance(value, dict):
-        raise ValueError("should be a dict of options of `accelerate launch`, {'config_file': 'two_gpus.yaml'}")
+        raise ValueError(
+            "should be a dict of options of `accelerate launch`, {'config_file': 'two_gpus.yaml'}"
+        )
     for name, option in value.items():
         if not isinstance(name, str) or not re.fullmatch(r"[a-z]\w*", name):
-            raise ValueError(f"has {name!r}, which is not the name of an option: give it as in `accelerate launch`, without dashes")
+            raise ValueError(
+                f"has {name!r}, which is not the name of an option: give it as in `accelerate"
+                " launch`, without dashes"
+            )
         if not isinstance(_plain(option), str | bool | int | float):
             raise ValueError(
                 f"has {name}={option!r}; an option takes a word or a number, or True if it has no "

@@ -89,7 +89,8 @@ def _history(root: Path) -> None:
         with contextlib.suppress(*OURS, IndexError):
             look()
     tables = [table for table in (run.history, run.validation, run.logged) if table]
-    if sum(map(len, tables)) * sum(len(table["step"]) for table in tables) < 200_000:  # writing more takes a time that its size explains
+    # writing more takes a time that its size explains
+    if sum(map(len, tables)) * sum(len(table["step"]) for table in tables) < 200_000:
         run.to_csv(io.StringIO())
 
 
@@ -199,14 +200,19 @@ def source(folder: Path) -> Path:
     if good.name != RUN:
         good.rename(good.with_name(RUN))
     run = root / "runs" / RUN
-    (run / "annotations.json").write_text('{"name": "a", "notes": "b", "tags": ["c"], "pinned": true}')
+    (run / "annotations.json").write_text(
+        '{"name": "a", "notes": "b", "tags": ["c"], "pinned": true}'
+    )
     (run / "output.log").write_text("epoch 1\repoch 2\nend\n" * 50)
     (run / "deleted-next").write_text(f"{OTHER}\n")
     (run / "control").mkdir(exist_ok=True)
     for number in range(3):
         (run / "control" / f"{number}.json").write_text('{"type": "Change", "values": {"lr": 0.1}}')
     (run / "settings.yaml").write_text("lr: 0.1\nmax_epochs: 3\nlaunch: {config_file: x}\n")
-    torch.save({"state_dict": {"a": torch.ones(3)}, "epoch": 1, "global_step": 2, "loops": {}}, run / "x.ckpt")
+    torch.save(
+        {"state_dict": {"a": torch.ones(3)}, "epoch": 1, "global_step": 2, "loops": {}},
+        run / "x.ckpt",
+    )
     return root
 
 
@@ -220,13 +226,28 @@ _TOKENS = [
 
 def _places(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield here
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in inner:
         yield from _places(item, (*here, key))
 
 
 def _hostile(rng: random.Random) -> Any:
-    grown = ["a" * 100_000, "eyJ-" * 20_000, [[]] * 50_000, {str(n): n for n in range(20_000)}, -(2**53), 2**53, "=1+1", list(range(10_000))]
+    grown = [
+        "a" * 100_000,
+        "eyJ-" * 20_000,
+        [[]] * 50_000,
+        {str(n): n for n in range(20_000)},
+        -(2**53),
+        2**53,
+        "=1+1",
+        list(range(10_000)),
+    ]
     return rng.choice([*HOSTILE, *grown, rng.random(), rng.randrange(1 << 20)])
 
 
@@ -259,13 +280,19 @@ def _bytes(rng: random.Random, data: bytes) -> bytes:
         case 1:
             return data[:at] + data[end:]
         case 2:
-            return data[:at] + data[at:end] * min(rng.choice([2, 50, 2000]), 1 + 400_000 // max(1, end - at)) + data[end:]
+            return (
+                data[:at]
+                + data[at:end] * min(rng.choice([2, 50, 2000]), 1 + 400_000 // max(1, end - at))
+                + data[end:]
+            )
         case 3:
             return data[:at] + rng.choice(_TOKENS) * rng.choice([1, 10, 1000, 100_000]) + data[at:]
         case 4:
             return data[:at]
         case _:
-            number = struct.pack(rng.choice(["<I", "<Q"]), rng.choice([0, 1, 1 << 20, 1 << 31, (1 << 32) - 1]))
+            number = struct.pack(
+                rng.choice(["<I", "<Q"]), rng.choice([0, 1, 1 << 20, 1 << 31, (1 << 32) - 1])
+            )
             return data[:at] + number + data[at + len(number) :]
 
 
@@ -273,7 +300,9 @@ def change(rng: random.Random, run: Path) -> str:
     """Change one or two files of a run; returns a description."""
     said = []
     for _ in range(rng.choice([1, 1, 1, 2])):
-        paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name != ".reserve"]
+        paths = [
+            path for path in sorted(run.rglob("*")) if path.is_file() and path.name != ".reserve"
+        ]
         favoured = [path for path in paths if path.name in ("metrics.jsonl", "run.json")] * 5
         path = rng.choice([*paths, *favoured])
         if path.stat().st_size > 1 << 24:  # it has a hole already
@@ -307,6 +336,7 @@ def change(rng: random.Random, run: Path) -> str:
 
 
 # -- what has cost much once
+
 
 def _append(run: Path, *lines: bytes) -> None:
     with (run / "metrics.jsonl").open("ab") as file:
@@ -352,7 +382,10 @@ def _shared(run: Path) -> None:
 def _expanded(run: Path) -> None:
     state = torch.load(_point(run) / "state.pt", weights_only=True)
     data = torch.zeros(1, dtype=torch.int64).expand(1 << 33)
-    torch.save({**state, "held": {"a": {"__workbench__": "integers", "data": data, "tuple": False}}}, _point(run) / "state.pt")
+    torch.save(
+        {**state, "held": {"a": {"__workbench__": "integers", "data": data, "tuple": False}}},
+        _point(run) / "state.pt",
+    )
 
 
 def _many_containers(run: Path) -> None:
@@ -362,7 +395,13 @@ def _many_containers(run: Path) -> None:
 
 
 def _many_tensors(run: Path) -> None:
-    header = ("{" + ",".join(f'"{n}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for n in range(300_000)) + "}").encode()
+    header = (
+        "{"
+        + ",".join(
+            f'"{n}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for n in range(300_000)
+        )
+        + "}"
+    ).encode()
     (_point(run) / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
 
 
@@ -378,30 +417,67 @@ SPECIAL: dict[str, Callable[[Path], None]] = {
     "a record of 1 TB without room": lambda run: _sparse(run, "metrics.jsonl"),
     "lines of 60 MB without room": _sparse_lines,
     "a line of 64 MB of {}": lambda run: _append(run, b"[" + b"{}," * (1 << 24) + b"{}]\n"),
-    "a line of 32 MB of {} in an event": lambda run: _append(run, b'{"type":"RunStarted","request":{"a":[' + b"{}," * (1 << 23) + b"{}]}}\n"),
+    "a line of 32 MB of {} in an event": lambda run: _append(
+        run, b'{"type":"RunStarted","request":{"a":[' + b"{}," * (1 << 23) + b"{}]}}\n"
+    ),
     "2 million lines of {}": lambda run: _append(run, b"{}\n" * 2_000_000),
     "2 million empty lines": lambda run: _append(run, b"\n" * 2_000_000),
-    "one wide sign in a text of 30 MB": lambda run: _append(run, b'{"type":"StepsDone","columns":{"a":"' + b"A" * (30 << 20) + b'\\ud83d\\ude00"}}\n'),
-    "10,000 starts": lambda run: _append(run, *((run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:1] * 10_000)),
-    "a text of 60 MB": lambda run: _append(run, b'{"type":"Message","text":"' + b"a" * (60 << 20) + b'"}\n'),
-    "rows of nothing": lambda run: _append(run, *(_flush(n * 60_000, 60_000, {}) for n in range(2000))),
-    "thousands of names": lambda run: _append(run, *(_flush(n * 256, 256, {"loss": pack([1.0] * 256), f"a{n}": pack([1.0] * 256)}) for n in range(200))),
-    "names in validations": lambda run: _append(
-        run, *(json.dumps({"type": "Validated", "step": n, "epoch": 0, "metrics": {f"m{n}": 1.0}}).encode() + b"\n" for n in range(5000))
+    "one wide sign in a text of 30 MB": lambda run: _append(
+        run, b'{"type":"StepsDone","columns":{"a":"' + b"A" * (30 << 20) + b'\\ud83d\\ude00"}}\n'
     ),
-    "a million layers": lambda run: _append(run, *(_flush(n, 1, {"loss": pack([1.0]), "layer_norms": bytes(4 << 20)}) for n in range(2))),
+    "10,000 starts": lambda run: _append(
+        run, *((run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:1] * 10_000)
+    ),
+    "a text of 60 MB": lambda run: _append(
+        run, b'{"type":"Message","text":"' + b"a" * (60 << 20) + b'"}\n'
+    ),
+    "rows of nothing": lambda run: _append(
+        run, *(_flush(n * 60_000, 60_000, {}) for n in range(2000))
+    ),
+    "thousands of names": lambda run: _append(
+        run,
+        *(
+            _flush(n * 256, 256, {"loss": pack([1.0] * 256), f"a{n}": pack([1.0] * 256)})
+            for n in range(200)
+        ),
+    ),
+    "names in validations": lambda run: _append(
+        run,
+        *(
+            json.dumps(
+                {"type": "Validated", "step": n, "epoch": 0, "metrics": {f"m{n}": 1.0}}
+            ).encode()
+            + b"\n"
+            for n in range(5000)
+        ),
+    ),
+    "a million layers": lambda run: _append(
+        run, *(_flush(n, 1, {"loss": pack([1.0]), "layer_norms": bytes(4 << 20)}) for n in range(2))
+    ),
     "one of 60,000 rows has layers": lambda run: _append(
-        run, _flush(60_000, 60_000, {"loss": bytes(240_000), "layer_norms": bytes(4 << 20)}, layers_every=1 << 17)
+        run,
+        _flush(
+            60_000,
+            60_000,
+            {"loss": bytes(240_000), "layer_norms": bytes(4 << 20)},
+            layers_every=1 << 17,
+        ),
     ),
     "deep JSON": lambda run: _append(run, b'{"type":' * 1_000_000 + b"\n"),
-    "a monitor of 80,000 signs": lambda run: poison.edit_header(run, settings={"monitor": "eyJ-" * 20_000}),
-    "a header of a million values": lambda run: poison.edit_header(run, settings={"launch": {"a": [{}] * 1_000_000}}),
+    "a monitor of 80,000 signs": lambda run: poison.edit_header(
+        run, settings={"monitor": "eyJ-" * 20_000}
+    ),
+    "a header of a million values": lambda run: poison.edit_header(
+        run, settings={"launch": {"a": [{}] * 1_000_000}}
+    ),
     "a header of 1 TB without room": lambda run: _sparse(run, "run.json"),
     "annotations of 1 TB without room": lambda run: _sparse(run, "annotations.json"),
     "an output of 1 TB without room": lambda run: _sparse(run, "output.log"),
     "numbers of 1 TB without room": lambda run: _sparse(run.parent, ".given"),
     "a mark of 1 TB without room": lambda run: _sparse(run, "deleted-next"),
-    "10,000 commands": lambda run: [(run / "control" / f"{n}.json").write_text("{}") for n in range(10_000)] and None,
+    "10,000 commands": lambda run: (
+        [(run / "control" / f"{n}.json").write_text("{}") for n in range(10_000)] and None
+    ),
     "an info of 1 TB without room": lambda run: _sparse(_point(run), "info.json"),
     "weights of 1 TB without room": lambda run: _sparse(_point(run), "model.safetensors"),
     "a tensor of 1 TB without room": _huge_tensor,
@@ -433,7 +509,9 @@ def _measure(name: str, root: Path) -> tuple[str, float, int, str]:
     except OURS:
         pass
     except Exception as error:
-        if not (name in _OF_LIBRARIES and type(error) is RuntimeError and "cannot be read" in str(error)):
+        if not (
+            name in _OF_LIBRARIES and type(error) is RuntimeError and "cannot be read" in str(error)
+        ):
             why = f"{type(error).__name__}: {error}"[:300]
     return name, time.process_time() - began, max(0, _memory("VmHWM") - before), why
 
@@ -441,7 +519,8 @@ def _measure(name: str, root: Path) -> tuple[str, float, int, str]:
 def read_all(root: Path) -> dict[str, tuple[float, int, str]]:
     """What each reader takes for this root: CPU seconds, bytes, and how it failed; in a child process."""
     out, into = os.pipe()
-    gc.freeze()  # else a collection in the child would copy the memory that it shares with this process
+    # else a collection in the child would copy the memory that it shares with this process
+    gc.freeze()
     child = os.fork()
     if child == 0:
         os.close(out)
@@ -475,8 +554,12 @@ def read_all(root: Path) -> dict[str, tuple[float, int, str]]:
 def failures(found: dict[str, tuple[float, int, str]]) -> list[str]:
     """What was beyond a limit, or failed with an error that is not ours."""
     said = [f"{name}: {why}" for name, (_, _, why) in found.items() if why]
-    said += [f"{name}: {seconds:.1f} s" for name, (seconds, _, _) in found.items() if seconds > SECONDS]
-    return said + [f"{name}: {size >> 20} MB" for name, (_, size, _) in found.items() if size > MEMORY]
+    said += [
+        f"{name}: {seconds:.1f} s" for name, (seconds, _, _) in found.items() if seconds > SECONDS
+    ]
+    return said + [
+        f"{name}: {size >> 20} MB" for name, (_, size, _) in found.items() if size > MEMORY
+    ]
 
 
 def copied(root: Path, folder: Path) -> Path:
@@ -508,7 +591,11 @@ def main(seconds: float, seed: int) -> int:
             name, special = ("", None) if number % 3 else next(inputs, ("", None))
             number, seed = number + 1, seed + 1
             there = copied(root, Path(made) / "changed")
-            said = (name, special(there / "runs" / RUN))[0] if special else change(random.Random(seed), there / "runs" / RUN)
+            said = (
+                (name, special(there / "runs" / RUN))[0]
+                if special
+                else change(random.Random(seed), there / "runs" / RUN)
+            )
             found = read_all(there)
             for reader, (took, size, _) in found.items():
                 one = worst[reader]

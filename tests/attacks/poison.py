@@ -11,7 +11,23 @@ from tests.engine.problems import labelled, plain_net
 
 SCRIPT = "<script>alert(1)</script>"
 DEEP = "[" * 100_000 + "]" * 100_000
-HOSTILE = [None, True, -1, 10**400, 2**60, 1e308, float("nan"), float("inf"), SCRIPT, "", [], {}, [SCRIPT], {SCRIPT: SCRIPT}, [[[[]]]]]
+HOSTILE = [
+    None,
+    True,
+    -1,
+    10**400,
+    2**60,
+    1e308,
+    float("nan"),
+    float("inf"),
+    SCRIPT,
+    "",
+    [],
+    {},
+    [SCRIPT],
+    {SCRIPT: SCRIPT},
+    [[[[]]]],
+]
 
 
 def bench(root, **settings):
@@ -88,7 +104,10 @@ NO_RECORDS = {
     "a pipe called run.json": lambda f: a_pipe(f, "run.json"),
     "a folder called run.json": lambda f: ((f / "run.json").unlink(), (f / "run.json").mkdir()),
     "a pipe called metrics.jsonl": lambda f: a_pipe(f, "metrics.jsonl"),
-    "a folder called metrics.jsonl": lambda f: ((f / "metrics.jsonl").unlink(), (f / "metrics.jsonl").mkdir()),
+    "a folder called metrics.jsonl": lambda f: (
+        (f / "metrics.jsonl").unlink(),
+        (f / "metrics.jsonl").mkdir(),
+    ),
 }
 """What makes a folder no record: it is skipped, and named once."""
 
@@ -113,10 +132,21 @@ BAD_LINES = {
     "settings are a list": lambda f: edited(f, "RunStarted", settings=[1]),
     "layers are numbers": lambda f: edited(f, "RunStarted", layers=[1, 2]),
     "groups of groups": lambda f: edited(f, "RunStarted", groups=[[["a"]]]),
-    "a deep setting": lambda f: edited(f, "RunStarted", settings={"x": [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}),
+    "a deep setting": lambda f: edited(
+        f,
+        "RunStarted",
+        settings={"x": [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]},
+    ),
     "a type that is a list": lambda f: edited(f, "Validated", type=[]),
     "deep JSON": lambda f: (f / "metrics.jsonl").open("a").write('{"type": ' + DEEP + "}\n"),
     "no JSON": lambda f: (f / "metrics.jsonl").open("ab").write(b"\xff\xfe\n"),
-    "a change at no update": lambda f: write(f, [*lines_of(f)[:3], {"type": "Changed", "step": None, "values": {"lr": 1.0}}, *lines_of(f)[3:]]),
+    "a change at no update": lambda f: write(
+        f,
+        [
+            *lines_of(f)[:3],
+            {"type": "Changed", "step": None, "values": {"lr": 1.0}},
+            *lines_of(f)[3:],
+        ],
+    ),
 }
 """Lines that are no events: they are left out, and the rest of the record is read."""

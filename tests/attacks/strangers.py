@@ -47,4 +47,3 @@ def of(job: AnyJob, kind: type[Event]) -> list[Any]:
 
 def messages(job: AnyJob) -> list[str]:
     return [event.text for event in of(job, Message)]
-

@@ -59,7 +59,9 @@ def losses(run: Path) -> list[float]:
      b'"type"\n' * 100_000, None],
     ids=["starts", "lines of {}", "empty lines", "a line of 24 MB", "a text of 20 MB", "lines of a type", "1 TB of a hole"],
 )  # fmt: skip
-def test_what_is_no_event_ends_the_reading_and_the_other_runs_are_listed(run: Path, data: bytes | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_event_ends_the_reading_and_the_other_runs_are_listed(
+    run: Path, data: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
     if data is None:
         os.truncate(run / "metrics.jsonl", 1 << 40)
     else:
@@ -75,7 +77,13 @@ def test_what_is_no_event_ends_the_reading_and_the_other_runs_are_listed(run: Pa
 
 def test_a_long_record_is_read_whole_whatever_lies_between_its_events(run: Path) -> None:
     """As a newer version, or a disk that was full again and again, may leave it."""
-    add(run, b"".join(lines(flush(step)) + b'{"type":"OfTomorrow","a":[1,2,3]}\n~\n' for step in range(3, 15_000)))
+    add(
+        run,
+        b"".join(
+            lines(flush(step)) + b'{"type":"OfTomorrow","a":[1,2,3]}\n~\n'
+            for step in range(3, 15_000)
+        ),
+    )
     assert losses(run) == [*range(15_000)]
     tail, steps = Tail(run), 0
     while events := tail.new():
@@ -84,7 +92,11 @@ def test_a_long_record_is_read_whole_whatever_lies_between_its_events(run: Path)
 
 
 def test_events_are_read_backwards_as_forwards(run: Path) -> None:
-    add(run, b"".join(lines(flush(step)) + b"~\n" * (step % 3) for step in range(3, 2000)) + b'{"type":"Mess')
+    add(
+        run,
+        b"".join(lines(flush(step)) + b"~\n" * (step % 3) for step in range(3, 2000))
+        + b'{"type":"Mess',
+    )
     for over in (True, False):
         events = Recorded(run, over)
         assert [*reversed([*events.stream()])] == [*reversed(Recorded(run, over))]
@@ -93,7 +105,18 @@ def test_events_are_read_backwards_as_forwards(run: Path) -> None:
 
 def test_a_flush_of_thousands_of_layers_is_read_however_long_its_line_is(run: Path) -> None:
     norms = np.arange(256 * 8000, dtype=np.float32)
-    event = StepsDone(3, 1, 256, 0, 1.0, {"loss": pack([1.0] * 256), "layer_norms": pack(norms), "pr\u00e9cision": pack([2.0] * 256)})
+    event = StepsDone(
+        3,
+        1,
+        256,
+        0,
+        1.0,
+        {
+            "loss": pack([1.0] * 256),
+            "layer_norms": pack(norms),
+            "pr\u00e9cision": pack([2.0] * 256),
+        },
+    )
     add(run, lines(event, Message("the end")))
     assert len(lines(event)) > 1 << 23
     assert read_events(run)[-2:] == [event, Message("the end")]
@@ -109,10 +132,33 @@ def test_one_wide_sign_in_a_long_line_is_no_flush(run: Path, sign: str) -> None:
     assert losses(run) == [0, 1, 2]
 
 
-def test_thousands_of_names_and_layers_do_not_make_a_table_of_gigabytes(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_thousands_of_names_and_layers_do_not_make_a_table_of_gigabytes(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for step in range(3, 3 + 256 * 500, 256):
-        add(run, lines(StepsDone(step, 1, 256, 0, 1.0, {"loss": pack([1.0] * 256), f"a{step}": pack([1.0] * 256), "acc": pack([1.0] * 256)})))
-    add(run, lines(StepsDone(600_000, 1, 1, 0, 1.0, {"loss": pack([1.0]), "layer_norms": bytes(4 << 18)})))
+        add(
+            run,
+            lines(
+                StepsDone(
+                    step,
+                    1,
+                    256,
+                    0,
+                    1.0,
+                    {
+                        "loss": pack([1.0] * 256),
+                        f"a{step}": pack([1.0] * 256),
+                        "acc": pack([1.0] * 256),
+                    },
+                )
+            ),
+        )
+    add(
+        run,
+        lines(
+            StepsDone(600_000, 1, 1, 0, 1.0, {"loss": pack([1.0]), "layer_norms": bytes(4 << 18)})
+        ),
+    )
     found = Run.open(run).history
     assert len(found["loss"]) == len(found["acc"]) == 3 + 256 * 500 + 1
     assert sum(array.nbytes for array in found.values()) < 100e6
@@ -136,7 +182,9 @@ def point(tmp_path: Path) -> Path:
     """The folder of a checkpoint of one layer."""
     path = tmp_path / "0001-fit" / "checkpoints" / "00000004"
     path.parents[1].mkdir()
-    files.write(path.parent, path.name, nn.Linear(2, 2).state_dict(), {"step": 4, "held": {}}, {"step": 4})
+    files.write(
+        path.parent, path.name, nn.Linear(2, 2).state_dict(), {"step": 4, "held": {}}, {"step": 4}
+    )
     return path
 
 
@@ -144,7 +192,9 @@ def test_weights_of_any_size_are_refused_by_name(point: Path) -> None:
     weights = point / "model.safetensors"
     good = weights.read_bytes()
     size = 1 << 43
-    header = json.dumps({"weight": {"dtype": "F32", "shape": [2, size // 8], "data_offsets": [0, size]}}).encode()
+    header = json.dumps(
+        {"weight": {"dtype": "F32", "shape": [2, size // 8], "data_offsets": [0, size]}}
+    ).encode()
     weights.write_bytes(struct.pack("<Q", len(header)) + header)
     os.truncate(weights, 8 + len(header) + size)
     with pytest.raises(RuntimeError, match=rf"{weights}.*another model: 'weight' has shape"):
@@ -218,5 +268,10 @@ def test_no_reader_takes_long_or_much_memory_whatever_is_changed() -> None:
     """2 s and 500 MB for each reader and input; ten minutes of inputs under `make soak`, or as WORKBENCH_FUZZ says."""
     seconds = os.environ.get("WORKBENCH_FUZZ", str(count(8, 600)))
     seed = [] if float(seconds) > 60 else ["1"]
-    done = subprocess.run([sys.executable, "-m", "tests.attacks.fuzz", seconds, *seed], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.attacks.fuzz", seconds, *seed],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -40,11 +40,18 @@ def evil(tmp_path: Path) -> dict[str, Any]:
     """The settings of the issue: with `--debug evil.py` the launcher runs evil.py."""
     script = tmp_path / "evil.py"
     script.write_text(f"open({str(tmp_path / 'owned')!r}, 'w').write('owned')\n")
-    return {"strategy": "launch", "launch": {"debug": str(script)}, "devices": 1, "rank_timeout": 1.0}
+    return {
+        "strategy": "launch",
+        "launch": {"debug": str(script)},
+        "devices": 1,
+        "rank_timeout": 1.0,
+    }
 
 
 @pytest.mark.parametrize("here", [{}, {"strategy": "thread"}, {"strategy": "auto", "keep_runs": 7}])
-def test_a_checkpoint_does_not_say_what_is_launched(tmp_path: Path, launched: list[list[str]], here: dict[str, Any]) -> None:
+def test_a_checkpoint_does_not_say_what_is_launched(
+    tmp_path: Path, launched: list[list[str]], here: dict[str, Any]
+) -> None:
     run = bench(tmp_path).fit().result()
     assert run.folder is not None
     poison_checkpoints(run.folder, **evil(tmp_path), keep_runs=1, save_top_k=0)
@@ -58,10 +65,15 @@ def test_a_checkpoint_does_not_say_what_is_launched(tmp_path: Path, launched: li
         if name != "accelerator":
             assert getattr(job.settings, name) == getattr(expected, name), name
     assert on.settings.launch is None  # nor does the record of the run that continues hand it on
-    assert any("it runs with the bench's" in text and "the run had" in text and "evil.py" in text for text in messages(job))
+    assert any(
+        "it runs with the bench's" in text and "the run had" in text and "evil.py" in text
+        for text in messages(job)
+    )
 
 
-def test_the_folder_of_a_stranger_may_be_put_into_the_root(tmp_path: Path, launched: list[list[str]]) -> None:
+def test_the_folder_of_a_stranger_may_be_put_into_the_root(
+    tmp_path: Path, launched: list[list[str]]
+) -> None:
     theirs = bench(tmp_path / "theirs").fit().result()
     assert theirs.folder is not None
     poison_checkpoints(theirs.folder, **evil(tmp_path), keep_runs=1)
@@ -74,7 +86,9 @@ def test_the_folder_of_a_stranger_may_be_put_into_the_root(tmp_path: Path, launc
     assert {*own} <= {run.id for run in b.runs}
 
 
-def test_the_continue_button_takes_nothing_from_the_file(tmp_path: Path, launched: list[list[str]]) -> None:
+def test_the_continue_button_takes_nothing_from_the_file(
+    tmp_path: Path, launched: list[list[str]]
+) -> None:
     b = bench(tmp_path, strategy="thread")
     first = b.fit().result()
     assert first.folder is not None
@@ -93,11 +107,19 @@ def test_what_fit_is_given_counts_and_what_the_bench_asked_for_itself_stays(tmp_
     b.fit(strategy="thread", rank_timeout=50.0, save_top_k=3).result()
     job = b.fit(start="continue", max_epochs=2)
     job.result()
-    assert (job.settings.strategy, job.settings.rank_timeout, job.settings.save_top_k) == ("thread", 50.0, 3)
+    assert (job.settings.strategy, job.settings.rank_timeout, job.settings.save_top_k) == (
+        "thread",
+        50.0,
+        3,
+    )
     assert of(job, Resumed)[0].values == {"max_epochs": 2}
     job = b.fit(start="continue", max_epochs=3, save_top_k=-1, keep_runs=9)
     job.result()
-    assert (job.settings.rank_timeout, job.settings.save_top_k, job.settings.keep_runs) == (50.0, -1, 9)
+    assert (job.settings.rank_timeout, job.settings.save_top_k, job.settings.keep_runs) == (
+        50.0,
+        -1,
+        9,
+    )
 
 
 def test_a_run_of_this_bench_prunes_by_the_bench_too(tmp_path: Path) -> None:
@@ -111,7 +133,9 @@ def test_a_run_of_this_bench_prunes_by_the_bench_too(tmp_path: Path) -> None:
 
 def test_what_decides_the_numbers_stays_the_runs(tmp_path: Path) -> None:
     """Else a run that continues would not be the one that it continues."""
-    b = bench(tmp_path, seed=5, lr=0.3, monitor="train_loss", monitor_mode="min", checkpoint_every=2)
+    b = bench(
+        tmp_path, seed=5, lr=0.3, monitor="train_loss", monitor_mode="min", checkpoint_every=2
+    )
     run = b.fit().result()
     job = bench(tmp_path).fit(start=run.id, max_epochs=2)
     with pytest.raises(SettingsError, match="seed"):
@@ -143,7 +167,9 @@ def test_state_of_another_type_is_refused_by_name(tmp_path: Path, name: str, val
     run = bench(tmp_path).fit().result()
     file = run.checkpoints[-1].path / "state.pt"
     torch.save({**torch.load(file, weights_only=True), name: value}, file)
-    with pytest.raises(RuntimeError, match=f"state.pt cannot be read .its {name} is .* another checkpoint"):
+    with pytest.raises(
+        RuntimeError, match=f"state.pt cannot be read .its {name} is .* another checkpoint"
+    ):
         bench(tmp_path).fit(start=run.id, max_epochs=2).result()
 
 
@@ -154,11 +180,20 @@ def test_a_checkpoint_sets_no_machinery_of_a_module(tmp_path: Path) -> None:
     value = {"value": {"0": 7}, "away": False}
     for state in (run.folder / "checkpoints").glob("*/state.pt"):
         held = torch.load(state, weights_only=True)
-        held["held"] = {"0:": dict.fromkeys(("_forward_hooks", "_modules", "__class__", "__dict__", "_buffers", "own"), value)}
+        held["held"] = {
+            "0:": dict.fromkeys(
+                ("_forward_hooks", "_modules", "__class__", "__dict__", "_buffers", "own"), value
+            )
+        }
         torch.save(held, state)
     b = bench(tmp_path)
     assert b.fit(start=run.id, max_epochs=2).result().step == 4
-    assert (type(b.model), dict(b.model._forward_hooks), b.model._modules, b.model._buffers) == (nn.Linear, {}, {}, {})
+    assert (type(b.model), dict(b.model._forward_hooks), b.model._modules, b.model._buffers) == (
+        nn.Linear,
+        {},
+        {},
+        {},
+    )
     assert b.model.own == {"0": 7}
 
 
@@ -183,8 +218,13 @@ def test_an_option_that_stands_alone_takes_no_value(name: str, value: Any) -> No
     assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("value", ["evil.py", "--debug", "-m", "a b", "", "=", "x --no_python evil.py"])
-@pytest.mark.parametrize("name", ["role", "log_dir", "rdzv_conf", "rdzv_backend", "tee", "main_process_ip", "fsdp_version"])
+@pytest.mark.parametrize(
+    "value", ["evil.py", "--debug", "-m", "a b", "", "=", "x --no_python evil.py"]
+)
+@pytest.mark.parametrize(
+    "name",
+    ["role", "log_dir", "rdzv_conf", "rdzv_backend", "tee", "main_process_ip", "fsdp_version"],
+)
 def test_a_value_stays_the_value_of_its_option(name: str, value: str, tmp_path: Path) -> None:
     if name == "fsdp_version":  # which takes some values alone
         with pytest.raises(SettingsError, match="fsdp_version"):
@@ -197,7 +237,8 @@ def test_a_value_stays_the_value_of_its_option(name: str, value: str, tmp_path: 
     assert not read.debug
     assert read.training_script == "workbench.launch.accelerate.worker"
     assert read.training_script_args == [str(tmp_path.absolute())]
-    assert name == "main_process_ip" or getattr(read, name) == value  # of one machine the address is not used
+    # of one machine the address is not used
+    assert name == "main_process_ip" or getattr(read, name) == value
 
 
 @pytest.mark.parametrize("value", ["--", True, False])

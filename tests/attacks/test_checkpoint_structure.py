@@ -19,7 +19,14 @@ from workbench.engine.checkpoint.files import restoring
 from workbench.task.errors import TaskError
 
 GONE = object()
-OTHERS: dict[str, Any] = {"gone": GONE, "a list": [1], "a dict": {"x": 1}, "None": None, "a text": "x", "a tensor": torch.zeros(5)}
+OTHERS: dict[str, Any] = {
+    "gone": GONE,
+    "a list": [1],
+    "a dict": {"x": 1},
+    "None": None,
+    "a text": "x",
+    "a tensor": torch.zeros(5),
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +76,9 @@ PLACES: list[tuple[tuple[Any, ...], list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "others"), PLACES, ids=lambda value: ".".join(map(str, value))[:48])
+@pytest.mark.parametrize(
+    ("path", "others"), PLACES, ids=lambda value: ".".join(map(str, value))[:48]
+)
 def test_a_part_of_another_structure_is_told_by_the_checkpoint_s_path(
     made: tuple[Path, Path, dict[str, Any]], path: tuple[Any, ...], others: list[str]
 ) -> None:
@@ -79,7 +88,10 @@ def test_a_part_of_another_structure_is_told_by_the_checkpoint_s_path(
             resumed(root, point, changed(state, path, OTHERS[other]))
         told = str(caught.value)
         assert told.startswith(str(point)), f"{other}: {told}"
-        assert re.search(r"Take another checkpoint of the run \(bench\.runs\), or begin anew with fit\(\) without start", told)
+        assert re.search(
+            r"Take another checkpoint of the run \(bench\.runs\), or begin anew with fit\(\) without start",
+            told,
+        )
 
 
 def test_the_state_of_another_optimizer_under_this_one_s_name(tmp_path: Path) -> None:
@@ -91,7 +103,9 @@ def test_the_state_of_another_optimizer_under_this_one_s_name(tmp_path: Path) ->
     _, theirs = fit(lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.9))
     point, mine = fit(torch.optim.AdamW)
     mine["optimizers"][0]["state"] = theirs["optimizers"][0]["state"]
-    with pytest.raises(TaskError, match=f"{re.escape(str(point))} cannot be restored .it lacks 'step'") as caught:
+    with pytest.raises(
+        TaskError, match=f"{re.escape(str(point))} cannot be restored .it lacks 'step'"
+    ) as caught:
         resumed(tmp_path, point, mine)
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -135,30 +149,50 @@ class Told(lightning.LightningModule):
         return torch.optim.LBFGS(self.parameters(), lr=0.1)
 
 
-def test_an_error_of_the_user_s_own_code_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_user_s_own_code_is_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = torch.zeros(8, 3), torch.zeros(8, dtype=torch.long)
-    with wb.Workbench(Told(), train=data, root=tmp_path, accelerator="cpu", batch_size=4, max_epochs=1) as b:
+    with wb.Workbench(
+        Told(), train=data, root=tmp_path, accelerator="cpu", batch_size=4, max_epochs=1
+    ) as b:
         run = b.fit().result()
         monkeypatch.setattr(Told, "fails", "hook")
-        with pytest.raises(TaskError, match=r"cannot be restored .it lacks 'in the hook'") as caught:
+        with pytest.raises(
+            TaskError, match=r"cannot be restored .it lacks 'in the hook'"
+        ) as caught:
             b.fit(start=run.id, max_epochs=2).result()
         cause = caught.value.__cause__
         assert isinstance(cause, KeyError)
-        monkeypatch.setattr(Told, "fails", "step")  # which is none of the checkpoint's, also within the optimizer's closure
+        # which is none of the checkpoint's, also within the optimizer's closure
+        monkeypatch.setattr(Told, "fails", "step")
         with pytest.raises(KeyError, match="in the step"):
             b.fit(start=run.id, max_epochs=2).result()
 
 
-def test_an_optimizer_that_does_not_take_its_own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optimizer_that_does_not_take_its_own_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with bench(tmp_path, optimizer=Picky) as b:
         run = b.fit().result()
         monkeypatch.setattr(Picky, "fails", True)
-        with pytest.raises(TaskError, match=r"Picky\.load_state_dict did not load .*own table") as caught:
+        with pytest.raises(
+            TaskError, match=r"Picky\.load_state_dict did not load .*own table"
+        ) as caught:
             b.fit(start=run.id, max_epochs=2).result()
         assert isinstance(caught.value.__cause__, KeyError)
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), TaskError("another model"), FileNotFoundError("gone"), MemoryError()], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("no memory"),
+        TaskError("another model"),
+        FileNotFoundError("gone"),
+        MemoryError(),
+    ],
+    ids=repr,
+)
 def test_what_says_nothing_of_the_structure_stays_itself(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, restoring(Path("checkpoint")):
         raise error

@@ -32,8 +32,13 @@ def named(run: Path | None) -> str:
     """What the record of a fit says of the fits that the next one deletes."""
     assert run is not None
     events = read_events(run)
-    joint = max((n for n, event in enumerate(events) if isinstance(event, Resumed)), default=0)  # before it another run speaks
-    found = [e.text for e in events[joint:] if isinstance(e, Message) and "the next fit deletes" in e.text]
+    # before it another run speaks
+    joint = max((n for n, event in enumerate(events) if isinstance(event, Resumed)), default=0)
+    found = [
+        e.text
+        for e in events[joint:]
+        if isinstance(e, Message) and "the next fit deletes" in e.text
+    ]
     assert len(found) <= 1
     return found[0] if found else ""
 
@@ -52,15 +57,29 @@ def test_checks_delete_no_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert Run.open(tmp_path / "runs" / run.id).checkpoints
     assert [found.kind for found in list_runs(tmp_path)].count("validate") == job_folder.OTHERS
     monkeypatch.setattr(job_folder, "OTHERS", 2)
-    for job in (lambda: b.find_lr(num_training=3), lambda: b.predict(torch.zeros(4, 3)), b.validate):
+    for job in (
+        lambda: b.find_lr(num_training=3),
+        lambda: b.predict(torch.zeros(4, 3)),
+        b.validate,
+    ):
         for _ in range(3):
             job().result()
     kinds = [found.kind for found in list_runs(tmp_path)]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"fit": 1, "validate": 2, "find_lr": 2, "predict": 2}
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "fit": 1,
+        "validate": 2,
+        "find_lr": 2,
+        "predict": 2,
+    }
     b.set(keep_runs=1)
     fitted(b, 3)
     kinds = [found.kind for found in list_runs(tmp_path)]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"fit": 1, "validate": 2, "find_lr": 2, "predict": 2}
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "fit": 1,
+        "validate": 2,
+        "find_lr": 2,
+        "predict": 2,
+    }
 
 
 def test_a_fit_goes_only_after_a_record_has_named_it(tmp_path: Path) -> None:
@@ -90,7 +109,10 @@ def test_fewer_to_keep_delete_nothing_at_once(tmp_path: Path) -> None:
     assert "0001-fit, 0002-fit, 0003-fit and 0004-fit" in named(tmp_path / "runs" / job.id)
     (job,) = fitted(b, 1)
     assert ids(b) == ["0005-fit", "0006-fit"]
-    assert any(text.startswith("deleted 0001-fit, 0002-fit, 0003-fit and 0004-fit") for text in messages(job))
+    assert any(
+        text.startswith("deleted 0001-fit, 0002-fit, 0003-fit and 0004-fit")
+        for text in messages(job)
+    )
 
 
 def test_a_fit_that_stays_longer_is_named_once(tmp_path: Path) -> None:
@@ -189,8 +211,16 @@ def test_a_link_or_a_strangers_folder_is_not_followed(tmp_path: Path) -> None:
     assert not (outside / "runs" / "0001-fit" / "deleted-next").exists()
 
 
-@pytest.mark.parametrize("settings", [{"devices": 2, "strategy": "pool"}, pytest.param({"strategy": "launch"}, marks=pytest.mark.slow)])
-def test_other_processes_name_it_in_the_record_too(tmp_path: Path, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"devices": 2, "strategy": "pool"},
+        pytest.param({"strategy": "launch"}, marks=pytest.mark.slow),
+    ],
+)
+def test_other_processes_name_it_in_the_record_too(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
     b = bench(tmp_path, keep_runs=2, **settings)
     run = b.fit().result(200)
     b.set(strategy="auto", devices=1, keep_runs=1)

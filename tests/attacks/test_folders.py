@@ -28,7 +28,9 @@ from workbench.runs.folder import control, files
 from workbench.runs.folder.files import Folder
 from workbench.runs.store import RunFolder
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="links are told from folders by O_NOFOLLOW")
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "O_NOFOLLOW"), reason="links are told from folders by O_NOFOLLOW"
+)
 
 
 @pytest.fixture
@@ -103,7 +105,9 @@ def test_a_pipe_among_the_commands_holds_nobody(tmp_path: Path) -> None:
     assert list((tmp_path / "control").iterdir()) == []
 
 
-def test_control_as_a_link_does_not_command_a_fit_and_is_told_once(tmp_path: Path, theirs: Path) -> None:
+def test_control_as_a_link_does_not_command_a_fit_and_is_told_once(
+    tmp_path: Path, theirs: Path
+) -> None:
     """The link stays, and is found at each look."""
     before = {path.name: path.read_text() for path in theirs.iterdir()}
     first, waits = bench(tmp_path), bench(tmp_path)
@@ -117,7 +121,9 @@ def test_control_as_a_link_does_not_command_a_fit_and_is_told_once(tmp_path: Pat
     job.stop()
     for one in (job, after):
         one.result()
-        assert [text for text in messages(one) if "no command reaches this run" in text] == messages(one)
+        assert [
+            text for text in messages(one) if "no command reaches this run" in text
+        ] == messages(one)
         assert len(messages(one)) == 1
     assert {path.name: path.read_text() for path in theirs.iterdir()} == before
 
@@ -128,7 +134,8 @@ def test_what_is_no_command_does_not_hold_up_those_after_it(tmp_path: Path, thei
     folder = tmp_path / "runs" / job.id / "control"
     folder.mkdir(exist_ok=True)
     (folder / ".huge").write_bytes(b"[" * (1 << 24))
-    (folder / ".huge").rename(folder / "000.json")  # the names of all three come before those of commands, which begin with the time
+    # the names of all three come before those of commands, which begin with the time
+    (folder / ".huge").rename(folder / "000.json")
     (folder / "00.json").symlink_to(theirs / "0001.json")
     os.mkfifo(folder / "0.json")
     control.send(folder.parent, Pause())
@@ -179,7 +186,9 @@ def test_checkpoints_as_a_link_are_not_cleared_away(tmp_path: Path) -> None:
     assert [path.name for path in other.iterdir()] == [".00000003.7.part"]
 
 
-def test_a_fit_whose_folder_was_tampered_with_trains_and_says_so(tmp_path: Path, theirs: Path) -> None:
+def test_a_fit_whose_folder_was_tampered_with_trains_and_says_so(
+    tmp_path: Path, theirs: Path
+) -> None:
     b = bench(tmp_path)
     first = b.fit(max_epochs=100_000)
     job = b.fit()  # its folder lies there while it waits
@@ -207,10 +216,16 @@ def test_a_link_beside_info_is_not_written_through(tmp_path: Path, aside: str) -
     assert on.folder is not None
     assert all(one.kept for one in list_checkpoints(on.folder))
     for one in on.checkpoints:
-        assert sorted(path.name for path in one.path.iterdir()) == ["info.json", "model.safetensors", "state.pt"]
+        assert sorted(path.name for path in one.path.iterdir()) == [
+            "info.json",
+            "model.safetensors",
+            "state.pt",
+        ]
 
 
-def test_what_is_launched_writes_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_launched_writes_through_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     profile = tmp_path / "profile"
     profile.write_text("mine")
     run = tmp_path / "run"
@@ -218,7 +233,9 @@ def test_what_is_launched_writes_through_no_link(tmp_path: Path, monkeypatch: py
     (run / accelerate.OUTPUT).symlink_to(profile)
     (run / accelerate.SCRIPT).symlink_to(profile)
     plan = LaunchPlan(("--num_machines=2",), 2, 2, True)
-    monkeypatch.setattr(accelerate.subprocess, "Popen", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr(
+        accelerate.subprocess, "Popen", lambda *_, **__: pytest.fail("it was started")
+    )
     with pytest.raises(OSError):
         accelerate.start(plan, run)
     accelerate.write_script(plan, run)  # takes the place of the link
@@ -246,7 +263,9 @@ def test_a_header_is_not_written_through_a_link(tmp_path: Path) -> None:
 # -- whole, and as the umask has it
 
 
-def test_the_starting_weights_are_on_the_disk_before_they_have_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_starting_weights_are_on_the_disk_before_they_have_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[tuple[str, Any]] = []
     fsync, replace = os.fsync, os.replace
 
@@ -275,11 +294,20 @@ def test_all_files_of_a_checkpoint_have_the_mode_of_the_umask(tmp_path: Path, ma
         b.fit(start="continue", max_epochs=2).result()
     finally:
         os.umask(before)
-    found = [path for run in b.runs for path in (tmp_path / "runs" / run.id / "checkpoints").rglob("*")]
-    assert {path.name for path in found} >= {"start.safetensors", "model.safetensors", "state.pt", "info.json"}
+    found = [
+        path for run in b.runs for path in (tmp_path / "runs" / run.id / "checkpoints").rglob("*")
+    ]
+    assert {path.name for path in found} >= {
+        "start.safetensors",
+        "model.safetensors",
+        "state.pt",
+        "info.json",
+    }
     assert all(list_checkpoints(tmp_path / "runs" / run.id) for run in b.runs)
     for path in found:
-        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, path
+        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, (
+            path
+        )
 
 
 # -- what a checkpoint is read from
@@ -288,7 +316,9 @@ def test_all_files_of_a_checkpoint_have_the_mode_of_the_umask(tmp_path: Path, ma
 @pytest.mark.usefixtures("opened")
 @pytest.mark.parametrize("name", ["state.pt", "model.safetensors"])
 @pytest.mark.parametrize("kind", ["link", "dangling link", "folder"])
-def test_a_file_of_a_checkpoint_that_is_no_regular_file_is_refused_by_name(tmp_path: Path, name: str, kind: str) -> None:
+def test_a_file_of_a_checkpoint_that_is_no_regular_file_is_refused_by_name(
+    tmp_path: Path, name: str, kind: str
+) -> None:
     b = bench(tmp_path / "root")
     run = b.fit().result()
     file = run.checkpoints[-1].path / name
@@ -298,7 +328,9 @@ def test_a_file_of_a_checkpoint_that_is_no_regular_file_is_refused_by_name(tmp_p
     else:
         file.symlink_to(moved if kind == "link" else tmp_path / "nothing")
     why = "it is not a regular file" if kind == "folder" else "it is a link"
-    with pytest.raises(RuntimeError, match=f"{re.escape(str(file))} cannot be read .{why}.* another checkpoint"):
+    with pytest.raises(
+        RuntimeError, match=f"{re.escape(str(file))} cannot be read .{why}.* another checkpoint"
+    ):
         bench(tmp_path / "root").fit(start=run.id, max_epochs=2).result()
     if name == "model.safetensors":
         with pytest.raises(RuntimeError, match=f"{re.escape(str(file))} cannot be read .{why}"):
@@ -328,8 +360,13 @@ def test_a_folder_of_checkpoints_that_is_a_link_has_none(tmp_path: Path, part: s
     assert point not in run.checkpoints
     with pytest.raises(FileNotFoundError, match=f"has no checkpoint {point.name!r}"):
         b.load(run, point.name)
-    for read in (lambda: checkpoint.read_state(point.path), lambda: checkpoint.peek(point.path, "step")):
-        with pytest.raises(RuntimeError, match=rf"state\.pt cannot be read .{re.escape(str(folder))} is a link"):
+    for read in (
+        lambda: checkpoint.read_state(point.path),
+        lambda: checkpoint.peek(point.path, "step"),
+    ):
+        with pytest.raises(
+            RuntimeError, match=rf"state\.pt cannot be read .{re.escape(str(folder))} is a link"
+        ):
             read()
     with pytest.raises(RuntimeError, match=r"model\.safetensors cannot be read"):
         checkpoint.load_weights(nn.Linear(3, 2), point.path / "model.safetensors")
@@ -346,7 +383,10 @@ def test_the_root_may_be_a_link(tmp_path: Path) -> None:
     assert [one.id for one in b.runs] == ["0001-fit", "0002-fit"]
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="files are opened by their number where there is /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(),
+    reason="files are opened by their number where there is /proc",
+)
 def test_what_takes_the_place_of_a_checked_file_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")

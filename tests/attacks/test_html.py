@@ -24,7 +24,20 @@ def marked(status="failed"):
     norms = {"grad_norm": pack([1.0] * 3), "layer_norms": pack([1.0] * 6)}
     return [
         RunStarted(SCRIPT, "fit", {}, SCRIPT, (SCRIPT, QUOTED), 3, 1),
-        StepsDone(0, 1, 3, 0, 1.0, {"loss": pack([1.0, 2.0, 3.0]), "lr": pack([0.1] * 3), SCRIPT: pack([1.0] * 3), **norms}, (SCRIPT,)),
+        StepsDone(
+            0,
+            1,
+            3,
+            0,
+            1.0,
+            {
+                "loss": pack([1.0, 2.0, 3.0]),
+                "lr": pack([0.1] * 3),
+                SCRIPT: pack([1.0] * 3),
+                **norms,
+            },
+            (SCRIPT,),
+        ),
         Validated(3, 0, {SCRIPT: 1.0, QUOTED: 2.0}, (SCRIPT,)),
         Message(SCRIPT, "warning", 3),
         RunEnded(status, 3, 1.0, f"ValueError: {SCRIPT}", {SCRIPT: 1.0}),
@@ -39,7 +52,9 @@ def test_a_result_is_text():
     run = Run.from_events(marked())
     assert is_text(run._repr_html_())
     assert "&lt;script&gt;" in run._repr_html_()
-    assert is_text(compare(RunBrief.of(run), RunBrief.of(Run.from_events(marked("finished"))))._repr_html_())
+    assert is_text(
+        compare(RunBrief.of(run), RunBrief.of(Run.from_events(marked("finished"))))._repr_html_()
+    )
     assert is_text(html_table(SCRIPT, [[SCRIPT], [QUOTED]]))
 
 
@@ -70,7 +85,13 @@ def test_a_figure_has_text(what):
 
 def leaves(data, name=""):
     """The values within JSON data, and the keys they stand under."""
-    inner = data.items() if isinstance(data, dict) else ((name, item) for item in data) if isinstance(data, list) else ()
+    inner = (
+        data.items()
+        if isinstance(data, dict)
+        else ((name, item) for item in data)
+        if isinstance(data, list)
+        else ()
+    )
     if isinstance(data, dict | list):
         for key, item in inner:
             yield from leaves(item, key)

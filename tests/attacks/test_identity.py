@@ -35,18 +35,31 @@ def test_a_folder_of_somebody_else_is_called_by_its_name(root: Path) -> None:
     b = bench(root)
     mine, theirs = b.runs
     assert [(run.id, run.step) for run in b.runs] == [("0001-fit", 2), ("0099-theirs", 6)]
-    assert (b.runs["99"].id, wb.Run.open(root / "runs" / "0099-theirs").id) == ("0099-theirs", "0099-theirs")
-    assert [event.run for event in theirs.events if isinstance(event, RunStarted)] == ["0099-theirs"]
+    assert (b.runs["99"].id, wb.Run.open(root / "runs" / "0099-theirs").id) == (
+        "0099-theirs",
+        "0099-theirs",
+    )
+    assert [event.run for event in theirs.events if isinstance(event, RunStarted)] == [
+        "0099-theirs"
+    ]
     assert repr(wb.compare(mine, theirs)).splitlines()[0].split() == ["0001-fit", "0099-theirs"]
     b.load(theirs.id)
     weights = b.model.weight.clone()
     b.load("0001-fit")
     assert not weights.equal(b.model.weight)
     job = attach("0099-theirs", root)
-    assert {event.run for event in job.events if isinstance(event, RunStarted)} == {job.id} == {"0099-theirs"}
+    assert (
+        {event.run for event in job.events if isinstance(event, RunStarted)}
+        == {job.id}
+        == {"0099-theirs"}
+    )
     assert job.result().id == "0099-theirs"
     again = b.fit(start=theirs.id, max_epochs=4).result()
-    assert (again.id, again.step, [event.run for event in again.events if isinstance(event, Resumed)]) == ("0100-fit", 8, ["0099-theirs"])
+    assert (
+        again.id,
+        again.step,
+        [event.run for event in again.events if isinstance(event, Resumed)],
+    ) == ("0100-fit", 8, ["0099-theirs"])
 
 
 def test_deleting_it_deletes_no_run_of_the_user(root: Path) -> None:
@@ -63,7 +76,9 @@ def test_a_renamed_folder_has_its_new_name_and_keep_runs_leaves_it(root: Path) -
     b = bench(root, keep_runs=1)
     assert [run.id for run in b.runs] == ["the-best", "0099-theirs"]
     for call in (b.load, b.delete, b.show):
-        with pytest.raises(FileNotFoundError, match=r"no run '0001-fit'.*there are: 0099-theirs, the-best"):
+        with pytest.raises(
+            FileNotFoundError, match=r"no run '0001-fit'.*there are: 0099-theirs, the-best"
+        ):
             call("0001-fit")
     for _ in range(3):
         b.fit().result()
@@ -72,7 +87,9 @@ def test_a_renamed_folder_has_its_new_name_and_keep_runs_leaves_it(root: Path) -
     assert len(b.runs) == 1
 
 
-def test_a_run_object_finds_its_folder_from_anywhere(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_object_finds_its_folder_from_anywhere(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(root / "runs" / "0099-theirs")
     assert wb.Run.open(Path()).id == "0099-theirs"
     link = tmp_path / "link"
@@ -83,12 +100,17 @@ def test_a_run_object_finds_its_folder_from_anywhere(root: Path, tmp_path: Path,
 def test_an_id_in_other_letters_is_no_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file system that does not distinguish them, there is a folder of that name. A job may need the run by its own id."""
     real = Path.is_dir
-    monkeypatch.setattr(Path, "is_dir", lambda path, **options: real(path.parent / path.name.lower(), **options))
+    monkeypatch.setattr(
+        Path, "is_dir", lambda path, **options: real(path.parent / path.name.lower(), **options)
+    )
     b = bench(root)
     for call in (b.delete, b.load, b.show, lambda id: attach(id, root)):
         with pytest.raises(FileNotFoundError, match="no run '0001-FIT'"):
             call("0001-FIT")
-    assert sorted(name for name in os.listdir(root / "runs") if not name.startswith(".")) == ["0001-fit", "0099-theirs"]
+    assert sorted(name for name in os.listdir(root / "runs") if not name.startswith(".")) == [
+        "0001-fit",
+        "0099-theirs",
+    ]
 
 
 def test_runs_of_two_roots_with_one_id_are_told_apart(trained: tuple[Path, Path]) -> None:

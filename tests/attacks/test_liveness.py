@@ -36,8 +36,14 @@ sys.stdin.read()
 
 def unseen_here(root: Path, id: str, age: float = 0.0, *, end: bool = False, **header: Any) -> Path:
     """A run whose process has ended, with a header as another place or another version would have written it."""
-    gone = subprocess.run([sys.executable, "-c", ""], check=True) and {"pid": 4_000_000, "pid_started": 1.0}
-    events: list[Event] = [RunStarted(id, "fit", {}, "cpu"), *([RunEnded("finished", 1, 0.1)] if end else [])]
+    gone = subprocess.run([sys.executable, "-c", ""], check=True) and {
+        "pid": 4_000_000,
+        "pid_started": 1.0,
+    }
+    events: list[Event] = [
+        RunStarted(id, "fit", {}, "cpu"),
+        *([RunEnded("finished", 1, 0.1)] if end else []),
+    ]
     with RunFolder.create(root, id, {"kind": "fit", **gone, **header}) as folder:
         for event in events:
             folder.append(event)
@@ -46,12 +52,20 @@ def unseen_here(root: Path, id: str, age: float = 0.0, *, end: bool = False, **h
     return folder.path
 
 
-ELSEWHERE = [{"pid_namespace": "pid:[1]"}, {"pid_namespace": None}, {"host": "another-host"}, {"boot": "another-boot"}, {"pid_started": None}]
+ELSEWHERE = [
+    {"pid_namespace": "pid:[1]"},
+    {"pid_namespace": None},
+    {"host": "another-host"},
+    {"boot": "another-boot"},
+    {"pid_started": None},
+]
 
 
 @pytest.mark.parametrize("header", ELSEWHERE)
 @pytest.mark.parametrize("age", [0.0, 660.0, 30 * 86400.0])
-def test_what_cannot_be_judged_counts_as_running_however_long_it_is_silent(tmp_path: Path, header: dict[str, Any], age: float) -> None:
+def test_what_cannot_be_judged_counts_as_running_however_long_it_is_silent(
+    tmp_path: Path, header: dict[str, Any], age: float
+) -> None:
     path = unseen_here(tmp_path, "0001-fit", age, **header)
     found = summary(path)
     assert (found.status, found.over, found.unseen) == ("running", False, True)
@@ -61,7 +75,9 @@ def test_what_cannot_be_judged_counts_as_running_however_long_it_is_silent(tmp_p
     assert path.is_dir()
 
 
-def test_the_header_of_the_version_before_cannot_be_judged_where_there_are_namespaces(tmp_path: Path) -> None:
+def test_the_header_of_the_version_before_cannot_be_judged_where_there_are_namespaces(
+    tmp_path: Path,
+) -> None:
     path = unseen_here(tmp_path, "0001-fit", 700.0)
     header = read_header(path)
     del header["pid_namespace"]
@@ -75,21 +91,31 @@ def test_a_process_of_this_namespace_is_judged_exactly(tmp_path: Path) -> None:
     assert not summary(path).unseen
     live = unseen_here(tmp_path, "0002-fit", **alive.identity())
     assert (summary(live).status, summary(live).unseen) == ("running", False)
-    assert alive.liveness(alive.identity() | {"pid_started": alive.identity()["pid_started"] - 1}) == "gone"
+    assert (
+        alive.liveness(alive.identity() | {"pid_started": alive.identity()["pid_started"] - 1})
+        == "gone"
+    )
 
 
 @pytest.mark.skipif(subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode != 0 if sys.platform == "linux" else True,
                     reason="no PID namespace can be made here")  # fmt: skip
 @pytest.mark.parametrize("age", [0.0, 700.0])
-def test_a_run_of_another_container_is_not_pruned_under_its_writer(tmp_path: Path, age: float) -> None:
+def test_a_run_of_another_container_is_not_pruned_under_its_writer(
+    tmp_path: Path, age: float
+) -> None:
     """The attack as it was: host and boot are the same there, and the process number means somebody else here."""
     command = [*NAMESPACE, sys.executable, "-c", WRITER, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "there\n"
         path = tmp_path / "runs" / "0001-fit"
         header = read_header(path)
-        assert (header["host"], header["boot"]) == (alive.identity()["host"], alive.identity()["boot"])
+        assert (header["host"], header["boot"]) == (
+            alive.identity()["host"],
+            alive.identity()["boot"],
+        )
         for file in path.iterdir():
             os.utime(file, (time.time() - age,) * 2)
         assert (summary(path).status, summary(path).unseen) == ("running", True)
@@ -117,10 +143,15 @@ def test_a_person_who_knows_that_it_ended_deletes_it(tmp_path: Path) -> None:
 
     from workbench.cli import main
 
-    first, second = unseen_here(tmp_path, "0001-fit", host="another"), unseen_here(tmp_path, "0002-fit", boot="another")
+    first, second = (
+        unseen_here(tmp_path, "0001-fit", host="another"),
+        unseen_here(tmp_path, "0002-fit", boot="another"),
+    )
     live = unseen_here(tmp_path, "0003-fit", **alive.identity())
     b = bench(tmp_path)
-    with pytest.raises(RuntimeError, match=r"may still run.*bench\.delete\('0001-fit', force=True\)"):
+    with pytest.raises(
+        RuntimeError, match=r"may still run.*bench\.delete\('0001-fit', force=True\)"
+    ):
         b.delete("0001-fit")
     b.delete("0001-fit", force=True)
     assert not first.exists()

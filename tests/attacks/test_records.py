@@ -28,8 +28,12 @@ from workbench.runs.tables.brief import RunBrief
 from workbench.runs.tables.run_list import RunList
 from workbench.ui.canvas.runs.runs_table import fits, listed
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")]
-OURS = (ValueError, OSError)  # with SettingsError, FileNotFoundError, ExportError: what says what is wrong
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here"),
+]
+# with SettingsError, FileNotFoundError, ExportError: what says what is wrong
+OURS = (ValueError, OSError)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,15 @@ def test_a_folder_that_is_no_record_is_skipped_and_named_once(root, name, caplog
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", ["created is beyond any float", "a pipe called run.json", "a pipe called metrics.jsonl", "deep JSON"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "created is beyond any float",
+        "a pipe called run.json",
+        "a pipe called metrics.jsonl",
+        "deep JSON",
+    ],
+)
 def test_a_root_with_such_a_folder_trains(root, name):
     NO_RECORDS[name](bad(root))
     with bench(root) as b:
@@ -100,7 +112,14 @@ def look_at_all_of(path):
     run = Run.open(path)
     RunBrief.read(path)
     assert np.isfinite(run.history["step"]).all()
-    for look in (lambda: run.health, lambda: run.metrics, lambda: run.validation, lambda: run.charts(), lambda: run.settings, lambda: repr(run)):
+    for look in (
+        lambda: run.health,
+        lambda: run.metrics,
+        lambda: run.validation,
+        lambda: run.charts(),
+        lambda: run.settings,
+        lambda: repr(run),
+    ):
         try:
             look()
         except OURS as error:
@@ -113,7 +132,9 @@ def look_at_all_of(path):
 def test_a_setting_of_another_type_is_as_if_it_were_not_recorded(root, value):
     path = bad(root)
     started = next(line for line in poison.lines_of(path) if line["type"] == "RunStarted")
-    poison.edited(path, "RunStarted", settings={**started["settings"], "lr": value, "warmup": value})
+    poison.edited(
+        path, "RunStarted", settings={**started["settings"], "lr": value, "warmup": value}
+    )
     run = Run.open(path)
     assert run.settings.lr == 1e-3
     assert isinstance(run.health, tuple)
@@ -125,7 +146,14 @@ def test_checkpoints_of_somebody_s_making_are_none(root):
     folder = list_checkpoints(path)[0].path
     whole = len(list_checkpoints(path))
     info = json.loads((folder / "info.json").read_text())
-    for wrong in ({"step": None}, {"step": "4"}, {"epoch": 10**400}, {"monitor": 7}, {"value": SCRIPT}, {"why": [], "format": 1}):
+    for wrong in (
+        {"step": None},
+        {"step": "4"},
+        {"epoch": 10**400},
+        {"monitor": 7},
+        {"value": SCRIPT},
+        {"why": [], "format": 1},
+    ):
         (folder / "info.json").write_text(json.dumps({**info, **wrong}))
         assert len(list_checkpoints(path)) == whole - 1
     (folder / "info.json").write_text(DEEP)
@@ -137,7 +165,13 @@ def test_checkpoints_of_somebody_s_making_are_none(root):
 def places(value, here=()):
     """The places within JSON data."""
     yield here
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in inner:
         yield from places(item, (*here, key))
 
@@ -154,7 +188,8 @@ def poisoned(draw, lines):
     lines = json.loads(json.dumps(lines))
     for _ in range(draw(st.integers(1, 3))):
         line = draw(st.integers(0, len(lines) - 1))
-        value = copy.deepcopy(draw(st.sampled_from(HOSTILE) | st.integers() | st.text(max_size=5)))  # or a list could get into itself
+        # or a list could get into itself
+        value = copy.deepcopy(draw(st.sampled_from(HOSTILE) | st.integers() | st.text(max_size=5)))
         if isinstance(lines[line], dict):
             put(lines, (line, *draw(st.sampled_from([*places(lines[line])]))), value)
     return lines
@@ -179,7 +214,13 @@ def test_whatever_a_record_holds_it_is_read_or_refused(made, tmp_path):
         table = json.dumps(listed([brief], 1, {}))
         assert table
         assert {len(values) for values in run.history.values()} == {len(run.history["step"])}
-        for look in (lambda: run.health, lambda: run.metrics, lambda: run.charts(), lambda: run.settings, lambda: wb.compare(brief, brief)):
+        for look in (
+            lambda: run.health,
+            lambda: run.metrics,
+            lambda: run.charts(),
+            lambda: run.settings,
+            lambda: wb.compare(brief, brief),
+        ):
             with contextlib.suppress(OURS):
                 look()
         assert "<script" not in run._repr_html_() + RunList([run])._repr_html_()

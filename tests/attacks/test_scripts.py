@@ -26,12 +26,21 @@ def root(tmp_path_factory):
 
 @pytest.fixture
 def run(root):
-    return poison.another(next(path for path in (root / "runs").glob("[!.]*") if path.name != "0007-fit"))
+    return poison.another(
+        next(path for path in (root / "runs").glob("[!.]*") if path.name != "0007-fit")
+    )
 
 
 def script(root, path):
     made = wb.Workbench(
-        plain_net(), train=labelled(), val=labelled(20), loss=F.cross_entropy, root=root, accelerator="cpu", batch_size=8, max_epochs=2
+        plain_net(),
+        train=labelled(),
+        val=labelled(20),
+        loss=F.cross_entropy,
+        root=root,
+        accelerator="cpu",
+        batch_size=8,
+        max_epochs=2,
     )
     with made:
         return made.script(Run.open(path))
@@ -40,7 +49,12 @@ def script(root, path):
 def is_ours(text):
     """Whether nothing of the attack is code in it."""
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    modules = {alias.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import) for alias in node.names}
+    modules = {
+        alias.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     return "X" not in names and "subprocess" not in names | modules
 
 
@@ -81,7 +95,9 @@ def test_a_start_is_no_code(root, run, name):
         assert is_ours(script(root, run))
 
 
-@pytest.mark.parametrize("name", ["compile", "lr", "seed", "precision", "early_stopping", "max_epochs", "batch_size"])
+@pytest.mark.parametrize(
+    "name", ["compile", "lr", "seed", "precision", "early_stopping", "max_epochs", "batch_size"]
+)
 def test_a_setting_is_no_code(root, run, name):
     started = next(line for line in poison.lines_of(run) if line["type"] == "RunStarted")
     poison.edited(run, "RunStarted", settings={**started["settings"], name: EVIL})

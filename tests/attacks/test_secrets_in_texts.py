@@ -58,8 +58,15 @@ def test_an_error_s_text_reaches_no_file_and_no_tracker(tmp_path: Path) -> None:
     run = Run.open(job.folder.path)
     shown = CliRunner().invoke(main, ["runs", "show", run.id, "--root", str(tmp_path)]).output
     assert "PermissionError: refused: …" in shown
-    texts = [str(event) for event in job.events] + [shown, repr(run), run._repr_html_(), repr(tracker.sent)]
-    texts += [path.read_text(errors="replace") for path in job.folder.path.rglob("*") if path.is_file()]
+    texts = [str(event) for event in job.events] + [
+        shown,
+        repr(run),
+        run._repr_html_(),
+        repr(tracker.sent),
+    ]
+    texts += [
+        path.read_text(errors="replace") for path in job.folder.path.rglob("*") if path.is_file()
+    ]
     for key in KEYS:
         assert not [text for text in texts if key in text]
 

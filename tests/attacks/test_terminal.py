@@ -29,16 +29,29 @@ def clean(text: str) -> None:
 
 def poisoned(root: Path, *, end: bool = True, kind: str = "fit", id: str = "0001-fit") -> Path:
     evil = {f"acc{CLEAR}": 1.0, "nan": math.nan, "time": 1.0}
-    header = {"kind": kind, "host": f"host{TITLE}", "launched": True, "task": {"model": f"Net{TITLE}", "parameters": 8}}
+    header = {
+        "kind": kind,
+        "host": f"host{TITLE}",
+        "launched": True,
+        "task": {"model": f"Net{TITLE}", "parameters": 8},
+    }
     with RunFolder.create(root, id, header) as folder:
-        folder.append(RunStarted(f"0001{TITLE}", kind, {"lr": 0.1, "monitor": f"m{CLEAR}"}, f"cpu{TITLE}", updates=4))
+        folder.append(
+            RunStarted(
+                f"0001{TITLE}", kind, {"lr": 0.1, "monitor": f"m{CLEAR}"}, f"cpu{TITLE}", updates=4
+            )
+        )
         folder.append(Message(f"warned{TITLE}\nand again", "warning"))
         folder.append(Validated(1, 0, evil))
         folder.append(Logged(1, 0, evil))
         folder.append(Trial(4, False, error=f"too large{TITLE}"))
         folder.append(Message(f"Traceback{CLEAR}\n  line", "error"))
         if end:
-            folder.append(RunEnded("failed", 2, 0.1, error=f"ValueError: bad{TITLE}\nsecond line", metrics=evil))
+            folder.append(
+                RunEnded(
+                    "failed", 2, 0.1, error=f"ValueError: bad{TITLE}\nsecond line", metrics=evil
+                )
+            )
     return folder.path
 
 
@@ -55,7 +68,9 @@ def test_control_characters_are_written_out_and_text_stays() -> None:
     ["list"], ["list", "--json"], ["show", "1"], ["show", "1", "--json"], ["show", "9"], ["show", f"x{TITLE}"], ["export", "1"], ["compare", "1", "2"],
     ["compare", "1", "2", "--json"], ["delete", "9"], ["delete", "1"], ["prune", "--keep", "0", "--dry-run"],
 ])  # fmt: skip
-def test_the_command_line_prints_no_control_characters(tmp_path: Path, arguments: list[str]) -> None:
+def test_the_command_line_prints_no_control_characters(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     poisoned(tmp_path)
     poisoned(tmp_path, id="0002-fit")
     (tmp_path / "runs" / f"x{TITLE}").mkdir()
@@ -75,7 +90,9 @@ def test_a_running_record_of_somebody_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fit", "find_lr", "find_batch_size"])
-def test_what_is_attached_prints_and_raises_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+def test_what_is_attached_prints_and_raises_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
     path = poisoned(tmp_path, kind=kind)
     (path / "output.log").write_text(f"line{TITLE}\n")
     job = wb.attach("0001-fit", tmp_path)
@@ -84,7 +101,8 @@ def test_what_is_attached_prints_and_raises_none(tmp_path: Path, capsys: pytest.
     clean(f"{caught.value}{caught.value.__cause__}")
     clean(str(caught.value))
     out = capsys.readouterr()
-    clean(out.out.replace("\r", "").replace("\x1b[A", "") + out.err.replace("\r", ""))  # a progress bar moves by itself
+    # a progress bar moves by itself
+    clean(out.out.replace("\r", "").replace("\x1b[A", "") + out.err.replace("\r", ""))
 
 
 def test_no_repr_of_what_was_read_has_any(tmp_path: Path) -> None:
@@ -106,7 +124,9 @@ def test_an_unreadable_reason_in_a_checkpoint(tmp_path: Path) -> None:
     run = b.fit().result()
     point = run.checkpoints[-1]
     info: dict[str, Any] = json.loads((point.path / "info.json").read_text())
-    (point.path / "info.json").write_text(json.dumps({**info, "resumable": False, "why": f"because{TITLE}"}))
+    (point.path / "info.json").write_text(
+        json.dumps({**info, "resumable": False, "why": f"because{TITLE}"})
+    )
     with pytest.raises(wb.SettingsError) as caught:
         b.fit(start=run.id, max_epochs=2)
     clean(str(caught.value))

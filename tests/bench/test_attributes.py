@@ -14,7 +14,14 @@ from workbench.settings.spellings import ATTRIBUTES
 
 @pytest.fixture
 def bench(tmp_path):
-    with wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", max_steps=1) as b:
+    with wb.Workbench(
+        plain_net(),
+        train=labelled(),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        accelerator="cpu",
+        max_steps=1,
+    ) as b:
         yield b
 
 
@@ -75,7 +82,12 @@ def test_other_libraries_names_of_a_result_are_answered(result, name, remedy):
 
 def test_every_named_attribute_of_another_library_is_none_of_our_own(bench):
     """Else its answer would never be read."""
-    objects = {"bench": bench, "run": wb.Run.from_events([]), "curve": wb.LRCurve.from_events([]), "sizes": wb.BatchSizes.from_events([])}
+    objects = {
+        "bench": bench,
+        "run": wb.Run.from_events([]),
+        "curve": wb.LRCurve.from_events([]),
+        "sizes": wb.BatchSizes.from_events([]),
+    }
     for kind, result in objects.items():
         known = {name for names in ATTRIBUTES[kind].values() for name in names}
         assert not known & {*dir(result), *vars(result)}, kind
@@ -91,7 +103,13 @@ def test_a_method_may_be_replaced_and_a_subclass_has_attributes_of_its_own(bench
             super().__init__(*args, **options)
             self.note = "then"
 
-    with Mine(plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path / "mine", accelerator="cpu") as b:
+    with Mine(
+        plain_net(),
+        train=labelled(),
+        loss=F.cross_entropy,
+        root=tmp_path / "mine",
+        accelerator="cpu",
+    ) as b:
         assert b.note == "then"
         with pytest.raises(AttributeError, match=r"bench\.set\(lr=3\)"):
             b.lr = 3

@@ -26,7 +26,13 @@ X, Y = labelled().tensors
 
 def make(tmp_path, model=None, data=(X, Y), **more):
     ready = isinstance(data, (Iterator, type(wb.batches([]))))
-    more = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu", **({} if ready else {"batch_size": 8}), **more}
+    more = {
+        "loss": F.cross_entropy,
+        "root": tmp_path,
+        "accelerator": "cpu",
+        **({} if ready else {"batch_size": 8}),
+        **more,
+    }
     return wb.Workbench(plain_net() if model is None else model, train=data, **more)
 
 
@@ -60,7 +66,10 @@ def test_a_collate_function_that_forgets_its_return(tmp_path):
 def test_other_libraries_names_of_arguments(name, ours, tmp_path):
     with refused(wb.SettingsError, f"unknown setting '{name}'", f"Did you mean '{ours}'?"):
         make(tmp_path, **{name: object()})
-    with pytest.raises(wb.SettingsError, match=rf"'{name}': it is given when the bench is made, wb.Workbench\(…, {ours}=…\)"):
+    with pytest.raises(
+        wb.SettingsError,
+        match=rf"'{name}': it is given when the bench is made, wb.Workbench\(…, {ours}=…\)",
+    ):
         wb.Settings.named({name: object()}, "fit")
 
 
@@ -81,7 +90,11 @@ def test_what_is_no_data(data, tmp_path):
 
 
 def test_a_batch_larger_than_the_data(tmp_path):
-    with refused(TaskError, "batch_size=64 is larger than the train data (50 samples)", "take batch_size=50 or less"):
+    with refused(
+        TaskError,
+        "batch_size=64 is larger than the train data (50 samples)",
+        "take batch_size=50 or less",
+    ):
         make(tmp_path, batch_size=64)
     b = make(tmp_path)
     with refused(TaskError, "batch_size=51", "50 samples"):
@@ -113,21 +126,33 @@ def test_float32_for_a_float64_model(tmp_path):
 
 
 def test_a_label_out_of_range(tmp_path):
-    with refused(TaskError, "Target", "out of bounds", "class label is not below the number of the model's outputs"):
+    with refused(
+        TaskError,
+        "Target",
+        "out of bounds",
+        "class label is not below the number of the model's outputs",
+    ):
         make(tmp_path, data=(X, Y + 7))
 
 
 def test_a_layer_that_the_processor_cannot_run(tmp_path):
     class Recurrent(nn.Linear):
         def forward(self, x):
-            raise RuntimeError("could not create a primitive descriptor for the LSTM forward propagation primitive.")
+            raise RuntimeError(
+                "could not create a primitive descriptor for the LSTM forward propagation primitive."
+            )
 
     with refused(TaskError, "LSTM", "needs AVX-512", "precision='32'"):
         make(tmp_path, model=Recurrent(X.shape[1], 3))
 
 
 def test_labels_of_the_wrong_type(tmp_path):
-    with refused(TaskError, "labels are float32 of shape (2,)", "int64", "loss=lambda output, y: F.cross_entropy(output, y.long())"):
+    with refused(
+        TaskError,
+        "labels are float32 of shape (2,)",
+        "int64",
+        "loss=lambda output, y: F.cross_entropy(output, y.long())",
+    ):
         make(tmp_path, data=(X, Y.float()))
 
 
@@ -137,7 +162,12 @@ def test_inputs_of_the_wrong_shape(tmp_path):
 
 
 def test_broadcasting_of_output_and_target(tmp_path):
-    with refused(TaskError, "broadcast to (2, 2)", "each sample against every other", "F.mse_loss(output.squeeze(-1), y)"):
+    with refused(
+        TaskError,
+        "broadcast to (2, 2)",
+        "each sample against every other",
+        "F.mse_loss(output.squeeze(-1), y)",
+    ):
         make(tmp_path, nn.Linear(6, 1), (X, X[:, 0]), loss=F.mse_loss)
     make(tmp_path, nn.Linear(6, 1), (X, X[:, :1]), loss=F.mse_loss)
 
@@ -145,13 +175,22 @@ def test_broadcasting_of_output_and_target(tmp_path):
 def test_nan_in_the_first_samples(tmp_path):
     x = X.clone()
     x[1, 2] = float("nan")
-    with refused(TaskError, "the loss of the first 2 samples is nan", "NaN or infinite values in element 0", "clean it"):
+    with refused(
+        TaskError,
+        "the loss of the first 2 samples is nan",
+        "NaN or infinite values in element 0",
+        "clean it",
+    ):
         make(tmp_path, data=(x, Y))
 
 
 def test_a_loss_that_is_not_finite_on_finite_data(tmp_path):
-    with refused(TaskError, "the loss of the first 2 samples is", "The data is finite: look for log(0)"):
-        make(tmp_path, loss=lambda output, y: F.cross_entropy(output, y) + torch.log(torch.zeros(())))
+    with refused(
+        TaskError, "the loss of the first 2 samples is", "The data is finite: look for log(0)"
+    ):
+        make(
+            tmp_path, loss=lambda output, y: F.cross_entropy(output, y) + torch.log(torch.zeros(()))
+        )
 
 
 @pytest.mark.parametrize("every", [1, 50])
@@ -160,7 +199,15 @@ def test_nan_later_on(every, p, tmp_path):
     x = X.clone()
     x[33] = float("inf")
     model = plain_net()
-    b = bench(model, (x, Y), tmp_path, shuffle=False, max_epochs=1, track_grad_norm=p, log_every_n_steps=every)
+    b = bench(
+        model,
+        (x, Y),
+        tmp_path,
+        shuffle=False,
+        max_epochs=1,
+        track_grad_norm=p,
+        log_every_n_steps=every,
+    )
     job = b.fit()
     with refused(NonFiniteError, "update 4", "the batch itself holds NaN or infinite values: batch[0]", "(6 of 48",
                  "Clean the data", "was skipped"):  # fmt: skip
@@ -200,11 +247,24 @@ def test_a_gradient_that_is_not_finite_while_the_loss_is(p, every, tmp_path):
 
     def loss(output, y):
         found = F.cross_entropy(output, y)
-        return infinite(found) if next(calls) == 4 else found  # the dry step's one, then updates 0..2
+        # the dry step's one, then updates 0..2
+        return infinite(found) if next(calls) == 4 else found
 
     model = plain_net()
-    b = bench(model, labelled(), tmp_path, loss=loss, max_epochs=1, track_grad_norm=p, log_every_n_steps=every)
-    with refused(NonFiniteError, "gradient is not finite at update 3, first in '0.weight'; the loss is", "was skipped"):
+    b = bench(
+        model,
+        labelled(),
+        tmp_path,
+        loss=loss,
+        max_epochs=1,
+        track_grad_norm=p,
+        log_every_n_steps=every,
+    )
+    with refused(
+        NonFiniteError,
+        "gradient is not finite at update 3, first in '0.weight'; the loss is",
+        "was skipped",
+    ):
         b.fit().result()
     assert all(torch.isfinite(p).all() for p in model.parameters())
 
@@ -246,7 +306,9 @@ def test_validation_data_without_a_length(tmp_path):
 
 
 def test_validation_data_that_can_be_read_once(tmp_path):
-    with refused(TaskError, "val can be read only once", "each validation reads it all", "wb.batches(list)"):
+    with refused(
+        TaskError, "val can be read only once", "each validation reads it all", "wb.batches(list)"
+    ):
         make(tmp_path, val=iter([(X, Y)]))
 
 
@@ -254,11 +316,20 @@ def test_a_scheduler_needs_to_know_how_long(tmp_path):
     def cosine(optimizer, updates):
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
 
-    with refused(TaskError, "scheduler= needs the number of updates", "no length", "give max_steps"):
+    with refused(
+        TaskError, "scheduler= needs the number of updates", "no length", "give max_steps"
+    ):
         make(tmp_path, data=Stream(), scheduler=cosine)
-    with refused(TaskError, "scheduler= needs the number of updates", "truncated_bptt_steps", "give max_steps"):
+    with refused(
+        TaskError,
+        "scheduler= needs the number of updates",
+        "truncated_bptt_steps",
+        "give max_steps",
+    ):
         make(tmp_path, scheduler=cosine, truncated_bptt_steps=2)
-    with refused(TaskError, "scheduler= needs the number of updates", "no number of epochs", "give max_steps"):
+    with refused(
+        TaskError, "scheduler= needs the number of updates", "no number of epochs", "give max_steps"
+    ):
         make(tmp_path, scheduler=cosine, max_time="00:00:01:00")
     b = make(tmp_path, data=Stream(), scheduler=cosine, max_steps=5)
     assert b.fit().result().history["lr"][-1] < b.settings.lr
@@ -267,21 +338,40 @@ def test_a_scheduler_needs_to_know_how_long(tmp_path):
 def test_an_iterator_that_can_be_read_once(tmp_path):
     """The dry step gives its batch back, and a second epoch is a clear error."""
     model = plain_net()
-    b = make(tmp_path, model, data=((X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)), optimizer=sgd)
+    b = make(
+        tmp_path,
+        model,
+        data=((X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)),
+        optimizer=sgd,
+    )
     run = b.fit(max_epochs=1).result()
     assert run.step == 5
     twin = plain_net()
     ready = [(X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)]
-    other = make(tmp_path / "b", twin, data=wb.batches(ready), optimizer=sgd).fit(max_epochs=1).result()
+    other = (
+        make(tmp_path / "b", twin, data=wb.batches(ready), optimizer=sgd).fit(max_epochs=1).result()
+    )
     assert np.array_equal(run.history["loss"], other.history["loss"])
     for length in ({"max_epochs": 2}, {}):  # before the first update
         again = make(tmp_path, data=iter(ready), **length).fit()
-        with refused(TaskError, "read only once", f"max_epochs={length.get('max_epochs', 10)} reads it", "max_epochs=1"):
+        with refused(
+            TaskError,
+            "read only once",
+            f"max_epochs={length.get('max_epochs', 10)} reads it",
+            "max_epochs=1",
+        ):
             again.result()
         assert not any(isinstance(e, StepsDone) for e in again.events)
-    assert make(tmp_path, data=iter(ready), max_epochs=2, limit_train_batches=1).fit().result().step == 2  # a batch an epoch
-    again = make(tmp_path, data=iter(ready), max_steps=9).fit()  # which may be enough for all that it gives
-    with refused(TaskError, "no batch in epoch 1", "read only once", "give a Dataset or a DataLoader"):
+    # a batch an epoch
+    assert (
+        make(tmp_path, data=iter(ready), max_epochs=2, limit_train_batches=1).fit().result().step
+        == 2
+    )
+    # which may be enough for all that it gives
+    again = make(tmp_path, data=iter(ready), max_steps=9).fit()
+    with refused(
+        TaskError, "no batch in epoch 1", "read only once", "give a Dataset or a DataLoader"
+    ):
         again.result()
     assert sum(e.rows for e in again.events if isinstance(e, StepsDone)) == 5
     with refused(TaskError, "read only once", "would use it up", "give a Dataset"):
@@ -325,7 +415,11 @@ LENGTHS = {
 def test_data_of_another_length_than_planned(name, tmp_path):
     data, words = LENGTHS[name]
     run = make(tmp_path, data=data, max_epochs=2, num_sanity_val_steps=0).fit().result()
-    told = [event for event in run.events if isinstance(event, Message) and "the training data" in event.text]
+    told = [
+        event
+        for event in run.events
+        if isinstance(event, Message) and "the training data" in event.text
+    ]
     assert len(told) == 1
     assert words in told[0].text
     assert told[0].level == "warning"
@@ -334,15 +428,25 @@ def test_data_of_another_length_than_planned(name, tmp_path):
 def test_nothing_is_told_of_data_of_the_planned_length(tmp_path):
     for data in (TooLong(), OfStages(16, 48)):
         run = make(tmp_path, data=data, max_epochs=2, limit_train_batches=2).fit().result()
-        assert not [event for event in run.events if isinstance(event, Message) and "the training data" in event.text]
+        assert not [
+            event
+            for event in run.events
+            if isinstance(event, Message) and "the training data" in event.text
+        ]
     run = make(tmp_path, data=OfStages(48, 48), max_epochs=2, max_steps=9).fit().result()
-    assert not [event for event in run.events if isinstance(event, Message) and "the training data" in event.text]
+    assert not [
+        event
+        for event in run.events
+        if isinstance(event, Message) and "the training data" in event.text
+    ]
 
 
 def test_drop_last_leaves_nothing(tmp_path):
     loader = torch.utils.data.DataLoader(labelled(10), batch_size=16, drop_last=True)
     with refused(TaskError, "batch_size=16", "10 samples"):
-        wb.Workbench(plain_net(), train=loader, loss=F.cross_entropy, root=tmp_path, accelerator="cpu")
+        wb.Workbench(
+            plain_net(), train=loader, loss=F.cross_entropy, root=tmp_path, accelerator="cpu"
+        )
 
 
 def test_a_sample_that_cannot_be_read(tmp_path):
@@ -364,7 +468,11 @@ def test_text_that_a_collator_cannot_make_tensors_of(tmp_path):
         raise ValueError("Unable to create tensor.")  # as a collator of transformers
 
     samples = [{"text": "a film", "input_ids": [1, 2], "label": 0}] * 8
-    with refused(TaskError, "Unable to create tensor. The samples hold text ('text'): tokenize it", "dataset.remove_columns(['text'])"):
+    with refused(
+        TaskError,
+        "Unable to create tensor. The samples hold text ('text'): tokenize it",
+        "dataset.remove_columns(['text'])",
+    ):
         make(tmp_path, data=samples, collate_fn=collate)
     without = [{"input_ids": [1, 2], "label": 0}] * 8
     with pytest.raises(TaskError, match=r"Unable to create tensor\.$"):
@@ -410,12 +518,20 @@ def test_weights_without_a_shape(tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.1)
 
-    with refused(TaskError, "head.weight (and", "has no shape yet", "call the model once on a batch"):
+    with refused(
+        TaskError, "head.weight (and", "has no shape yet", "call the model once on a batch"
+    ):
         make(tmp_path, Own(), loss=None)
 
 
 def test_a_loss_of_the_wrong_shape(tmp_path):
-    with refused(TaskError, "the loss has shape (2,) for a batch of 2", "must be one number", ".mean()", "reduction"):
+    with refused(
+        TaskError,
+        "the loss has shape (2,) for a batch of 2",
+        "must be one number",
+        ".mean()",
+        "reduction",
+    ):
         make(tmp_path, loss=nn.CrossEntropyLoss(reduction="none"))
 
 
@@ -427,7 +543,9 @@ def test_a_loss_that_depends_on_nothing(tmp_path):
 
 
 def test_no_loss_anywhere(tmp_path):
-    with refused(TaskError, "no loss= was given", "has no .loss", "torch.nn.functional.cross_entropy"):
+    with refused(
+        TaskError, "no loss= was given", "has no .loss", "torch.nn.functional.cross_entropy"
+    ):
         make(tmp_path, loss=None, data=X)
 
 
@@ -446,7 +564,12 @@ def test_a_loss_without_a_target(tmp_path):
 
 
 def test_a_model_that_is_called_wrongly(tmp_path):
-    with refused(TaskError, "all parts of a batch but the last, its target", "a batch has 3 parts", "default_collate([(x, y)"):
+    with refused(
+        TaskError,
+        "all parts of a batch but the last, its target",
+        "a batch has 3 parts",
+        "default_collate([(x, y)",
+    ):
         make(tmp_path, data=(X, X, Y))
 
 
@@ -469,7 +592,11 @@ def test_what_makes_no_scheduler(tmp_path):
         make(tmp_path, scheduler="cosine")
     with refused(TaskError, "cannot be called as scheduler(optimizer, updates)"):
         make(tmp_path, scheduler=lambda optimizer: None)
-    with refused(TaskError, "scheduler=StepLR(…) is a scheduler that is already made", "lambda optimizer, updates"):
+    with refused(
+        TaskError,
+        "scheduler=StepLR(…) is a scheduler that is already made",
+        "lambda optimizer, updates",
+    ):
         make(tmp_path, scheduler=foreign(None, 1))
     with refused(TaskError, "a StepLR of another optimizer"):
         make(tmp_path, scheduler=foreign)
@@ -481,14 +608,24 @@ def test_hidden_state_where_none_is_carried(tmp_path):
             return super().forward(x, hiddens)
 
     sequences = (torch.randn(8, 6, 3), torch.randn(8, 6, 4))
-    with refused(TaskError, "the model returned 2 parts", "truncated_bptt_steps when the bench is made"):
+    with refused(
+        TaskError, "the model returned 2 parts", "truncated_bptt_steps when the bench is made"
+    ):
         make(tmp_path, Recurrent(3, 4, batch_first=True), data=sequences, loss=F.mse_loss)
     with refused(TaskError, "model(x, hiddens)", "forward does not take", "leave the setting off"):
-        make(tmp_path, torch.nn.Sequential(torch.nn.Linear(3, 4)), data=sequences, loss=F.mse_loss, truncated_bptt_steps=2)
+        make(
+            tmp_path,
+            torch.nn.Sequential(torch.nn.Linear(3, 4)),
+            data=sequences,
+            loss=F.mse_loss,
+            truncated_bptt_steps=2,
+        )
 
 
 def test_weight_decay_where_there_is_none(tmp_path):
-    with refused(TaskError, "weight_decay=0.1", "Rprop takes no weight_decay", "leave the setting at None"):
+    with refused(
+        TaskError, "weight_decay=0.1", "Rprop takes no weight_decay", "leave the setting at None"
+    ):
         make(tmp_path, optimizer=torch.optim.Rprop, weight_decay=0.1)
     b = make(tmp_path, optimizer=torch.optim.Rprop)
     with refused(TaskError, "weight_decay=0.1", "Rprop"):
@@ -510,7 +647,13 @@ def test_an_optimizer_without_sparse_gradients(tmp_path):
         def forward(self, x):
             return self.head(self.table(x).mean(1))
 
-    job = make(tmp_path, Words(), (torch.randint(0, 5, (50, 3)), Y), optimizer=torch.optim.AdamW, max_steps=1).fit()
+    job = make(
+        tmp_path,
+        Words(),
+        (torch.randint(0, 5, (50, 3)), Y),
+        optimizer=torch.optim.AdamW,
+        max_steps=1,
+    ).fit()
     with pytest.raises(RuntimeError, match="does not support sparse gradients") as caught:
         job.result()
     assert "torch.optim.SparseAdam" in " ".join(caught.value.__notes__)
@@ -532,7 +675,11 @@ def test_a_setting_that_does_not_exist(tmp_path):
     with refused(SettingsError, "unknown setting 'learning_rate'", "Did you mean 'lr'"):
         make(tmp_path, learning_rate=0.1)
     b = make(tmp_path)
-    for wrong, right in (("epochs", "max_epochs"), ("batchsize", "batch_size"), ("clip", "gradient_clip_val")):
+    for wrong, right in (
+        ("epochs", "max_epochs"),
+        ("batchsize", "batch_size"),
+        ("clip", "gradient_clip_val"),
+    ):
         for call in (b.set, b.fit, b.find_lr, b.find_batch_size, b.validate):
             with refused(SettingsError, f"unknown setting '{wrong}'", f"Did you mean '{right}'"):
                 call(**{wrong: 1})
@@ -548,7 +695,10 @@ def test_a_setting_that_does_not_exist(tmp_path):
         ({"batch_size": 0}, ["batch_size=0", "at least 1"]),
         ({"batch_size": 2.5}, ["batch_size=2.5", "whole number"]),
         ({"gradient_clip_val": -1}, ["gradient_clip_val=-1", "at least 0", "None and 0: off"]),
-        ({"gradient_clip_algorithm": "magic"}, ["gradient_clip_algorithm='magic'", "'norm' or 'value'"]),
+        (
+            {"gradient_clip_algorithm": "magic"},
+            ["gradient_clip_algorithm='magic'", "'norm' or 'value'"],
+        ),
         ({"accumulate_grad_batches": 0}, ["accumulate_grad_batches=0"]),
         ({"accelerator": "tpu"}, ["accelerator='tpu'", "'cpu'"]),
         ({"max_steps": -2}, ["max_steps=-2"]),
@@ -592,12 +742,19 @@ def test_a_start_that_cannot_be(tmp_path):
     with refused(SettingsError, "start=None", "'fresh', 'continue' or the id of a run"):
         b.find_lr(start=None)
     for wrong in ("Fresh", "best", "continue@best"):
-        with refused(SettingsError, f"start={wrong!r}", "'fresh', 'continue', or a run's id", "'0012-fit@best'"):
+        with refused(
+            SettingsError,
+            f"start={wrong!r}",
+            "'fresh', 'continue', or a run's id",
+            "'0012-fit@best'",
+        ):
             b.fit(start=wrong)
     run = b.fit(max_steps=1).result()
     with refused(SettingsError, "start=<Run 0001-fit", "That of this one is '0001-fit'."):
         b.fit(start=run)
-    with refused(SettingsError, "no optimizer state", "bench.load('0001-fit', 'start'), then bench.fit()"):
+    with refused(
+        SettingsError, "no optimizer state", "bench.load('0001-fit', 'start'), then bench.fit()"
+    ):
         b.fit(start="0001-fit@start")
     assert b.find_lr(start="0001-fit@start", num_training=3).result().lrs.size == 3
 
@@ -624,9 +781,17 @@ def test_what_is_said_elsewhere(tmp_path):
             with refused(SettingsError, f"unknown setting {name!r}", *words):
                 call(**{name: None})
     for call in (b.validate, b.test, b.predict):
-        with refused(SettingsError, "unknown setting 'ckpt_path'", "bench.load('0012-fit', 'best')", f"then bench.{call.__name__}()"):
+        with refused(
+            SettingsError,
+            "unknown setting 'ckpt_path'",
+            "bench.load('0012-fit', 'best')",
+            f"then bench.{call.__name__}()",
+        ):
             call(ckpt_path="best")
-    for name, words in {"default_root_dir": ["root='.workbench'"], "callbacks": ["early_stopping", "listeners=[f]"]}.items():
+    for name, words in {
+        "default_root_dir": ["root='.workbench'"],
+        "callbacks": ["early_stopping", "listeners=[f]"],
+    }.items():
         for call in (b.fit, b.set, b.find_lr):
             with refused(SettingsError, f"{name}='x'", *words):
                 call(**{name: "x"})
@@ -665,7 +830,13 @@ def test_no_validation_data(tmp_path):
 
 
 def test_validation_that_cannot_be_scored(tmp_path):
-    with refused(TaskError, "the model or a metric failed on a batch of val", "ZeroDivisionError", "more than two samples", "dry_run=False"):
+    with refused(
+        TaskError,
+        "the model or a metric failed on a batch of val",
+        "ZeroDivisionError",
+        "more than two samples",
+        "dry_run=False",
+    ):
         make(tmp_path, val=labelled(), metrics={"broken": lambda output, y: 1 / 0})
 
     class Nearest:
@@ -678,9 +849,16 @@ def test_validation_that_cannot_be_scored(tmp_path):
         def compute(self):
             return torch.cat(self.found).mean()
 
-    with refused(TaskError, "metrics['nearest'] of Nearest did not take", "more than two samples", "dry_run=False"):
+    with refused(
+        TaskError,
+        "metrics['nearest'] of Nearest did not take",
+        "more than two samples",
+        "dry_run=False",
+    ):
         make(tmp_path, val=labelled(), metrics={"nearest": Nearest()})
-    make(tmp_path, val=labelled(16), metrics={"nearest": Nearest()}, dry_run=False, max_epochs=1).fit().result()
+    make(
+        tmp_path, val=labelled(16), metrics={"nearest": Nearest()}, dry_run=False, max_epochs=1
+    ).fit().result()
     with refused(TaskError, "failed on a batch of val", "0: (2, 5)"):
         make(tmp_path, val=(X[:, :5], Y))
 

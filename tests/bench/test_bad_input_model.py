@@ -39,7 +39,13 @@ def refused(*words: str) -> Any:
 
 
 def test_a_forgotten_loss(tmp_path):
-    with refused("no loss= was given", "Net.forward", "all 2 parts of a batch", "add loss=F.cross_entropy", "return an output with .loss"):
+    with refused(
+        "no loss= was given",
+        "Net.forward",
+        "all 2 parts of a batch",
+        "add loss=F.cross_entropy",
+        "return an output with .loss",
+    ):
         make(tmp_path, Net(), loss=None)
     with refused("no loss= was given", "add loss="):
         make(tmp_path, Net(), {"x": X, "y": Y}, loss=None)
@@ -69,7 +75,9 @@ class Transformer(Net):
 
     def forward(self, input_values: Tensor, labels: Tensor | None = None) -> Any:
         logits = self.layer(input_values)
-        return Output(loss=None if labels is None else F.cross_entropy(logits, labels), logits=logits)
+        return Output(
+            loss=None if labels is None else F.cross_entropy(logits, labels), logits=logits
+        )
 
 
 class Lenient(Transformer):
@@ -79,7 +87,10 @@ class Lenient(Transformer):
 
 def test_label_in_the_place_of_labels(tmp_path):
     make(tmp_path, Transformer(), {"input_values": X, "labels": Y}, loss=None)
-    with refused("Transformer.forward takes 'labels', and the batch has 'label'", "dataset.rename_column('label', 'labels')"):
+    with refused(
+        "Transformer.forward takes 'labels', and the batch has 'label'",
+        "dataset.rename_column('label', 'labels')",
+    ):
         make(tmp_path, Transformer(), {"input_values": X, "label": Y}, loss=None)
     with refused("Lenient.forward makes one of 'labels', which the batch calls 'label'", "rename"):
         make(tmp_path, Lenient(), {"input_values": X, "label": Y}, loss=None)
@@ -90,7 +101,9 @@ def test_label_in_the_place_of_labels(tmp_path):
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss, nn.MSELoss])
 def test_the_class_of_a_loss(loss, tmp_path):
-    with refused(f"loss=nn.{loss.__name__} is a class: give an instance, loss=nn.{loss.__name__}()"):
+    with refused(
+        f"loss=nn.{loss.__name__} is a class: give an instance, loss=nn.{loss.__name__}()"
+    ):
         make(tmp_path, loss=loss)
 
 
@@ -110,7 +123,10 @@ class Segmentation(Net):
 
 
 def test_an_output_that_is_no_tensor(tmp_path):
-    with refused("the model returned a Output, and the loss takes a tensor", "loss=lambda output, y: F.cross_entropy(output.logits, y)"):
+    with refused(
+        "the model returned a Output, and the loss takes a tensor",
+        "loss=lambda output, y: F.cross_entropy(output.logits, y)",
+    ):
         make(tmp_path, Transformer())
     with refused("the model returned a Plain", "your_loss(output.logits, y)"):
         make(tmp_path, WithPlain(), loss=nn.CrossEntropyLoss())
@@ -131,10 +147,21 @@ LABELS = {
 }
 
 
-@pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1), lambda o, y: F.nll_loss(o.log_softmax(1), y)])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        F.cross_entropy,
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        lambda o, y: F.nll_loss(o.log_softmax(1), y),
+    ],
+)
 @pytest.mark.parametrize("words", LABELS)
 def test_labels_of_another_kind(words, loss, tmp_path):
-    with refused("the labels are", "this loss takes class numbers, int64 of shape (2,): loss=lambda output, y: ", words):
+    with refused(
+        "the labels are",
+        "this loss takes class numbers, int64 of shape (2,): loss=lambda output, y: ",
+        words,
+    ):
         make(tmp_path, data=(X, LABELS[words]), loss=loss)
 
 
@@ -145,12 +172,16 @@ def test_probabilities_are_labels_too(tmp_path):
 def test_integers_for_a_loss_of_numbers(tmp_path):
     with refused("the target is int64", "F.binary_cross_entropy_with_logits(output, y.float())"):
         make(tmp_path, ONE, (X, (Y > 0).long()[:, None]), loss=F.binary_cross_entropy_with_logits)
-    with refused("the output of shape (2, 1) with the target of shape (2,)", "output.squeeze(-1), y)"):
+    with refused(
+        "the output of shape (2, 1) with the target of shape (2,)", "output.squeeze(-1), y)"
+    ):
         make(tmp_path, ONE, (X, (Y > 0).float()), loss=F.binary_cross_entropy_with_logits)
 
 
 def test_a_single_class(tmp_path):
-    with refused("one class, whose cross entropy is always 0", "F.binary_cross_entropy_with_logits"):
+    with refused(
+        "one class, whose cross entropy is always 0", "F.binary_cross_entropy_with_logits"
+    ):
         make(tmp_path, ONE, (X, Y * 0))
     with refused("one class"):
         make(tmp_path, ONE, (X, Y[:, None].float()))
@@ -174,11 +205,17 @@ SILENT = {
 
 @pytest.mark.parametrize("name", SILENT)
 def test_a_loss_that_compares_each_sample_with_every_other(name, tmp_path):
-    words = ("the loss compares the output of shape (2, 1) with the target of shape (2,)", "broadcast to (2, 2)", "output.squeeze(-1), y)")
+    words = (
+        "the loss compares the output of shape (2, 1) with the target of shape (2,)",
+        "broadcast to (2, 2)",
+        "output.squeeze(-1), y)",
+    )
     with refused(*words):
         make(tmp_path, ONE, (X, NUMBERS), loss=SILENT[name])
     make(tmp_path, ONE, (X, NUMBERS[:, None]), loss=SILENT[name])
-    with refused("the output of shape (2,) with the target of shape (2, 1)", "output, y.squeeze(-1))"):
+    with refused(
+        "the output of shape (2,) with the target of shape (2, 1)", "output, y.squeeze(-1))"
+    ):
         make(tmp_path, nn.Sequential(ONE, nn.Flatten(0)), (X, NUMBERS[:, None]), loss=SILENT[name])
 
 
@@ -188,7 +225,9 @@ def cox(output: Tensor, y: Tensor) -> Tensor:
 
 
 PAIRS = {
-    "each with every other, on purpose": lambda output, y: ((output - output.T) - (y[:, None] - y)).pow(2).mean(),
+    "each with every other, on purpose": lambda output, y: (
+        ((output - output.T) - (y[:, None] - y)).pow(2).mean()
+    ),
     "a partial likelihood": cox,
     "weights by sample": lambda output, y: (output.squeeze(1) * y).mean(),
     "one number for all": lambda output, y: (output - y.mean()).pow(2).mean(),
@@ -204,9 +243,25 @@ def test_pairs_that_are_meant(name, tmp_path):
 
 def test_a_metric_that_compares_each_sample_with_every_other(tmp_path):
     good = {"loss": lambda output, y: F.mse_loss(output.squeeze(1), y), "val": (X, NUMBERS)}
-    with refused("metrics['mae'] compares the output of shape (2, 1) with the target of shape (2,)", "broadcast to (2, 2)", "output.squeeze(-1)"):
-        make(tmp_path, ONE, (X, NUMBERS), metrics={"mae": lambda output, y: (output - y).abs().mean()}, **good)
-    make(tmp_path, ONE, (X, NUMBERS), metrics={"mae": lambda output, y: (output.squeeze(1) - y).abs().mean()}, **good)
+    with refused(
+        "metrics['mae'] compares the output of shape (2, 1) with the target of shape (2,)",
+        "broadcast to (2, 2)",
+        "output.squeeze(-1)",
+    ):
+        make(
+            tmp_path,
+            ONE,
+            (X, NUMBERS),
+            metrics={"mae": lambda output, y: (output - y).abs().mean()},
+            **good,
+        )
+    make(
+        tmp_path,
+        ONE,
+        (X, NUMBERS),
+        metrics={"mae": lambda output, y: (output.squeeze(1) - y).abs().mean()},
+        **good,
+    )
 
 
 # -- names of metrics
@@ -220,12 +275,22 @@ def test_a_metric_that_compares_each_sample_with_every_other(tmp_path):
     {"own": wb.over_epoch(lambda output, y: {"val_loss": 0.5})},
 ])  # fmt: skip
 def test_a_metric_in_the_place_of_the_loss(metrics, tmp_path):
-    with refused("metrics[", "would be reported as val_loss in place of the loss itself", "another name"):
+    with refused(
+        "metrics[", "would be reported as val_loss in place of the loss itself", "another name"
+    ):
         make(tmp_path, val=(X, Y), metrics=metrics)
 
 
-@pytest.mark.parametrize("first", [lambda output, y: {"b": 0.5}, wb.over_epoch(lambda output, y: {"b": 0.5})], ids=["by batch", "over a validation"])
-@pytest.mark.parametrize("second", [lambda output, y: 0.1, wb.over_epoch(lambda output, y: 0.1)], ids=["by batch", "over a validation"])
+@pytest.mark.parametrize(
+    "first",
+    [lambda output, y: {"b": 0.5}, wb.over_epoch(lambda output, y: {"b": 0.5})],
+    ids=["by batch", "over a validation"],
+)
+@pytest.mark.parametrize(
+    "second",
+    [lambda output, y: 0.1, wb.over_epoch(lambda output, y: 0.1)],
+    ids=["by batch", "over a validation"],
+)
 def test_two_metrics_of_one_name(first, second, tmp_path):
     with refused("metrics", "reported as 'val_b'", "rename one of them"):
         make(tmp_path, val=(X, Y), metrics={"a": first, "b": second})
@@ -245,17 +310,30 @@ def test_weights_on_the_meta_device(tmp_path):
 
 def test_several_models(tmp_path):
     for models in ([plain_net(), plain_net()], (plain_net(),), {"a": plain_net()}):
-        with refused(f"model is a {type(models).__name__} of {len(models)}, and one nn.Module is needed", "nn.ModuleList"):
+        with refused(
+            f"model is a {type(models).__name__} of {len(models)}, and one nn.Module is needed",
+            "nn.ModuleList",
+        ):
             make(tmp_path, models)
 
 
 def test_torchscript(tmp_path):
-    with refused("model is TorchScript", "give the nn.Module that it was made of", "torch.jit.script(bench.model)"), warnings.catch_warnings():
+    with (
+        refused(
+            "model is TorchScript",
+            "give the nn.Module that it was made of",
+            "torch.jit.script(bench.model)",
+        ),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         make(tmp_path, torch.jit.script(plain_net()))
     with refused("model.1 is TorchScript"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        make(tmp_path, nn.Sequential(plain_net(), torch.jit.trace(nn.Linear(3, 3), torch.zeros(1, 3))))
+        make(
+            tmp_path,
+            nn.Sequential(plain_net(), torch.jit.trace(nn.Linear(3, 3), torch.zeros(1, 3))),
+        )
 
 
 def test_parameters_that_only_a_function_has(tmp_path):
@@ -264,7 +342,10 @@ def test_parameters_that_only_a_function_has(tmp_path):
     def loss(output: Tensor, y: Tensor, scale: float) -> Tensor:
         return F.cross_entropy(scale * output @ centres, y)
 
-    with pytest.warns(UserWarning, match=r"depends on 1 parameter \(of shape \(3, 3\)\) that no optimizer .*give the nn.Module"):
+    with pytest.warns(
+        UserWarning,
+        match=r"depends on 1 parameter \(of shape \(3, 3\)\) that no optimizer .*give the nn.Module",
+    ):
         make(tmp_path, Net(), loss=functools.partial(loss, scale=2.0))
     centres.requires_grad_(False)
     with warnings.catch_warnings():
@@ -282,13 +363,20 @@ def sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
 def test_an_optimizer_of_another_model(tmp_path):
     old = plain_net()
     for dry_run in (True, False):
-        with refused("the SGD has 4 parameters (of shape ", "none of which belongs to the model", "optimizer=lambda params, lr: "):
+        with refused(
+            "the SGD has 4 parameters (of shape ",
+            "none of which belongs to the model",
+            "optimizer=lambda params, lr: ",
+        ):
             make(tmp_path, optimizer=lambda params, lr: sgd(old.parameters(), lr), dry_run=dry_run)
 
 
 def test_an_optimizer_that_adds_a_parameter(tmp_path):
     scale = nn.Parameter(torch.ones(3))
-    with refused("the SGD has 1 parameter (of shape (3,)) that belongs to no module", "make it part of the model"):
+    with refused(
+        "the SGD has 1 parameter (of shape (3,)) that belongs to no module",
+        "make it part of the model",
+    ):
         make(tmp_path, optimizer=lambda params, lr: sgd([*params, scale], lr))
     model = plain_net()
     model.scale = scale
@@ -296,9 +384,14 @@ def test_an_optimizer_that_adds_a_parameter(tmp_path):
 
 
 def test_parameters_that_the_optimizer_leaves_out(tmp_path):
-    with pytest.warns(UserWarning, match=r"^3 parameters \(.*\) get gradients and are in no optimizer.*requires_grad_\(False\)"):
+    with pytest.warns(
+        UserWarning,
+        match=r"^3 parameters \(.*\) get gradients and are in no optimizer.*requires_grad_\(False\)",
+    ):
         make(tmp_path, optimizer=lambda params, lr: sgd(params[:1], lr))
-    with pytest.warns(UserWarning, match="^the parameter '.*' gets a gradient and is in no optimizer"):
+    with pytest.warns(
+        UserWarning, match="^the parameter '.*' gets a gradient and is in no optimizer"
+    ):
         make(tmp_path, optimizer=lambda params, lr: sgd(params[1:], lr))
 
 
@@ -326,7 +419,13 @@ def test_optimizers_of_parts_of_the_model(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(tmp_path, model)
-        make(tmp_path, model, optimizer=lambda params, lr: sgd([{"params": [weight]}, {"params": [bias], "lr": lr / 10}], lr))
+        make(
+            tmp_path,
+            model,
+            optimizer=lambda params, lr: sgd(
+                [{"params": [weight]}, {"params": [bias], "lr": lr / 10}], lr
+            ),
+        )
         make(tmp_path, model, optimizer=lambda params, lr: sgd([*body, weight, bias], lr))
         make(tmp_path, tuned, optimizer=lambda params, lr: sgd(tuned.head.parameters(), lr))
 
@@ -334,7 +433,10 @@ def test_optimizers_of_parts_of_the_model(tmp_path):
 def test_a_function_that_gives_one_optimizer_to_all_runs(tmp_path):
     model = plain_net()
     made = torch.optim.Adam(model.parameters())
-    with refused("returned the same Adam twice, and each run needs a new one", "optimizer=lambda params, lr: "):
+    with refused(
+        "returned the same Adam twice, and each run needs a new one",
+        "optimizer=lambda params, lr: ",
+    ):
         make(tmp_path, model, optimizer=lambda params, lr: made)
 
 
@@ -348,14 +450,23 @@ class Hollow(torch.optim.Optimizer):
     """It wraps another without being made as one, as some libraries do."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
-        self.inner, self.param_groups, self.defaults, self.state = inner, inner.param_groups, inner.defaults, inner.state
+        self.inner, self.param_groups, self.defaults, self.state = (
+            inner,
+            inner.param_groups,
+            inner.defaults,
+            inner.state,
+        )
 
     def step(self, closure: Any = None) -> Any:
         return self.inner.step(closure)
 
 
 def test_an_optimizer_without_a_state(tmp_path):
-    with refused("the state of the Hollow cannot be stored", "AttributeError", "has to call torch.optim.Optimizer.__init__"):
+    with refused(
+        "the state of the Hollow cannot be stored",
+        "AttributeError",
+        "has to call torch.optim.Optimizer.__init__",
+    ):
         make(tmp_path, optimizer=lambda params, lr: Hollow(sgd(params, lr)))
 
 
@@ -393,7 +504,9 @@ class Hidden(torch.optim.SGD):
 class SecondOrder(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         parameters = [p for group in self.param_groups for p in group["params"]]
-        torch.autograd.grad([p.grad for p in parameters], parameters, [torch.ones_like(p) for p in parameters])  # type: ignore[misc]
+        torch.autograd.grad(
+            [p.grad for p in parameters], parameters, [torch.ones_like(p) for p in parameters]
+        )  # type: ignore[misc]
         return super().step(closure)
 
 
@@ -411,9 +524,22 @@ def test_a_step_that_needs_more_than_gradients(kind, words, tmp_path):
 
 def test_the_remedy_for_a_step_that_asks_for_a_closure(tmp_path):
     model, twin = plain_net(), plain_net()
-    losses = make(tmp_path, model, optimizer=lambda params, lr: Asking(params, lr=lr), lr=0.1, max_epochs=2, shuffle=False).fit().result().history["loss"]
+    losses = (
+        make(
+            tmp_path,
+            model,
+            optimizer=lambda params, lr: Asking(params, lr=lr),
+            lr=0.1,
+            max_epochs=2,
+            shuffle=False,
+        )
+        .fit()
+        .result()
+        .history["loss"]
+    )
     plain, expected = Sharpness(twin.parameters(), lr=0.1), []
     for x, y in zip(X.split(8) * 2, Y.split(8) * 2, strict=True):
+
         def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
             plain.zero_grad()
             loss = F.cross_entropy(twin(x), y)
@@ -430,7 +556,11 @@ def test_the_remedy_for_a_step_that_asks_for_a_closure(tmp_path):
 
 def test_labels_that_are_all_ignored(tmp_path):
     some = torch.cat([torch.full((2,), -100), Y[2:]])
-    with refused("the loss of the first 2 samples is nan", "All labels of these samples are -100 (element 1)", "dry_run=False"):
+    with refused(
+        "the loss of the first 2 samples is nan",
+        "All labels of these samples are -100 (element 1)",
+        "dry_run=False",
+    ):
         make(tmp_path, data=(X, some))
     run = make(tmp_path, data=(X, some), dry_run=False, max_epochs=1, shuffle=False).fit().result()
     assert run.status == "finished"
@@ -448,7 +578,9 @@ class Forces(nn.Module):
 
 
 def test_a_model_that_takes_gradients_in_a_check(tmp_path):
-    with refused("on a batch of val", "Validations run under torch.no_grad()", "`with torch.enable_grad():`"):
+    with refused(
+        "on a batch of val", "Validations run under torch.no_grad()", "`with torch.enable_grad():`"
+    ):
         make(tmp_path, Forces(False), (X, X), loss=F.mse_loss, val=(X, X))
     make(tmp_path, Forces(True), (X, X), loss=F.mse_loss, val=(X, X))
 
@@ -456,8 +588,16 @@ def test_a_model_that_takes_gradients_in_a_check(tmp_path):
 @pytest.mark.parametrize(
     ("model", "labels", "said"),
     [
-        (plain_net(), torch.tensor([0, 1, 2, 0, 1, 2, 3, 0, 1]), "A class label is not below the number of the model's outputs."),
-        (nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), torch.arange(9) % 3, "drop_last=True leaves out a short last batch"),
+        (
+            plain_net(),
+            torch.tensor([0, 1, 2, 0, 1, 2, 3, 0, 1]),
+            "A class label is not below the number of the model's outputs.",
+        ),
+        (
+            nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
+            torch.arange(9) % 3,
+            "drop_last=True leaves out a short last batch",
+        ),
     ],
     ids=["labels", "batch of one"],
 )
@@ -474,11 +614,16 @@ def test_what_goes_wrong_at_a_later_batch_has_its_remedy_too(model, labels, said
 
 def test_a_label_that_a_validation_meets_has_its_remedy(tmp_path):
     x, labels = torch.randn(9, 6), torch.tensor([0, 1, 2, 0, 1, 2, 3, 0, 1])
-    with make(tmp_path, plain_net(), (x, labels.clamp(max=2)), val=(x, labels), batch_size=4) as bench:
+    with make(
+        tmp_path, plain_net(), (x, labels.clamp(max=2)), val=(x, labels), batch_size=4
+    ) as bench:
         for job in (bench.validate, lambda: bench.fit(num_sanity_val_steps=0, max_epochs=1)):
             with pytest.raises(IndexError) as caught:
                 job().result()
-            assert caught.value.__notes__[-2:] == ["in batch 1 of the validation data, on 0: (4, 6) float32, 1: (4,) int64", "A class label is not below the number of the model's outputs."]
+            assert caught.value.__notes__[-2:] == [
+                "in batch 1 of the validation data, on 0: (4, 6) float32, 1: (4,) int64",
+                "A class label is not below the number of the model's outputs.",
+            ]
 
 
 class FailsAtOne(nn.Module):
@@ -494,14 +639,25 @@ class FailsAtOne(nn.Module):
         return self.line(x)
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
 def test_running_out_of_memory_has_its_remedy(error, tmp_path):
     x, y = torch.randn(9, 6), torch.arange(9) % 3
-    with make(tmp_path, FailsAtOne(error), (x, y), val=(x, y), batch_size=4, shuffle=False, max_epochs=1) as bench:
+    with make(
+        tmp_path, FailsAtOne(error), (x, y), val=(x, y), batch_size=4, shuffle=False, max_epochs=1
+    ) as bench:
         for job in (bench.fit, bench.validate):
             with pytest.raises(RuntimeError) as caught:
                 job().result()
-            assert "Memory ran out at batch_size=4: take a smaller one (find_batch_size()" in caught.value.__notes__[-1]
+            assert (
+                "Memory ran out at batch_size=4: take a smaller one (find_batch_size()"
+                in caught.value.__notes__[-1]
+            )
 
 
 def test_running_out_of_memory_on_batches_of_the_data(tmp_path):
@@ -525,7 +681,14 @@ def test_running_out_of_memory_on_batches_of_the_data(tmp_path):
 )  # fmt: skip
 def test_an_error_of_the_users_own_gets_no_remedy_of_ours(error, tmp_path):
     """One that only sounds like torch's."""
-    with make(tmp_path, FailsAtOne(error), (torch.randn(9, 6), torch.arange(9) % 3), batch_size=4, shuffle=False, max_epochs=1) as bench:
+    with make(
+        tmp_path,
+        FailsAtOne(error),
+        (torch.randn(9, 6), torch.arange(9) % 3),
+        batch_size=4,
+        shuffle=False,
+        max_epochs=1,
+    ) as bench:
         with pytest.raises(type(error)) as caught:
             bench.fit().result()
         assert [note for note in caught.value.__notes__ if not note.startswith("at update")] == []

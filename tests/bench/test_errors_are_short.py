@@ -21,7 +21,15 @@ DATA = torch.randn(8, 4), torch.zeros(8, 1)
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    return wb.Workbench(nn.Linear(4, 1), train=DATA, loss=nn.functional.mse_loss, root=root, accelerator="cpu", batch_size=4, max_epochs=1)
+    return wb.Workbench(
+        nn.Linear(4, 1),
+        train=DATA,
+        loss=nn.functional.mse_loss,
+        root=root,
+        accelerator="cpu",
+        batch_size=4,
+        max_epochs=1,
+    )
 
 
 MEANT = [
@@ -37,13 +45,21 @@ MEANT = [
 
 @pytest.mark.parametrize(("method", "given", "meant"), MEANT)
 def test_names_of_arguments_count(bench, method, given, meant):
-    with pytest.raises(wb.SettingsError, match=rf"unknown \w+ '{given}'.* Did you mean '{meant}'\?") as caught:
+    with pytest.raises(
+        wb.SettingsError, match=rf"unknown \w+ '{given}'.* Did you mean '{meant}'\?"
+    ) as caught:
         getattr(bench, method)(**{given: 1})
     assert len(str(caught.value)) < 120
 
 
 def test_names_of_a_benchs_arguments_count(tmp_path):
-    for given, meant in {"optimiser": "optimizer", "colate_fn": "collate_fn", "losss": "loss", "metric": "metrics", "trian": "train"}.items():
+    for given, meant in {
+        "optimiser": "optimizer",
+        "colate_fn": "collate_fn",
+        "losss": "loss",
+        "metric": "metrics",
+        "trian": "train",
+    }.items():
         with pytest.raises(wb.SettingsError, match=f"'{given}'. Did you mean '{meant}'"):
             wb.Workbench(nn.Linear(4, 1), root=tmp_path, **{given: None})
 
@@ -51,7 +67,9 @@ def test_names_of_a_benchs_arguments_count(tmp_path):
 def test_an_argument_of_another_method_says_whose_it_is(bench):
     with pytest.raises(wb.SettingsError, match=r"'min_lr': it is an argument of bench.find_lr\(\)"):
         bench.fit(min_lr=1e-5)
-    with pytest.raises(wb.SettingsError, match=r"'init_val': it is an argument of bench.find_batch_size\(\)"):
+    with pytest.raises(
+        wb.SettingsError, match=r"'init_val': it is an argument of bench.find_batch_size\(\)"
+    ):
         bench.set(init_val=4)
 
 
@@ -85,7 +103,11 @@ def test_a_number_in_an_array_is_a_number():
 
 def test_a_model_or_a_loss_that_is_none_is_shown_short(tmp_path):
     big = torch.zeros(300, 300)
-    for given in ({"model": big}, {"model": nn.Linear(4, 1), "loss": big}, {"model": nn.Linear(4, 1), "optimizer": big, "loss": nn.functional.mse_loss}):
+    for given in (
+        {"model": big},
+        {"model": nn.Linear(4, 1), "loss": big},
+        {"model": nn.Linear(4, 1), "optimizer": big, "loss": nn.functional.mse_loss},
+    ):
         model = given.pop("model")
         with pytest.raises(ValueError, match=r"Tensor of shape \(300, 300\)") as caught:
             wb.Workbench(model, train=DATA, root=tmp_path, **given)
@@ -108,9 +130,9 @@ def test_an_attribute_that_no_job_has_names_the_one_that_is_meant(bench):
             getattr(job, name)
 
 
-# ---- in IPython -------------------------------------------------------------------------------------------------------
+# ---- in IPython ----------------------------------------------------------------------------------
 
-SHELL = textwrap.dedent('''
+SHELL = textwrap.dedent("""
     import json, sys
     from IPython.core.interactiveshell import InteractiveShell
     shell = InteractiveShell.instance()
@@ -121,7 +143,7 @@ SHELL = textwrap.dedent('''
         shown.clear()
         shell.run_cell(cell)
         print("\\n@@" + json.dumps(shown))
-''')
+""")
 
 MAKE = """
 import torch, workbench as wb
@@ -157,7 +179,9 @@ CELLS = [
 
 @pytest.fixture(scope="module")
 def tracebacks(tmp_path_factory):
-    done = warm.python().run("-c", SHELL, json.dumps(CELLS), folder=tmp_path_factory.mktemp("notebook"))
+    done = warm.python().run(
+        "-c", SHELL, json.dumps(CELLS), folder=tmp_path_factory.mktemp("notebook")
+    )
     found = [json.loads(line[2:]) for line in done.stdout.splitlines() if line.startswith("@@")]
     assert len(found) == len(CELLS), done.stderr
     assert found[0] == []
@@ -174,7 +198,11 @@ def test_a_bad_value_ends_at_the_users_line(tracebacks):
 
 def test_functions_of_the_users_own_keep_their_frames(tracebacks):
     text = tracebacks[2]
-    assert text.index("----> 3 mine()  # my line") < text.index("----> 2     return made(") < text.index("Did you mean 'max_epochs'")
+    assert (
+        text.index("----> 3 mine()  # my line")
+        < text.index("----> 2     return made(")
+        < text.index("Did you mean 'max_epochs'")
+    )
     assert "workbench/" not in text
 
 

@@ -51,7 +51,9 @@ def test_every_line_moves_the_views(tmp_path: Path) -> None:
     assert [run.id for run in bench.runs] == ["0002-fit"]
     assert not (tmp_path / "runs" / "0001-fit").exists()
     assert one.metrics["loss"]  # what was heard stays
-    with pytest.raises(FileNotFoundError, match=r"run '0001-fit' has no record: it was a dry run, or it is deleted"):
+    with pytest.raises(
+        FileNotFoundError, match=r"run '0001-fit' has no record: it was a dry run, or it is deleted"
+    ):
         bench.show(one)
     with pytest.raises(FileNotFoundError, match=r"no run '0001-fit' in .*there are: 0002-fit"):
         bench.compare("0001-fit", two)
@@ -62,11 +64,15 @@ def test_every_line_moves_the_views(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"compare\(\) got a RunList: .* bench.compare\(\*runs\)"):
         bench.compare(bench.runs)  # type: ignore[call-overload]
     bench.find_lr(num_training=3).result()
-    with pytest.raises(ValueError, match="run 0003-find_lr is a find_lr: only fits can be compared"):
+    with pytest.raises(
+        ValueError, match="run 0003-find_lr is a find_lr: only fits can be compared"
+    ):
         bench.compare(two, "0003-find_lr")
 
 
-def test_the_list_of_runs_reads_the_ends_of_the_records_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_runs_reads_the_ends_of_the_records_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = a_bench(tmp_path)
     bench.fit().result()
     gone = bench.fit().result()
@@ -95,10 +101,14 @@ def test_runs_of_another_folder_are_compared_and_no_more(tmp_path: Path) -> None
     assert here.compare(one, other).settings == {"lr": ("1e-3", "0.5")}
     assert here.compare(one, dry).runs[1].id == dry.id
     for call in (here.show, here.delete):
-        with pytest.raises(ValueError, match=r"lies in .*there.runs, not among the runs of .*here: use a bench"):
+        with pytest.raises(
+            ValueError, match=r"lies in .*there.runs, not among the runs of .*here: use a bench"
+        ):
             call(other)
     for call in (here.show, here.delete, here.load, lambda id: here.fit(start=id)):
-        with pytest.raises(FileNotFoundError, match=r"0009-fit is a link to .*there.runs.0001-fit: use a bench"):
+        with pytest.raises(
+            FileNotFoundError, match=r"0009-fit is a link to .*there.runs.0001-fit: use a bench"
+        ):
             call("0009-fit")
     assert heard == []
     assert [run.id for run in there.runs] == ["0001-fit"]
@@ -110,7 +120,9 @@ def test_a_run_that_goes_on_or_that_a_fit_waits_for_stays(tmp_path: Path) -> Non
     going = bench.fit(max_epochs=100_000)
     waiting = bench.fit(start=one.id, max_epochs=2)
     try:
-        with pytest.raises(RuntimeError, match=f"run {one.id} is needed: {waiting.id} starts from it"):
+        with pytest.raises(
+            RuntimeError, match=f"run {one.id} is needed: {waiting.id} starts from it"
+        ):
             bench.delete(one)
         with pytest.raises(RuntimeError, match=f"run {going.id} is not over"):
             bench.delete(going.id)
@@ -133,7 +145,9 @@ def test_the_script_is_what_export_writes(tmp_path: Path) -> None:
     assert heard == []
     assert not (tmp_path / "train.py").exists()
     assert bench.export(tmp_path / "train.py", run=one).read_text(encoding="utf-8") == text
-    assert heard == [Called(f"bench.export({str(tmp_path / 'train.py')!r}, run='0001-fit', verify=False)")]
+    assert heard == [
+        Called(f"bench.export({str(tmp_path / 'train.py')!r}, run='0001-fit', verify=False)")
+    ]
     assert bench.script() == bench.script(two, "train.py") != text
 
 
@@ -166,7 +180,9 @@ def test_jobs_wait_while_a_script_is_made(tmp_path: Path, monkeypatch: pytest.Mo
             going.wait()
 
 
-def test_a_file_or_folder_that_is_no_run_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_or_folder_that_is_no_run_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     bench = a_bench(tmp_path / "root")
     weights = {name: value + 1 for name, value in bench.model.state_dict().items()}
@@ -177,15 +193,26 @@ def test_a_file_or_folder_that_is_no_run_is_named_with_what_to_do(tmp_path: Path
     (tmp_path / "hf" / "config.json").write_text("{}")
     for call in (bench.load, lambda start: bench.fit(start=start)):
         for given in ("sd.pt", "in/sd.pt", Path("sd.pt")):
-            with pytest.raises((FileNotFoundError, wb.SettingsError), match=r"a file\. If it holds a state dict: bench\.model\.load_state_dict") as refused:
+            with pytest.raises(
+                (FileNotFoundError, wb.SettingsError),
+                match=r"a file\. If it holds a state dict: bench\.model\.load_state_dict",
+            ) as refused:
                 call(given)
         for folder in ("hf", "./hf", Path("hf")):
-            with pytest.raises((FileNotFoundError, wb.SettingsError), match=r"Model\.from_pretrained\('(\./)?hf'\).* a new bench"):
+            with pytest.raises(
+                (FileNotFoundError, wb.SettingsError),
+                match=r"Model\.from_pretrained\('(\./)?hf'\).* a new bench",
+            ):
                 call(folder)
         with pytest.raises((FileNotFoundError, ValueError), match=r"'x{5000}'"):
             call("x" * 5000)
-    exec(str(refused.value).partition("state dict: ")[2].partition(", then")[0], {"bench": bench, "torch": torch})
-    assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
+    exec(
+        str(refused.value).partition("state dict: ")[2].partition(", then")[0],
+        {"bench": bench, "torch": torch},
+    )
+    assert all(
+        torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items()
+    )
     run = bench.fit(max_steps=1).result()
     assert run.folder is not None
     with pytest.raises(FileNotFoundError, match=f"give its id, '{run.id}'"):
@@ -196,11 +223,16 @@ def test_a_run_that_is_missing_is_told_with_the_newest(tmp_path: Path) -> None:
     bench = a_bench(tmp_path)
     for number in range(1, 9):
         (tmp_path / "runs" / f"{number:04d}-fit").mkdir(parents=True)
-    with pytest.raises(FileNotFoundError, match="there are: 0008-fit, 0007-fit, 0006-fit, 0005-fit, 0004-fit and 3 more"):
+    with pytest.raises(
+        FileNotFoundError,
+        match="there are: 0008-fit, 0007-fit, 0006-fit, 0005-fit, 0004-fit and 3 more",
+    ):
         bench.load("0009-fit")
 
 
-def test_a_root_stays_where_it_is_when_the_working_directory_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_stays_where_it_is_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
@@ -216,7 +248,9 @@ def test_a_root_stays_where_it_is_when_the_working_directory_changes(tmp_path: P
     assert not [*second.iterdir()]
 
 
-def test_the_home_folder_may_stand_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_folder_may_stand_in_every_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     bench = a_bench(Path("~/runs"))

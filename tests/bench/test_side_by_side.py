@@ -30,7 +30,9 @@ def net() -> nn.Module:
 
 def bench(root: Path, model: nn.Module | None = None, **options: Any) -> wb.Workbench:
     options = {"batch_size": 8, "max_epochs": 30, **options}
-    return wb.Workbench(model or net(), train=(X, Y), loss=F.cross_entropy, root=root, accelerator="cpu", **options)
+    return wb.Workbench(
+        model or net(), train=(X, Y), loss=F.cross_entropy, root=root, accelerator="cpu", **options
+    )
 
 
 def test_a_bench_made_during_a_fit_leaves_its_dropout_alone(tmp_path: Path) -> None:
@@ -108,7 +110,9 @@ def test_an_interrupt_of_the_wait_at_exit_keeps_everything(tmp_path: Path) -> No
     _, errors = process.communicate(timeout=120)
     assert "terminate called" not in errors
     assert process.returncode >= 0
-    (found,) = wb.Workbench(nn.Linear(6, 3), train=(X, Y), loss=F.cross_entropy, root=tmp_path / "root").runs
+    (found,) = wb.Workbench(
+        nn.Linear(6, 3), train=(X, Y), loss=F.cross_entropy, root=tmp_path / "root"
+    ).runs
     assert found.status == "stopped"
     assert len(found.history["loss"]) == found.step > 0
     assert found.folder is not None
@@ -137,7 +141,9 @@ def test_data_without_a_length_ends_the_search_where_it_ends(tmp_path: Path) -> 
         def __iter__(self) -> Any:
             return iter(zip(X[:40], Y[:40], strict=True))
 
-    b = wb.Workbench(net(), train=Stream(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8)
+    b = wb.Workbench(
+        net(), train=Stream(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8
+    )
     found = b.find_batch_size(init_val=8).result()
     assert [t.size for t in found.trials] == [8, 16, 32]
     assert found.largest == 32
@@ -172,7 +178,9 @@ def test_what_a_module_holds_of_its_own_comes_back(tmp_path: Path) -> None:
 
 
 def test_one_cycle_on_an_optimizer_without_momentum_is_flagged(tmp_path: Path) -> None:
-    def cycle(optimizer: torch.optim.Optimizer, updates: int) -> torch.optim.lr_scheduler.LRScheduler:
+    def cycle(
+        optimizer: torch.optim.Optimizer, updates: int
+    ) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=updates)
 
     b = bench(tmp_path, optimizer=torch.optim.SGD, scheduler=cycle, lr=0.1)
@@ -181,7 +189,9 @@ def test_one_cycle_on_an_optimizer_without_momentum_is_flagged(tmp_path: Path) -
 
 
 def test_cyclic_rates_change_at_both_ends(tmp_path: Path) -> None:
-    def cycle(optimizer: torch.optim.Optimizer, updates: int) -> torch.optim.lr_scheduler.LRScheduler:
+    def cycle(
+        optimizer: torch.optim.Optimizer, updates: int
+    ) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.CyclicLR(optimizer, base_lr=0.1, max_lr=0.5, step_size_up=4)
 
     b = bench(tmp_path, optimizer=torch.optim.SGD, scheduler=cycle, lr=0.1, max_epochs=4)
@@ -197,6 +207,9 @@ def test_weights_are_taken_from_the_runs_own_folder(tmp_path: Path) -> None:
     first, second = one.fit().result(), two.fit().result()
     assert first.id == second.id
     two.load(first)
-    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True)
+    )
     with pytest.raises(FileNotFoundError, match="outside"):
         two.load(first, "../outside")

@@ -72,7 +72,10 @@ def test_what_the_bench_takes_beside_settings_is_known_to_them():
     taken = set(inspect.signature(wb.Workbench).parameters) - set(Settings.model_fields)
     with_a_setting_of_their_own = {"scheduler"}
     for name in taken - with_a_setting_of_their_own:
-        with pytest.raises(wb.SettingsError, match=rf"it is given when the bench is made, wb.Workbench\(…, {name}=…\)"):
+        with pytest.raises(
+            wb.SettingsError,
+            match=rf"it is given when the bench is made, wb.Workbench\(…, {name}=…\)",
+        ):
             Settings.make(**{name: None})
 
 
@@ -151,7 +154,9 @@ def test_a_run_is_a_start_and_can_be_loaded(tmp_path):
     trained = weights(model)
     on = b.fit(start="continue", max_epochs=2).result()
     b.fit(max_steps=2).result()
-    assert np.array_equal(b.fit(start=first.id, max_epochs=2).result().history["loss"], on.history["loss"])
+    assert np.array_equal(
+        b.fit(start=first.id, max_epochs=2).result().history["loss"], on.history["loss"]
+    )
     b.load(first.id)
     assert same_weights(model, trained)
     b.load(first, "start")
@@ -196,7 +201,9 @@ def test_a_layer_that_the_user_replaced_is_the_new_start(tmp_path):
     model = plain_net()
     b = bench(model, labelled(), tmp_path, max_epochs=1)
     b.fit().result()
-    model[2] = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+    model[2] = torch.nn.Sequential(
+        torch.nn.Linear(16, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)
+    )
     job = b.fit()
     assert job.result().status == "finished"
     assert any("changed since" in text for text in messages(job))
@@ -229,7 +236,8 @@ def test_an_attribute_that_the_user_set_holds(tmp_path):
     twin = noisy_net()
     twin[3].p = 0.0
     expected = bench(twin, labelled(), tmp_path / "b", max_epochs=1).fit().result()
-    assert np.array_equal(second.history["loss"], expected.history["loss"])  # and from the fresh weights
+    # and from the fresh weights
+    assert np.array_equal(second.history["loss"], expected.history["loss"])
 
 
 class Remembers(torch.nn.Module):
@@ -348,7 +356,11 @@ def test_the_users_objects_stay_the_same_objects(tmp_path):
     assert all(a is c for a, c in zip(model.parameters(), parameters, strict=True))
     after = mine.state_dict()
     assert after["param_groups"] == before["param_groups"]
-    assert all(torch.equal(after["state"][i][k], v) for i, s in before["state"].items() for k, v in s.items())
+    assert all(
+        torch.equal(after["state"][i][k], v)
+        for i, s in before["state"].items()
+        for k, v in s.items()
+    )
 
 
 # -- settings and what is said
@@ -383,7 +395,11 @@ def test_the_lines_told_can_be_run(tmp_path):
 
 
 def test_of_two_threads_that_set_one_thing_each_both_count(tmp_path, monkeypatch):
-    b, replace, wants = bench(plain_net(), labelled(), tmp_path), Settings.replace, threading.Event()
+    b, replace, wants = (
+        bench(plain_net(), labelled(), tmp_path),
+        Settings.replace,
+        threading.Event(),
+    )
     second = threading.Thread(target=lambda: b.set(weight_decay=0.5))
 
     class Lock:
@@ -401,7 +417,8 @@ def test_of_two_threads_that_set_one_thing_each_both_count(tmp_path, monkeypatch
             self.lock.release()
 
     def slow(settings, **changes):
-        if threading.current_thread() is not second:  # it has read what it changes, and has not put it back
+        # it has read what it changes, and has not put it back
+        if threading.current_thread() is not second:
             second.start()
             assert wants.wait(120)
         return replace(settings, **changes)
@@ -535,16 +552,24 @@ def test_own_averaging_that_is_no_function(tmp_path):
     for name in ("avg_fn", "should_update"):
         with pytest.raises(TaskError, match=f"{name}=3 cannot be called"):
             bench(plain_net(), labelled(), tmp_path, **{name: 3})
-    with pytest.raises(TaskError, match=r"takes other arguments: give a function, avg_fn\(averaged, current, count\)"):
+    with pytest.raises(
+        TaskError,
+        match=r"takes other arguments: give a function, avg_fn\(averaged, current, count\)",
+    ):
         bench(plain_net(), labelled(), tmp_path, avg_fn=lambda averaged, current: averaged)
-    with pytest.raises(TaskError, match=r"takes other arguments: give a function, should_update\(step, epoch\)"):
+    with pytest.raises(
+        TaskError, match=r"takes other arguments: give a function, should_update\(step, epoch\)"
+    ):
         bench(plain_net(), labelled(), tmp_path, should_update=lambda step: True)
 
 
 def test_a_scheduler_may_be_several_of_any_kind(tmp_path):
     def schedulers(optimizer, updates):
         half = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-        return [wb.Schedule(half, "epoch"), torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=100)]
+        return [
+            wb.Schedule(half, "epoch"),
+            torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=100),
+        ]
 
     b = wb.Workbench(plain_net(), train=labelled(), val=labelled(20, 3), loss=F.cross_entropy, root=tmp_path, lr=0.1,
                      accelerator="cpu", batch_size=8, max_epochs=2, scheduler=schedulers)  # fmt: skip
@@ -553,6 +578,8 @@ def test_a_scheduler_may_be_several_of_any_kind(tmp_path):
 
 def test_a_start_that_is_none(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path)
-    with pytest.raises(wb.SettingsError, match=r"start=3: give .* or the id of a run.*max_epochs=3"):
+    with pytest.raises(
+        wb.SettingsError, match=r"start=3: give .* or the id of a run.*max_epochs=3"
+    ):
         b.fit(3)
     assert b.jobs == []

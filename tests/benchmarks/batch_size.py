@@ -39,7 +39,11 @@ EACH = 256 * 1024
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         yield
 
@@ -63,7 +67,9 @@ def repeat(count: int = 20) -> None:
             seconds.append(time.perf_counter() - began)
             best[found.best] += 1
             fastest[found.fastest] += 1
-    print(f"repeat: {count} searches of {statistics.median(seconds):.1f} s; best {dict(best)}, fastest {dict(fastest)}")
+    print(
+        f"repeat: {count} searches of {statistics.median(seconds):.1f} s; best {dict(best)}, fastest {dict(fastest)}"
+    )
     print(found)
 
 
@@ -103,7 +109,10 @@ class Blocks(Counted):
     def __init__(self, log: str) -> None:
         super().__init__(log)
         self.first, self.last = nn.Linear(8, 256), nn.Linear(256, 2)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)) for _ in range(8))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256))
+            for _ in range(8)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         self.note("tried", len(x))
@@ -121,8 +130,14 @@ def maximum(device: str) -> None:
         with limited(limit, device):
             # On a CPU the true maximum is what fits in the peer's process, where no other memory is counted.
             true = bisected(data) if limit is None or device == "cuda" else limit * 2**20 // EACH
-            print(f"maximum, {'all memory' if limit is None else f'{limit} MiB'}: {true} samples and no more")
-            for name, search in (("workbench", by_workbench), ("Lightning", by_lightning), ("accelerate", by_accelerate)):
+            print(
+                f"maximum, {'all memory' if limit is None else f'{limit} MiB'}: {true} samples and no more"
+            )
+            for name, search in (
+                ("workbench", by_workbench),
+                ("Lightning", by_lightning),
+                ("accelerate", by_accelerate),
+            ):
                 if importlib.util.find_spec(name.lower()):
                     print(f"    {name}: {searched(search, data, limit, device, true)}", flush=True)
 
@@ -168,7 +183,9 @@ def fits(model: nn.Module, data: Any, size: int) -> bool:
     return len(data[0]) >= size
 
 
-def searched(search: Callable[..., int], data: Any, limit: int | None, device: str, true: int) -> str:
+def searched(
+    search: Callable[..., int], data: Any, limit: int | None, device: str, true: int
+) -> str:
     """What a search finds, and what it costs."""
     with tempfile.NamedTemporaryFile("r") as log, tempfile.TemporaryDirectory() as root, quiet():
         began = time.perf_counter()
@@ -185,9 +202,20 @@ def searched(search: Callable[..., int], data: Any, limit: int | None, device: s
 
 def by_workbench(log: str, data: Any, limit: int | None, device: str, root: str) -> int:
     model = Blocks(log) if device == "cuda" else Hungry(log)
-    ours = wb.Workbench(model, train=data, loss=F.cross_entropy, optimizer=torch.optim.SGD, root=root, accelerator=device, num_workers=0)
+    ours = wb.Workbench(
+        model,
+        train=data,
+        loss=F.cross_entropy,
+        optimizer=torch.optim.SGD,
+        root=root,
+        accelerator=device,
+        num_workers=0,
+    )
     try:
-        found = ours.find_batch_size(mode="binsearch", max_memory=None if limit is None or device == "cuda" else limit * 2**20).result()
+        found = ours.find_batch_size(
+            mode="binsearch",
+            max_memory=None if limit is None or device == "cuda" else limit * 2**20,
+        ).result()
     finally:
         ours.close()
     return found.largest or 0
@@ -200,7 +228,10 @@ def by_lightning(log: str, data: Any, limit: int | None, device: str, root: str)
     class Module(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.model, self.batch_size = Blocks(log) if device == "cuda" else Hungry(log, (limit or 0) * 2**20), 2
+            self.model, self.batch_size = (
+                Blocks(log) if device == "cuda" else Hungry(log, (limit or 0) * 2**20),
+                2,
+            )
 
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
             return F.cross_entropy(self.model(batch[0]), batch[1])
@@ -212,7 +243,14 @@ def by_lightning(log: str, data: Any, limit: int | None, device: str, root: str)
             return DataLoader(TensorDataset(*data), self.batch_size)
 
     accelerator = "gpu" if device == "cuda" else "cpu"
-    trainer = pl.Trainer(accelerator=accelerator, devices=1, default_root_dir=root, logger=False, enable_checkpointing=False, max_epochs=1)
+    trainer = pl.Trainer(
+        accelerator=accelerator,
+        devices=1,
+        default_root_dir=root,
+        logger=False,
+        enable_checkpointing=False,
+        max_epochs=1,
+    )
     return int(Tuner(trainer).scale_batch_size(Module(), mode="binsearch") or 0)
 
 
@@ -237,10 +275,18 @@ def target(seeds: int = 3) -> None:
     with tempfile.TemporaryDirectory() as root:
         found = bench(root).find_batch_size().result()
         noise = None if found.noise_scale is None else max(1, round(found.noise_scale))
-        for role, size in (("best", found.best), ("fastest", found.fastest), ("noise scale", noise)):
+        for role, size in (
+            ("best", found.best),
+            ("fastest", found.fastest),
+            ("noise scale", noise),
+        ):
             rows = [to_target(root, size or 32, seed) for seed in range(seeds)]
-            epochs, updates, seconds = (statistics.median(column) for column in zip(*rows, strict=True))
-            print(f"target: {role} {size}: {epochs:g} epochs, {updates:g} updates, {seconds:.1f} s to {TARGET:.0%}")
+            epochs, updates, seconds = (
+                statistics.median(column) for column in zip(*rows, strict=True)
+            )
+            print(
+                f"target: {role} {size}: {epochs:g} epochs, {updates:g} updates, {seconds:.1f} s to {TARGET:.0%}"
+            )
 
 
 def to_target(root: str, size: int, seed: int) -> tuple[float, float, float]:
@@ -248,19 +294,34 @@ def to_target(root: str, size: int, seed: int) -> tuple[float, float, float]:
     some = bench(root, batch_size=size, seed=seed, max_epochs=100, lr_schedule="constant")
     some.set(lr=some.find_lr().result().suggestion or 1e-3)
     began = time.perf_counter()
-    job = some.fit(early_stopping=wb.EarlyStopping("val_accuracy", mode="max", patience=100, stopping_threshold=TARGET))
+    job = some.fit(
+        early_stopping=wb.EarlyStopping(
+            "val_accuracy", mode="max", patience=100, stopping_threshold=TARGET
+        )
+    )
     run = job.result()
     return run.epochs, run.step, time.perf_counter() - began
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", nargs="*", choices=["repeat", "maximum", "target", []])
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: of `maximum`, which is then all that runs")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: of `maximum`, which is then all that runs",
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for what in options.what or (("repeat", "maximum", "target") if options.device == "cpu" else ("maximum",)):
-        {"repeat": repeat, "maximum": functools.partial(maximum, options.device), "target": target}[what]()
+    for what in options.what or (
+        ("repeat", "maximum", "target") if options.device == "cpu" else ("maximum",)
+    ):
+        {"repeat": repeat, "maximum": functools.partial(maximum, options.device), "target": target}[
+            what
+        ]()
 
 
 if __name__ == "__main__":

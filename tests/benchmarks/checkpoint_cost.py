@@ -72,7 +72,9 @@ def lightning_module(millions: float) -> Any:
 def peer(folder: Path, millions: float) -> Any:
     import lightning.pytorch as pl
 
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(2, WIDE)), batch_size=2)
+    data = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(2, WIDE)), batch_size=2
+    )
     trainer = pl.Trainer(
         accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, default_root_dir=folder,
@@ -110,7 +112,10 @@ def main() -> None:
         trainer = peer(Path(root), options.millions)
 
         def save_plainly() -> None:
-            states = {"model": task.model.state_dict(), "optimizer": session.optimizers[0].optimizer.state_dict()}
+            states = {
+                "model": task.model.state_dict(),
+                "optimizer": session.optimizers[0].optimizer.state_dict(),
+            }
             torch.save(states, plain)
 
         def load_plainly() -> None:
@@ -124,15 +129,24 @@ def main() -> None:
                 ("workbench, written", checkpoints.save),
                 ("Lightning, written", lambda: trainer.save_checkpoint(other)),
                 ("torch.load", load_plainly),
-                ("workbench, restored", lambda: restore(session, checks, read_state(find(run, "last").path))),
+                (
+                    "workbench, restored",
+                    lambda: restore(session, checks, read_state(find(run, "last").path)),
+                ),
             ):
                 found.setdefault(name, []).append(timed(action))
-        sizes = {"torch.save": size(plain), "workbench, written": size(folder), "Lightning, written": size(other)}
+        sizes = {
+            "torch.save": size(plain),
+            "workbench, written": size(folder),
+            "Lightning, written": size(other),
+        }
     base = statistics.median(found["torch.save"])
     for name, seconds in found.items():
         ratio = statistics.median(seconds) / base
         megabytes = f"   {sizes[name]:.0f} MB" if name in sizes else ""
-        print(f"{name:22} {statistics.median(seconds):6.2f} s   {ratio:4.2f} x torch.save{megabytes}")
+        print(
+            f"{name:22} {statistics.median(seconds):6.2f} s   {ratio:4.2f} x torch.save{megabytes}"
+        )
 
 
 if __name__ == "__main__":

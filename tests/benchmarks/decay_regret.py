@@ -29,13 +29,59 @@ ADAMW = functools.partial(torch.optim.AdamW, fused=True)
 DECOUPLED = (0.0, 0.01, 0.1, 0.3, 1.0, 3.0)
 L2 = (0.0, 1e-4, 1e-3, 1e-2, 3e-2)
 TASKS: list[tuple[Task, float, float]] = [
-    (Task("cancer mlp adamw", lambda: mlp(30, 64, 64, 2), cancer, F.cross_entropy, ADAMW, 32, 1000), 3e-3, 0.01),
-    (Task("diabetes mlp adamw", lambda: mlp(10, 64, 64, 1), diabetes, F.mse_loss, ADAMW, 32, 1000), 1e-2, 0.01),
-    (Task("digits mlp adamw", lambda: mlp(64, 64, 10), digits, F.cross_entropy, ADAMW, 32, 1000), 1e-2, 0.01),
+    (
+        Task(
+            "cancer mlp adamw", lambda: mlp(30, 64, 64, 2), cancer, F.cross_entropy, ADAMW, 32, 1000
+        ),
+        3e-3,
+        0.01,
+    ),
+    (
+        Task(
+            "diabetes mlp adamw", lambda: mlp(10, 64, 64, 1), diabetes, F.mse_loss, ADAMW, 32, 1000
+        ),
+        1e-2,
+        0.01,
+    ),
+    (
+        Task("digits mlp adamw", lambda: mlp(64, 64, 10), digits, F.cross_entropy, ADAMW, 32, 1000),
+        1e-2,
+        0.01,
+    ),
     (Task("digits residual adamw", Residual, digits, F.cross_entropy, ADAMW, 32, 500), 3e-3, 0.01),
-    (Task("friedman mlp adamw", lambda: mlp(10, 64, 64, 1), friedman, F.mse_loss, ADAMW, 64, 1000), 1e-2, 0.01),
-    (Task("unbalanced mlp adamw", lambda: mlp(40, 128, 5), unbalanced, F.cross_entropy, ADAMW, 64, 1000), 1e-2, 0.01),
-    (Task("unbalanced mlp momentum", lambda: mlp(40, 128, 5), unbalanced, F.cross_entropy, MOMENTUM, 64, 1000), 0.1, 0.0),
+    (
+        Task(
+            "friedman mlp adamw", lambda: mlp(10, 64, 64, 1), friedman, F.mse_loss, ADAMW, 64, 1000
+        ),
+        1e-2,
+        0.01,
+    ),
+    (
+        Task(
+            "unbalanced mlp adamw",
+            lambda: mlp(40, 128, 5),
+            unbalanced,
+            F.cross_entropy,
+            ADAMW,
+            64,
+            1000,
+        ),
+        1e-2,
+        0.01,
+    ),
+    (
+        Task(
+            "unbalanced mlp momentum",
+            lambda: mlp(40, 128, 5),
+            unbalanced,
+            F.cross_entropy,
+            MOMENTUM,
+            64,
+            1000,
+        ),
+        0.1,
+        0.0,
+    ),
 ]
 """Each with its rate, and the default weight decay of its optimizer."""
 
@@ -62,7 +108,9 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    print(f"{'task':<24}  {'suggested':>14}  {'regret':>12}  {'of the default':>16}  {'of no decay':>13}")
+    print(
+        f"{'task':<24}  {'suggested':>14}  {'regret':>12}  {'of the default':>16}  {'of no decay':>13}"
+    )
     totals: list[tuple[float, float]] = []
     for task, lr, default in TASKS:
         if options.tasks and not any(word in task.name for word in options.tasks):
@@ -77,11 +125,27 @@ def main() -> None:
 
             found = suggested(task, lr, seed)
             taken = default if found is None else found
-            best = min(loss(decay) for decay in {*(L2 if task.optimizer is MOMENTUM else DECOUPLED), default, taken})
-            rows.append(("stays" if found is None else f"{found:g}", *(loss(decay) / best - 1 for decay in (taken, default, 0.0))))
-        cells = [", ".join(row[0] for row in rows), *(", ".join(f"{row[n]:.0%}" for row in rows) for n in (1, 2, 3))]
-        print(f"{task.name:<24}  {cells[0]:>14}  {cells[1]:>12}  {cells[2]:>16}  {cells[3]:>13}  ({time.perf_counter() - began:.0f} s)", flush=True)
-        totals.append((statistics.median(row[1] for row in rows), statistics.median(row[2] for row in rows)))
+            best = min(
+                loss(decay)
+                for decay in {*(L2 if task.optimizer is MOMENTUM else DECOUPLED), default, taken}
+            )
+            rows.append(
+                (
+                    "stays" if found is None else f"{found:g}",
+                    *(loss(decay) / best - 1 for decay in (taken, default, 0.0)),
+                )
+            )
+        cells = [
+            ", ".join(row[0] for row in rows),
+            *(", ".join(f"{row[n]:.0%}" for row in rows) for n in (1, 2, 3)),
+        ]
+        print(
+            f"{task.name:<24}  {cells[0]:>14}  {cells[1]:>12}  {cells[2]:>16}  {cells[3]:>13}  ({time.perf_counter() - began:.0f} s)",
+            flush=True,
+        )
+        totals.append(
+            (statistics.median(row[1] for row in rows), statistics.median(row[2] for row in rows))
+        )
     for number, name in enumerate(("suggested", "default")):
         values = [total[number] for total in totals]
         print(f"{name}: median {statistics.median(values):.0%}, worst {max(values):.0%}")

@@ -37,7 +37,9 @@ def sweeps(make: Callable[[], nn.Module], batch_size: int, root: str) -> tuple[f
     found = bench.find_lr(num_training=UPDATES, early_stop_threshold=None).result()
     swept = time.process_time()
     share = len(found.lrs) / UPDATES  # a loss that is not finite ends a sweep
-    bench.find_lr(num_training=UPDATES, early_stop_threshold=None, race=True, race_updates=RACE).result()
+    bench.find_lr(
+        num_training=UPDATES, early_stop_threshold=None, race=True, race_updates=RACE
+    ).result()
     raced = time.process_time()
     bench.close()
     return made - began + (swept - made) / share, (swept - made) / share, raced - swept
@@ -57,9 +59,17 @@ def main() -> None:
                 raw(model, loader, RAW, "cpu")
                 update = (time.process_time() - began) / RAW
                 whole, sweep, raced = sweeps(make, batch_size, root)
-                ratios.append((whole / (UPDATES * update), sweep / (UPDATES * update), raced / ((UPDATES + RACE) * update)))
+                ratios.append(
+                    (
+                        whole / (UPDATES * update),
+                        sweep / (UPDATES * update),
+                        raced / ((UPDATES + RACE) * update),
+                    )
+                )
         whole, sweep, raced = (statistics.median(column) for column in zip(*ratios, strict=True))
-        print(f"{name}: bench and sweep {whole:.2f}x, sweep {sweep:.2f}x of {UPDATES} raw updates; with a race {raced:.2f}x of {UPDATES + RACE}")
+        print(
+            f"{name}: bench and sweep {whole:.2f}x, sweep {sweep:.2f}x of {UPDATES} raw updates; with a race {raced:.2f}x of {UPDATES + RACE}"
+        )
 
 
 if __name__ == "__main__":

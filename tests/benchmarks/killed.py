@@ -96,9 +96,15 @@ def accelerate(folder: Path, loss: Loss, resumes: bool) -> None:
     from torch.utils.data import DataLoader, TensorDataset
 
     set_seed(0)
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))
+    accelerator = Accelerator(
+        cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True)
+    )
     model = network()
-    prepared = DataLoader(TensorDataset(*samples()), BATCH, shuffle=True), model, torch.optim.Adam(model.parameters(), lr=0.01)
+    prepared = (
+        DataLoader(TensorDataset(*samples()), BATCH, shuffle=True),
+        model,
+        torch.optim.Adam(model.parameters(), lr=0.01),
+    )
     loader, model, optimizer = accelerator.prepare(*prepared)
     step = 0
     if resumes:
@@ -107,7 +113,9 @@ def accelerate(folder: Path, loss: Loss, resumes: bool) -> None:
         step = int(last.name.removeprefix("step_"))
     for epoch in range(step // UPDATES, EPOCHS):
         loader.set_epoch(epoch)
-        batches = accelerator.skip_first_batches(loader, step % UPDATES) if step % UPDATES else loader
+        batches = (
+            accelerator.skip_first_batches(loader, step % UPDATES) if step % UPDATES else loader
+        )
         for x, y in batches:
             optimizer.zero_grad()
             accelerator.backward(loss(model(x), y))
@@ -117,13 +125,25 @@ def accelerate(folder: Path, loss: Loss, resumes: bool) -> None:
                 accelerator.save_state(str(folder / f"step_{step}"))
 
 
-LIBRARIES: dict[str, Callable[[Path, Loss, bool], None]] = {"workbench": workbench, "lightning": lightning, "accelerate": accelerate}
+LIBRARIES: dict[str, Callable[[Path, Loss, bool], None]] = {
+    "workbench": workbench,
+    "lightning": lightning,
+    "accelerate": accelerate,
+}
 
 
-def losses(library: str, folder: Path, name: str, *, dies: int = -1, resumes: bool = False) -> list[float]:
+def losses(
+    library: str, folder: Path, name: str, *, dies: int = -1, resumes: bool = False
+) -> list[float]:
     """Of a process of its own, as far as it came."""
     file = folder / name
-    command = [sys.executable, "-m", __spec__.name, "--child", json.dumps([library, str(folder), str(file), dies, resumes])]
+    command = [
+        sys.executable,
+        "-m",
+        __spec__.name,
+        "--child",
+        json.dumps([library, str(folder), str(file), dies, resumes]),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode != (-signal.SIGKILL if dies >= 0 else 0):
         raise RuntimeError(f"{library}, {name}: exit code {done.returncode}\n{done.stderr[-2000:]}")
@@ -143,7 +163,9 @@ def measured(library: str) -> tuple[int, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

@@ -64,7 +64,9 @@ def work(updates: int, layers: int, rows: int) -> Any:
 
     class Work(SimpleNamespace):
         def __call__(self, emit: Any, inbox: Any) -> str:
-            emit(RunStarted("0001-fit", "fit", self.settings.model_dump(), "cpu", names, updates, 10))
+            emit(
+                RunStarted("0001-fit", "fit", self.settings.model_dump(), "cpu", names, updates, 10)
+            )
             meter = Meter(layers, torch.device("cpu"), 1, norm=2.0)
             for step in range(updates):
                 row = step % rows
@@ -89,7 +91,10 @@ def timed(what: str, look: Any) -> Any:
         began = time.process_time()
         found = look()
         seconds = time.process_time() - began
-    print(f"  {what:<42} {seconds:8.2f} s of CPU   memory {memory() - before:+8.0f} MB (peak {max(0.0, peak.most - before):+8.0f})", flush=True)
+    print(
+        f"  {what:<42} {seconds:8.2f} s of CPU   memory {memory() - before:+8.0f} MB (peak {max(0.0, peak.most - before):+8.0f})",
+        flush=True,
+    )
     return found
 
 
@@ -104,7 +109,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.root) as name:
         root = Path(name)
         todo = work(options.updates, options.layers, options.rows)
-        folder = RunFolder.create(root, "0001-fit", {"kind": "fit", "settings": todo.settings.model_dump()})
+        folder = RunFolder.create(
+            root, "0001-fit", {"kind": "fit", "settings": todo.settings.model_dump()}
+        )
         job: Any = Job("0001-fit", "fit", folder, todo, lambda job: None)
         print(f"{options.updates} updates x {options.layers} layers, {options.rows} in a flush")
         timed("the job, measured and recorded", JobRunner(job, lambda job, event: ()).run)

@@ -46,7 +46,10 @@ def val_loss(task: Task, model: nn.Module) -> float:
     x, y = task.data()[1]
     model.eval()
     with torch.no_grad():
-        total = sum(task.loss(model(x[i : i + 256]), y[i : i + 256]).item() * len(x[i : i + 256]) for i in range(0, len(x), 256))
+        total = sum(
+            task.loss(model(x[i : i + 256]), y[i : i + 256]).item() * len(x[i : i + 256])
+            for i in range(0, len(x), 256)
+        )
     model.train()
     return total / len(x)
 
@@ -68,7 +71,11 @@ def fitted(task: Task, seed: int, schedule: str, lr: float, order: int | None = 
     optimizer = task.optimizer(model.parameters(), lr=lr)
     if order is not None:
         torch.manual_seed(order)
-    for update, (x, y) in zip(range(task.updates), batches(task.data()[0], task.batch_size, seed if order is None else order), strict=False):
+    for update, (x, y) in zip(
+        range(task.updates),
+        batches(task.data()[0], task.batch_size, seed if order is None else order),
+        strict=False,
+    ):
         for group in optimizer.param_groups:
             group["lr"] = lr * share_of(schedule, update, task.updates)
         loss = task.loss(model(x), y)
@@ -83,7 +90,13 @@ def fitted(task: Task, seed: int, schedule: str, lr: float, order: int | None = 
 
 def loader(task: Task, seed: int) -> DataLoader[Any]:
     generator = torch.Generator().manual_seed(seed)
-    return DataLoader(TensorDataset(*task.data()[0]), task.batch_size, shuffle=True, drop_last=True, generator=generator)
+    return DataLoader(
+        TensorDataset(*task.data()[0]),
+        task.batch_size,
+        shuffle=True,
+        drop_last=True,
+        generator=generator,
+    )
 
 
 def made(task: Task, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -126,7 +139,14 @@ def lightning(task: Task, seed: int, schedule: str) -> float | None:
             accelerator="cpu", max_epochs=-1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             default_root_dir=root,
         )  # fmt: skip
-        found = Tuner(trainer).lr_find(Module(), loader(task, seed), min_lr=LOWEST, max_lr=HIGHEST, num_training=UPDATES, update_attr=False)
+        found = Tuner(trainer).lr_find(
+            Module(),
+            loader(task, seed),
+            min_lr=LOWEST,
+            max_lr=HIGHEST,
+            num_training=UPDATES,
+            update_attr=False,
+        )
     return None if found is None else found.suggestion()
 
 
@@ -143,7 +163,9 @@ def fastai(task: Task, seed: int, schedule: str, rule: str) -> float | None:
 
     learner = Learner(DataLoaders(feed, feed), model, loss_func=task.loss, opt_func=optimizer)
     with learner.no_bar(), learner.no_logging():
-        found = learner.lr_find(LOWEST, HIGHEST, UPDATES, show_plot=False, suggest_funcs=(getattr(rules, rule),))
+        found = learner.lr_find(
+            LOWEST, HIGHEST, UPDATES, show_plot=False, suggest_funcs=(getattr(rules, rule),)
+        )
     return float(found[0])
 
 
@@ -168,7 +190,9 @@ def ignite(task: Task, seed: int, schedule: str) -> float | None:
     model, optimizer = made(task, seed)
     finder, trainer = FastaiLRFinder(), create_supervised_trainer(model, optimizer, task.loss)
     keep = {"model": model, "optimizer": optimizer}
-    with finder.attach(trainer, to_save=keep, start_lr=LOWEST, end_lr=HIGHEST, num_iter=UPDATES, diverge_th=4.0) as attached:
+    with finder.attach(
+        trainer, to_save=keep, start_lr=LOWEST, end_lr=HIGHEST, num_iter=UPDATES, diverge_th=4.0
+    ) as attached:
         attached.run(loader(task, seed))
     return float(finder.lr_suggestion())
 
@@ -211,7 +235,9 @@ def regrets_of(case: Case) -> dict[str, float]:
         for name, (package, finder) in FINDERS.items()
         if importlib.util.find_spec(package)
     }
-    losses |= {lr: fitted(task, case.seed, case.schedule, lr) for lr in found.values() if lr is not None}
+    losses |= {
+        lr: fitted(task, case.seed, case.schedule, lr) for lr in found.values() if lr is not None
+    }
     best = min(losses.values())
     return {name: math.inf if lr is None else losses[lr] / best - 1 for name, lr in found.items()}
 
@@ -225,26 +251,44 @@ def timed(measure: Callable[[Case], T], case: Case) -> tuple[T, float]:
 def changes_of(case: Case, orders: int) -> tuple[float, float]:
     """By how much the race's rate changes the loss of the sweep's, as a share of it, in the mean of so many orders; and in standard errors."""
     task = next(task for task in TASKS if task.name == case.task)
-    rates = [suggested(FINDERS[name][1], task, case.seed, case.schedule) for name in ("workbench", "workbench race")]
+    rates = [
+        suggested(FINDERS[name][1], task, case.seed, case.schedule)
+        for name in ("workbench", "workbench race")
+    ]
     if rates[0] == rates[1] or None in rates:
         return 0.0, 0.0
-    losses = [[fitted(task, case.seed, case.schedule, lr, order) for order in range(1000, 1000 + orders)] for lr in rates if lr is not None]
+    losses = [
+        [fitted(task, case.seed, case.schedule, lr, order) for order in range(1000, 1000 + orders)]
+        for lr in rates
+        if lr is not None
+    ]
     sweep, race = map(statistics.fmean, losses)
     if math.isinf(sweep):
         return -1.0 if math.isfinite(race) else 0.0, math.inf
-    error = math.sqrt(sum(statistics.variance(found) for found in losses) / orders) if math.isfinite(race) else 0.0
+    error = (
+        math.sqrt(sum(statistics.variance(found) for found in losses) / orders)
+        if math.isfinite(race)
+        else 0.0
+    )
     return race / sweep - 1, (race - sweep) / error if error else math.inf
 
 
 def compare_orders(cases: list[Case], orders: int, jobs: int) -> None:
     """Print how the race compares with the sweep alone in the mean of so many orders of the batches."""
     changes = []
-    for case, (change, errors), _ in measured(cases, jobs, functools.partial(changes_of, orders=orders)):
+    for case, (change, errors), _ in measured(
+        cases, jobs, functools.partial(changes_of, orders=orders)
+    ):
         changes.append(change)
         if change:
-            print(f"{case.task}, {case.schedule}, seed {case.seed}: {change:+.0%}, {abs(errors):.1f} standard errors", flush=True)
+            print(
+                f"{case.task}, {case.schedule}, seed {case.seed}: {change:+.0%}, {abs(errors):.1f} standard errors",
+                flush=True,
+            )
     better, worse = sum(c < -0.05 for c in changes), sum(c > 0.05 for c in changes)
-    print(f"the race's rate is another in {sum(c != 0 for c in changes)} of {len(changes)}: better by 5% in {better}, worse in {worse}")
+    print(
+        f"the race's rate is another in {sum(c != 0 for c in changes)} of {len(changes)}: better by 5% in {better}, worse in {worse}"
+    )
 
 
 def one_thread() -> None:
@@ -255,7 +299,9 @@ def one_thread() -> None:
     logging.disable(logging.WARNING)
 
 
-def measured(cases: list[Case], jobs: int, measure: Callable[[Case], T]) -> Iterator[tuple[Case, T, float]]:
+def measured(
+    cases: list[Case], jobs: int, measure: Callable[[Case], T]
+) -> Iterator[tuple[Case, T, float]]:
     """The cases with what is measured of them and the seconds that it took, as they are known."""
     if jobs == 1:
         one_thread()
@@ -263,8 +309,11 @@ def measured(cases: list[Case], jobs: int, measure: Callable[[Case], T]) -> Iter
             yield case, *timed(measure, case)
         return
     spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=spawn, initializer=one_thread) as pool:
-        futures = {pool.submit(timed, measure, case): case for case in reversed(cases)}  # the slow tasks are the last ones
+    with concurrent.futures.ProcessPoolExecutor(
+        jobs, mp_context=spawn, initializer=one_thread
+    ) as pool:
+        # the slow tasks are the last ones
+        futures = {pool.submit(timed, measure, case): case for case in reversed(cases)}
         for future in concurrent.futures.as_completed(futures):
             yield futures[future], *future.result()
 
@@ -286,15 +335,29 @@ def against_the_sweep(sweep: list[float], race: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--schedules", nargs="*", default=SCHEDULES, choices=(*SCHEDULES, "linear"))
     parser.add_argument("--tasks", nargs="*", help="those whose name holds one of these words")
-    parser.add_argument("--orders", type=int, default=0, help="compare the race with the sweep alone, by so many orders of the batches")
+    parser.add_argument(
+        "--orders",
+        type=int,
+        default=0,
+        help="compare the race with the sweep alone, by so many orders of the batches",
+    )
     options = parser.parse_args()
-    names = [t.name for t in TASKS if not options.tasks or any(word in t.name for word in options.tasks)]
-    cases = [Case(name, schedule, seed) for name in names for schedule in options.schedules for seed in range(options.seeds)]
+    names = [
+        t.name for t in TASKS if not options.tasks or any(word in t.name for word in options.tasks)
+    ]
+    cases = [
+        Case(name, schedule, seed)
+        for name in names
+        for schedule in options.schedules
+        for seed in range(options.seeds)
+    ]
     if options.orders:
         compare_orders(cases, options.orders, options.jobs)
         return
@@ -312,7 +375,11 @@ def main() -> None:
         print(f"{case.task}, {case.schedule}: {row}  ({seconds:.0f} s a seed)", flush=True)
     for schedule in (*options.schedules, "all"):
         chosen = options.schedules if schedule == "all" else [schedule]
-        found = {name: [v for s in chosen for v in of_finder[name, s]] for name in FINDERS if (name, chosen[0]) in of_finder}
+        found = {
+            name: [v for s in chosen for v in of_finder[name, s]]
+            for name in FINDERS
+            if (name, chosen[0]) in of_finder
+        }
         print(f"\n{schedule}: regret over {len(names)} tasks\n{table(found)}")
         print(against_the_sweep(found["workbench"], found["workbench race"]))
 

@@ -33,7 +33,10 @@ class Task:
 
 def split(x: Any, y: Any, kind: torch.dtype, scaled: bool = True) -> tuple[Data, Data]:
     """Four fifths to train on, one to validate on, in an order that is always the same."""
-    x, y = torch.as_tensor(np.asarray(x), dtype=torch.float32), torch.as_tensor(np.asarray(y)).to(kind)
+    x, y = (
+        torch.as_tensor(np.asarray(x), dtype=torch.float32),
+        torch.as_tensor(np.asarray(y)).to(kind),
+    )
     if scaled:
         x = (x - x.mean(0)) / (x.std(0) + 1e-6)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
@@ -89,7 +92,14 @@ def moons() -> tuple[Data, Data]:
 @functools.cache
 def unbalanced() -> tuple[Data, Data]:
     x, y = datasets.make_classification(
-        3000, 40, n_informative=12, n_classes=5, weights=[0.6, 0.2, 0.1, 0.05, 0.05], class_sep=0.8, flip_y=0.05, random_state=0
+        3000,
+        40,
+        n_informative=12,
+        n_classes=5,
+        weights=[0.6, 0.2, 0.1, 0.05, 0.05],
+        class_sep=0.8,
+        flip_y=0.05,
+        random_state=0,
     )
     return split(x, y, torch.long)
 
@@ -97,7 +107,9 @@ def unbalanced() -> tuple[Data, Data]:
 @functools.cache
 def wave() -> tuple[Data, Data]:
     x = torch.linspace(-1, 1, 2000)[:, None]
-    y = torch.sin(20 * x) * torch.cos(7 * x) + 0.05 * torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+    y = torch.sin(20 * x) * torch.cos(7 * x) + 0.05 * torch.randn(
+        2000, 1, generator=torch.Generator().manual_seed(0)
+    )
     return split(x, y, torch.float32, scaled=False)
 
 
@@ -108,14 +120,30 @@ def sums() -> tuple[Data, Data]:
     numbers, marks = torch.rand(3000, 20, generator=g), torch.zeros(3000, 20)
     places = torch.rand(3000, 20, generator=g).topk(2).indices
     marks.scatter_(1, places, 1.0)
-    return split(torch.stack([numbers, marks], 2), (numbers * marks).sum(1, keepdim=True), torch.float32, scaled=False)
+    return split(
+        torch.stack([numbers, marks], 2),
+        (numbers * marks).sum(1, keepdim=True),
+        torch.float32,
+        scaled=False,
+    )
 
 
 @functools.cache
 def text() -> tuple[Data, Data]:
     """Characters of the descriptions of scikit-learn's data sets, in pieces of 33."""
-    loaders = (datasets.load_digits, datasets.load_wine, datasets.load_breast_cancer, datasets.load_diabetes, datasets.load_iris)
-    codes = np.frombuffer("".join(load().DESCR for load in loaders).encode("ascii", "replace"), dtype=np.uint8) % 128
+    loaders = (
+        datasets.load_digits,
+        datasets.load_wine,
+        datasets.load_breast_cancer,
+        datasets.load_diabetes,
+        datasets.load_iris,
+    )
+    codes = (
+        np.frombuffer(
+            "".join(load().DESCR for load in loaders).encode("ascii", "replace"), dtype=np.uint8
+        )
+        % 128
+    )
     pieces = torch.as_tensor(codes[: len(codes) // 33 * 33].astype(np.int64)).reshape(-1, 33)
     order = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(0))
     cut = len(pieces) * 4 // 5
@@ -128,8 +156,12 @@ def ratings() -> tuple[Data, Data]:
     """Ratings of 200 users for 300 things, of rank 4 with noise."""
     g = torch.Generator().manual_seed(0)
     users, things = torch.randn(200, 4, generator=g), torch.randn(300, 4, generator=g)
-    pairs = torch.stack([torch.randint(200, (12000,), generator=g), torch.randint(300, (12000,), generator=g)], 1)
-    y = (users[pairs[:, 0]] * things[pairs[:, 1]]).sum(1) / 2 + 0.1 * torch.randn(12000, generator=g)
+    pairs = torch.stack(
+        [torch.randint(200, (12000,), generator=g), torch.randint(300, (12000,), generator=g)], 1
+    )
+    y = (users[pairs[:, 0]] * things[pairs[:, 1]]).sum(1) / 2 + 0.1 * torch.randn(
+        12000, generator=g
+    )
     return (pairs[:9600], y[:9600]), (pairs[9600:], y[9600:])
 
 
@@ -158,7 +190,12 @@ def mlp(*sizes: int, norm: bool = False, act: Callable[[], nn.Module] = nn.ReLU)
 
 def cnn(norm: bool = False) -> nn.Module:
     def block(a: int, b: int) -> list[nn.Module]:
-        return [nn.Conv2d(a, b, 3, padding=1), *([nn.BatchNorm2d(b)] if norm else []), nn.ReLU(), nn.MaxPool2d(2)]
+        return [
+            nn.Conv2d(a, b, 3, padding=1),
+            *([nn.BatchNorm2d(b)] if norm else []),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
 
     return nn.Sequential(*block(1, 16), *block(16, 32), nn.Flatten(), nn.Linear(128, 10))
 
@@ -169,7 +206,10 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(64, 48), nn.Linear(48, 10)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 48), nn.GELU(), nn.Linear(48, 48)) for _ in range(12))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 48), nn.GELU(), nn.Linear(48, 48))
+            for _ in range(12)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
@@ -184,12 +224,19 @@ class CharTransformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.place = nn.Embedding(128, 48), nn.Parameter(0.02 * torch.randn(32, 48))
-        layer = nn.TransformerEncoderLayer(48, 4, 96, dropout=0.0, batch_first=True, norm_first=True)
-        self.body, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(48, 128)
+        layer = nn.TransformerEncoderLayer(
+            48, 4, 96, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.body, self.head = (
+            nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+            nn.Linear(48, 128),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-        return self.head(self.body(self.embed(x) + self.place[: x.shape[1]], mask=mask, is_causal=True))
+        return self.head(
+            self.body(self.embed(x) + self.place[: x.shape[1]], mask=mask, is_causal=True)
+        )
 
 
 class CharGRU(nn.Module):
@@ -197,7 +244,11 @@ class CharGRU(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.rnn, self.head = nn.Embedding(128, 32), nn.GRU(32, 64, batch_first=True), nn.Linear(64, 128)
+        self.embed, self.rnn, self.head = (
+            nn.Embedding(128, 32),
+            nn.GRU(32, 64, batch_first=True),
+            nn.Linear(64, 128),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.rnn(self.embed(x))[0])
@@ -266,17 +317,50 @@ TASKS = [
     Task("digits mlp sgd", lambda: mlp(64, 64, 10), digits, F.cross_entropy, SGD),
     Task("digits mlp adam", lambda: mlp(64, 64, 10), digits, F.cross_entropy, ADAM),
     Task("digits cnn momentum", cnn, digit_pictures, F.cross_entropy, MOMENTUM),
-    Task("digits cnn norm nesterov", lambda: cnn(norm=True), digit_pictures, F.cross_entropy, NESTEROV, updates=300),
+    Task(
+        "digits cnn norm nesterov",
+        lambda: cnn(norm=True),
+        digit_pictures,
+        F.cross_entropy,
+        NESTEROV,
+        updates=300,
+    ),
     Task("digits residual adamw", Residual, digits, F.cross_entropy, DECAY, updates=300),
-    Task("autoencoder adam", lambda: mlp(64, 32, 8, 32, 64), digits_themselves, F.mse_loss, ADAM, 64),
-    Task("autoencoder momentum", lambda: mlp(64, 32, 8, 32, 64, act=nn.Tanh), digits_themselves, F.mse_loss, MOMENTUM, 64),
+    Task(
+        "autoencoder adam", lambda: mlp(64, 32, 8, 32, 64), digits_themselves, F.mse_loss, ADAM, 64
+    ),
+    Task(
+        "autoencoder momentum",
+        lambda: mlp(64, 32, 8, 32, 64, act=nn.Tanh),
+        digits_themselves,
+        F.mse_loss,
+        MOMENTUM,
+        64,
+    ),
     Task("vae adam", VAE, digits_themselves, elbo, ADAM, 64),
     Task("cancer logistic sgd", lambda: nn.Linear(30, 2), cancer, F.cross_entropy, SGD),
-    Task("wine mlp rmsprop", lambda: mlp(13, 32, 3), wine, F.cross_entropy, torch.optim.RMSprop, 16, 200),
+    Task(
+        "wine mlp rmsprop",
+        lambda: mlp(13, 32, 3),
+        wine,
+        F.cross_entropy,
+        torch.optim.RMSprop,
+        16,
+        200,
+    ),
     Task("diabetes mlp adam", lambda: mlp(10, 32, 1), diabetes, F.mse_loss, ADAM, 32, 200),
     Task("friedman mlp momentum", lambda: mlp(10, 64, 64, 1), friedman, F.mse_loss, MOMENTUM, 64),
-    Task("moons mlp adagrad", lambda: mlp(2, 64, 64, 2), moons, F.cross_entropy, torch.optim.Adagrad),
-    Task("unbalanced mlp norm sgd", lambda: mlp(40, 64, 64, 5, norm=True), unbalanced, F.cross_entropy, SGD, 64),
+    Task(
+        "moons mlp adagrad", lambda: mlp(2, 64, 64, 2), moons, F.cross_entropy, torch.optim.Adagrad
+    ),
+    Task(
+        "unbalanced mlp norm sgd",
+        lambda: mlp(40, 64, 64, 5, norm=True),
+        unbalanced,
+        F.cross_entropy,
+        SGD,
+        64,
+    ),
     Task("unbalanced mlp adamw", lambda: mlp(40, 128, 5), unbalanced, F.cross_entropy, DECAY, 64),
     Task("wave siren adam", lambda: mlp(1, 64, 64, 1, act=Sine), wave, F.mse_loss, ADAM, 64),
     Task("sums lstm adam", Adder, sums, F.mse_loss, ADAM, 64),
@@ -286,10 +370,26 @@ TASKS = [
     Task("plateau factors momentum", lambda: Factors(0.1), ratings, F.mse_loss, MOMENTUM, 64, 600),
     Task("plateau factors adam", lambda: Factors(0.1), ratings, F.mse_loss, ADAM, 64, 600),
     Task("plateau factors sgd", lambda: Factors(size=32), ratings, F.mse_loss, SGD, 64, 600),
-    Task("plateau sigmoid sgd", lambda: mlp(64, 64, 64, 10, act=nn.Sigmoid), digits, F.cross_entropy, SGD, 32, 500),
+    Task(
+        "plateau sigmoid sgd",
+        lambda: mlp(64, 64, 64, 10, act=nn.Sigmoid),
+        digits,
+        F.cross_entropy,
+        SGD,
+        32,
+        500,
+    ),
     Task("plateau faint sgd", lambda: mlp(20, 32, 1), faint, F.mse_loss, SGD, 32, 300),
     Task("plateau faint adam", lambda: mlp(20, 32, 1), faint, F.mse_loss, ADAM, 32, 300),
-    Task("plateau nothing momentum", lambda: mlp(20, 32, 4), nothing, F.cross_entropy, MOMENTUM, 32, 300),
+    Task(
+        "plateau nothing momentum",
+        lambda: mlp(20, 32, 4),
+        nothing,
+        F.cross_entropy,
+        MOMENTUM,
+        32,
+        300,
+    ),
 ]
 SCHEDULES = ("constant", "cosine", "one_cycle")
 

@@ -54,13 +54,18 @@ def table_row(name: str, found: dict[str, Any], browser: float) -> None:
 
 
 def heading() -> None:
-    print(f"{'':<42} {'slower':>8} {'quartiles':>18} {'work':>8} {'browser':>9} {'msg/s':>8} {'kB/s':>9} {'largest':>9}")
+    print(
+        f"{'':<42} {'slower':>8} {'quartiles':>18} {'work':>8} {'browser':>9} {'msg/s':>8} {'kB/s':>9} {'largest':>9}"
+    )
 
 
 def slowdown(rounds: int) -> None:
     """Three kinds of turns within one fit: shown, as without a panel, and as without one while the page draws what it drew of a
     fit that was shown: on a machine whose cores share more than memory, a page that draws slows whatever runs."""
-    cells = ["from tests.benchmarks.panels import fits, turns\nimport tempfile\nbench = fits.bench(tempfile.mkdtemp(), fits.noted_loss)", "bench"]
+    cells = [
+        "from tests.benchmarks.panels import fits, turns\nimport tempfile\nbench = fits.bench(tempfile.mkdtemp(), fits.noted_loss)",
+        "bench",
+    ]
     arms = turns.order(["shown", "quiet", "drawing"], rounds)
     with stage(cells, script=SOCKET) as lab:
         with recorded(lab.page):
@@ -68,7 +73,10 @@ def slowdown(rounds: int) -> None:
         watch, began = Watch(), time.time() + 5
         plan = [[arm == "drawing" for arm in arms], 1000 * began, 1000 * turns.SECONDS]
         lab.page.evaluate("(plan) => __tape.playIn(...plan)", plan)
-        lab.execute(f"found = turns.by_turns(bench, {arms!r}, {began!r})", 60 + 2 * turns.SECONDS * len(arms))
+        lab.execute(
+            f"found = turns.by_turns(bench, {arms!r}, {began!r})",
+            60 + 2 * turns.SECONDS * len(arms),
+        )
         for words, other in (("the panel", "quiet"), ("the same page drawing in both", "drawing")):
             found = ask(lab, f"turns.compared(found['shown'], found[{other!r}])")
             table_row(words, found, watch.share(found["spans"]))
@@ -98,15 +106,23 @@ def drawing(seconds: float) -> None:
         took = ended - began
         print(f"kernel {100 * used / took:.1f}% of a core (idle {100 * idle[2] / (idle[1] - idle[0]):.1f}%), "
               f"page {watch.share([(began, ended)]):.0f}% (idle {watch.share([idle[:2]]):.0f}%)")  # fmt: skip
-        print("paints a second: " + ", ".join(f"{name[3:]} {count / took:.1f}" for name, count in sorted(paints.items())))
-        print(f"{found['messages']:.1f} messages a second, {found['bytes'] / 1000:.0f} kB/s, the largest {found['largest'] / 1000:.1f} kB")
+        print(
+            "paints a second: "
+            + ", ".join(f"{name[3:]} {count / took:.1f}" for name, count in sorted(paints.items()))
+        )
+        print(
+            f"{found['messages']:.1f} messages a second, {found['bytes'] / 1000:.0f} kB/s, the largest {found['largest'] / 1000:.1f} kB"
+        )
         watch.close()
         lab.screenshot("benchmark-drawing")
 
 
 def long_runs() -> None:
     with tempfile.TemporaryDirectory() as root:
-        cells = [f"from pathlib import Path\nfrom tests.benchmarks.panels import fits, load\nbench = fits.bench({root!r})", "bench"]
+        cells = [
+            f"from pathlib import Path\nfrom tests.benchmarks.panels import fits, load\nbench = fits.bench({root!r})",
+            "bench",
+        ]
         with stage(cells) as lab:
             model = "(bench.summary.name, bench.summary.parameters)"
             for updates in (100_000, 1_000_000):
@@ -127,8 +143,12 @@ def long_runs() -> None:
                 took = lab.page.evaluate("() => window.__due") - began
                 lab.execute("inside.settled(); import gc; gc.collect()")
                 after = ask(lab, "__import__('psutil').Process().memory_info().rss")
-                heap = lab.page.evaluate("() => { if (window.gc) gc(); return performance.memory.usedJSHeapSize; }")
-                print(f"{updates:>9} updates: drawn after {took:.2f} s, kernel {(after - before) / 1e6:+.0f} MB, page {heap / 1e6:.0f} MB")
+                heap = lab.page.evaluate(
+                    "() => { if (window.gc) gc(); return performance.memory.usedJSHeapSize; }"
+                )
+                print(
+                    f"{updates:>9} updates: drawn after {took:.2f} s, kernel {(after - before) / 1e6:+.0f} MB, page {heap / 1e6:.0f} MB"
+                )
                 lab.execute("bench.show()")
             lab.screenshot("benchmark-long")
 
@@ -136,15 +156,24 @@ def long_runs() -> None:
 def latency(steps: int) -> None:
     cells = ["from tests.benchmarks.panels import fits\nimport tempfile\nroot = tempfile.mkdtemp()\n"
              "bench = fits.bench(root, LOSS)", "bench"]  # fmt: skip
-    for words, loss in (("waits most of the time", "fits.slow_loss"), ("works all the time", "fits.heavy_loss")):
+    for words, loss in (
+        ("waits most of the time", "fits.slow_loss"),
+        ("works all the time", "fits.heavy_loss"),
+    ):
         with stage([cells[0].replace("LOSS", loss), cells[1]]) as lab:
             lab.page.locator(".wb-panel .wb-words").wait_for()
             lab.page.evaluate(_SEEN)
             noted = ask(lab, f"fits.followed(bench, {steps})")
             lab.page.wait_for_timeout(1000)
             seen = lab.page.evaluate("() => window.__seen")
-        first = [min((when for done, when in seen if done >= i), default=float("inf")) for i in range(1, steps + 1)]
-        waits = sorted(1000 * (shown - known) for shown, known in zip(first, noted, strict=True))[:-1]  # the last waits for the end of the run
+        first = [
+            min((when for done, when in seen if done >= i), default=float("inf"))
+            for i in range(1, steps + 1)
+        ]
+        # the last waits for the end of the run
+        waits = sorted(1000 * (shown - known) for shown, known in zip(first, noted, strict=True))[
+            :-1
+        ]
         p95 = waits[int(0.95 * len(waits))]
         print(f"from the loss to the screen, where the kernel {words}: median {statistics.median(waits):.0f} ms, p95 {p95:.0f} ms, "
               f"of {len(waits)} updates at 10 a second")  # fmt: skip
@@ -157,7 +186,10 @@ def peers(rounds: int, steps: int, packages: str | None) -> None:
     with stage([f"{path}from tests.benchmarks.panels import peers", *["pass"] * len(calls)]) as lab:
         for i, call in enumerate(calls):
             watch = Watch()
-            lab.page.evaluate("([i, code]) => __lab.panel().content.widgets[i].model.sharedModel.setSource(code)", [i + 2, call])
+            lab.page.evaluate(
+                "([i, code]) => __lab.panel().content.widgets[i].model.sharedModel.setSource(code)",
+                [i + 2, call],
+            )
             lab.run_cell(i + 2, 500)
             name, found = json.loads(json.dumps(ask(lab, "list(peers.results.items())[-1]")))
             table_row(name, found, watch.share(found["spans"]) if "spans" in found else 0.0)
@@ -167,9 +199,17 @@ def peers(rounds: int, steps: int, packages: str | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=PARTS, metavar="part")
-    parser.add_argument("--rounds", type=int, default=12, help="of slowdown ten times as many, of peers half as many")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=12,
+        help="of slowdown ten times as many, of peers half as many",
+    )
     parser.add_argument("--steps", type=int, default=2000, help="updates of each loop of peers")
-    parser.add_argument("--packages", help="a folder with fastprogress, which fastai draws with (pip install --target)")
+    parser.add_argument(
+        "--packages",
+        help="a folder with fastprogress, which fastai draws with (pip install --target)",
+    )
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
         parser.error(f"{', '.join(unknown)}: the parts are {', '.join(PARTS)}")

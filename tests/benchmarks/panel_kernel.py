@@ -60,7 +60,9 @@ def main() -> None:
         manager, client = start_new_kernel(kernel_name="python3")
         try:
             run(client, BENCH.format(root=str(ROOT), cores=own))
-            found = run(client, ROUNDS.format(arms=turns.order(["shown", "unseen"], given.rounds))).splitlines()[-1]
+            found = run(
+                client, ROUNDS.format(arms=turns.order(["shown", "unseen"], given.rounds))
+            ).splitlines()[-1]
         finally:
             client.stop_channels()
             manager.shutdown_kernel()

@@ -29,21 +29,35 @@ PLACES = ((2, 0), (4, 0), (2, 2), (4, 2))
 
 
 def in_memory(gib: float, items: int, peers_gib: float) -> None:
-    titles = {"tensor": f"a tensor of {gib:g} GiB", "array": f"a numpy array of {gib:g} GiB in a Dataset", "list": f"a list of {items} dicts"}
-    sizes, peers = {"tensor": gib, "array": gib, "list": items}, {"tensor": peers_gib, "array": peers_gib, "list": items // 4}
+    titles = {
+        "tensor": f"a tensor of {gib:g} GiB",
+        "array": f"a numpy array of {gib:g} GiB in a Dataset",
+        "list": f"a list of {items} dicts",
+    }
+    sizes, peers = (
+        {"tensor": gib, "array": gib, "list": items},
+        {"tensor": peers_gib, "array": peers_gib, "list": items // 4},
+    )
     print(memory.HEAD)
     for kind, title in titles.items():
         print(f"{title}; {peers[kind]:g} for the others")
         for ranks, workers in PLACES:
             print("  " + memory.row(Case(OURS, kind, sizes[kind], ranks, workers)), flush=True)
-        print("  " + memory.row(Case(OURS, kind, sizes[kind], jobs=2)), flush=True)  # the notebook's tensors are in the segment by then
+        # the notebook's tensors are in the segment by then
+        print("  " + memory.row(Case(OURS, kind, sizes[kind], jobs=2)), flush=True)
         for launcher in PEERS:
             print("  " + memory.row(Case(launcher, kind, peers[kind])), flush=True)
 
 
 def to_first_update() -> None:
     print("  " + start.HEAD)
-    for launcher, ranks in ((OURS, 2), (OURS, 4), *((peer, 2) for peer in PEERS), (OURS, 1), ("workbench thread", 1)):
+    for launcher, ranks in (
+        (OURS, 2),
+        (OURS, 4),
+        *((peer, 2) for peer in PEERS),
+        (OURS, 1),
+        ("workbench thread", 1),
+    ):
         print("  " + start.row(launcher, ranks), flush=True)
 
 
@@ -55,8 +69,12 @@ def an_update(rounds: int, steps: int) -> None:
             plain, agreed = raw_ddp.measured(2, steps, 64)
             rows.append((plain, agreed, ours(cnn(), 64, steps, root, strategy="pool", devices=2)))
     plain = median(row[0] for row in rows) * 1e6
-    print(f"CNN on 2 ranks: plain DDP {plain:.0f} us an update; with a few numbers summed {median(a / p for p, a, _ in rows):.3f}x;")
-    print(f"  workbench {median(o / p for p, _, o in rows):.3f}x, of the loop that sums numbers {median(o / a for _, a, o in rows):.3f}x")
+    print(
+        f"CNN on 2 ranks: plain DDP {plain:.0f} us an update; with a few numbers summed {median(a / p for p, a, _ in rows):.3f}x;"
+    )
+    print(
+        f"  workbench {median(o / p for p, _, o in rows):.3f}x, of the loop that sums numbers {median(o / a for _, a, o in rows):.3f}x"
+    )
 
 
 def main() -> None:
@@ -64,7 +82,9 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=PARTS, metavar="part", help=", ".join(PARTS))
     parser.add_argument("--gib", type=float, default=1.0, help="of the tensor and the array")
     parser.add_argument("--items", type=int, default=1_000_000, help="of the list")
-    parser.add_argument("--peers-gib", type=float, default=0.25, help="the same for the other launchers")
+    parser.add_argument(
+        "--peers-gib", type=float, default=0.25, help="the same for the other launchers"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=600)
     given = parser.parse_args()

@@ -37,21 +37,42 @@ SECONDS = 20.0
 
 
 def header(at: int) -> dict[str, Any]:
-    settings = Settings.make(lr=10 ** -(1 + at % 4), batch_size=2 ** (3 + at % 5)).model_dump(mode="json")
-    return {"kind": "fit", "settings": settings, "task": {"model": "Net", "parameters": 12}, "created": 1.7e9 + at, "takes_commands": True}
+    settings = Settings.make(lr=10 ** -(1 + at % 4), batch_size=2 ** (3 + at % 5)).model_dump(
+        mode="json"
+    )
+    return {
+        "kind": "fit",
+        "settings": settings,
+        "task": {"model": "Net", "parameters": 12},
+        "created": 1.7e9 + at,
+        "takes_commands": True,
+    }
 
 
 def flush(at: int, rows: int) -> StepsDone:
     steps = np.arange(at, at + rows)
-    columns = {"loss": pack(2 / (1 + 0.01 * steps)), "lr": pack(0 * steps + 0.1), "grad_norm": pack(1 + 0 * steps)}
+    columns = {
+        "loss": pack(2 / (1 + 0.01 * steps)),
+        "lr": pack(0 * steps + 0.1),
+        "grad_norm": pack(1 + 0 * steps),
+    }
     return StepsDone(at, 1, rows, at // 1000, 0.005 * (at + rows), columns)
 
 
 def write_runs(root: Path, count: int, updates: int = 2000) -> None:
     """So many runs that have ended."""
     flushes = [flush(at, 250) for at in range(0, updates, 250)]
-    checks = [Validated(at, at // 1000, {"val_loss": 1 / (1 + at)}) for at in range(500, updates + 1, 500)]
-    body = "".join(to_line(event) + "\n" for event in [*flushes, *checks, RunEnded("finished", updates, 0.005 * updates, None, {"loss": 0.1, "val_loss": 0.2})])
+    checks = [
+        Validated(at, at // 1000, {"val_loss": 1 / (1 + at)}) for at in range(500, updates + 1, 500)
+    ]
+    body = "".join(
+        to_line(event) + "\n"
+        for event in [
+            *flushes,
+            *checks,
+            RunEnded("finished", updates, 0.005 * updates, None, {"loss": 0.1, "val_loss": 0.2}),
+        ]
+    )
     for number in range(1, count + 1):
         id = f"{number:05d}-fit"
         facts = header(number)
@@ -81,11 +102,30 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        env = {**os.environ, "JUPYTER_CONFIG_PATH": str(JUPYTER), "JUPYTER_PATH": str(JUPYTER), "JUPYTER_TOKEN": self.token}
-        env |= {name: str(top / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
-        options = [f"--ServerApp.port={self.port}", "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={top}", "--no-browser", "--allow-root"]
+        env = {
+            **os.environ,
+            "JUPYTER_CONFIG_PATH": str(JUPYTER),
+            "JUPYTER_PATH": str(JUPYTER),
+            "JUPYTER_TOKEN": self.token,
+        }
+        env |= {
+            name: str(top / name)
+            for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+        }
+        options = [
+            f"--ServerApp.port={self.port}",
+            "--ServerApp.ip=127.0.0.1",
+            f"--ServerApp.root_dir={top}",
+            "--no-browser",
+            "--allow-root",
+        ]
         self.log = (top / "server.log").open("wb")
-        self.process = subprocess.Popen([sys.executable, "-m", "jupyter_server", *options], env=env, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "jupyter_server", *options],
+            env=env,
+            stdout=self.log,
+            stderr=self.log,
+        )
         self.seen = psutil.Process(self.process.pid)
         while True:
             try:
@@ -98,13 +138,17 @@ class Server:
     def get(self, path: str) -> tuple[float, int, Any]:
         """Seconds, bytes and the answer."""
         began = time.perf_counter()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{path}", headers={"Authorization": f"token {self.token}"})
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/{path}", headers={"Authorization": f"token {self.token}"}
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             body = answer.read()
         return time.perf_counter() - began, len(body), json.loads(body)
 
     async def socket(self, path: str, hear: Any) -> WebSocketClientConnection:
-        request = HTTPRequest(f"ws://127.0.0.1:{self.port}/{path}", headers={"Authorization": f"token {self.token}"})
+        request = HTTPRequest(
+            f"ws://127.0.0.1:{self.port}/{path}", headers={"Authorization": f"token {self.token}"}
+        )
         return await websocket_connect(request, on_message_callback=hear)
 
     def share(self, seconds: float) -> tuple[float, float]:
@@ -112,7 +156,9 @@ class Server:
         began, before = time.monotonic(), self.seen.cpu_times()
         time.sleep(seconds)
         after = self.seen.cpu_times()
-        return (after.user + after.system - before.user - before.system) / (time.monotonic() - began), self.seen.memory_info().rss / 1e6
+        return (after.user + after.system - before.user - before.system) / (
+            time.monotonic() - began
+        ), self.seen.memory_info().rss / 1e6
 
     def close(self) -> None:
         self.process.terminate()
@@ -123,15 +169,21 @@ class Server:
 def first_pages(top: Path, count: int) -> Server:
     server = Server(top)
     seconds, size, page = server.get("workbench/api/runs")
-    print(f"{count} runs: the first page after {seconds:.2f} s, {size / 1000:.0f} kB, {page['total']} runs read, sparklines in {sum(bool(row['spark']) for row in page['rows'])} rows")
+    print(
+        f"{count} runs: the first page after {seconds:.2f} s, {size / 1000:.0f} kB, {page['total']} runs read, sparklines in {sum(bool(row['spark']) for row in page['rows'])} rows"
+    )
     began = time.perf_counter()
     while page["reading"]:
         time.sleep(0.1)
         page = server.get("workbench/api/runs")[2]
-    print(f"{count} runs: all read after {time.perf_counter() - began:.2f} s more; {server.seen.memory_info().rss / 1e6:.0f} MB")
+    print(
+        f"{count} runs: all read after {time.perf_counter() - began:.2f} s more; {server.seen.memory_info().rss / 1e6:.0f} MB"
+    )
     for what in ("", "?offset=500", "?sort=time&order=asc", "?search=lr%3D0.1", "?limit=200"):
         seconds, size, page = server.get(f"workbench/api/runs{what}")
-        print(f"  runs{what}: {seconds * 1000:.0f} ms, {size / 1000:.0f} kB, {page['matching']} match, still reading: {page['reading']}")
+        print(
+            f"  runs{what}: {seconds * 1000:.0f} ms, {size / 1000:.0f} kB, {page['matching']} match, still reading: {page['reading']}"
+        )
     return server
 
 
@@ -142,17 +194,32 @@ async def watch(server: Server, seconds: float) -> None:
     live = [row for row in page["rows"] if row["status"] == "running"]
     assert len(live) == LIVE, [row["status"] for row in page["rows"]]
     sizes: dict[str, list[int]] = {"events": [], "canvas": []}
-    print(f"no page is open: {(await loop.run_in_executor(None, server.share, seconds))[0]:.2%} of a core")
-    opened = [await server.socket("workbench/api/events", lambda message: sizes["events"].append(len(message or "")))]
+    print(
+        f"no page is open: {(await loop.run_in_executor(None, server.share, seconds))[0]:.2%} of a core"
+    )
+    opened = [
+        await server.socket(
+            "workbench/api/events", lambda message: sizes["events"].append(len(message or ""))
+        )
+    ]
     await asyncio.sleep(2)
     share, mb = await loop.run_in_executor(None, server.share, seconds)
-    print(f"the list is open: {share:.2%} of a core, {mb:.0f} MB; {len(sizes['events'])} messages, at most {max(sizes['events']) / 1000:.1f} kB")
+    print(
+        f"the list is open: {share:.2%} of a core, {mb:.0f} MB; {len(sizes['events'])} messages, at most {max(sizes['events']) / 1000:.1f} kB"
+    )
     names = f"root={live[0]['root']}&run={live[0]['run']}"
-    opened.append(await server.socket(f"workbench/api/canvas?{names}", lambda message: sizes["canvas"].append(len(message or b""))))
+    opened.append(
+        await server.socket(
+            f"workbench/api/canvas?{names}",
+            lambda message: sizes["canvas"].append(len(message or b"")),
+        )
+    )
     await asyncio.sleep(2)
     for _ in range(3):
         share, mb = await loop.run_in_executor(None, server.share, seconds)
-        print(f"and the plots of one run: {share:.2%} of a core, {mb:.0f} MB; canvas: {len(sizes['canvas'])} messages, at most {max(sizes['canvas']) / 1000:.1f} kB")
+        print(
+            f"and the plots of one run: {share:.2%} of a core, {mb:.0f} MB; canvas: {len(sizes['canvas'])} messages, at most {max(sizes['canvas']) / 1000:.1f} kB"
+        )
     for one in opened:
         one.close()
 
@@ -160,8 +227,15 @@ async def watch(server: Server, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, nargs="*", default=[1000, 10_000])
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement of the share of a core")
-    parser.add_argument("--rows", type=int, default=ROWS, help="updates in a flush of a live run; 2000 for a long run in a short time")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="of each measurement of the share of a core"
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=ROWS,
+        help="updates in a flush of a live run; 2000 for a long run in a short time",
+    )
     parser.add_argument("--write-live", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.write_live:

@@ -23,12 +23,18 @@ from torch.utils.data import DataLoader, TensorDataset
 import workbench as wb
 from workbench.events import StepsDone
 
-PEERS = {"MLP": "accelerate 1.60, Lightning 2.2-4.3, fastai 2.9, ignite 1.19", "CNN": "1.14, 1.2-1.5, 1.3, 1.05", "tiny": "none measured"}
+PEERS = {
+    "MLP": "accelerate 1.60, Lightning 2.2-4.3, fastai 2.9, ignite 1.19",
+    "CNN": "1.14, 1.2-1.5, 1.3, 1.05",
+    "tiny": "none measured",
+}
 
 
 def data() -> tuple[Tensor, Tensor]:
     pictures, labels = load_digits(return_X_y=True)
-    return torch.tensor(pictures, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
+    return torch.tensor(pictures, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(
+        labels
+    )
 
 
 def mlp() -> nn.Module:
@@ -43,7 +49,9 @@ def cnn() -> nn.Module:
 
 
 def shuffled(batch_size: int) -> DataLoader[Any]:
-    return DataLoader(TensorDataset(*data()), batch_size, shuffle=True, generator=torch.Generator().manual_seed(0))
+    return DataLoader(
+        TensorDataset(*data()), batch_size, shuffle=True, generator=torch.Generator().manual_seed(0)
+    )
 
 
 def ready(batch_size: int) -> DataLoader[Any]:
@@ -52,7 +60,13 @@ def ready(batch_size: int) -> DataLoader[Any]:
 
 
 def raw(
-    model: nn.Module, loader: DataLoader[Any], steps: int, device: str, optimizer: Any = torch.optim.AdamW, *, measures: bool = False
+    model: nn.Module,
+    loader: DataLoader[Any],
+    steps: int,
+    device: str,
+    optimizer: Any = torch.optim.AdamW,
+    *,
+    measures: bool = False,
 ) -> float:
     """Seconds for one update of a plain loop. measures: it reads the loss, and the norms of all gradients and of each."""
     model.to(device)
@@ -64,7 +78,9 @@ def raw(
             loss = F.cross_entropy(model(x.to(device)), y.to(device))
             loss.backward()
             if measures:
-                norms = torch.stack(torch._foreach_norm([p.grad for p in parameters if p.grad is not None]))
+                norms = torch.stack(
+                    torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
+                )
                 _ = loss.item(), torch.linalg.vector_norm(norms).item()
             optimizer.step()
             optimizer.zero_grad()
@@ -79,9 +95,18 @@ def raw(
                 return (time.perf_counter() - began) / (steps - warm)
 
 
-def ours(model: nn.Module, batch_size: int, steps: int, root: str, device: str = "cpu", **where: Any) -> float:
+def ours(
+    model: nn.Module, batch_size: int, steps: int, root: str, device: str = "cpu", **where: Any
+) -> float:
     """Seconds for one update of a fit."""
-    bench = wb.Workbench(model, train=data(), loss=F.cross_entropy, root=root, batch_size=batch_size, accelerator=device)
+    bench = wb.Workbench(
+        model,
+        train=data(),
+        loss=F.cross_entropy,
+        root=root,
+        batch_size=batch_size,
+        accelerator=device,
+    )
     return of_bench(bench, steps, **where)
 
 
@@ -106,17 +131,23 @@ def pair(name: str, steps: int, root: str, device: str) -> tuple[float, float]:
     """Seconds for one update of a case: of the plain loop, and of a fit."""
     if name == "tiny":
         sgd, loss = torch.optim.SGD, F.cross_entropy
-        bench = wb.Workbench(mlp(), train=ready(32), loss=loss, optimizer=sgd, root=root, accelerator=device)
+        bench = wb.Workbench(
+            mlp(), train=ready(32), loss=loss, optimizer=sgd, root=root, accelerator=device
+        )
         return raw(mlp(), ready(32), steps, device, sgd), of_bench(bench, steps)
     make, batch_size = (cnn, 64) if name == "CNN" else (mlp, 32)
-    return raw(make(), shuffled(batch_size), steps, device), ours(make(), batch_size, steps, root, device)
+    return raw(make(), shuffled(batch_size), steps, device), ours(
+        make(), batch_size, steps, root, device
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--case", choices=tuple(PEERS), help="this one alone; tiny: ready batches and SGD")
+    parser.add_argument(
+        "--case", choices=tuple(PEERS), help="this one alone; tiny: ready batches and SGD"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -126,9 +157,26 @@ def main() -> None:
             ratio = statistics.median(b / a for a, b in pairs)
             usual = statistics.median(a for a, _ in pairs) * 1e6
             if name == "tiny":
-                both = [tuple(raw(mlp(), ready(32), options.steps, options.device, torch.optim.SGD, measures=m) for m in (False, True)) for _ in pairs]
-                print(f"{name}: a raw loop that measures the same {statistics.median(b / a for a, b in both):.3f}x")
-            print(f"{name}: raw {usual:.0f} us an update, workbench {ratio:.3f}x   (peers, on CPU: {PEERS[name]})")
+                both = [
+                    tuple(
+                        raw(
+                            mlp(),
+                            ready(32),
+                            options.steps,
+                            options.device,
+                            torch.optim.SGD,
+                            measures=m,
+                        )
+                        for m in (False, True)
+                    )
+                    for _ in pairs
+                ]
+                print(
+                    f"{name}: a raw loop that measures the same {statistics.median(b / a for a, b in both):.3f}x"
+                )
+            print(
+                f"{name}: raw {usual:.0f} us an update, workbench {ratio:.3f}x   (peers, on CPU: {PEERS[name]})"
+            )
 
 
 if __name__ == "__main__":

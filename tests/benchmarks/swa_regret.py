@@ -74,7 +74,13 @@ class Case:
         return math.exp(float(logs)) / self.best - 1
 
 
-def trained(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, feed: Iterator[Data], rates: list[float | None]) -> bool:
+def trained(
+    task: Task,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    feed: Iterator[Data],
+    rates: list[float | None],
+) -> bool:
     """Take an update at each of these rates (None: the optimizer's own); whether all losses were finite."""
     for rate, (x, y) in zip(rates, feed, strict=False):
         for group in optimizer.param_groups if rate is not None else ():
@@ -100,12 +106,18 @@ def measured(task: Task, schedule: str, seed: int, annealing: int) -> Case | Non
     model = task.model()
     nothing = 0.01 * val_loss(task, model)
     optimizer = task.optimizer(model.parameters(), lr=lr)
-    rates: list[float | None] = [lr * share_of(schedule, update, task.updates) for update in range(task.updates)]
+    rates: list[float | None] = [
+        lr * share_of(schedule, update, task.updates) for update in range(task.updates)
+    ]
     last = rates[START * epoch]
     assert last is not None
-    if not trained(task, model, optimizer, batches(data, task.batch_size, seed), rates[: START * epoch]):
+    if not trained(
+        task, model, optimizer, batches(data, task.batch_size, seed), rates[: START * epoch]
+    ):
         return None
-    again = workbench(dataclasses.replace(task, model=functools.partial(copy.deepcopy, model)), seed, "constant")
+    again = workbench(
+        dataclasses.replace(task, model=functools.partial(copy.deepcopy, model)), seed, "constant"
+    )
 
     def continued(target: float | None) -> tuple[float, float]:
         """The loss of the averaged weights, and that of the last ones; target None: by the schedule."""
@@ -117,7 +129,15 @@ def measured(task: Task, schedule: str, seed: int, annealing: int) -> Case | Non
         to_target = None if target is None else SWALR(opt, target, annealing)
         feed = batches(data, task.batch_size, seed + 1000)
         for number in range(START, EPOCHS):
-            if not trained(task, own, opt, feed, rates[number * epoch : (number + 1) * epoch] if to_target is None else [None] * epoch):
+            if not trained(
+                task,
+                own,
+                opt,
+                feed,
+                rates[number * epoch : (number + 1) * epoch]
+                if to_target is None
+                else [None] * epoch,
+            ):
                 return math.inf, math.inf
             average.update_parameters(own)
             if to_target is not None:
@@ -142,7 +162,9 @@ def cell(values: list[float]) -> str:
 
 def show(cases: list[Case]) -> None:
     """The tables: the range that is good in each task, and the rules."""
-    print(f"\nwithin {WELL:.0%} of the best, as fractions of the suggestion, each seed; the best; regret without swa_lrs, and without an average")
+    print(
+        f"\nwithin {WELL:.0%} of the best, as fractions of the suggestion, each seed; the best; regret without swa_lrs, and without an average"
+    )
     for name in dict.fromkeys(case.task for case in cases):
         for schedule in SCHEDULES:
             own = [case for case in cases if (case.task, case.schedule) == (name, schedule)]
@@ -155,23 +177,42 @@ def show(cases: list[Case]) -> None:
     rules: dict[str, Callable[[Case], float | None]] = {
         "the suggestion": lambda case: case.suggestion, "the sweep from there": lambda case: case.trained, "the last rate": lambda case: case.last
     }  # fmt: skip
-    print(f"\n{'regret: median, worst, well':<28}" + "".join(f"{schedule:>24}" for schedule in SCHEDULES))
+    print(
+        f"\n{'regret: median, worst, well':<28}"
+        + "".join(f"{schedule:>24}" for schedule in SCHEDULES)
+    )
     for rule, rate_of in rules.items():
         for fraction in FRACTIONS:
             row = []
             for schedule in SCHEDULES:
                 rates = [(case, rate_of(case)) for case in cases if case.schedule == schedule]
-                row.append(cell([case.regret(None if rate is None else fraction * rate) for case, rate in rates]))
+                row.append(
+                    cell(
+                        [
+                            case.regret(None if rate is None else fraction * rate)
+                            for case, rate in rates
+                        ]
+                    )
+                )
             print(f"{f'{fraction:g} of {rule}':<28}{''.join(row)}")
     for name in ("unchanged", "plain"):
-        cells = [cell([getattr(case, name) / case.best - 1 for case in cases if case.schedule == schedule]) for schedule in SCHEDULES]
-        print(f"{ {'unchanged': 'the schedule unchanged', 'plain': 'no average'}[name]:<28}{''.join(cells)}")
+        cells = [
+            cell(
+                [getattr(case, name) / case.best - 1 for case in cases if case.schedule == schedule]
+            )
+            for schedule in SCHEDULES
+        ]
+        print(
+            f"{ {'unchanged': 'the schedule unchanged', 'plain': 'no average'}[name]:<28}{''.join(cells)}"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--tasks", nargs="*", default=NAMES, help="those whose name holds one of these words")
+    parser.add_argument(
+        "--tasks", nargs="*", default=NAMES, help="those whose name holds one of these words"
+    )
     parser.add_argument("--annealing", type=int, default=3, help="annealing_epochs")
     parser.add_argument("--save", type=Path, help="a file that gets a line of JSON for each case")
     parser.add_argument("--read", type=Path, nargs="*", help="such files; nothing is measured")
@@ -179,13 +220,20 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    cases = [Case(**{**json.loads(line), "losses": tuple(json.loads(line)["losses"])}) for path in options.read or () for line in path.open()]
+    cases = [
+        Case(**{**json.loads(line), "losses": tuple(json.loads(line)["losses"])})
+        for path in options.read or ()
+        for line in path.open()
+    ]
     for task in TASKS if options.read is None else ():
         for schedule in SCHEDULES if any(word in task.name for word in options.tasks) else ():
             for seed in range(options.seeds):
                 began = time.perf_counter()
                 case = measured(task, schedule, seed, options.annealing)
-                print(f"{task.name}, {schedule}, {seed}: {'nothing' if case is None else f'{case.best:.4g}'}  ({time.perf_counter() - began:.0f} s)", flush=True)
+                print(
+                    f"{task.name}, {schedule}, {seed}: {'nothing' if case is None else f'{case.best:.4g}'}  ({time.perf_counter() - began:.0f} s)",
+                    flush=True,
+                )
                 if case is not None:
                     cases.append(case)
                 if case is not None and options.save:

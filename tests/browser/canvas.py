@@ -1,9 +1,9 @@
 """The live canvas alone in a page: the bundle and a `LiveView`, without a notebook, a kernel or a training.
 
-    canvas.draw(RunStarted(…), StepsDone(…))
-    canvas.page.get_by_role("button", name="Zoom out").click()
-    canvas.settle()
-    assert canvas.asked == [{"what": "monitor", …}]
+canvas.draw(RunStarted(…), StepsDone(…))
+canvas.page.get_by_role("button", name="Zoom out").click()
+canvas.settle()
+assert canvas.asked == [{"what": "monitor", …}]
 """
 
 from __future__ import annotations
@@ -56,12 +56,17 @@ class Canvas:
         self.complaints: list[str] = []
         self._from_page: list[dict[str, Any]] = []
         self._to_page: list[tuple[dict[str, Any], list[str]]] = []
-        self.view.send = lambda content, buffers: self._to_page.append((content, [base64.b64encode(b).decode() for b in buffers]))
+        self.view.send = lambda content, buffers: self._to_page.append(
+            (content, [base64.b64encode(b).decode() for b in buffers])
+        )
         self.view.wake = lambda: None
         self.view.on_request = lambda message: self.asked.append(dict(message))
         page.set_default_timeout(TIMEOUT * 1000)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on(
+            "console",
+            lambda said: self.complaints.append(said.text) if said.type == "error" else None,
+        )
         page.expose_function("toPython", lambda message: self._from_page.append(message))
         page.route(f"{_ADDRESS}**", self._serve)
 
@@ -82,7 +87,9 @@ class Canvas:
     def settle(self) -> None:
         """Until the page and Python have nothing more to tell each other, and all is drawn."""
         while True:
-            self.page.evaluate("() => new Promise((yes) => requestAnimationFrame(() => requestAnimationFrame(yes)))")
+            self.page.evaluate(
+                "() => new Promise((yes) => requestAnimationFrame(() => requestAnimationFrame(yes)))"
+            )
             heard, self._from_page[:] = list(self._from_page), []
             for message in heard:
                 if "trait" in message:
@@ -94,7 +101,10 @@ class Canvas:
             sent, self._to_page = self._to_page, []
             if not heard and not sent:
                 return
-            self.page.evaluate("(all) => all.forEach(([content, buffers]) => window.fromPython(content, buffers))", sent)
+            self.page.evaluate(
+                "(all) => all.forEach(([content, buffers]) => window.fromPython(content, buffers))",
+                sent,
+            )
 
     def screenshot(self, name: str) -> None:
         """A picture of the whole page in tests/artefacts."""
@@ -116,8 +126,12 @@ class Canvas:
         elif name == "live.css":
             route.fulfill(body=self.view._css, content_type="text/css")
         elif name == "":
-            traits = json.dumps({name: getattr(self.view, name) for name in ("marker", "looks", "clip")})
-            body = (_PAGE % traits).replace("<body>", '<body class="dark">' if self._dark else "<body>")
+            traits = json.dumps(
+                {name: getattr(self.view, name) for name in ("marker", "looks", "clip")}
+            )
+            body = (_PAGE % traits).replace(
+                "<body>", '<body class="dark">' if self._dark else "<body>"
+            )
             route.fulfill(body=body, content_type="text/html")
         else:
             route.fulfill(status=404)

@@ -32,7 +32,15 @@ def install() -> str | None:
             return "this is not root, and there is no sudo"
         root = ["sudo", "-n"]
     print("Installing Debian's chromium for the tests in a browser (under a minute).", flush=True)
-    apt = [*root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "Dpkg::Use-Pty=0"]
+    apt = [
+        *root,
+        "env",
+        "DEBIAN_FRONTEND=noninteractive",
+        "apt-get",
+        "-qq",
+        "-o",
+        "Dpkg::Use-Pty=0",
+    ]
     packages = ["chromium", "fonts-dejavu-core"]
     steps = [
         [*apt, "-o", "Acquire::Retries=3", "update"],
@@ -42,13 +50,22 @@ def install() -> str | None:
     for step in steps:
         try:
             done = subprocess.run(
-                step, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600
+                step,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=600,
             )
         except subprocess.TimeoutExpired:
             return f"`{' '.join(step)}` was not done after 10 minutes"
         if done.returncode != 0:  # a list that could not be refreshed may still hold the package
-            problem = f"`{' '.join(step)}` failed:\n" + "\n".join(done.stdout.strip().splitlines()[-15:])
-    return None if find() else problem or "apt-get said that all went well, but there is no chromium"
+            problem = f"`{' '.join(step)}` failed:\n" + "\n".join(
+                done.stdout.strip().splitlines()[-15:]
+            )
+    return (
+        None if find() else problem or "apt-get said that all went well, but there is no chromium"
+    )
 
 
 if __name__ == "__main__":

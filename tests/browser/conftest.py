@@ -49,16 +49,24 @@ def browser(playwright: Playwright, chromium_path: str) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def profile(playwright: Playwright, chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+def profile(
+    playwright: Playwright, chromium_path: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrowserContext]:
     """A Chromium that keeps the compiled scripts of JupyterLab from one page to the next, which halves what a page costs."""
     folder = tmp_path_factory.mktemp("profile")
-    context = playwright.chromium.launch_persistent_context(folder, executable_path=chromium_path, args=FLAGS, timeout=TIMEOUT * 1000)
+    context = playwright.chromium.launch_persistent_context(
+        folder, executable_path=chromium_path, args=FLAGS, timeout=TIMEOUT * 1000
+    )
     yield context
     context.close()
 
 
-@pytest.fixture(scope="package", params=[LAB, NOTEBOOK] if SOAK else [LAB], ids=lambda face: face.module)
-def server(request: pytest.FixtureRequest, chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(
+    scope="package", params=[LAB, NOTEBOOK] if SOAK else [LAB], ids=lambda face: face.module
+)
+def server(
+    request: pytest.FixtureRequest, chromium_path: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """A JupyterLab, or a Notebook 7, with no notebook and no kernel yet."""
     server = Server(tmp_path_factory.mktemp("lab"), request.param)
     try:
@@ -71,7 +79,10 @@ def server(request: pytest.FixtureRequest, chromium_path: str, tmp_path_factory:
 def new_page(profile: BrowserContext, server: Server) -> Page:
     """A page that knows nothing of the test before, but how its scripts are compiled."""
     page = profile.new_page()
-    kept = {"origin": f"http://127.0.0.1:{server.port}", "storageTypes": "cookies,local_storage,indexeddb,service_workers,cache_storage"}
+    kept = {
+        "origin": f"http://127.0.0.1:{server.port}",
+        "storageTypes": "cookies,local_storage,indexeddb,service_workers,cache_storage",
+    }
     profile.new_cdp_session(page).send("Storage.clearDataForOrigin", kept)
     return page
 
@@ -86,7 +97,9 @@ def reusable(profile: BrowserContext, server: Server) -> Iterator[list[Page]]:
 
 
 @pytest.fixture
-def lab(profile: BrowserContext, server: Server, reusable: list[Page], request: pytest.FixtureRequest) -> Iterator[Lab]:
+def lab(
+    profile: BrowserContext, server: Server, reusable: list[Page], request: pytest.FixtureRequest
+) -> Iterator[Lab]:
     """A page where no notebook is open, and a new one for a test marked `new_page`; if the test fails, a screenshot is kept in tests/artefacts.
 
     A test that asks for a new page may change what it likes, such as a property of `window`: the page is closed at the end.
@@ -113,7 +126,8 @@ def lab(profile: BrowserContext, server: Server, reusable: list[Page], request: 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(1800))  # many waits in a row, each of them short but on a slow machine
+            # many waits in a row, each of them short but on a slow machine
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -81,7 +81,10 @@ class WidgetPage:
         self._comms: dict[str, _Comm] = {}
         page.set_default_timeout(TIMEOUT * 1000)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on(
+            "console",
+            lambda said: self.complaints.append(said.text) if said.type == "error" else None,
+        )
         page.expose_function("toPython", lambda message: self._from_page.append(message))
         page.route("**/*", self._serve)
         page.goto(_ADDRESS)
@@ -102,12 +105,16 @@ class WidgetPage:
         end = time.monotonic() + TIMEOUT
         while True:
             assert time.monotonic() < end, "the page and the widgets do not come to rest"
-            self.page.evaluate("() => new Promise((yes) => requestAnimationFrame(() => requestAnimationFrame(yes)))")
+            self.page.evaluate(
+                "() => new Promise((yes) => requestAnimationFrame(() => requestAnimationFrame(yes)))"
+            )
             if not self._from_page and not self._to_page:
                 return
             while self._from_page:
                 message = self._from_page.popleft()
-                self._comms[message["id"]].handle_msg({"content": {"data": message["data"]}, "buffers": []})
+                self._comms[message["id"]].handle_msg(
+                    {"content": {"data": message["data"]}, "buffers": []}
+                )
             messages = [self._to_page.popleft() for _ in range(len(self._to_page))]
             self.page.evaluate("(messages) => window.fromPython(messages)", messages)
 
@@ -136,7 +143,14 @@ class _Comm(BaseComm):
         self._publish = publish
         super().__init__(**arguments)
 
-    def publish_msg(self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any) -> None:
+    def publish_msg(
+        self,
+        msg_type: str,
+        data: Any = None,
+        metadata: Any = None,
+        buffers: Any = None,
+        **keys: Any,
+    ) -> None:
         texts = [base64.b64encode(buffer).decode() for buffer in buffers or []]
         self._publish({"type": msg_type, "id": self.comm_id, "data": data, "buffers": texts})
 

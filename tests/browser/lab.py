@@ -42,7 +42,14 @@ from .server import TIMEOUT, LabError, Server
 
 ARTEFACTS = Path(__file__).resolve().parents[1] / "artefacts"
 expect.set_options(timeout=TIMEOUT * 1000)
-_AXE = Path(__file__).resolve().parents[2] / "extensions" / "live" / "node_modules" / "axe-core" / "axe.min.js"
+_AXE = (
+    Path(__file__).resolve().parents[2]
+    / "extensions"
+    / "live"
+    / "node_modules"
+    / "axe-core"
+    / "axe.min.js"
+)
 # V8 does not optimize: the pages live for seconds, and its compilers cost more than they save.
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --js-flags=--no-opt,--no-maglev "
@@ -133,19 +140,27 @@ class Lab:
             return False
         self.server.stop_kernels()
         self.page.unroute_all()
-        self.page.emulate_media(media="null", color_scheme="null", reduced_motion="null", forced_colors="null", contrast="null")
+        self.page.emulate_media(
+            media="null",
+            color_scheme="null",
+            reduced_motion="null",
+            forced_colors="null",
+            contrast="null",
+        )
         as_new = bool(self.page.evaluate(_AS_NEW))
         # Errors that come with the end of a notebook or a kernel were this test's, not the next one's.
         self.page.remove_listener("pageerror", self._raised)
         self.page.remove_listener("console", self._heard)
         return as_new
 
-    def route_web_socket(self, url: re.Pattern[str], handler: Callable[[WebSocketRoute], None]) -> None:
+    def route_web_socket(
+        self, url: re.Pattern[str], handler: Callable[[WebSocketRoute], None]
+    ) -> None:
         """Playwright's; it cannot be undone, so no other test uses this page."""
         self._reusable = False
         self.page.route_web_socket(url, handler)
 
-    # -- notebooks ----------------------------------------------------------------------------------------------
+    # -- notebooks ---------------------------------------------------------------------------------
 
     def open_notebook(self, notebook: Sequence[str] | Path, name: str | None = None) -> None:
         """A notebook with these code cells, or a copy of a notebook file, opened with its kernel ready."""
@@ -156,7 +171,11 @@ class Lab:
             cells = [nbformat.v4.new_code_cell(source) for source in notebook]
             content = nbformat.v4.new_notebook(cells=cells)
             name = name or "test.ipynb"
-        content.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        content.metadata["kernelspec"] = {
+            "name": "python3",
+            "display_name": "Python 3",
+            "language": "python",
+        }
         nbformat.write(content, self.folder / name)
         self.go_to(name)
         self._curtain()
@@ -167,13 +186,16 @@ class Lab:
         name = f"{self.folder.name}/{name}"
         if self.page.url == "about:blank":
             path = self.server.face.path.format(workspace=secrets.token_hex(4), name=name)
-            self.page.goto(f"{self.server.url}/{path}?token={self.server.token}", wait_until="domcontentloaded")
+            self.page.goto(
+                f"{self.server.url}/{path}?token={self.server.token}", wait_until="domcontentloaded"
+            )
         else:
             self._wait(_ONLY % json.dumps(name), "opening the notebook", TIMEOUT)
         self._opened()
         try:
             self.wait_idle(TIMEOUT / 3)
-        except PlaywrightTimeout:  # a page that connects to a living kernel can miss its status for good
+        except PlaywrightTimeout:
+            # a page that connects to a living kernel can miss its status for good
             self.reload()
             self.wait_idle()
 
@@ -197,7 +219,9 @@ class Lab:
 
     def cells(self) -> list[dict[str, Any]]:
         """The notebook's cells as they would be saved now, outputs included."""
-        found: list[dict[str, Any]] = self.page.evaluate("() => __lab.panel().content.model.toJSON().cells")
+        found: list[dict[str, Any]] = self.page.evaluate(
+            "() => __lab.panel().content.model.toJSON().cells"
+        )
         return found
 
     def check_cells(self, index: int | None = None) -> None:
@@ -217,12 +241,16 @@ class Lab:
         found = self.output(index).locator(".wb-panel")
         expect(found.locator(".wb-live .wb-progress")).to_be_visible()
         # The canvas names the slider's handle with its first frame, when it knows its colours, too.
-        expect(found.locator(".wb-step-lr .noUi-handle")).to_have_attribute("aria-label", re.compile("Learning rate"))
+        expect(found.locator(".wb-step-lr .noUi-handle")).to_have_attribute(
+            "aria-label", re.compile("Learning rate")
+        )
         return found
 
     def scroll_to(self, index: int) -> None:
         """Brings a cell into view; JupyterLab draws far ones only then."""
-        self._wait(f"() => __lab.panel().content.scrollToItem({index}, 'start')", "scrolling", TIMEOUT)
+        self._wait(
+            f"() => __lab.panel().content.scrollToItem({index}, 'start')", "scrolling", TIMEOUT
+        )
 
     def save(self) -> Path:
         """The notebook's file, saved."""
@@ -231,14 +259,18 @@ class Lab:
 
     def layout_saved(self, *texts: str) -> None:
         """Until JupyterLab has saved the layout and state of this page with these words, a little after they changed."""
-        own = re.findall(r"/workspaces/(\w+)", self.page.url)[0]  # other pages may have saved the same words before
+        # other pages may have saved the same words before
+        own = re.findall(r"/workspaces/(\w+)", self.page.url)[0]
         end = time.monotonic() + TIMEOUT
-        while not all(text in (known := json.dumps(self.server.get(f"lab/api/workspaces/{own}"))) for text in texts):
+        while not all(
+            text in (known := json.dumps(self.server.get(f"lab/api/workspaces/{own}")))
+            for text in texts
+        ):
             if time.monotonic() > end:
                 raise LabError(f"the saved layout has not all of {texts}: {known}")
             time.sleep(0.1)
 
-    # -- the kernel ---------------------------------------------------------------------------------------------
+    # -- the kernel --------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Until the page shows all that the jobs of `bench` have said, to their very end; none goes on."""
@@ -251,7 +283,11 @@ class Lab:
 
     def frames(self) -> None:
         """Until the page has drawn all that it knows."""
-        self._wait("() => new Promise((yes) => requestAnimationFrame(() => requestAnimationFrame(yes)))", "drawing", TIMEOUT)
+        self._wait(
+            "() => new Promise((yes) => requestAnimationFrame(() => requestAnimationFrame(yes)))",
+            "drawing",
+            TIMEOUT,
+        )
 
     def leaks_nothing(self, act: Callable[[], None]) -> None:
         """`act` leaks no nodes, listeners or memory in the page, but for some of JupyterLab's own.
@@ -264,7 +300,11 @@ class Lab:
             self.frames()
             session.send("HeapProfiler.collectGarbage")
             counted = session.send("Memory.getDOMCounters")
-            return counted["nodes"], counted["jsEventListeners"], session.send("Runtime.getHeapUsage")["usedSize"]
+            return (
+                counted["nodes"],
+                counted["jsEventListeners"],
+                session.send("Runtime.getHeapUsage")["usedSize"],
+            )
 
         before = kept()
         for _ in range(3):
@@ -278,12 +318,16 @@ class Lab:
 
     def execute(self, code: str, timeout: float = TIMEOUT) -> str:
         """What `code` prints in the notebook's kernel, behind the cells that are queued; no cell is made for it."""
-        status, text = self._wait(f"() => __lab.execute({json.dumps(code)})", f"executing {code!r}", timeout)
+        status, text = self._wait(
+            f"() => __lab.execute({json.dumps(code)})", f"executing {code!r}", timeout
+        )
         if status != "ok":
             raise LabError(f"{code!r} in the kernel: {status}\n{text}")
         return str(text).strip()
 
-    def until(self, code: str, wanted: str | Callable[[str], bool], timeout: float = TIMEOUT) -> str:
+    def until(
+        self, code: str, wanted: str | Callable[[str], bool], timeout: float = TIMEOUT
+    ) -> str:
         """Executes `code` until what it prints is `wanted`, or until `wanted(text)`; the text."""
         end, pause = time.monotonic() + timeout, 0.05
         while True:
@@ -293,7 +337,8 @@ class Lab:
             if time.monotonic() > end:
                 raise LabError(f"{code!r} printed {text!r} for {timeout} s")
             time.sleep(pause)
-            pause = min(0.5, 1.5 * pause)  # each asks the page, the server and the kernel, which have something to do
+            # each asks the page, the server and the kernel, which have something to do
+            pause = min(0.5, 1.5 * pause)
 
     def short_trials(self) -> None:
         """Trials of batch sizes are timed over few updates from now on, before the kernel has run one."""
@@ -304,7 +349,9 @@ class Lab:
 
     def restart(self) -> None:
         """A new kernel for the same notebook; outputs stay."""
-        self._wait("() => __lab.panel().sessionContext.restartKernel()", "restarting the kernel", TIMEOUT)
+        self._wait(
+            "() => __lab.panel().sessionContext.restartKernel()", "restarting the kernel", TIMEOUT
+        )
         self.page.evaluate("() => { __lab.running = null; }")
         self.wait_idle()
 
@@ -322,16 +369,18 @@ class Lab:
             self.page.goto("about:blank")
         self.go_to(name)
 
-    # -- what it looks like -------------------------------------------------------------------------------------
+    # -- what it looks like ------------------------------------------------------------------------
 
     def violations(self, target: str) -> list[str]:
         """What axe finds wrong for people who cannot see or point, serious or worse, within `target` (a CSS selector)."""
         self.page.evaluate(_AXE.read_text(encoding="utf-8"))
         found = self.page.evaluate(
-            "async (target) => (await axe.run(target, {resultTypes: ['violations']})).violations", target
+            "async (target) => (await axe.run(target, {resultTypes: ['violations']})).violations",
+            target,
         )
         return [
-            f"{one['id']} ({one['impact']}): {one['help']}\n  " + "\n  ".join(node["html"][:200] for node in one["nodes"][:5])
+            f"{one['id']} ({one['impact']}): {one['help']}\n  "
+            + "\n  ".join(node["html"][:200] for node in one["nodes"][:5])
             for one in found
             if one["impact"] in ("serious", "critical")
         ]
@@ -351,9 +400,14 @@ class Lab:
     def theme(self, kind: Literal["light", "dark"]) -> None:
         """JupyterLab's own light or dark theme, fully loaded."""
         name = f"JupyterLab {kind.title()}"
-        self._wait(f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: '{name}'}})", name, TIMEOUT)
+        self._wait(
+            f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: '{name}'}})",
+            name,
+            TIMEOUT,
+        )
         self.page.wait_for_function(
-            "(light) => document.body.dataset.jpThemeLight === light", arg="true" if kind == "light" else "false"
+            "(light) => document.body.dataset.jpThemeLight === light",
+            arg="true" if kind == "light" else "false",
         )
         self._curtain()
 
@@ -367,7 +421,7 @@ class Lab:
         (target or self.page).screenshot(path=path)
         return path
 
-    # -- within -------------------------------------------------------------------------------------------------
+    # -- within ------------------------------------------------------------------------------------
 
     def _opened(self) -> None:
         """Until the notebook of a page that loads is there, with its kernel."""
@@ -375,8 +429,13 @@ class Lab:
             "() => window.jupyterapp?.shell?.currentWidget && [...jupyterapp.shell.widgets('main')].some((one) => one.sessionContext)"
         )
         self.page.evaluate(_JS)
-        self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
-        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for(state="attached")  # another pane may be before it
+        self._wait(
+            "() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)",
+            "the notebook",
+            TIMEOUT,
+        )
+        # another pane may be before it
+        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for(state="attached")
 
     def _curtain(self) -> None:
         """Until the splash screen is gone, which covers JupyterLab while a theme loads."""
@@ -384,7 +443,8 @@ class Lab:
 
     def _wait(self, script: str, what: str, timeout: float) -> Any:
         return self.page.evaluate(
-            f"([seconds, what]) => __lab.within(Promise.resolve().then({script}), seconds, what)", [timeout, what]
+            f"([seconds, what]) => __lab.within(Promise.resolve().then({script}), seconds, what)",
+            [timeout, what],
         )
 
     def _raised(self, error: Error) -> None:

@@ -65,16 +65,30 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = folder
         settings = folder / "config" / "lab" / "user-settings" / "@jupyterlab"
-        for path in (self.notebooks, settings / "apputils-extension", settings / "docmanager-extension"):
+        for path in (
+            self.notebooks,
+            settings / "apputils-extension",
+            settings / "docmanager-extension",
+        ):
             path.mkdir(parents=True)
         quiet = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
-        (settings / "apputils-extension" / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
-        (settings / "docmanager-extension" / "plugin.jupyterlab-settings").write_text('{"autosave": false}')
+        (settings / "apputils-extension" / "notification.jupyterlab-settings").write_text(
+            json.dumps(quiet)
+        )
+        (settings / "docmanager-extension" / "plugin.jupyterlab-settings").write_text(
+            '{"autosave": false}'
+        )
         (folder / "config" / "labconfig").mkdir()
         # JupyterLab would start node to see whether it could be built anew and which language servers are there, and each message
         # to a kernel would load two icons.
-        (folder / "config" / "jupyter_server_config.json").write_text('{"LanguageServerManager": {"autodetect": false}}')
-        page = {"buildCheck": False, "buildAvailable": False, "disabledExtensions": {"@jupyterlab/application-extension:faviconbusy": True}}
+        (folder / "config" / "jupyter_server_config.json").write_text(
+            '{"LanguageServerManager": {"autodetect": false}}'
+        )
+        page = {
+            "buildCheck": False,
+            "buildAvailable": False,
+            "disabledExtensions": {"@jupyterlab/application-extension:faviconbusy": True},
+        }
         (folder / "config" / "labconfig" / "page_config.json").write_text(json.dumps(page))
         self._places = [EXTENSION, warm.kernels()] if kernel is None else [EXTENSION]
         if kernel is not None:
@@ -135,7 +149,9 @@ class Server:
 
     def _launch(self) -> None:
         folder = self._folder
-        env = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")} | {
+        env = {
+            name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")
+        } | {
             "JUPYTER_CONFIG_DIR": str(folder / "config"),
             "JUPYTER_DATA_DIR": str(folder / "data"),
             "JUPYTER_PATH": os.pathsep.join(map(str, self._places)),
@@ -143,7 +159,8 @@ class Server:
             "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
             "JUPYTER_TOKEN": self.token,
             "IPYTHONDIR": str(folder / "ipython"),
-            "JUPYTER_PREFER_ENV_PATH": "0",  # the kernel written into this folder goes before the environment's own
+            # the kernel written into this folder goes before the environment's own
+            "JUPYTER_PREFER_ENV_PATH": "0",
             "PYTHONUNBUFFERED": "1",
         }
         command = [
@@ -159,7 +176,9 @@ class Server:
         end = time.monotonic() + TIMEOUT
         while time.monotonic() < end:
             if self._process.poll() is not None:
-                raise LabError(f"{self.face.name} ended (exit code {self._process.returncode}):\n{self._said()}")
+                raise LabError(
+                    f"{self.face.name} ended (exit code {self._process.returncode}):\n{self._said()}"
+                )
             try:
                 self.get("api/status")
             except OSError:

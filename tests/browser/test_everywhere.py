@@ -44,11 +44,15 @@ class Place:
 # Here the one that no other test of this folder opens: they are in a light JupyterLab. All combinations in `make soak`.
 PLACES = [Place(NOTEBOOK, True, True)]
 if SOAK:
-    PLACES = [Place(*each) for each in itertools.product((LAB, NOTEBOOK), (False, True), (False, True))]
+    PLACES = [
+        Place(*each) for each in itertools.product((LAB, NOTEBOOK), (False, True), (False, True))
+    ]
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, profile: BrowserContext, tmp_path: Path) -> Iterator[tuple[Place, Lab]]:
+def place(
+    request: pytest.FixtureRequest, profile: BrowserContext, tmp_path: Path
+) -> Iterator[tuple[Place, Lab]]:
     where: Place = request.param
     packages = older_kernel(Path(str(request.config.rootpath)) / ".venv") if where.older else None
     server = Server(tmp_path, where.face, packages)
@@ -67,7 +71,11 @@ def place(request: pytest.FixtureRequest, profile: BrowserContext, tmp_path: Pat
 @pytest.mark.parametrize("place", PLACES, ids=str, indirect=True)
 def test_the_panel(place: tuple[Place, Lab]) -> None:
     where, lab = place
-    sources = [cell.source for cell in nbformat.read(QUICKSTART, as_version=4).cells if cell.cell_type == "code"]
+    sources = [
+        cell.source
+        for cell in nbformat.read(QUICKSTART, as_version=4).cells
+        if cell.cell_type == "code"
+    ]
     lab.open_notebook([sources[0], sources[1], "bench"], name="everywhere.ipynb")
     if where.dark:
         lab.theme("dark")
@@ -75,7 +83,9 @@ def test_the_panel(place: tuple[Place, Lab]) -> None:
     before = len(lab.save().read_bytes())
     lab.run_cell(BENCH)
     panel = lab.panel(BENCH)
-    assert (lab.execute("import ipykernel; print(ipykernel.version_info[:2] < (7, 4))") == "True") == where.older
+    assert (
+        lab.execute("import ipykernel; print(ipykernel.version_info[:2] < (7, 4))") == "True"
+    ) == where.older
     assert lab.violations(".wb-panel") == []
 
     by_keyboard(lab, panel)
@@ -97,8 +107,12 @@ def test_the_panel(place: tuple[Place, Lab]) -> None:
     lab.execute("bench.fit(max_epochs=2, lr=100.0).wait()")
     expect(lab.panel(BENCH)).to_contain_text("epoch 2/2")
     expect(lab.panel(BENCH).locator(".wb-progress .wb-trouble")).to_have_text("diverged")
-    expect(lab.panel(BENCH).locator(".wb-health .wb-finding-error")).to_contain_text("The loss has risen from")
-    expect(lab.panel(BENCH).locator(".wb-runs tbody tr").first.locator(".wb-trouble")).to_have_text("diverged")
+    expect(lab.panel(BENCH).locator(".wb-health .wb-finding-error")).to_contain_text(
+        "The loss has risen from"
+    )
+    expect(lab.panel(BENCH).locator(".wb-runs tbody tr").first.locator(".wb-trouble")).to_have_text(
+        "diverged"
+    )
     lab.settle()
     lab.screenshot(f"everywhere-{where}-diverged", lab.panel(BENCH))
 
@@ -121,7 +135,9 @@ def there_again(where: Place, lab: Lab) -> Locator:
             break
         before = len(lab.complaints)
         lab.reload()
-        lab.complaints[:before] = [one for one in lab.complaints[:before] if "widget model not found" not in one]
+        lab.complaints[:before] = [
+            one for one in lab.complaints[:before] if "widget model not found" not in one
+        ]
     return lab.panel(BENCH)
 
 
@@ -142,9 +158,19 @@ def by_keyboard(lab: Lab, panel: Locator) -> None:
     lab.page.keyboard.press("Enter")
     lab.until("print(bench.job.kind, bench.job.status)", "fit finished")
     expect(panel.locator(".wb-progress .wb-spoken")).to_contain_text("Training: finished")
-    expect(panel.locator(".wb-runs tbody tr").first).to_contain_text("finished")  # its folder is read aside
+    # its folder is read aside
+    expect(panel.locator(".wb-runs tbody tr").first).to_contain_text("finished")
     lab.settle()
-    wanted = ["All settings", "Export", "⋯", "Chosen learning rate", "Logarithmic", "Gradient norms of", "Chosen clip value", "Copy"]
+    wanted = [
+        "All settings",
+        "Export",
+        "⋯",
+        "Chosen learning rate",
+        "Logarithmic",
+        "Gradient norms of",
+        "Chosen clip value",
+        "Copy",
+    ]
     met = names_ahead(lab, 60)
     assert [name for name in wanted if not any(name in one for one in met)] == [], met
     assert "" not in met, "something without a name takes the focus"
@@ -156,7 +182,9 @@ def plots_and_script(lab: Lab, panel: Locator) -> None:
     for name in ("accuracy", "loss"):
         loss.locator(".wb-tabs button", has_text=name).press("Enter")
         expect(loss.get_by_role("list", name="Metrics")).to_be_visible(visible=name == "accuracy")
-    expect(panel.locator(".wb-runs thead")).to_contain_text(re.compile("val_accuracy best.*val_accuracy last"))
+    expect(panel.locator(".wb-runs thead")).to_contain_text(
+        re.compile("val_accuracy best.*val_accuracy last")
+    )
     out = loss.get_by_role("button", name="Zoom out")
     loss.locator(".u-over").first.press("+")
     expect(out).to_be_enabled()
@@ -168,7 +196,9 @@ def plots_and_script(lab: Lab, panel: Locator) -> None:
     still = panel.locator(".wb-grid").evaluate("grid => [grid.offsetTop, grid.offsetHeight]")
     panel.locator(".wb-run").get_by_role("button", name="Export").press("Enter")
     expect(script.locator("pre")).to_contain_text("import torch")
-    assert panel.locator(".wb-grid").evaluate("grid => [grid.offsetTop, grid.offsetHeight]") == still
+    assert (
+        panel.locator(".wb-grid").evaluate("grid => [grid.offsetTop, grid.offsetHeight]") == still
+    )
     script.get_by_role("button", name="Close").press("Enter")
     expect(script).to_be_hidden()
 
@@ -211,13 +241,20 @@ def narrow(lab: Lab) -> None:
     )
 
 
-HEAT, EXTENT, KEY, CAPTION = ".wb-heat canvas", ".wb-heat .wb-extent", ".wb-loss > .wb-key", ".wb-finder .wb-caption"
+HEAT, EXTENT, KEY, CAPTION = (
+    ".wb-heat canvas",
+    ".wb-heat .wb-extent",
+    ".wb-loss > .wb-key",
+    ".wb-finder .wb-caption",
+)
 
 
 def drawn(panel: Locator) -> tuple[str, str, str]:
     """What is drawn from the first point to the last, in words; all of it is there."""
     expect(panel.locator(HEAT)).to_have_attribute("aria-label", re.compile("Gradient norms of"))
-    expect(panel.locator(EXTENT)).to_have_text(re.compile(r"^\d+ rows of layers, up to update \S+\.$"))
+    expect(panel.locator(EXTENT)).to_have_text(
+        re.compile(r"^\d+ rows of layers, up to update \S+\.$")
+    )
     expect(panel).to_contain_text("Recommended")
     heat = panel.locator(EXTENT).text_content() or ""
     return heat, panel.locator(KEY).inner_text(), panel.locator(CAPTION).inner_text()
@@ -238,9 +275,16 @@ def without_the_kernel(lab: Lab, saved: Path) -> None:
     lab.page.goto("about:blank")  # a page that is open would complain of its kernel
     lab.server.stop_kernels()
     page = HTMLExporter(template_name="basic").from_filename(str(saved))[0]
-    assert [part for part in ("image/png;base64,", "wb-still", "max_epochs") if part not in page] == []
+    assert [
+        part for part in ("image/png;base64,", "wb-still", "max_epochs") if part not in page
+    ] == []
     content = json.loads(saved.read_text())
-    pictures = [part["data"]["image/png"] for cell in content["cells"] for part in cell["outputs"] if "image/png" in part.get("data", {})]
+    pictures = [
+        part["data"]["image/png"]
+        for cell in content["cells"]
+        for part in cell["outputs"]
+        if "image/png" in part.get("data", {})
+    ]
     assert page.count("image/png;base64,") == len(pictures) > 0, "each picture once"
     del content["metadata"]["kernelspec"]  # nobody starts another
     quiet = saved.with_name("without.ipynb")

@@ -19,12 +19,20 @@ from .lab import ARTEFACTS
 pytestmark = pytest.mark.browser
 
 
-def test_the_panel_on_a_page_of_html_manager(browser: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_panel_on_a_page_of_html_manager(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     x = torch.randn(512, 8, generator=torch.Generator().manual_seed(0))
     data = x, x.sum(1, keepdim=True)
     with (
         page_of(browser, monkeypatch, 1200) as page,
-        wb.Workbench(nn.Linear(8, 1), train=data, loss=nn.functional.mse_loss, max_epochs=100_000, root=tmp_path) as bench,
+        wb.Workbench(
+            nn.Linear(8, 1),
+            train=data,
+            loss=nn.functional.mse_loss,
+            max_epochs=100_000,
+            root=tmp_path,
+        ) as bench,
     ):
         panel = page.page.locator(".wb-panel")
         page.show(Panel.of(bench))
@@ -44,7 +52,8 @@ def test_the_panel_on_a_page_of_html_manager(browser: Browser, monkeypatch: pyte
         page.until(lambda: bench.job.done())
         page.until(lambda: "stopped" in panel.locator(".wb-progress").inner_text())
         expect(panel.locator(".wb-loss > .wb-key")).to_contain_text("smoothed")
-        page.until(lambda: "stopped" in panel.locator(".wb-runs tbody").inner_text())  # its folder is read aside
+        # its folder is read aside
+        page.until(lambda: "stopped" in panel.locator(".wb-runs tbody").inner_text())
         ARTEFACTS.mkdir(exist_ok=True)
         for width in (1200, 400):
             page.page.set_viewport_size({"width": width, "height": 1000})

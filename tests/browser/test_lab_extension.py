@@ -107,10 +107,17 @@ def a_notebook_from_a_template(lab: Lab) -> None:
     assert lab.violations(".jp-Launcher") == []
     section.locator(".jp-LauncherCard", has_text=titles[0]).press("Enter")
     name = lab.server.get("workbench/api/templates")[0]["name"]
-    lab.page.wait_for_function("(name) => jupyterapp.shell.currentWidget?.context?.path.endsWith(`${name}.ipynb`)", arg=name)
-    lab.page.wait_for_function("() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'")
+    lab.page.wait_for_function(
+        "(name) => jupyterapp.shell.currentWidget?.context?.path.endsWith(`${name}.ipynb`)",
+        arg=name,
+    )
+    lab.page.wait_for_function(
+        "() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'"
+    )
     path = str(lab.page.evaluate("() => jupyterapp.shell.currentWidget.context.path"))
     made = nbformat.read(lab.server.notebooks / path, as_version=4)
     assert "wb.Workbench(" in "".join(cell.source for cell in made.cells)
-    assert lab.page.evaluate("() => jupyterapp.shell.currentWidget.context.model.cells.length") == len(made.cells)
+    assert lab.page.evaluate(
+        "() => jupyterapp.shell.currentWidget.context.model.cells.length"
+    ) == len(made.cells)
     lab.page.evaluate("() => jupyterapp.shell.currentWidget.dispose()")

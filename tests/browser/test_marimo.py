@@ -78,9 +78,19 @@ def _start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
     """Up and answering, or an error with its own words."""
     command = [sys.executable, "-m", "marimo", "--quiet", "edit", "notebook.py", "--headless", "--no-token",
                "--skip-update-check", "--host=127.0.0.1", f"--port={port}"]  # fmt: skip
-    homes = {name: str(folder / "home") for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
+    homes = {
+        name: str(folder / "home")
+        for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
+    }
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=os.environ | homes, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=os.environ | homes,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
     address = f"http://127.0.0.1:{port}/"
     end = time.monotonic() + TIMEOUT
     while not _answers(address):
@@ -94,7 +104,10 @@ def _start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     family = []
     with suppress(psutil.NoSuchProcess):
-        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+        family = [
+            *psutil.Process(process.pid).children(recursive=True),
+            psutil.Process(process.pid),
+        ]
     for one in family:
         with suppress(psutil.NoSuchProcess):
             one.terminate()
@@ -106,7 +119,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _answers(address: str) -> bool:
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{address}health", timeout=5):
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            f"{address}health", timeout=5
+        ):
             return True
     except OSError:
         return False
@@ -120,7 +135,14 @@ def page(browser: Browser) -> Iterator[Page]:
     page.set_default_timeout(TIMEOUT * 1000)
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: complaints.append(request.url) if re.match(r"(http|ws)s?://(?!127\.0\.0\.1)", request.url) else None)
+    page.on(
+        "request",
+        lambda request: (
+            complaints.append(request.url)
+            if re.match(r"(http|ws)s?://(?!127\.0\.0\.1)", request.url)
+            else None
+        ),
+    )
     yield page
     context.close()
     assert complaints == []
@@ -140,7 +162,10 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
         box.press("Enter")
         page.get_by_role("button", name="Apply to the run: lr 0.02").click()
         expect(page.get_by_role("button", name="Apply to the run: lr 0.02")).to_be_hidden()
-        assert box.evaluate("box => getComputedStyle(box.closest('.wb-embedded')).colorScheme") == "dark"
+        assert (
+            box.evaluate("box => getComputedStyle(box.closest('.wb-embedded')).colorScheme")
+            == "dark"
+        )
         page.reload()
         expect(box).to_have_value("0.02")
         expect(progress).to_contain_text("Training")
@@ -151,7 +176,10 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
         loss = page.locator(".wb-loss")
         for is_full in (True, False):
             loss.get_by_role("button", name="Full screen").click()
-            page.wait_for_function("([card, is_full]) => card.matches(':fullscreen') === is_full", arg=[loss.element_handle(), is_full])
+            page.wait_for_function(
+                "([card, is_full]) => card.matches(':fullscreen') === is_full",
+                arg=[loss.element_handle(), is_full],
+            )
         page.locator(".wb-embedded").evaluate("panel => panel.dataset.before = ''")
         run(page, PANEL)  # marimo forgets the widgets of a cell that runs again
         again = page.locator(".wb-embedded:not([data-before])")
@@ -164,7 +192,9 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
         expect(attached.locator(".wb-title")).to_contain_text("0002-fit")
         # A plot out of sight is not drawn, an empty one has no place to scroll to, and the panel above still grows.
         drawn = "live => { live.scrollIntoView(); return live.querySelector('.wb-loss > .wb-key').textContent.includes('smoothed'); }"
-        page.wait_for_function(drawn, arg=attached.locator(".wb-live").element_handle(), polling=200)
+        page.wait_for_function(
+            drawn, arg=attached.locator(".wb-live").element_handle(), polling=200
+        )
         faster = attached.locator(".wb-run .widget-text input").first
         faster.fill("0.03")
         faster.press("Enter")
@@ -178,7 +208,9 @@ def test_the_panel_in_marimo(page: Page, tmp_path: Path) -> None:
         a_cell_runs_again_while_a_fit_trains(page)
     runs = [*map(wb.Run.open, sorted(tmp_path.glob(".workbench/*/*-fit")))]
     assert [run.status for run in runs] == ["stopped"] * 4
-    assert [[event.values["lr"] for event in run.events if isinstance(event, Changed)] for run in runs] == [[0.02], [0.03], [], []]
+    assert [
+        [event.values["lr"] for event in run.events if isinstance(event, Changed)] for run in runs
+    ] == [[0.02], [0.03], [], []]
     assert runs[1].settings.lr == 0.02
 
 

@@ -76,7 +76,11 @@ if PROBABILITY > 0:
         (os, ("write",), 0.25),
         (subprocess.Popen, ("__init__", "poll"), 1.0),
         (socket.socket, ("send", "sendall", "recv", "accept", "connect", "close"), 0.5),
-        (multiprocessing.connection._ConnectionBase, ("send", "recv", "send_bytes", "recv_bytes", "poll"), 0.5),
+        (
+            multiprocessing.connection._ConnectionBase,
+            ("send", "recv", "send_bytes", "recv_bytes", "poll"),
+            0.5,
+        ),
         (asyncio.BaseEventLoop, ("call_soon_threadsafe",), 1.0),
         (asyncio.Handle, ("_run",), 0.125),
     ):

@@ -32,7 +32,10 @@ def curve(bench: dict[str, object], search: dict[str, float]) -> wb.LRCurve:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     train = torch.tensor(pictures, dtype=torch.float32) / 16, torch.tensor(labels)
-    with tempfile.TemporaryDirectory() as root, wb.Workbench(model, train=train, loss=F.cross_entropy, root=root, **bench) as made:
+    with (
+        tempfile.TemporaryDirectory() as root,
+        wb.Workbench(model, train=train, loss=F.cross_entropy, root=root, **bench) as made,
+    ):
         return made.find_lr(**search).result()
 
 

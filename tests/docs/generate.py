@@ -74,9 +74,17 @@ def settings() -> str:
     """The page of all settings."""
     parts = [SETTINGS_HEAD]
     for group in get_args(Group):
-        rows = [_setting(name) for name in Settings.model_fields if metadata_of(name).group == group]
-        parts.append(f"\n## {group.capitalize()}\n\n| setting | default | unit | what it does |\n|---|---|---|---|\n" + "".join(rows))
-    rules = [f"| `{name}` | {_default(field.default)} | {_cell(field.description)} |\n" for name, field in EarlyStopping.model_fields.items()]
+        rows = [
+            _setting(name) for name in Settings.model_fields if metadata_of(name).group == group
+        ]
+        parts.append(
+            f"\n## {group.capitalize()}\n\n| setting | default | unit | what it does |\n|---|---|---|---|\n"
+            + "".join(rows)
+        )
+    rules = [
+        f"| `{name}` | {_default(field.default)} | {_cell(field.description)} |\n"
+        for name, field in EarlyStopping.model_fields.items()
+    ]
     return "".join([*parts, STOPPING_HEAD, *rules])
 
 
@@ -111,7 +119,10 @@ def _event(kind: type) -> str:
         f"{_cell(known.get(f.name, '').removeprefix(': '))} |\n"
         for f in fields(kind)
     ]
-    return f"\n## {kind.__name__}\n\n{text}\n\n| field | type | | meaning |\n|---|---|---|---|\n" + "".join(rows)
+    return (
+        f"\n## {kind.__name__}\n\n{text}\n\n| field | type | | meaning |\n|---|---|---|---|\n"
+        + "".join(rows)
+    )
 
 
 def _type(hint: Any) -> str:
@@ -123,7 +134,11 @@ def _docs(kind: type) -> Iterator[tuple[str, str]]:
     tree = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(tree, ast.ClassDef)
     for field, text in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(field.target, ast.Name):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(text, ast.Expr)
+            and isinstance(field.target, ast.Name)
+        ):
             yield field.target.id, str(ast.literal_eval(text.value))
 
 
@@ -139,9 +154,15 @@ def _command(command: click.Command, name: str) -> Iterator[str]:
     yield f"\n## {name}\n\n```\n{usage}\n```\n"
     yield from map(_paragraph, inspect.cleandoc(command.help or "").split("\n\n"))
     options = [one for one in command.params if isinstance(one, click.Option)]
-    records = [record for one in options if one.name not in ("help", "version") and (record := one.get_help_record(context))]
+    records = [
+        record
+        for one in options
+        if one.name not in ("help", "version") and (record := one.get_help_record(context))
+    ]
     if records:
-        yield "\n| option | |\n|---|---|\n" + "".join(f"| `{option}` | {_cell(meaning)} |\n" for option, meaning in records)
+        yield "\n| option | |\n|---|---|\n" + "".join(
+            f"| `{option}` | {_cell(meaning)} |\n" for option, meaning in records
+        )
     if command.epilog and (name == "workbench" or not isinstance(command, click.Group)):
         yield _paragraph(command.epilog)
     if isinstance(command, click.Group):

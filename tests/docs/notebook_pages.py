@@ -22,7 +22,14 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add a page for each notebook, and its pictures."""
     for path in sorted(FOLDER.glob("*.ipynb")):
         text, pictures = markdown(path)
-        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text, inclusion=InclusionLevel.NOT_IN_NAV))
+        files.append(
+            File.generated(
+                config,
+                f"notebooks/{path.stem}.md",
+                content=text,
+                inclusion=InclusionLevel.NOT_IN_NAV,
+            )
+        )
         for name, picture in pictures.items():
             files.append(File.generated(config, f"notebooks/{name}", content=picture))
     return files
@@ -37,5 +44,7 @@ def markdown(notebook: Path) -> tuple[str, dict[str, bytes]]:
     """A notebook with its outputs as Markdown, and its pictures by name."""
     read = nbformat.read(notebook, as_version=4)
     read.metadata["language_info"] = {"name": "python"}  # for the colours of the code
-    text, found = MarkdownExporter().from_notebook_node(read, resources={"unique_key": notebook.stem})
+    text, found = MarkdownExporter().from_notebook_node(
+        read, resources={"unique_key": notebook.stem}
+    )
     return text.replace("![png](", "![What the cell above has drawn]("), found["outputs"]

@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```",
+    re.DOTALL | re.MULTILINE,
+)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _NOT_RUN = re.compile(r"<!-- not run: (?P<why>[^\n]+?) -->\n+ *$")
 _CONTINUES = re.compile(r"<!-- continues: (?P<page>\S+) -->")
@@ -45,7 +48,9 @@ def blocks(page: Path) -> list[Block]:
         if fence["language"] == "python":
             marked = _NOT_RUN.search(text[: fence.start()])
             line = text.count("\n", 0, fence.start("code")) + 1
-            found.append(Block(textwrap.dedent(fence["code"]), line, marked["why"] if marked else ""))
+            found.append(
+                Block(textwrap.dedent(fence["code"]), line, marked["why"] if marked else "")
+            )
     return found
 
 
@@ -76,10 +81,17 @@ def links(page: Path) -> list[str]:
 
 def anchors(page: Path) -> set[str]:
     """What a link to a part of this page may name."""
-    return {slug(heading["text"]) for heading in _HEADING.finditer(_FENCE.sub("", page.read_text(encoding="utf-8")))}
+    return {
+        slug(heading["text"])
+        for heading in _HEADING.finditer(_FENCE.sub("", page.read_text(encoding="utf-8")))
+    }
 
 
 def slug(heading: str) -> str:
     """The anchor of a heading, as GitHub and the site make it."""
     plain = re.sub(r"\]\([^)]*\)", "", heading)
-    return re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", plain.encode("ascii", "ignore").decode()).strip().lower())
+    return re.sub(
+        r"\s",
+        "-",
+        re.sub(r"[^\w\s-]", "", plain.encode("ascii", "ignore").decode()).strip().lower(),
+    )

@@ -20,7 +20,11 @@ PICTURES = {
 if __name__ == "__main__":
     for name, (artefact, height) in PICTURES.items():
         with Image.open(ARTEFACTS / f"{artefact}.png") as picture:
-            shown = picture.convert("RGB").crop((0, 0, picture.width, min(height or picture.height, picture.height)))
+            shown = picture.convert("RGB").crop(
+                (0, 0, picture.width, min(height or picture.height, picture.height))
+            )
         path = DOCS / f"{name}.png"
-        shown.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE).save(path, optimize=True)
+        shown.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE).save(
+            path, optimize=True
+        )
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")

@@ -39,7 +39,9 @@ def test_the_blocks_of_a_page_run(page: Path, main: types.ModuleType, tmp_path: 
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(main))
 
 
-@pytest.mark.parametrize(("page", "block"), LEFT_OUT, ids=[f"{name_of(page)}:{block.line}" for page, block in LEFT_OUT])
+@pytest.mark.parametrize(
+    ("page", "block"), LEFT_OUT, ids=[f"{name_of(page)}:{block.line}" for page, block in LEFT_OUT]
+)
 def test_a_block_that_cannot_run_here_is_python_and_says_why(page: Path, block: Block) -> None:
     ast.parse(block.code)
     assert len(block.why_not.split()) >= 3

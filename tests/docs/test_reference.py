@@ -31,25 +31,43 @@ def test_every_setting_and_every_event_is_there() -> None:
     settings = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
     assert [name for name in Settings.model_fields if f"| `{name}` |" not in settings] == []
     page = (DOCS / "reference" / "events.md").read_text(encoding="utf-8")
-    assert [kind.__name__ for kind in get_args(events.BenchEvent) if f"## {kind.__name__}\n" not in page] == []
+    assert [
+        kind.__name__ for kind in get_args(events.BenchEvent) if f"## {kind.__name__}\n" not in page
+    ] == []
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    named = re.findall(r"^::: ([\w.]+)$", (DOCS / "reference" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = re.findall(
+        r"^::: ([\w.]+)$", (DOCS / "reference" / "api.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert [name for name in named if not callable(pydoc.locate(name))] == []
-    assert {f"workbench.{name}" for name in workbench.__all__} - {*named} == {"workbench.Settings", "workbench.__version__"}
+    assert {f"workbench.{name}" for name in workbench.__all__} - {*named} == {
+        "workbench.Settings",
+        "workbench.__version__",
+    }
 
 
 def test_what_replaces_lightnings_callbacks_is_what_their_refusal_says() -> None:
     text = (DOCS / "lightning.md").read_text(encoding="utf-8")
-    table = re.search(r"(?:^\|.*\n)+", text[text.index("## Callbacks and loggers") :], flags=re.MULTILINE)
+    table = re.search(
+        r"(?:^\|.*\n)+", text[text.index("## Callbacks and loggers") :], flags=re.MULTILINE
+    )
     assert table is not None
-    rows = {row.split("|")[1]: row.split("|")[2] for row in table[0].splitlines() if "---" not in row}
-    named = {name: here for cell, here in rows.items() for name in re.findall(r"\b[A-Z]\w+", cell) if name != "Lightning" and "Logger" not in name}
+    rows = {
+        row.split("|")[1]: row.split("|")[2] for row in table[0].splitlines() if "---" not in row
+    }
+    named = {
+        name: here
+        for cell, here in rows.items()
+        for name in re.findall(r"\b[A-Z]\w+", cell)
+        if name != "Lightning" and "Logger" not in name
+    }
     assert {"ModelCheckpoint", "EarlyStopping", "Timer"} <= named.keys() <= CALLBACKS.keys()
     for name, here in named.items():
         instead = set(re.findall(r"\w+_\w+", here)) - {"val_loss"}
-        assert any(word in CALLBACKS[name] for word in instead) or CALLBACKS[name].startswith("nothing"), name
+        assert any(word in CALLBACKS[name] for word in instead) or CALLBACKS[name].startswith(
+            "nothing"
+        ), name
 
 
 def given() -> dict[str, list[Any]]:

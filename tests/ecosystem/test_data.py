@@ -95,7 +95,9 @@ def test_a_stream(tmp_path: Path) -> None:
 def test_a_stream_that_goes_on(tmp_path: Path) -> None:
     own = table().to_iterable_dataset().with_format("torch")
     net = ByName()
-    bench = wb.Workbench(net, train=own, root=tmp_path, max_epochs=2, batch_size=8, accelerator="cpu")
+    bench = wb.Workbench(
+        net, train=own, root=tmp_path, max_epochs=2, batch_size=8, accelerator="cpu"
+    )
     bench.fit().result()
     run = bench.fit(start="continue", max_epochs=5).result()
     assert len(run.history["loss"]) == 15
@@ -112,7 +114,9 @@ def test_a_shuffled_stream_has_another_order_each_epoch(tmp_path: Path) -> None:
             return super().forward(x, labels)
 
     own = table().to_iterable_dataset().with_format("torch").shuffle(seed=3, buffer_size=100)
-    bench = wb.Workbench(Looks(), train=own, root=tmp_path, max_epochs=3, batch_size=24, accelerator="cpu")
+    bench = wb.Workbench(
+        Looks(), train=own, root=tmp_path, max_epochs=3, batch_size=24, accelerator="cpu"
+    )
     seen.clear()
     bench.fit().result()
     assert len({tuple(order) for order in seen}) == 3
@@ -153,7 +157,18 @@ def test_a_data_set_in_a_file(tmp_path: Path, workers: int) -> None:
 
     net = model()
     expected = plain(net, in_batches(list(zip(x, y, strict=True))), cross_entropy)
-    assert losses(fit(tmp_path, net, train=InFile(tmp_path / "a.h5"), loss=F.cross_entropy, num_workers=workers)) == expected
+    assert (
+        losses(
+            fit(
+                tmp_path,
+                net,
+                train=InFile(tmp_path / "a.h5"),
+                loss=F.cross_entropy,
+                num_workers=workers,
+            )
+        )
+        == expected
+    )
 
 
 def test_arrays_of_a_file(tmp_path: Path) -> None:
@@ -175,7 +190,11 @@ def test_arrays_of_a_file(tmp_path: Path) -> None:
 def test_frames(tmp_path: Path, kind: str) -> None:
     package = pytest.importorskip(kind)
     x, y = data()
-    frame = package.DataFrame(x.numpy()) if kind == "pandas" else package.DataFrame(x.numpy(), schema=list("abcd"))
+    frame = (
+        package.DataFrame(x.numpy())
+        if kind == "pandas"
+        else package.DataFrame(x.numpy(), schema=list("abcd"))
+    )
     target = package.Series(y.numpy())
     net = model()
     expected = plain(net, in_batches(list(zip(x, y, strict=True))), cross_entropy)
@@ -187,7 +206,9 @@ def test_skorch_data_sets(tmp_path: Path) -> None:
     x, y = data()
     net = model()
     own = skorch.dataset.Dataset(x.numpy(), y.numpy())
-    assert losses(fit(tmp_path, net, train=own, loss=F.cross_entropy)) == plain(net, in_batches(own), cross_entropy)
+    assert losses(fit(tmp_path, net, train=own, loss=F.cross_entropy)) == plain(
+        net, in_batches(own), cross_entropy
+    )
 
 
 # ---- samples of all kinds
@@ -232,14 +253,18 @@ def _kinds() -> dict[str, Any]:
         "attrs": OfAttrs,
         "pydantic": lambda x, y: OfPydantic(x=x, labels=y),
         "namedtuple": Point,
-        "tensordict": lambda x, y: tensordict.TensorDict({"x": x, "labels": y}, batch_size=[len(x)]),
+        "tensordict": lambda x, y: tensordict.TensorDict(
+            {"x": x, "labels": y}, batch_size=[len(x)]
+        ),
     }
 
 
 class FromAny(ByName):
     def forward(self, batch: Any) -> dict[str, torch.Tensor]:  # type: ignore[override]
         named = hasattr(batch, "labels")
-        return super().forward(batch.x if named else batch["x"], batch.labels if named else batch["labels"])
+        return super().forward(
+            batch.x if named else batch["x"], batch.labels if named else batch["labels"]
+        )
 
 
 @pytest.mark.parametrize("name", ["dataclass", "attrs", "pydantic", "tensordict"])
@@ -306,11 +331,15 @@ def test_a_stateful_loader_resumes_where_it_was(kind: str, workers: int, tmp_pat
     def loader() -> Any:
         if kind == "stream":
             return stateful.StatefulDataLoader(Stream(), 4, num_workers=workers)
-        order = {"sampler": samplers.RandomSampler(samples)} if kind == "sampler" else {"shuffle": True}
+        order = (
+            {"sampler": samplers.RandomSampler(samples)} if kind == "sampler" else {"shuffle": True}
+        )
         return stateful.StatefulDataLoader(samples, 4, num_workers=workers, **order)
 
     def bench(root: Path) -> wb.Workbench:
-        return wb.Workbench(model(), train=loader(), loss=F.cross_entropy, root=root, accelerator="cpu")
+        return wb.Workbench(
+            model(), train=loader(), loss=F.cross_entropy, root=root, accelerator="cpu"
+        )
 
     whole = bench(tmp_path / "whole").fit(max_steps=15).result()
     bench(tmp_path / "part").fit(max_steps=8).result()  # in the middle of the second epoch
@@ -336,7 +365,12 @@ def test_web_datasets(tmp_path: Path) -> None:
 
 def test_a_web_loader(tmp_path: Path) -> None:
     wds = pytest.importorskip("webdataset")
-    made = wds.WebDataset(_shard(tmp_path), shardshuffle=False).decode().to_tuple("x.npy", "cls").batched(8)
+    made = (
+        wds.WebDataset(_shard(tmp_path), shardshuffle=False)
+        .decode()
+        .to_tuple("x.npy", "cls")
+        .batched(8)
+    )
     loader = wds.WebLoader(made, batch_size=None)
     net = model()
     expected = plain(net, in_batches(list(zip(*data(), strict=True))), cross_entropy)
@@ -359,7 +393,11 @@ class Transformed(torch.utils.data.Dataset[Any]):
         return len(self.x)
 
     def __getitem__(self, i: int) -> dict[str, Any]:
-        return {"x": self.x[i] + float(self.state.normal()), "labels": self.y[i], "meta": {"name": f"{i}.nii"}}
+        return {
+            "x": self.x[i] + float(self.state.normal()),
+            "labels": self.y[i],
+            "meta": {"name": f"{i}.nii"},
+        }
 
 
 class WithMeta(ByName):
@@ -391,7 +429,9 @@ def test_generators(tmp_path: Path) -> None:
 
 def test_a_table_with_a_transform(tmp_path: Path) -> None:
     own = table()
-    own.set_transform(lambda rows: {"x": [2 * torch.tensor(row) for row in rows["x"]], "labels": rows["labels"]})
+    own.set_transform(
+        lambda rows: {"x": [2 * torch.tensor(row) for row in rows["x"]], "labels": rows["labels"]}
+    )
     net = ByName()
     assert losses(fit(tmp_path, net, train=own)) == plain(net, DataLoader(own, 8), by_name)
 
@@ -404,8 +444,19 @@ def test_a_column_that_the_model_does_not_take_is_named(tmp_path: Path) -> None:
 
 
 def test_a_shuffled_stream_of_workers_is_resumed(tmp_path: Path) -> None:
-    own = table().to_iterable_dataset(num_shards=4).with_format("torch").shuffle(seed=3, buffer_size=8)
-    given: dict[str, Any] = {"train": own, "num_workers": 2, "batch_size": 8, "accelerator": "cpu", "root": tmp_path}
+    own = (
+        table()
+        .to_iterable_dataset(num_shards=4)
+        .with_format("torch")
+        .shuffle(seed=3, buffer_size=8)
+    )
+    given: dict[str, Any] = {
+        "train": own,
+        "num_workers": 2,
+        "batch_size": 8,
+        "accelerator": "cpu",
+        "root": tmp_path,
+    }
     whole = losses(wb.Workbench(ByName(), max_epochs=3, **given).fit().result())
     bench = wb.Workbench(ByName(), max_epochs=1, **given)
     first = bench.fit().result()
@@ -418,7 +469,9 @@ def test_tables_put_together(tmp_path: Path, kind: str) -> None:
     datasets = pytest.importorskip("datasets")
     stream = table().to_iterable_dataset()
     made = {
-        "interleaved": lambda: datasets.interleave_datasets([stream, table().to_iterable_dataset()]),
+        "interleaved": lambda: datasets.interleave_datasets(
+            [stream, table().to_iterable_dataset()]
+        ),
         "concatenated": lambda: datasets.concatenate_datasets([table(), table()]),
         "cut": lambda: stream.skip(4).take(16),
     }[kind]()
@@ -435,7 +488,9 @@ def test_a_tensordict_as_columns(tmp_path: Path) -> None:
     x, y = data()
     own = tensordict.TensorDict({"x": x, "labels": y}, batch_size=[24])
     net = ByName()
-    batches = [{"x": one, "labels": other} for one, other in zip(x.split(8), y.split(8), strict=True)]
+    batches = [
+        {"x": one, "labels": other} for one, other in zip(x.split(8), y.split(8), strict=True)
+    ]
     assert losses(fit(tmp_path, net, train=own)) == plain(net, batches, by_name)
 
 
@@ -445,7 +500,9 @@ def test_a_tensordict_of_a_loader_is_passed_by_its_names(tmp_path: Path) -> None
     own = tensordict.TensorDict({"x": x, "labels": y}, batch_size=[24])
     loader = DataLoader(own, 8, collate_fn=lambda rows: rows)
     net = ByName()
-    assert losses(fit(tmp_path, net, train=loader)) == plain(net, loader, lambda m, b: m(**b)["loss"])
+    assert losses(fit(tmp_path, net, train=loader)) == plain(
+        net, loader, lambda m, b: m(**b)["loss"]
+    )
     with pytest.raises(Exception, match=r"passed by its names") as error:
         fit(tmp_path, FromAny(), train=loader)
     refused_by_name(error.value, "training_step")
@@ -460,13 +517,27 @@ def test_a_loader_that_accelerate_prepared(tmp_path: Path) -> None:
     samples = list(zip(*data(), strict=True))
     net = model()
     prepared = Accelerator(cpu=True).prepare(DataLoader(samples, 8))
-    assert losses(fit(tmp_path, net, train=prepared, loss=F.cross_entropy)) == plain(net, in_batches(samples), cross_entropy)
+    assert losses(fit(tmp_path, net, train=prepared, loss=F.cross_entropy)) == plain(
+        net, in_batches(samples), cross_entropy
+    )
 
 
 def test_nodes_of_torchdata(tmp_path: Path) -> None:
     nodes = pytest.importorskip("torchdata.nodes")
     samples = list(zip(*data(), strict=True))
-    loader = nodes.Loader(nodes.Mapper(nodes.Batcher(nodes.IterableWrapper(samples), 8), torch.utils.data.default_collate))
+    loader = nodes.Loader(
+        nodes.Mapper(
+            nodes.Batcher(nodes.IterableWrapper(samples), 8), torch.utils.data.default_collate
+        )
+    )
     net = model()
-    bench = wb.Workbench(net, train=loader, loss=F.cross_entropy, lr=1e-2, max_epochs=2, root=tmp_path, accelerator="cpu")
+    bench = wb.Workbench(
+        net,
+        train=loader,
+        loss=F.cross_entropy,
+        lr=1e-2,
+        max_epochs=2,
+        root=tmp_path,
+        accelerator="cpu",
+    )
     assert losses(bench.fit().result()) == plain(model(), in_batches(samples), cross_entropy)

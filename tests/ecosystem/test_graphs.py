@@ -24,7 +24,13 @@ def graphs(n: int = 24) -> list[Any]:
     for i in range(n):
         nodes = 4 + i % 5
         edges = torch.randint(0, nodes, (2, 3 * nodes), generator=generator)
-        found.append(Data(x=torch.randn(nodes, 6, generator=generator), edge_index=edges, y=torch.tensor([i % 2])))
+        found.append(
+            Data(
+                x=torch.randn(nodes, 6, generator=generator),
+                edge_index=edges,
+                y=torch.tensor([i % 2]),
+            )
+        )
     return found
 
 
@@ -58,14 +64,18 @@ class Task(nn.Module):
 def expected(model: Task, epochs: int = 2) -> list[float]:
     from torch_geometric.loader import DataLoader
 
-    return plain(model, DataLoader(graphs(), 8), lambda net, batch: net(batch)["loss"], epochs=epochs)
+    return plain(
+        model, DataLoader(graphs(), 8), lambda net, batch: net(batch)["loss"], epochs=epochs
+    )
 
 
 def test_its_own_loader(tmp_path: Path) -> None:
     from torch_geometric.loader import DataLoader
 
     model = Task()
-    assert losses(fit(tmp_path, model, train=DataLoader(graphs(), 8), val=DataLoader(graphs(), 8))) == expected(model)
+    assert losses(
+        fit(tmp_path, model, train=DataLoader(graphs(), 8), val=DataLoader(graphs(), 8))
+    ) == expected(model)
 
 
 def test_a_list_of_graphs_is_a_data_set(tmp_path: Path) -> None:
@@ -85,7 +95,9 @@ def test_checks_weigh_by_graphs_not_by_nodes(tmp_path: Path) -> None:
     found = bench.validate().result()["val_loss"]
     model.eval()
     with torch.no_grad():
-        sums = [(model(batch)["loss"].item() * batch.num_graphs, batch.num_graphs) for batch in loader]
+        sums = [
+            (model(batch)["loss"].item() * batch.num_graphs, batch.num_graphs) for batch in loader
+        ]
     assert found == pytest.approx(sum(s for s, _ in sums) / sum(n for _, n in sums), rel=1e-6)
 
 
@@ -105,7 +117,9 @@ def test_one_graph_with_sampled_neighbours_is_tried(tmp_path: Path) -> None:
     graph = graphs(1)[0]
     graph.labels = torch.arange(graph.num_nodes) % 2
     model, loader = Nodes(), DataLoader([graph], 1)
-    assert losses(fit(tmp_path, model, train=loader)) == plain(model, loader, lambda net, b: net(b)["loss"])
+    assert losses(fit(tmp_path, model, train=loader)) == plain(
+        model, loader, lambda net, b: net(b)["loss"]
+    )
 
 
 def test_loaders_that_sample_a_graph_are_resumed(tmp_path: Path) -> None:
@@ -114,7 +128,9 @@ def test_loaders_that_sample_a_graph_are_resumed(tmp_path: Path) -> None:
 
     def bench(name: str) -> wb.Workbench:
         loader = RandomNodeLoader(one_graph(), num_parts=4, shuffle=True)
-        return wb.Workbench(OfNodes(), train=loader, lr=1e-2, max_epochs=3, root=tmp_path / name, accelerator="cpu")
+        return wb.Workbench(
+            OfNodes(), train=loader, lr=1e-2, max_epochs=3, root=tmp_path / name, accelerator="cpu"
+        )
 
     whole = bench("whole").fit().result()
     parts = bench("parts")
@@ -135,7 +151,9 @@ def test_batches_by_the_number_of_nodes(tmp_path: Path) -> None:
     ]  # fmt: skip
     loader = DataLoader(graphs, batch_sampler=DynamicBatchSampler(graphs, max_num=20, mode="node"))
     net = OfNodes()
-    assert losses(fit(tmp_path, net, train=loader)) == plain(net, loader, lambda model, batch: model(batch)["loss"])
+    assert losses(fit(tmp_path, net, train=loader)) == plain(
+        net, loader, lambda model, batch: model(batch)["loss"]
+    )
 
 
 class OfNodes(torch.nn.Module):
@@ -155,5 +173,8 @@ def one_graph() -> Any:
     from torch_geometric.data import Data
 
     generator = torch.Generator().manual_seed(0)
-    x, edges = torch.randn(60, 4, generator=generator), torch.randint(0, 60, (2, 240), generator=generator)
+    x, edges = (
+        torch.randn(60, 4, generator=generator),
+        torch.randint(0, 60, (2, 240), generator=generator),
+    )
     return Data(x=x, edge_index=edges, y=(x[:, 0] > 0).long())

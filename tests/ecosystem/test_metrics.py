@@ -37,11 +37,14 @@ def test_over_the_check(tmp_path: Path, name: str) -> None:
     net, val = nn.Linear(5, 3), data(50, 1)
     bench = wb.Workbench(net, train=data(32, 0), val=val, loss=F.cross_entropy, metrics={"m": METRICS[name]()}, root=tmp_path,
                          batch_size=16, accelerator="cpu")  # fmt: skip
-    expected = METRICS[name]()  # updated by batch: of each batch torchmetrics asks anew whether it holds probabilities
+    # updated by batch: of each batch torchmetrics asks anew whether it holds probabilities
+    expected = METRICS[name]()
     for x, y in zip(val[0].split(16), val[1].split(16), strict=True):
         expected.update(net(x).detach(), y)
     for _ in range(2):  # it is reset between
-        assert bench.validate().result()["val_m"] == pytest.approx(expected.compute().item(), rel=1e-5)
+        assert bench.validate().result()["val_m"] == pytest.approx(
+            expected.compute().item(), rel=1e-5
+        )
 
 
 def test_regression_and_a_collection(tmp_path: Path) -> None:
@@ -49,7 +52,15 @@ def test_regression_and_a_collection(tmp_path: Path) -> None:
     y = x.sum(1, keepdim=True)
     collection = tm.MetricCollection({"r2": tm.R2Score(), "mae": tm.MeanAbsoluteError()})
     try:
-        bench = wb.Workbench(net, train=(x, y), val=(x, y), loss=F.mse_loss, metrics=collection, root=tmp_path, accelerator="cpu")
+        bench = wb.Workbench(
+            net,
+            train=(x, y),
+            val=(x, y),
+            loss=F.mse_loss,
+            metrics=collection,
+            root=tmp_path,
+            accelerator="cpu",
+        )
     except Exception as error:
         refused_by_name(error, "metrics")
         return
@@ -63,7 +74,14 @@ def test_a_matrix_is_refused_or_recorded_as_one(tmp_path: Path) -> None:
     net = nn.Linear(5, 3)
     metrics: dict[str, Any] = {"confusion": tm.ConfusionMatrix(task="multiclass", num_classes=3)}
     with pytest.raises(Exception, match=r"confusion.*3.?[x×,].?3|shape") as error:
-        wb.Workbench(net, train=data(32, 0), val=data(32, 1), loss=F.cross_entropy, metrics=metrics, root=tmp_path).validate().result()
+        wb.Workbench(
+            net,
+            train=data(32, 0),
+            val=data(32, 1),
+            loss=F.cross_entropy,
+            metrics=metrics,
+            root=tmp_path,
+        ).validate().result()
     assert len(str(error.value)) < 1000
 
 
@@ -81,6 +99,17 @@ def test_a_metric_as_the_loss_of_a_part_of_the_model(tmp_path: Path) -> None:
             return out
 
     net = Net()
-    run = wb.Workbench(net, train=data(32, 0), loss=F.cross_entropy, root=tmp_path, max_epochs=1, accelerator="cpu").fit().result()
+    run = (
+        wb.Workbench(
+            net,
+            train=data(32, 0),
+            loss=F.cross_entropy,
+            root=tmp_path,
+            max_epochs=1,
+            accelerator="cpu",
+        )
+        .fit()
+        .result()
+    )
     assert run.status == "finished"
     assert torch.isfinite(net.seen.compute())

@@ -176,14 +176,19 @@ def test_sparse_inputs(tmp_path: Path) -> None:
 
     model, samples = Sparse(), list(zip(x, y, strict=True))
     expected = plain(model, in_batches(samples, collate), cross_entropy)
-    assert losses(fit(tmp_path, model, train=samples, loss=F.cross_entropy, collate_fn=collate)) == expected
+    assert (
+        losses(fit(tmp_path, model, train=samples, loss=F.cross_entropy, collate_fn=collate))
+        == expected
+    )
 
 
 def test_sparse_gradients(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.EmbeddingBag(10, 4, sparse=True), nn.Linear(4, 2))
     x, y = torch.randint(0, 10, (24, 3)), torch.arange(24) % 2
-    expected = plain(model, in_batches(list(zip(x, y, strict=True))), cross_entropy, optimizer=torch.optim.SGD)
+    expected = plain(
+        model, in_batches(list(zip(x, y, strict=True))), cross_entropy, optimizer=torch.optim.SGD
+    )
     try:
         run = fit(tmp_path, model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.SGD)
     except Exception as error:
@@ -194,7 +199,9 @@ def test_sparse_gradients(tmp_path: Path) -> None:
 
 def test_nested_tensors(tmp_path: Path) -> None:
     def collate(samples: list[Any]) -> Any:
-        return torch.nested.nested_tensor([s[0] for s in samples], layout=torch.jagged), torch.stack([s[1] for s in samples])
+        return torch.nested.nested_tensor(
+            [s[0] for s in samples], layout=torch.jagged
+        ), torch.stack([s[1] for s in samples])
 
     class Pools(nn.Module):
         def __init__(self) -> None:
@@ -207,9 +214,13 @@ def test_nested_tensors(tmp_path: Path) -> None:
 
     samples = [(torch.randn(2 + i % 3, 4), torch.tensor(i % 2)) for i in range(16)]
     model = Pools()
-    expected = plain(model, torch.utils.data.DataLoader(samples, 8, collate_fn=collate), cross_entropy)
+    expected = plain(
+        model, torch.utils.data.DataLoader(samples, 8, collate_fn=collate), cross_entropy
+    )
     try:
-        run = fit(tmp_path, model, train=samples, val=samples, loss=F.cross_entropy, collate_fn=collate)
+        run = fit(
+            tmp_path, model, train=samples, val=samples, loss=F.cross_entropy, collate_fn=collate
+        )
     except Exception as error:
         refused_by_name(error, "nested", "Nested")
         return
@@ -226,11 +237,16 @@ def test_jaxtyping_annotations(tmp_path: Path) -> None:
             self.line = nn.Linear(4, 2)
 
         @jaxtyping.jaxtyped(typechecker=None)
-        def forward(self, x: jaxtyping.Float[torch.Tensor, "b 4"]) -> jaxtyping.Float[torch.Tensor, "b 2"]:  # noqa: F722
+        def forward(
+            self,
+            x: jaxtyping.Float[torch.Tensor, "b 4"],  # noqa: F722
+        ) -> jaxtyping.Float[torch.Tensor, "b 2"]:  # noqa: F722
             return self.line(x)
 
     model = Typed()
-    assert losses(fit(tmp_path, model, train=data(), loss=F.cross_entropy)) == plain(model, batches(), cross_entropy)
+    assert losses(fit(tmp_path, model, train=data(), loss=F.cross_entropy)) == plain(
+        model, batches(), cross_entropy
+    )
 
 
 def test_a_diffusion_step(tmp_path: Path) -> None:
@@ -254,7 +270,12 @@ def test_a_diffusion_step(tmp_path: Path) -> None:
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
     loader = torch.utils.data.DataLoader(list(zip(*data(), strict=True)), 8)
-    made = [wb.Workbench(Denoises(), train=loader, root=tmp_path, max_epochs=2, accelerator="cpu").fit().result() for _ in range(2)]
+    made = [
+        wb.Workbench(Denoises(), train=loader, root=tmp_path, max_epochs=2, accelerator="cpu")
+        .fit()
+        .result()
+        for _ in range(2)
+    ]
     assert losses(made[0]) == losses(made[1])
 
 
@@ -269,10 +290,14 @@ def test_a_training_loop_of_a_hypernetwork(tmp_path: Path) -> None:
             self.weight, self.bias = nn.Parameter(torch.randn(2, 4)), nn.Parameter(torch.zeros(2))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.func.functional_call(base, {"weight": self.weight, "bias": self.bias}, (x,))
+            return torch.func.functional_call(
+                base, {"weight": self.weight, "bias": self.bias}, (x,)
+            )
 
     model = Hyper()
-    assert losses(fit(tmp_path, model, train=data(), loss=F.cross_entropy)) == plain(model, batches(), cross_entropy)
+    assert losses(fit(tmp_path, model, train=data(), loss=F.cross_entropy)) == plain(
+        model, batches(), cross_entropy
+    )
 
 
 def in_8_bits() -> nn.Module:
@@ -285,7 +310,14 @@ def in_8_bits() -> nn.Module:
 def test_a_quantized_layer(tmp_path: Path) -> None:
     """Its first forward takes the scales out of the weight; weights that were saved go into a new model alone."""
     x, y = torch.randn(24, 4), torch.randint(0, 2, (24,))
-    given: dict[str, Any] = {"train": (x, y), "loss": F.cross_entropy, "lr": 1e-2, "batch_size": 8, "shuffle": False, "accelerator": "cpu"}
+    given: dict[str, Any] = {
+        "train": (x, y),
+        "loss": F.cross_entropy,
+        "lr": 1e-2,
+        "batch_size": 8,
+        "shuffle": False,
+        "accelerator": "cpu",
+    }
     model, expected = in_8_bits(), []
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     for _ in range(3):
@@ -300,5 +332,7 @@ def test_a_quantized_layer(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="Make the model anew") as error:
         bench.fit(start=first.id, max_epochs=3).result()
     refused_by_name(error.value, "weights")
-    again = wb.Workbench(in_8_bits(), root=tmp_path, **given).fit(start=first.id, max_epochs=3).result()
+    again = (
+        wb.Workbench(in_8_bits(), root=tmp_path, **given).fit(start=first.id, max_epochs=3).result()
+    )
     assert again.history["loss"].tolist() == expected

@@ -23,11 +23,23 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 def test_an_optuna_study(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    bench = wb.Workbench(nn.Linear(4, 2), train=data(), val=data(), loss=F.cross_entropy, root=tmp_path, max_epochs=1, accelerator="cpu")
+    bench = wb.Workbench(
+        nn.Linear(4, 2),
+        train=data(),
+        val=data(),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        max_epochs=1,
+        accelerator="cpu",
+    )
 
     def objective(trial: Any) -> float:
         lr = trial.suggest_float("lr", 1e-5, 1e-1, log=True)
-        return bench.fit(lr=lr, batch_size=trial.suggest_categorical("batch_size", [8, 16])).result().metrics["val_loss"]
+        return (
+            bench.fit(lr=lr, batch_size=trial.suggest_categorical("batch_size", [8, 16]))
+            .result()
+            .metrics["val_loss"]
+        )
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
     study.optimize(objective, n_trials=6)
@@ -58,12 +70,15 @@ def test_an_optuna_trial_that_is_pruned(tmp_path: Path) -> None:
             raise optuna.TrialPruned
         return run.metrics["val_loss"]
 
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0), pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
+    study = optuna.create_study(
+        sampler=optuna.samplers.RandomSampler(seed=0),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=1),
+    )
     study.optimize(objective, n_trials=4)
     assert len(study.trials) == 4
 
 
-NOTEBOOK = '''
+NOTEBOOK = """
 import marimo
 app = marimo.App()
 
@@ -100,13 +115,20 @@ def _(bench, run):
 
 if __name__ == "__main__":
     app.run()
-'''
+"""
 
 
 def test_a_marimo_notebook_as_a_script(tmp_path: Path) -> None:
     pytest.importorskip("marimo")
     (tmp_path / "book.py").write_text(NOTEBOOK)
-    done = subprocess.run([sys.executable, "book.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "book.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     first, last = (float(word) for word in done.stdout.partition("LOSS ")[2].split()[:2])
     assert last < first
@@ -115,11 +137,18 @@ def test_a_marimo_notebook_as_a_script(tmp_path: Path) -> None:
         assert said.startswith("ExportError")
         assert len(said) < 1000
         return
-    again = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    again = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert again.returncode == 0, again.stdout + again.stderr
 
 
-CELLS = '''
+CELLS = """
 import torch, workbench as wb
 from torch import nn
 import torch.nn.functional as F
@@ -130,12 +159,14 @@ model = nn.Linear(4, 2)
 bench = wb.Workbench(model, train=(x, y), loss=F.cross_entropy, max_epochs=2, accelerator="cpu")
 run = bench.fit().result()
 print(len(run.history["loss"]), bench.export("train.py"))
-'''
+"""
 
 
 def test_cells_of_ipython(tmp_path: Path) -> None:
     (tmp_path / "cells.ipy").write_text(CELLS)
     command = [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "cells.ipy"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 train.py" in done.stdout

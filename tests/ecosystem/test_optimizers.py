@@ -65,9 +65,18 @@ KINDS: dict[str, Callable[[], Any]] = {
 def _works(kind: Any) -> None:
     """Skip where the optimizer itself does not run here (some need a GPU)."""
     try:
-        plain(model(), in_batches(list(zip(*data(), strict=True))), cross_entropy, optimizer=kind, lr=1e-3, epochs=1)
+        plain(
+            model(),
+            in_batches(list(zip(*data(), strict=True))),
+            cross_entropy,
+            optimizer=kind,
+            lr=1e-3,
+            epochs=1,
+        )
     except Exception as error:
-        pytest.skip(f"it does not work in a plain loop here: {type(error).__name__}: {str(error)[:80]}")
+        pytest.skip(
+            f"it does not work in a plain loop here: {type(error).__name__}: {str(error)[:80]}"
+        )
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -75,8 +84,13 @@ def test_the_losses_of_a_plain_loop(tmp_path: Path, name: str) -> None:
     kind = KINDS[name]()
     _works(kind)
     net = model()
-    expected = plain(net, in_batches(list(zip(*data(), strict=True))), cross_entropy, optimizer=kind, lr=1e-3)
-    assert losses(fit(tmp_path, net, train=data(), loss=F.cross_entropy, optimizer=kind, lr=1e-3)) == expected
+    expected = plain(
+        net, in_batches(list(zip(*data(), strict=True))), cross_entropy, optimizer=kind, lr=1e-3
+    )
+    assert (
+        losses(fit(tmp_path, net, train=data(), loss=F.cross_entropy, optimizer=kind, lr=1e-3))
+        == expected
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -84,7 +98,14 @@ def test_resumed_it_is_the_same_or_refused_by_name(tmp_path: Path, name: str) ->
     kind = KINDS[name]()
     _works(kind)
     net = model()
-    expected = plain(net, in_batches(list(zip(*data(), strict=True))), cross_entropy, optimizer=kind, lr=1e-3, epochs=3)
+    expected = plain(
+        net,
+        in_batches(list(zip(*data(), strict=True))),
+        cross_entropy,
+        optimizer=kind,
+        lr=1e-3,
+        epochs=3,
+    )
     bench = wb.Workbench(net, train=data(), loss=F.cross_entropy, optimizer=kind, lr=1e-3, root=tmp_path, batch_size=8, shuffle=False,
                          max_epochs=1, accelerator="cpu")  # fmt: skip
     first = bench.fit().result()
@@ -111,7 +132,9 @@ def test_a_sharpness_aware_optimizer_is_not_used_as_if_it_were_plain(tmp_path: P
 def test_schedule_free(tmp_path: Path, name: str) -> None:
     kind = getattr(pytest.importorskip("schedulefree"), name)
     net = model()
-    expected = plain(net, in_batches(list(zip(*data(), strict=True))), cross_entropy, optimizer=kind, modes=True)
+    expected = plain(
+        net, in_batches(list(zip(*data(), strict=True))), cross_entropy, optimizer=kind, modes=True
+    )
     bench = wb.Workbench(net, train=data(), val=data(), loss=F.cross_entropy, optimizer=kind, lr=1e-2, root=tmp_path, batch_size=8,
                          shuffle=False, max_epochs=2, accelerator="cpu")  # fmt: skip
     run = bench.fit().result()
@@ -119,7 +142,9 @@ def test_schedule_free(tmp_path: Path, name: str) -> None:
     # The weights that are handed over, and validated, are those for evaluation.
     with torch.no_grad():
         net.eval()
-        assert run.metrics["val_loss"] == pytest.approx(F.cross_entropy(net(data()[0]), data()[1]).item(), rel=1e-5)
+        assert run.metrics["val_loss"] == pytest.approx(
+            F.cross_entropy(net(data()[0]), data()[1]).item(), rel=1e-5
+        )
 
 
 def test_accelerates_own_objects(tmp_path: Path) -> None:

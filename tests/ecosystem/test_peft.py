@@ -16,7 +16,13 @@ peft = pytest.importorskip("peft")
 
 
 def adapted(**more: Any) -> Any:
-    given = {"r": 2, "target_modules": ["c_attn"], "task_type": "CAUSAL_LM", "fan_in_fan_out": True, **more}
+    given = {
+        "r": 2,
+        "target_modules": ["c_attn"],
+        "task_type": "CAUSAL_LM",
+        "fan_in_fan_out": True,
+        **more,
+    }
     return peft.get_peft_model(gpt(), peft.LoraConfig(**given))
 
 
@@ -58,5 +64,10 @@ def test_the_finder_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_health_finds_nothing(tmp_path: Path) -> None:
-    run = fit(tmp_path, adapted(), train=torch.utils.data.DataLoader(batches(), batch_size=None), max_epochs=5)
+    run = fit(
+        tmp_path,
+        adapted(),
+        train=torch.utils.data.DataLoader(batches(), batch_size=None),
+        max_epochs=5,
+    )
     assert run.health == ()

@@ -33,7 +33,14 @@ def gpt(vocabulary: int = 40) -> Any:
 
 def sentences(n: int = 32, seed: int = 0) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
-    return [{"input_ids": rng.integers(5, 40, 12).tolist(), "attention_mask": [1] * 12, "labels": int(i % 3)} for i in range(n)]
+    return [
+        {
+            "input_ids": rng.integers(5, 40, 12).tolist(),
+            "attention_mask": [1] * 12,
+            "labels": int(i % 3),
+        }
+        for i in range(n)
+    ]
 
 
 def tokenizer() -> Any:
@@ -43,7 +50,9 @@ def tokenizer() -> Any:
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     texts = ["the cat sat", "the dog sat down", "a bird flew over the house"]
     made.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=["[UNK]", "[PAD]"]))
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]"
+    )
 
 
 def own_loss(model: Any, batch: Any) -> torch.Tensor:
@@ -59,7 +68,9 @@ def test_a_classifier_with_its_own_loss(tmp_path: Path) -> None:
 
 def test_a_data_loader_with_a_collator(tmp_path: Path) -> None:
     model = bert()
-    loader = torch.utils.data.DataLoader(sentences(), 8, collate_fn=transformers.default_data_collator)
+    loader = torch.utils.data.DataLoader(
+        sentences(), 8, collate_fn=transformers.default_data_collator
+    )
     expected = plain(model, loader, own_loss)
     assert losses(fit(tmp_path, model, train=loader, val=loader)) == expected
 
@@ -75,7 +86,10 @@ def test_a_tokenizer_that_pads(tmp_path: Path) -> None:
 
 def test_a_causal_language_model(tmp_path: Path) -> None:
     words = tokenizer()
-    samples = [words(text) for text in ["the cat sat down", "a bird flew over the house", "the dog sat"] * 6]
+    samples = [
+        words(text)
+        for text in ["the cat sat down", "a bird flew over the house", "the dog sat"] * 6
+    ]
     model, collate = gpt(len(words)), transformers.DataCollatorForLanguageModeling(words, mlm=False)
     expected = plain(model, in_batches(samples, collate), own_loss)
     run = fit(tmp_path, model, train=samples, val=samples, collate_fn=collate)
@@ -85,22 +99,36 @@ def test_a_causal_language_model(tmp_path: Path) -> None:
 
 def test_predictions_are_outputs_of_transformers(tmp_path: Path) -> None:
     model, collate = bert(), transformers.default_data_collator
-    bench = wb.Workbench(model, train=sentences(), collate_fn=collate, batch_size=8, root=tmp_path, accelerator="cpu")
+    bench = wb.Workbench(
+        model, train=sentences(), collate_fn=collate, batch_size=8, root=tmp_path, accelerator="cpu"
+    )
     found = bench.predict(sentences(16, seed=1)).result()
     with torch.no_grad():
-        expected = [model.eval()(**batch).logits for batch in in_batches(sentences(16, seed=1), collate)]
+        expected = [
+            model.eval()(**batch).logits for batch in in_batches(sentences(16, seed=1), collate)
+        ]
     assert [type(output).__name__ for output in found] == ["SequenceClassifierOutput"] * 2
-    assert all(torch.equal(output.logits, logits) for output, logits in zip(found, expected, strict=True))
+    assert all(
+        torch.equal(output.logits, logits) for output, logits in zip(found, expected, strict=True)
+    )
 
 
-@pytest.mark.parametrize("name", ["get_linear_schedule_with_warmup", "get_cosine_schedule_with_warmup"])
+@pytest.mark.parametrize(
+    "name", ["get_linear_schedule_with_warmup", "get_cosine_schedule_with_warmup"]
+)
 def test_schedules(tmp_path: Path, name: str) -> None:
     make = getattr(transformers, name)
 
     def schedule(optimizer: Any, updates: int) -> Any:
         return make(optimizer, num_warmup_steps=2, num_training_steps=updates)
 
-    run = fit(tmp_path, bert(), train=sentences(), collate_fn=transformers.default_data_collator, scheduler=schedule)
+    run = fit(
+        tmp_path,
+        bert(),
+        train=sentences(),
+        collate_fn=transformers.default_data_collator,
+        scheduler=schedule,
+    )
     other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-2)
     reference, rates = schedule(other, 8), []
     for _ in range(8):
@@ -113,13 +141,20 @@ def test_schedules(tmp_path: Path, name: str) -> None:
 def test_a_model_output_given_to_a_plain_loss_is_named(tmp_path: Path) -> None:
     x = torch.randint(5, 40, (16, 12))
     with pytest.raises(Exception, match=r"SequenceClassifierOutput") as error:
-        wb.Workbench(bert(), train=(x, torch.zeros(16, dtype=torch.long)), loss=torch.nn.functional.cross_entropy, root=tmp_path)
+        wb.Workbench(
+            bert(),
+            train=(x, torch.zeros(16, dtype=torch.long)),
+            loss=torch.nn.functional.cross_entropy,
+            root=tmp_path,
+        )
     assert "logits" in str(error.value)
     assert len(str(error.value)) < 1000
 
 
 def test_label_for_labels_is_named(tmp_path: Path) -> None:
-    samples = [{"input_ids": torch.tensor(s["input_ids"]), "label": s["labels"]} for s in sentences()]
+    samples = [
+        {"input_ids": torch.tensor(s["input_ids"]), "label": s["labels"]} for s in sentences()
+    ]
     with pytest.raises(Exception, match="labels") as error:
         wb.Workbench(bert(), train=samples, root=tmp_path)
     assert len(str(error.value)) < 1000
@@ -135,7 +170,10 @@ def test_samples_of_lists_without_a_collator_are_named(tmp_path: Path) -> None:
 
 def test_a_batch_encoding_is_a_batch(tmp_path: Path) -> None:
     model = bert()
-    batches = [transformers.BatchEncoding(transformers.default_data_collator(sentences(8, seed))) for seed in range(3)]
+    batches = [
+        transformers.BatchEncoding(transformers.default_data_collator(sentences(8, seed)))
+        for seed in range(3)
+    ]
     loader = torch.utils.data.DataLoader(batches, batch_size=None)
     assert losses(fit(tmp_path, model, train=loader)) == plain(model, batches, own_loss)
 
@@ -157,19 +195,28 @@ def test_adafactor(tmp_path: Path) -> None:
 
     model, collate = bert(), transformers.default_data_collator
     expected = plain(model, in_batches(sentences(), collate), own_loss, optimizer=make)
-    assert losses(fit(tmp_path, model, train=sentences(), collate_fn=collate, optimizer=make)) == expected
+    assert (
+        losses(fit(tmp_path, model, train=sentences(), collate_fn=collate, optimizer=make))
+        == expected
+    )
 
 
 def test_label_becomes_labels_in_a_collator_that_pads(tmp_path: Path) -> None:
     words = tokenizer()
-    samples = [{**words(text), "label": i % 3} for i, text in enumerate(["the cat sat", "the dog sat down", "a bird", "the house"] * 4)]
+    samples = [
+        {**words(text), "label": i % 3}
+        for i, text in enumerate(["the cat sat", "the dog sat down", "a bird", "the house"] * 4)
+    ]
     model, collate = bert(), transformers.DataCollatorWithPadding(words)
     expected = plain(model, in_batches(samples, collate), own_loss)
     assert losses(fit(tmp_path, model, train=samples, val=samples, collate_fn=collate)) == expected
 
 
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:
-    model, rows = gpt(), list(torch.randint(0, 40, (32, 8), generator=torch.Generator().manual_seed(0)))
+    model, rows = (
+        gpt(),
+        list(torch.randint(0, 40, (32, 8), generator=torch.Generator().manual_seed(0))),
+    )
 
     def collate(chosen: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"input_ids": torch.stack(chosen), "labels": torch.stack(chosen)}
@@ -186,12 +233,21 @@ def test_tied_weights_stay_tied(tmp_path: Path) -> None:
 def test_masks_of_a_collator_are_drawn_again_when_resumed(tmp_path: Path) -> None:
     words = tokenizer()
     words.add_special_tokens({"mask_token": "[MASK]"})
-    samples = [words(text) for text in ["the cat sat down", "a bird flew over the house", "the dog sat"] * 6]
+    samples = [
+        words(text)
+        for text in ["the cat sat down", "a bird flew over the house", "the dog sat"] * 6
+    ]
     collate = transformers.DataCollatorForLanguageModeling(words, mlm=True, mlm_probability=0.4)
 
     def bench(name: str) -> wb.Workbench:
         torch.manual_seed(0)
-        config = transformers.BertConfig(vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+        config = transformers.BertConfig(
+            vocab_size=len(words),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+        )
         return wb.Workbench(transformers.BertForMaskedLM(config), train=samples, collate_fn=collate, batch_size=6, max_epochs=3, dry_run=False,
                             root=tmp_path / name, accelerator="cpu")  # fmt: skip
 

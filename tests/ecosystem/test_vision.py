@@ -36,22 +36,37 @@ def cross_entropy(model: nn.Module, batch: Any) -> torch.Tensor:
 def test_resnet_on_fake_data(tmp_path: Path) -> None:
     model = torchvision.models.resnet18(num_classes=4)
     expected = plain(model, in_batches(pictures()), cross_entropy)
-    assert losses(fit(tmp_path, model, train=pictures(), val=pictures(n=8), loss=F.cross_entropy)) == expected
+    assert (
+        losses(fit(tmp_path, model, train=pictures(), val=pictures(n=8), loss=F.cross_entropy))
+        == expected
+    )
 
 
 def test_deterministic_transforms_are_preloaded(tmp_path: Path) -> None:
     from torchvision.transforms import v2
 
-    steps = v2.Compose([v2.ToImage(), v2.Resize(16), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.5] * 3)])
+    steps = v2.Compose(
+        [
+            v2.ToImage(),
+            v2.Resize(16),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5] * 3, [0.5] * 3),
+        ]
+    )
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 4))
     expected = plain(model, in_batches(pictures(steps)), cross_entropy)
-    assert losses(fit(tmp_path, model, train=pictures(steps), loss=F.cross_entropy, preload=True)) == expected
+    assert (
+        losses(fit(tmp_path, model, train=pictures(steps), loss=F.cross_entropy, preload=True))
+        == expected
+    )
 
 
 def test_random_transforms_are_not_preloaded(tmp_path: Path) -> None:
     from torchvision.transforms import v2
 
-    steps = v2.Compose([v2.ToImage(), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
+    steps = v2.Compose(
+        [v2.ToImage(), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
+    )
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
     with pytest.raises(Exception, match="random"):
         fit(tmp_path, model, train=pictures(steps), loss=F.cross_entropy, preload=True)
@@ -61,7 +76,12 @@ def test_random_transforms_repeat_with_workers(tmp_path: Path) -> None:
     from torchvision.transforms import v2
 
     steps = v2.Compose([v2.ToImage(), v2.RandomCrop(24), v2.ToDtype(torch.float32, scale=True)])
-    given: dict[str, Any] = {"train": pictures(steps), "loss": F.cross_entropy, "num_workers": 2, "shuffle": True}
+    given: dict[str, Any] = {
+        "train": pictures(steps),
+        "loss": F.cross_entropy,
+        "num_workers": 2,
+        "shuffle": True,
+    }
     made = [nn.Sequential(nn.Flatten(), nn.Linear(3 * 24 * 24, 4)) for _ in range(2)]
     made[1].load_state_dict(made[0].state_dict())
     assert losses(fit(tmp_path, made[0], **given)) == losses(fit(tmp_path, made[1], **given))
@@ -73,7 +93,13 @@ def test_cut_mix_in_the_collate_function(tmp_path: Path) -> None:
 
     mix = v2.CutMix(num_classes=4)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
-    run = fit(tmp_path, model, train=pictures(), loss=F.cross_entropy, collate_fn=lambda batch: mix(*default_collate(batch)))
+    run = fit(
+        tmp_path,
+        model,
+        train=pictures(),
+        loss=F.cross_entropy,
+        collate_fn=lambda batch: mix(*default_collate(batch)),
+    )
     assert np.isfinite(losses(run)).all()
 
 
@@ -110,7 +136,14 @@ def test_timm_optimizers(tmp_path: Path) -> None:
         kind = timm.optim.get_optimizer_class(name)
         model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
         expected = plain(model, in_batches(pictures()), cross_entropy, optimizer=kind, lr=1e-3)
-        assert losses(fit(tmp_path, model, train=pictures(), loss=F.cross_entropy, optimizer=kind, lr=1e-3)) == expected, name
+        assert (
+            losses(
+                fit(
+                    tmp_path, model, train=pictures(), loss=F.cross_entropy, optimizer=kind, lr=1e-3
+                )
+            )
+            == expected
+        ), name
 
 
 def test_groups_of_timm_keep_their_ratios(tmp_path: Path) -> None:
@@ -151,7 +184,12 @@ def test_timm_losses_and_soft_targets(tmp_path: Path) -> None:
         x, y = torch.utils.data.default_collate(batch)
         return mix(x, y)
 
-    run = fit(tmp_path, model, train=DataLoader(pictures(), 8, collate_fn=collate), loss=timm.loss.SoftTargetCrossEntropy())
+    run = fit(
+        tmp_path,
+        model,
+        train=DataLoader(pictures(), 8, collate_fn=collate),
+        loss=timm.loss.SoftTargetCrossEntropy(),
+    )
     assert np.isfinite(losses(run)).all()
 
 
@@ -159,7 +197,14 @@ def test_a_timm_average_beside_the_model(tmp_path: Path) -> None:
     average: list[Any] = []
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
     average.append(timm.utils.ModelEmaV3(model))
-    bench = wb.Workbench(average[0].module, train=pictures(), loss=F.cross_entropy, root=tmp_path, max_epochs=1, accelerator="cpu")
+    bench = wb.Workbench(
+        average[0].module,
+        train=pictures(),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        max_epochs=1,
+        accelerator="cpu",
+    )
     assert np.isfinite(losses(bench.fit().result())).all()
 
 
@@ -171,14 +216,21 @@ def test_a_folder_of_pictures(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(8):
-            Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(tmp_path / "pictures" / name / f"{number}.png")
+            Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(
+                tmp_path / "pictures" / name / f"{number}.png"
+            )
     steps = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     own = torchvision.datasets.ImageFolder(str(tmp_path / "pictures"), steps)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
     expected = plain(model, in_batches(own), cross_entropy)
     assert losses(fit(tmp_path, model, train=own, val=own, loss=F.cross_entropy)) == expected
     with pytest.raises(Exception, match=r"PIL Image.*ToTensor") as error:
-        fit(tmp_path, model, train=torchvision.datasets.ImageFolder(str(tmp_path / "pictures")), loss=F.cross_entropy)
+        fit(
+            tmp_path,
+            model,
+            train=torchvision.datasets.ImageFolder(str(tmp_path / "pictures")),
+            loss=F.cross_entropy,
+        )
     refused_by_name(error.value, "train")
 
 
@@ -203,7 +255,10 @@ def test_mixup_of_timm_is_resumed(tmp_path: Path) -> None:
 
 def test_a_loader_of_timm_that_keeps_its_workers(tmp_path: Path) -> None:
     """It iterates in a way of its own, over a sampler without an end."""
-    samples = [(x, n % 4) for n, x in enumerate(torch.randn(16, 3, 4, 4, generator=torch.Generator().manual_seed(0)))]
+    samples = [
+        (x, n % 4)
+        for n, x in enumerate(torch.randn(16, 3, 4, 4, generator=torch.Generator().manual_seed(0)))
+    ]
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 4))
     own = timm.data.loader.MultiEpochsDataLoader(samples, batch_size=8)
     expected = plain(model, in_batches(samples), cross_entropy)

@@ -21,7 +21,9 @@ _STARTS: WeakKeyDictionary[nn.Module, dict[str, Tensor]] = WeakKeyDictionary()
 
 def fit(tmp_path: Path, model: Any, **given: Any) -> wb.Run:
     """A short fit on the CPU; data that are no loader are read without shuffling, in batches of eight."""
-    _STARTS.setdefault(model, {name: value.detach().clone() for name, value in model.state_dict().items()})
+    _STARTS.setdefault(
+        model, {name: value.detach().clone() for name, value in model.state_dict().items()}
+    )
     usual: dict[str, Any] = {"lr": 1e-2, "max_epochs": 2, "accelerator": "cpu"}
     if not isinstance(given["train"], DataLoader) and type(given["train"]).__name__ != "WebLoader":
         usual["batch_size"] = 8
@@ -62,7 +64,9 @@ def plain(
     return found
 
 
-def in_batches(samples: Any, collate: Callable[[list[Any]], Any] | None = None, size: int = 8) -> list[Any]:
+def in_batches(
+    samples: Any, collate: Callable[[list[Any]], Any] | None = None, size: int = 8
+) -> list[Any]:
     """The batches of a plain DataLoader in order."""
     return list(DataLoader(samples, size, collate_fn=collate))
 
@@ -70,6 +74,8 @@ def in_batches(samples: Any, collate: Callable[[list[Any]], Any] | None = None, 
 def refused_by_name(error: Exception, *names: str) -> None:
     """The other half of the rule: what is not used is refused in a few lines that name it and say what to do."""
     text = str(error)
-    assert type(error).__module__.startswith("workbench."), f"not refused, but failed: {type(error).__name__}: {text[:300]}"
+    assert type(error).__module__.startswith("workbench."), (
+        f"not refused, but failed: {type(error).__name__}: {text[:300]}"
+    )
     assert any(name in text for name in names), text[:500]
     assert len(text) < 1500, f"{len(text)} characters"

@@ -63,7 +63,10 @@ def fit(
         "checks": [(e.step, e.metrics) for e in heard if isinstance(e, Validated)],
         "changes": [(e.step, e.values) for e in heard if isinstance(e, Changed)],
         "said": [e.text for e in heard if isinstance(e, Message)],
-        "weights": {name: whole(value).detach().clone() for name, value in task.model.state_dict(keep_vars=True).items()},
+        "weights": {
+            name: whole(value).detach().clone()
+            for name, value in task.model.state_dict(keep_vars=True).items()
+        },
     }
 
 

@@ -71,7 +71,9 @@ class TwoSided(nn.Module):
         made = [self.make(coder, lr=self.lr), self.make(self.head.parameters(), lr=self.lr / 2)]
         if self.frequencies is None:
             return made
-        return [{"optimizer": o, "frequency": f} for o, f in zip(made, self.frequencies, strict=True)]
+        return [
+            {"optimizer": o, "frequency": f} for o, f in zip(made, self.frequencies, strict=True)
+        ]
 
 
 @functools.cache
@@ -140,7 +142,9 @@ class TwoSpellers(Speller):
         made = [self.make(below, lr=self.lr), self.make(self.head.parameters(), lr=self.lr / 2)]
         if self.frequencies is None:
             return made
-        return [{"optimizer": o, "frequency": f} for o, f in zip(made, self.frequencies, strict=True)]
+        return [
+            {"optimizer": o, "frequency": f} for o, f in zip(made, self.frequencies, strict=True)
+        ]
 
 
 def letters_loss(output, y):
@@ -205,7 +209,9 @@ def fitted(model, data, root, *, loss=None, optimizer=sgd, val=None, scheduler=N
     return run
 
 
-def twin_run(twin, data, step, optimizers, *, batch_size=8, shuffle=True, epochs=3, seed=0, **techniques):
+def twin_run(
+    twin, data, step, optimizers, *, batch_size=8, shuffle=True, epochs=3, seed=0, **techniques
+):
     loader = loop.loader_of(data, batch_size, shuffle=shuffle, seed=seed)
     return train(twin, loader, step, optimizers, epochs=epochs, seed=seed, **techniques)
 
@@ -234,7 +240,9 @@ def assert_same(run, record, model, *, exact=True, rtol=1e-5, columns=None):
         if exact:
             assert torch.equal(state[name], value), name
         else:
-            torch.testing.assert_close(state[name], value, rtol=rtol, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
+            torch.testing.assert_close(
+                state[name], value, rtol=rtol, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}"
+            )
     assert_same_checks(run, record)
 
 

@@ -24,7 +24,9 @@ def plain_net(seed=0):
 def noisy_net(seed=0):
     """BatchNorm has buffers that a forward moves, dropout draws from the global generator."""
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+    return nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)
+    )
 
 
 class HalfUsed(nn.Module):
@@ -67,7 +69,12 @@ class Stream(IterableDataset):
     """Samples with noise of a generator of its own. `knows`: it can say where it is, and go on there."""
 
     def __init__(self, data, knows=False):
-        self.data, self.at, self.knows, self.generator = data, 0, knows, torch.Generator().manual_seed(7)
+        self.data, self.at, self.knows, self.generator = (
+            data,
+            0,
+            knows,
+            torch.Generator().manual_seed(7),
+        )
         if knows:
             self.state_dict, self.load_state_dict = self._state, self._load
 
@@ -101,13 +108,16 @@ class Augmented(Dataset):
         import numpy as np
 
         x, y = self.data[index]
-        noise = 0.1 * torch.randn_like(x) + 0.1 * float(np.random.randn()) + 0.1 * random.gauss(0, 1)
+        noise = (
+            0.1 * torch.randn_like(x) + 0.1 * float(np.random.randn()) + 0.1 * random.gauss(0, 1)
+        )
         return x + noise, y
 
 
 def bench(model, data, root, optimizer=sgd, **settings):
     ready = isinstance(data, torch.utils.data.DataLoader) and data.batch_size is None
-    size = {} if ready or isinstance(data, Iterator) else {"batch_size": 8}  # these have batches of their own
+    # these have batches of their own
+    size = {} if ready or isinstance(data, Iterator) else {"batch_size": 8}
     settings = {"accelerator": "cpu", **size, "lr": 0.05, **settings}
     loss = settings.pop("loss", F.cross_entropy)
     return wb.Workbench(model, train=data, loss=loss, optimizer=optimizer, root=root, **settings)
@@ -116,7 +126,9 @@ def bench(model, data, root, optimizer=sgd, **settings):
 def two_groups(parameters, lr):
     """SGD with two parameter groups, of which the second has a tenth of the rate."""
     parameters = list(parameters)
-    return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
+    return torch.optim.SGD(
+        [{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}]
+    )
 
 
 def loss_of(model, batch):
@@ -147,7 +159,14 @@ class SAM(torch.optim.Optimizer):
 
     @torch.no_grad()
     def first_step(self):
-        norm = torch.stack([p.grad.norm() for group in self.param_groups for p in group["params"] if p.grad is not None]).norm()
+        norm = torch.stack(
+            [
+                p.grad.norm()
+                for group in self.param_groups
+                for p in group["params"]
+                if p.grad is not None
+            ]
+        ).norm()
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:

@@ -17,14 +17,29 @@ from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
 from workbench.task.factory import task_of
 
-DEFAULTS = {"accelerator": "cpu", "batch_size": 8, "lr": 0.05, "max_epochs": 3, "num_sanity_val_steps": 0}
+DEFAULTS = {
+    "accelerator": "cpu",
+    "batch_size": 8,
+    "lr": 0.05,
+    "max_epochs": 3,
+    "num_sanity_val_steps": 0,
+}
 
 
 def settings_of(**given):
     return Settings.make(**{**DEFAULTS, **given})
 
 
-def supervised(model, *, train=None, val=None, loss=F.cross_entropy, optimizer=sgd, scheduler=None, metrics=None):
+def supervised(
+    model,
+    *,
+    train=None,
+    val=None,
+    loss=F.cross_entropy,
+    optimizer=sgd,
+    scheduler=None,
+    metrics=None,
+):
     return task_of(
         model, train=labelled() if train is None else train, val=val, test=None, loss=loss, optimizer=optimizer,
         scheduler=scheduler, metrics=metrics, collate_fn=None,
@@ -61,11 +76,21 @@ class Fit:
             checks = ValidationSchedule(session)
             if state is not None:
                 restore(session, checks, state)
-            checkpoints = None if folder is None else CheckpointManager(session, checks, folder / "checkpoints", self.events.append)
+            checkpoints = (
+                None
+                if folder is None
+                else CheckpointManager(session, checks, folder / "checkpoints", self.events.append)
+            )
             if before is not None:
                 before(session)
-            self.status = loop.fit(session, self.events.append, inbox, validation=checks, checkpoints=checkpoints)
-            self.drawn = (torch.get_rng_state(), np.random.get_state()[1].tolist(), torch.rand(3).tolist())
+            self.status = loop.fit(
+                session, self.events.append, inbox, validation=checks, checkpoints=checkpoints
+            )
+            self.drawn = (
+                torch.get_rng_state(),
+                np.random.get_state()[1].tolist(),
+                torch.rand(3).tolist(),
+            )
             self.counters = (session.state.step, session.state.epoch, session.state.left_out)
             self.average = None if session.average is None else session.average.state_dict()
             self.optimizers = [opt.optimizer.state_dict() for opt in session.optimizers]
@@ -93,22 +118,40 @@ class Fit:
             if isinstance(event, StepsDone):
                 for row, step in enumerate(event.steps):
                     if step >= since:
-                        found[int(step)] = {name: event.array(name)[row].tobytes() for name in event.columns if name != "skipped"}
+                        found[int(step)] = {
+                            name: event.array(name)[row].tobytes()
+                            for name in event.columns
+                            if name != "skipped"
+                        }
         return found
 
     def validations(self, since=0):
-        return [(e.step, e.epoch, e.metrics) for e in self.events if isinstance(e, Validated) and e.step > since]
+        return [
+            (e.step, e.epoch, e.metrics)
+            for e in self.events
+            if isinstance(e, Validated) and e.step > since
+        ]
 
     def logged(self, since=0):
-        return [(e.step, e.epoch, e.metrics) for e in self.events if isinstance(e, Logged) and e.epoch >= since]
+        return [
+            (e.step, e.epoch, e.metrics)
+            for e in self.events
+            if isinstance(e, Logged) and e.epoch >= since
+        ]
 
 
 def same(one, other):
     """Whether two trees of containers and tensors are equal to the last bit."""
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+        return (
+            isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+        )
     if isinstance(one, np.ndarray):
-        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
+        return (
+            isinstance(other, np.ndarray)
+            and one.dtype == other.dtype
+            and np.array_equal(one, other)
+        )
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):

@@ -19,12 +19,19 @@ FSDP = {
 
 
 def sharded(
-    make: Callable[[], Any], given: dict[str, Any], settings: dict[str, Any], world: int = 2, size: int = 4, **environment: str
+    make: Callable[[], Any],
+    given: dict[str, Any],
+    settings: dict[str, Any],
+    world: int = 2,
+    size: int = 4,
+    **environment: str,
 ) -> dict[str, Any]:
     """What came of a fit on ranks, which must agree to the bit."""
 
     def rank() -> dict[str, Any]:
-        return fit(make(), given, {**settings, "batch_size": size}, environment={**FSDP, **environment})
+        return fit(
+            make(), given, {**settings, "batch_size": size}, environment={**FSDP, **environment}
+        )
 
     first, *others = on_ranks(world, rank)
     for other in others:
@@ -35,6 +42,8 @@ def sharded(
     return first
 
 
-def alone(make: Callable[[], Any], given: dict[str, Any], settings: dict[str, Any], size: int = 8) -> dict[str, Any]:
+def alone(
+    make: Callable[[], Any], given: dict[str, Any], settings: dict[str, Any], size: int = 8
+) -> dict[str, Any]:
     """The same in one process, on the batches of all ranks."""
     return fit(make(), given, {**settings, "batch_size": size})

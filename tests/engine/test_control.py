@@ -20,7 +20,12 @@ from workbench.runs.checkpoints import find
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-OFTEN = {0: Validate(), 3: Validate(), 9: (Pause(), Validate(), Checkpoint(), Resume()), 14: Validate()}
+OFTEN = {
+    0: Validate(),
+    3: Validate(),
+    9: (Pause(), Validate(), Checkpoint(), Resume()),
+    14: Validate(),
+}
 
 
 class Drawn(Sampler):
@@ -74,7 +79,9 @@ class Logging(nn.Module):
         self.log("now", loss)
 
     def on_validation_epoch_end(self):
-        self.heard.append((self.trainer.global_step, float(self.trainer.callback_metrics["val_loss"])))
+        self.heard.append(
+            (self.trainer.global_step, float(self.trainer.callback_metrics["val_loss"]))
+        )
         self.trainer.should_stop = len(self.heard) == self.patience
 
     def on_train_epoch_end(self):
@@ -85,10 +92,16 @@ class Logging(nn.Module):
 
 
 def checks(run, *, asked):
-    return [event.step for event in run.events if isinstance(event, Validated) and event.asked == asked]
+    return [
+        event.step for event in run.events if isinstance(event, Validated) and event.asked == asked
+    ]
 
 
-PLATEAU = {"scheduler": lambda o, updates: torch.optim.lr_scheduler.ReduceLROnPlateau(o, factor=0.5, patience=0)}
+PLATEAU = {
+    "scheduler": lambda o, updates: torch.optim.lr_scheduler.ReduceLROnPlateau(
+        o, factor=0.5, patience=0
+    )
+}
 CASES = {
     "plain": (lambda: supervised(noisy_net(), val=labelled(20, seed=2)), {}),
     "part of validation that shuffles": (lambda: supervised(noisy_net(), val=shuffled()), {"limit_val_batches": 2}),
@@ -114,25 +127,36 @@ def test_the_run_goes_on_as_if_nobody_had_asked(case, tmp_path):
     make, settings = CASES[case]
     alone = Fit(make(), settings_of(**settings), tmp_path / "alone")
     asked = Fit(make(), settings_of(**settings), tmp_path / "asked", commands=OFTEN)
-    assert len(checks(asked, asked=True)) == len([step for step in OFTEN if step < alone.counters[0]])
+    assert len(checks(asked, asked=True)) == len(
+        [step for step in OFTEN if step < alone.counters[0]]
+    )
     assert checks(asked, asked=False) == checks(alone, asked=False)
-    if asked.counters[0] > 14 and "shuffles" not in case:  # at the end of an epoch both look at the same
+    # at the end of an epoch both look at the same
+    if asked.counters[0] > 14 and "shuffles" not in case:
         own, *usual = [e.metrics for e in asked.events if isinstance(e, Validated) and e.step == 14]
         assert usual in ([], [own])
-    asked.events = [event for event in asked.events if not (isinstance(event, Validated) and event.asked)]
+    asked.events = [
+        event for event in asked.events if not (isinstance(event, Validated) and event.asked)
+    ]
     assert_goes_on_as(alone, asked, 0, epoch=0)
     assert asked.logged() == alone.logged()
     stay = [one.name for one in asked.checkpoints if not one.kept]
     assert stay == [one.name for one in alone.checkpoints if one.name in stay]
-    assert {one.name for one in alone.checkpoints} == {one.name for one in asked.checkpoints} - {"00000009"}
+    assert {one.name for one in alone.checkpoints} == {one.name for one in asked.checkpoints} - {
+        "00000009"
+    }
 
 
 def test_what_is_asked_for_is_what_a_check_there_finds(tmp_path):
     def make():
         return supervised(noisy_net(), val=labelled(20, seed=2))
 
-    usual = Fit(make(), settings_of(val_check_interval=3, weight_averaging="ema"), tmp_path / "usual")
-    asked = Fit(make(), settings_of(weight_averaging="ema"), tmp_path / "asked", commands={3: Validate()})
+    usual = Fit(
+        make(), settings_of(val_check_interval=3, weight_averaging="ema"), tmp_path / "usual"
+    )
+    asked = Fit(
+        make(), settings_of(weight_averaging="ema"), tmp_path / "asked", commands={3: Validate()}
+    )
     expected = next(e.metrics for e in usual.events if isinstance(e, Validated) and e.step == 3)
     found = next(e.metrics for e in asked.events if isinstance(e, Validated) and e.asked)
     assert found == expected
@@ -141,26 +165,45 @@ def test_what_is_asked_for_is_what_a_check_there_finds(tmp_path):
 
 def test_hooks_run_and_what_they_ask_for_has_no_effect(tmp_path):
     model = Logging(patience=2)
-    run = Fit(learning(model, val=labelled(20, seed=2)), settings_of(), tmp_path, commands={2: Validate(), 4: Validate()})
+    run = Fit(
+        learning(model, val=labelled(20, seed=2)),
+        settings_of(),
+        tmp_path,
+        commands={2: Validate(), 4: Validate()},
+    )
     assert [step for step, _ in model.heard] == [2, 4, 7, 14, 21]
     assert run.counters[0] == 21
     asked = [e for e in run.events if isinstance(e, Validated) and e.asked]
     assert [e.prog_bar for e in asked] == [("val_loss",)] * 2
-    assert [e.metrics["val_loss"] for e in asked] == pytest.approx([value for _, value in model.heard[:2]])
+    assert [e.metrics["val_loss"] for e in asked] == pytest.approx(
+        [value for _, value in model.heard[:2]]
+    )
 
 
 def test_a_pause_is_when_it_is_done(tmp_path):
-    run = Fit(supervised(plain_net(), val=labelled(20, seed=2)), settings_of(), tmp_path, commands=OFTEN)
+    run = Fit(
+        supervised(plain_net(), val=labelled(20, seed=2)), settings_of(), tmp_path, commands=OFTEN
+    )
     told = [e for e in run.events if getattr(e, "step", None) == 9 and not isinstance(e, Message)]
     kinds = [e.status if isinstance(e, StatusChanged) else type(e).__name__ for e in told]
-    assert [kind for kind in kinds if kind != "StepsDone"] == ["paused", "Validated", "Saved", "running"]
+    assert [kind for kind in kinds if kind != "StepsDone"] == [
+        "paused",
+        "Validated",
+        "Saved",
+        "running",
+    ]
 
 
 def test_the_clock_of_the_run_stands_still_meanwhile(tmp_path, monkeypatch):
     """A clock that goes on by 1000 s whenever it is read: one look of 1000, and one in a pause of 2000."""
     monkeypatch.setattr(control, "perf_counter", itertools.count(0, 1000).__next__)
     commands = {3: Validate(), 9: (Pause(), Validate(), Resume())}
-    run = Fit(supervised(plain_net(), val=labelled(20, seed=2)), settings_of(), tmp_path, commands=commands)
+    run = Fit(
+        supervised(plain_net(), val=labelled(20, seed=2)),
+        settings_of(),
+        tmp_path,
+        commands=commands,
+    )
     assert -3000 <= run.session.meter.seconds < -2000
 
 
@@ -168,7 +211,12 @@ def test_the_clock_of_the_run_stands_still_meanwhile(tmp_path, monkeypatch):
 def test_a_pause_that_a_stop_ends_is_left_out_too(commands, tmp_path, monkeypatch):
     """The same clock: one of 1000 s, or of 2000 with the look in it. A fit that goes on from the end has it from its state."""
     monkeypatch.setattr(control, "perf_counter", itertools.count(0, 1000).__next__)
-    run = Fit(supervised(plain_net(), val=labelled(20, seed=2)), settings_of(), tmp_path, commands={3: commands})
+    run = Fit(
+        supervised(plain_net(), val=labelled(20, seed=2)),
+        settings_of(),
+        tmp_path,
+        commands={3: commands},
+    )
     assert run.status == "stopped"
     assert 0 <= run.session.meter.seconds + 1000 * (len(commands) - 1) < 1000
     assert read_state(run.checkpoints[-1].path)["seconds"] < 0
@@ -178,7 +226,9 @@ def test_a_look_that_a_stop_ends_is_left_out_too(monkeypatch):
     monkeypatch.setattr(control, "perf_counter", itertools.count(0, 1000).__next__)
     inbox = Mailbox()
     inbox.put(Validate())
-    with open_session(supervised(Stopping(inbox), val=labelled(20, seed=2)), settings_of()) as session:
+    with open_session(
+        supervised(Stopping(inbox), val=labelled(20, seed=2)), settings_of()
+    ) as session:
         assert loop.fit(session, lambda event: None, inbox) == "stopped"
         assert -1000 <= session.meter.seconds < 0
 
@@ -192,7 +242,12 @@ def test_a_look_that_a_stop_ends_is_left_out_too(monkeypatch):
     ],
 )  # fmt: skip
 def test_where_there_is_nothing_to_look_at_it_says_so(val, settings, why, tmp_path):
-    run = Fit(supervised(plain_net(), val=val), settings_of(**settings), tmp_path, commands={3: Validate()})
+    run = Fit(
+        supervised(plain_net(), val=val),
+        settings_of(**settings),
+        tmp_path,
+        commands={3: Validate()},
+    )
     assert [text for text in run.said if why in text and text.startswith("nothing was validated")]
     assert checks(run, asked=True) == []
 
@@ -228,7 +283,12 @@ def test_a_stop_ends_the_look():
 
 def test_one_that_was_asked_for_stays(tmp_path):
     commands = {2: Checkpoint(), 9: Checkpoint()}
-    run = Fit(supervised(plain_net(), val=labelled(20, seed=2)), settings_of(checkpoint_every=4, max_epochs=4), tmp_path, commands=commands)
+    run = Fit(
+        supervised(plain_net(), val=labelled(20, seed=2)),
+        settings_of(checkpoint_every=4, max_epochs=4),
+        tmp_path,
+        commands=commands,
+    )
     assert {2, 9} < {one.step for one in run.checkpoints}
     assert [one.step for one in run.checkpoints if one.kept] == [2, 9]
     assert [e.step for e in run.saved if e.step in (2, 9)] == [2, 9]
@@ -248,11 +308,23 @@ def test_a_fit_goes_on_from_it_as_the_run_did(step, tmp_path):
 def test_one_that_is_there_already_is_marked_and_one_that_takes_its_place_is_too(tmp_path):
     """At update 8 one is written because it is time; at 3 a check comes that is among the best."""
     every = settings_of(checkpoint_every=4, max_epochs=2)
-    run = Fit(supervised(plain_net(), val=labelled(20, seed=2)), every, tmp_path / "a", commands={8: (Checkpoint(), Checkpoint())})
+    run = Fit(
+        supervised(plain_net(), val=labelled(20, seed=2)),
+        every,
+        tmp_path / "a",
+        commands={8: (Checkpoint(), Checkpoint())},
+    )
     assert [one.step for one in run.checkpoints if one.kept] == [8]
-    assert [text for text in run.said if text == "checkpoint 00000008 was there already, and stays."]
+    assert [
+        text for text in run.said if text == "checkpoint 00000008 was there already, and stays."
+    ]
     often = settings_of(val_check_interval=3, max_epochs=2, lr=0.05)
-    run = Fit(supervised(plain_net(), val=labelled(20, seed=2)), often, tmp_path / "b", commands={3: Checkpoint()})
+    run = Fit(
+        supervised(plain_net(), val=labelled(20, seed=2)),
+        often,
+        tmp_path / "b",
+        commands={3: Checkpoint()},
+    )
     kept = next(one for one in run.checkpoints if one.kept)
     assert (kept.step, kept.monitor) == (3, "val_loss")
     assert len([e for e in run.saved if e.step == 3]) == 2
@@ -260,7 +332,9 @@ def test_one_that_is_there_already_is_marked_and_one_that_takes_its_place_is_too
 
 def test_nothing_is_kept_of_a_fit_without_a_folder(tmp_path):
     run = Fit(supervised(plain_net()), settings_of(), commands={3: Checkpoint()})
-    assert [text for text in run.said if "no checkpoint was written: this run has no folder" in text]
+    assert [
+        text for text in run.said if "no checkpoint was written: this run has no folder" in text
+    ]
     run = Fit(supervised(plain_net()), settings_of(fast_dev_run=3), commands={1: Checkpoint()})
     assert [text for text in run.said if "fast_dev_run=3 is a dry run, which keeps nothing" in text]
 
@@ -270,8 +344,18 @@ def test_nothing_is_kept_of_a_fit_without_a_folder(tmp_path):
 
 def test_ranks_look_together(tmp_path):
     def rank(folder, commands):
-        run = Fit(supervised(noisy_net(), val=labelled(21, seed=2)), settings_of(batch_size=4), folder, commands=commands)
-        return run.rows(), checks(run, asked=True), run.weights, [one.step for one in run.checkpoints if one.kept]
+        run = Fit(
+            supervised(noisy_net(), val=labelled(21, seed=2)),
+            settings_of(batch_size=4),
+            folder,
+            commands=commands,
+        )
+        return (
+            run.rows(),
+            checks(run, asked=True),
+            run.weights,
+            [one.step for one in run.checkpoints if one.kept],
+        )
 
     alone = on_ranks(2, rank, tmp_path / "alone", {})
     asked = on_ranks(2, rank, tmp_path / "asked", OFTEN)

@@ -48,9 +48,12 @@ def test_a_batch_norm_that_the_user_keeps_in_eval_mode_keeps_its_statistics(tmp_
 
 def test_the_pass_for_averaged_weights_does_not_move_the_training(tmp_path):
     """A spectral norm turns its vectors a little at each forward in training mode."""
+
     def losses(**averaging):
         torch.manual_seed(0)
-        model = nn.Sequential(spectral_norm(nn.Linear(6, 16)), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+        model = nn.Sequential(
+            spectral_norm(nn.Linear(6, 16)), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)
+        )
         return bench(tmp_path, model, **averaging).fit().result().history["loss"]
 
     np.testing.assert_array_equal(losses(), losses(weight_averaging="ema", ema_decay=0.5))
@@ -87,10 +90,13 @@ class Broken(Dataset):
 def test_no_loader_process_outlives_a_failed_fit(tmp_path, persistent):
     """Also while its error is looked at: the traceback would keep an iterator, and that its processes."""
     before = multiprocessing.active_children()
-    job = bench(tmp_path, train=Broken(), num_workers=2, persistent_workers=persistent, shuffle=False).fit()
+    job = bench(
+        tmp_path, train=Broken(), num_workers=2, persistent_workers=persistent, shuffle=False
+    ).fit()
     with pytest.raises(KeyError):
         job.result()
-    wait_for(lambda: set(multiprocessing.active_children()) <= set(before))  # one that is slow to end is told to, and not waited for
+    # one that is slow to end is told to, and not waited for
+    wait_for(lambda: set(multiprocessing.active_children()) <= set(before))
     assert job.exception() is not None  # which the job still holds
 
 
@@ -109,7 +115,9 @@ class Silent(nn.Module):
 
 
 def test_a_run_that_would_never_end_says_so(tmp_path):
-    job = wb.Workbench(Silent(), train=labelled(), root=tmp_path, max_steps=5, accelerator="cpu").fit()
+    job = wb.Workbench(
+        Silent(), train=labelled(), root=tmp_path, max_steps=5, accelerator="cpu"
+    ).fit()
     with pytest.raises(TaskError, match="every batch of epoch 0 was left out"):
         job.result(timeout=60)
 
@@ -126,7 +134,12 @@ class Understated(IterableDataset):
 
 @pytest.mark.filterwarnings("ignore:Length of IterableDataset")
 def test_one_cycle_stays_at_its_end_where_the_run_goes_on(tmp_path):
-    lrs = bench(tmp_path, train=Understated(), lr_schedule="one_cycle", max_epochs=2).fit().result().history["lr"]
+    lrs = (
+        bench(tmp_path, train=Understated(), lr_schedule="one_cycle", max_epochs=2)
+        .fit()
+        .result()
+        .history["lr"]
+    )
     assert len(lrs) == 12
     assert lrs[5] == lrs.min()
     assert (lrs[6:] == lrs[5]).all()
@@ -156,7 +169,9 @@ class Carrying(Task):
 
 def test_no_state_of_the_batch_before_where_the_first_piece_is_left_out():
     task = Carrying()
-    with open_session(task, Settings(truncated_bptt_steps=1, max_steps=9, accelerator="cpu")) as session:
+    with open_session(
+        task, Settings(truncated_bptt_steps=1, max_steps=9, accelerator="cpu")
+    ) as session:
         task.left_out = (2,)
         window = [Piece(torch.full((1, 1), float(n)), n % 2 == 0, 1) for n in range(4)]
         work = WindowBackward(session, session.optimizers[0], window)

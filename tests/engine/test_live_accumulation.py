@@ -42,7 +42,9 @@ def windows(monkeypatch):
 
 
 def losses(run):
-    return np.concatenate([event.array("loss") for event in run.events if isinstance(event, StepsDone)])
+    return np.concatenate(
+        [event.array("loss") for event in run.events if isinstance(event, StepsDone)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,11 @@ def test_it_holds_from_the_next_update_on(begin, changes, windows):
     """7 batches in an epoch, in windows that begin anew with each."""
     model = noisy_net()
     expected = copy.deepcopy(model)
-    run = Fit(supervised(model), settings_of(accumulate_grad_batches=begin), commands={n: to(size) for n, size in changes.items()})
+    run = Fit(
+        supervised(model),
+        settings_of(accumulate_grad_batches=begin),
+        commands={n: to(size) for n, size in changes.items()},
+    )
 
     def size(step):
         return {0: begin, **changes}[max(first for first in (0, *changes) if first <= step)]
@@ -72,13 +78,24 @@ def test_it_holds_from_the_next_update_on(begin, changes, windows):
 
 
 def test_the_next_key_of_a_plan_still_comes(windows):
-    Fit(supervised(plain_net()), settings_of(accumulate_grad_batches={0: 1, 2: 4}), commands={3: to(2)})
+    Fit(
+        supervised(plain_net()),
+        settings_of(accumulate_grad_batches={0: 1, 2: 4}),
+        commands={3: to(2)},
+    )
     assert windows == [1, 1, 1, 2, 2, 2, 2, 2, 1, 4, 3]
 
 
 def test_a_plan_that_was_there_and_one_by_hand_are_the_same_run():
-    planned = Fit(supervised(noisy_net(), val=labelled(20, seed=2)), settings_of(accumulate_grad_batches={0: 1, 1: 3}))
-    by_hand = Fit(supervised(noisy_net(), val=labelled(20, seed=2)), settings_of(), commands={7: (Pause(), to(3), Resume())})
+    planned = Fit(
+        supervised(noisy_net(), val=labelled(20, seed=2)),
+        settings_of(accumulate_grad_batches={0: 1, 1: 3}),
+    )
+    by_hand = Fit(
+        supervised(noisy_net(), val=labelled(20, seed=2)),
+        settings_of(),
+        commands={7: (Pause(), to(3), Resume())},
+    )
     assert by_hand.rows() == planned.rows()
     assert by_hand.validations() == planned.validations()
 
@@ -91,6 +108,7 @@ def test_a_plan_that_was_there_and_one_by_hand_are_the_same_run():
 @pytest.mark.parametrize("step", every(2, [5, 8, 12]))
 def test_a_run_goes_on_from_behind_it(settings, step, tmp_path):
     """One change in the middle of the first epoch, one in the second: 3 + 2 updates, 1 + 3, 4."""
+
     def make():
         return supervised(noisy_net(), val=labelled(20, seed=2))
 
@@ -99,7 +117,13 @@ def test_a_run_goes_on_from_behind_it(settings, step, tmp_path):
     point = find(tmp_path / "whole", step)
     now = 2 if step == 5 else 3
     commands = {6: to(3)} if step == 5 else {}
-    rest = resumed(make, chosen.replace(accumulate_grad_batches=now), point, tmp_path / "rest", commands=commands)
+    rest = resumed(
+        make,
+        chosen.replace(accumulate_grad_batches=now),
+        point,
+        tmp_path / "rest",
+        commands=commands,
+    )
     assert_goes_on_as(whole, rest, step)
     if step > 6:  # nothing is to change any more
         assert rest.session.updates == whole.counters[0]
@@ -114,6 +138,7 @@ def test_checks_within_the_epoch_stay_where_they_were_to_come():
 
 def test_pieces_in_time(windows):
     """Texts of 11 letters in pieces of 4, 4 and 3, 9 an epoch: windows run across batches, with the state carried on."""
+
     def task():
         return supervised(Speller(), train=sentences(), loss=letters_loss)
 
@@ -127,7 +152,11 @@ def test_pieces_in_time(windows):
 
 def test_the_schedule_keeps_its_length_and_it_is_said():
     run = Fit(supervised(plain_net()), settings_of(lr_schedule="linear"), commands={2: to(7)})
-    assert [text for text in run.said if "7 batches make an update, and the schedule keeps the 21 updates" in text]
+    assert [
+        text
+        for text in run.said
+        if "7 batches make an update, and the schedule keeps the 21 updates" in text
+    ]
     assert Fit(supervised(plain_net()), settings_of(), commands={2: to(7)}).said == []
 
 
@@ -142,13 +171,24 @@ class ByHand(nn.Module):
         stepped_by_hand(self, F.cross_entropy(self.net(batch[0]), batch[1]), batch_idx)
 
     def configure_optimizers(self):
-        return [torch.optim.SGD(self.net[0].parameters(), lr=0.1), torch.optim.SGD(self.net[2].parameters(), lr=0.1)]
+        return [
+            torch.optim.SGD(self.net[0].parameters(), lr=0.1),
+            torch.optim.SGD(self.net[2].parameters(), lr=0.1),
+        ]
 
 
 def test_by_hand_it_is_left_out_and_said(windows):
-    run = Fit(learning(ByHand()), settings_of(), commands={2: Change({"accumulate_grad_batches": 2, "gradient_clip_val": 3.0}), 3: to(4)})
+    run = Fit(
+        learning(ByHand()),
+        settings_of(),
+        commands={2: Change({"accumulate_grad_batches": 2, "gradient_clip_val": 3.0}), 3: to(4)},
+    )
     assert set(windows) == {1}
-    assert [text for text in run.said if text.startswith("accumulate_grad_batches=2 was left out: with manual optimisation")]
+    assert [
+        text
+        for text in run.said
+        if text.startswith("accumulate_grad_batches=2 was left out: with manual optimisation")
+    ]
     assert [e.values for e in run.events if isinstance(e, Changed)] == [{"gradient_clip_val": 3.0}]
 
 
@@ -175,7 +215,9 @@ def test_the_trainer_of_an_object_knows_of_it():
 
 def test_ranks_change_together():
     def rank(size, commands):
-        run = Fit(supervised(noisy_net()), settings_of(batch_size=size, shuffle=False), commands=commands)
+        run = Fit(
+            supervised(noisy_net()), settings_of(batch_size=size, shuffle=False), commands=commands
+        )
         return losses(run), run.weights, [e.step for e in run.events if isinstance(e, Changed)]
 
     commands = {3: to(2), 6: to(1)}
@@ -183,9 +225,12 @@ def test_ranks_change_together():
     for found, _, steps in here:
         np.testing.assert_array_equal(found, here[0][0])
         assert steps == [3, 6]
+
     # Dropout and batch norm are each rank's own: of a net without them one process has the same.
     def plain(size):
-        run = Fit(supervised(plain_net()), settings_of(batch_size=size, shuffle=False), commands=commands)
+        run = Fit(
+            supervised(plain_net()), settings_of(batch_size=size, shuffle=False), commands=commands
+        )
         return losses(run)
 
     np.testing.assert_allclose(on_ranks(2, plain, 4)[0], plain(8), rtol=2e-4)
@@ -201,7 +246,9 @@ def test_ranks_change_together():
     ],
 )  # fmt: skip
 def test_what_it_cannot_become_is_refused_at_once(value, match, tmp_path):
-    b = wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, batch_size=5)
+    b = wb.Workbench(
+        plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, batch_size=5
+    )
     job = b.fit(max_epochs=100_000)
     try:
         with pytest.raises(SettingsError, match=match):
@@ -213,7 +260,9 @@ def test_what_it_cannot_become_is_refused_at_once(value, match, tmp_path):
 
 def test_a_run_that_is_gone_on_with_says_how_long_it_will_be(tmp_path):
     """10 updates an epoch; from the second on there are 2 batches in each."""
-    b = wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, batch_size=5)
+    b = wb.Workbench(
+        plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, batch_size=5
+    )
     first = b.fit(max_epochs=1).result()
     run = b.fit(start=first.id, accumulate_grad_batches=2, max_epochs=3).result()
     assert next(e.updates for e in run.events if isinstance(e, RunStarted)) == run.step == 20

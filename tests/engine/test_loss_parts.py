@@ -21,18 +21,45 @@ DATA = labelled(26)
 
 def by_parts(output: Tensor, y: Tensor) -> dict[str, Any]:
     fit, size = F.cross_entropy(output, y), output.square().mean()
-    return {"loss": fit + 0.1 * size, "fit": fit, "size": size, "lr": size.detach(), "number": size.item(), "count": len(y), "rows": output, "single": output[:1, :1], "right": (output.argmax(1) == y).sum()}
+    return {
+        "loss": fit + 0.1 * size,
+        "fit": fit,
+        "size": size,
+        "lr": size.detach(),
+        "number": size.item(),
+        "count": len(y),
+        "rows": output,
+        "single": output[:1, :1],
+        "right": (output.argmax(1) == y).sum(),
+    }
 
 
-@pytest.mark.parametrize("settings", [{"monitor": "size"}, {"early_stopping": wb.EarlyStopping("size")}], ids=["monitor", "early stopping"])
-def test_a_monitor_of_a_part_is_refused_since_training_alone_reports_it(settings: dict[str, Any], tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [{"monitor": "size"}, {"early_stopping": wb.EarlyStopping("size")}],
+    ids=["monitor", "early stopping"],
+)
+def test_a_monitor_of_a_part_is_refused_since_training_alone_reports_it(
+    settings: dict[str, Any], tmp_path: Any
+) -> None:
     made = bench(tmp_path, val=DATA)
-    with pytest.raises(wb.SettingsError, match=r"'size': only training reports it.* metrics of a validation.*metrics=\{'size': …\}.*val_loss, train_loss"):
+    with pytest.raises(
+        wb.SettingsError,
+        match=r"'size': only training reports it.* metrics of a validation.*metrics=\{'size': …\}.*val_loss, train_loss",
+    ):
         made.fit(**settings)
 
 
 def bench(root: Any, model: Any = None, **more: Any) -> wb.Workbench:
-    usual = {"train": DATA, "loss": by_parts, "batch_size": 4, "max_epochs": 1, "lr": 0.05, "shuffle": False, "optimizer": torch.optim.SGD}
+    usual = {
+        "train": DATA,
+        "loss": by_parts,
+        "batch_size": 4,
+        "max_epochs": 1,
+        "lr": 0.05,
+        "shuffle": False,
+        "optimizer": torch.optim.SGD,
+    }
     return wb.Workbench(model or plain_net(), root=root, accelerator="cpu", **{**usual, **more})
 
 
@@ -74,7 +101,9 @@ class Parts(boring.BoringModel):
 
 def test_a_module_that_logs_some_itself(tmp_path):
     """What it logs by itself wins over a part of the same name."""
-    with wb.Workbench(Parts(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=1) as made:
+    with wb.Workbench(
+        Parts(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=1
+    ) as made:
         history = made.fit().result().history
     np.testing.assert_allclose(history["double"], 2 * history["loss"], rtol=1e-6)
     np.testing.assert_allclose(history["half"], history["loss"] / 4, rtol=1e-6)
@@ -96,12 +125,16 @@ class ByHand(boring.BoringModel):
 
 
 def test_manual_optimization(tmp_path):
-    with wb.Workbench(ByHand(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=1) as made:
+    with wb.Workbench(
+        ByHand(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=1
+    ) as made:
         history = made.fit().result().history
     np.testing.assert_allclose(history["double"], 2 * history["loss"], rtol=1e-6)
 
 
-def test_an_optimizer_that_evaluates_again_has_the_parts_of_the_first_evaluation_as_the_loss(tmp_path):
+def test_an_optimizer_that_evaluates_again_has_the_parts_of_the_first_evaluation_as_the_loss(
+    tmp_path,
+):
     with bench(tmp_path, optimizer=torch.optim.LBFGS, lr=0.1, batch_size=26) as made:
         history = made.fit().result().history
     np.testing.assert_allclose(history["fit"] + 0.1 * history["size"], history["loss"], rtol=1e-6)

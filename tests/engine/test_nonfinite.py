@@ -52,7 +52,10 @@ def bench(tmp_path, samples, **settings):
 def test_stop_says_at_which_update_and_where_it_began(tmp_path):
     b = bench(tmp_path, data())
     job = b.fit()
-    with pytest.raises(NonFiniteError, match=r"loss not finite \(nan\) at update 2, first in log, of `return self.last.*was skipped") as caught:
+    with pytest.raises(
+        NonFiniteError,
+        match=r"loss not finite \(nan\) at update 2, first in log, of `return self.last.*was skipped",
+    ) as caught:
         job.result()
     assert "at update 2, epoch 0" in "".join(caught.value.__notes__)
     assert all(bool(torch.isfinite(p).all()) for p in b.model.parameters())
@@ -73,7 +76,9 @@ def test_the_first_layer_with_bad_numbers_is_named(tmp_path):
         Overflowing(), train=data(), loss=lambda output, y: output.square().mean(),
         root=tmp_path, batch_size=BATCH, shuffle=False, max_epochs=1,
     )  # fmt: skip
-    with pytest.raises(NonFiniteError, match=r"loss not finite \(inf\) at update 2, first in `wild`"):
+    with pytest.raises(
+        NonFiniteError, match=r"loss not finite \(inf\) at update 2, first in `wild`"
+    ):
         b.fit().result()
 
 
@@ -114,7 +119,15 @@ def test_skip_leaves_out_the_update_alone(tmp_path, bad):
 
 
 def test_skip_holds_the_schedule_and_the_average(tmp_path):
-    b = bench(tmp_path, data(), on_nonfinite="skip", lr_schedule="linear", lr=0.1, weight_averaging="ema", ema_decay=0.5)
+    b = bench(
+        tmp_path,
+        data(),
+        on_nonfinite="skip",
+        lr_schedule="linear",
+        lr=0.1,
+        weight_averaging="ema",
+        ema_decay=0.5,
+    )
     run = b.fit().result()
     lrs = run.history["lr"]
     assert lrs[2] == lrs[3]  # update 2 was left out, so its rate is used again
@@ -136,7 +149,9 @@ def test_a_guarded_step_is_left_out_on_the_device(bad):
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     weight.grad = torch.tensor([1.0, float("nan") if bad else 1.0, 1.0])
     opt = SimpleNamespace(
-        optimizer=optimizer, gradients=lambda: [weight.grad], total_norm=lambda gradients, p: torch.linalg.vector_norm(gradients[0], p)
+        optimizer=optimizer,
+        gradients=lambda: [weight.grad],
+        total_norm=lambda gradients, p: torch.linalg.vector_norm(gradients[0], p),
     )
     assert nonfinite.can_guard(opt)
     with nonfinite.guarded(opt, torch.tensor(0.5), None, Replay(torch.device("cpu"))):
@@ -176,14 +191,19 @@ NAN, INF = float("nan"), float("inf")
 )  # fmt: skip
 def test_what_a_flush_from_a_device_shows(columns, optimizers, manual, order, wrong):
     rows = len(columns["loss"])
-    event = StepsDone(0, 1, rows, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()})
+    event = StepsDone(
+        0, 1, rows, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()}
+    )
     session = SimpleNamespace(
         plan=SimpleNamespace(on_cpu=False, several_optimizers=optimizers > 1, skips_nonfinite=False),
         meter=SimpleNamespace(norm_order=order), precision=SimpleNamespace(scaler=None),
         optimizers=[SimpleNamespace(index=n) for n in range(optimizers)], task=SimpleNamespace(manual=manual),
         settings=wb.Settings(on_nonfinite="skip"),
     )  # fmt: skip
-    assert np.flatnonzero(flush.Recorder(session, [].append)._wrong(event, guarded=True)).tolist() == wrong
+    assert (
+        np.flatnonzero(flush.Recorder(session, [].append)._wrong(event, guarded=True)).tolist()
+        == wrong
+    )
 
 
 class Drawing(Fragile):
@@ -215,7 +235,10 @@ class TwoBroken(nn.Module):
 
     def training_step(self, batch, batch_idx, optimizer_idx):
         x = batch[0]
-        return self.parts[optimizer_idx](x / (1 + (x[:, :1] < 90))).mean() + torch.log((x[:, 0] < 90).float()).mean()
+        return (
+            self.parts[optimizer_idx](x / (1 + (x[:, :1] < 90))).mean()
+            + torch.log((x[:, 0] < 90).float()).mean()
+        )
 
     def configure_optimizers(self):
         return [torch.optim.SGD(part.parameters(), lr=0.1) for part in self.parts]
@@ -239,7 +262,11 @@ def test_skip_on_a_device_needs_an_optimizer_that_can_be_told(tmp_path):
 
 
 def test_the_finder_ends_at_bad_numbers_and_says_so(tmp_path):
-    curve = bench(tmp_path, data(), optimizer=functools.partial(torch.optim.SGD)).find_lr(num_training=10).result()
+    curve = (
+        bench(tmp_path, data(), optimizer=functools.partial(torch.optim.SGD))
+        .find_lr(num_training=10)
+        .result()
+    )
     assert "finite" in curve.ended
     assert len(curve.losses) == 3
 
@@ -265,6 +292,7 @@ def test_a_search_by_closure_that_meets_bad_numbers_is_undone(tmp_path, on_nonfi
 
 def test_statistics_of_a_batch_that_is_left_out_are_put_back(tmp_path):
     """BatchNorm has seen the NaN by then; the twin takes its forward on a copy."""
+
     class Normed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -295,15 +323,25 @@ def test_statistics_of_a_batch_that_is_left_out_are_put_back(tmp_path):
 @pytest.mark.parametrize(
     ("loss", "norms", "told"),
     [
-        ([1, 1], [1, NAN, 1, 1, 1, NAN, NAN, INF], "a gradient is not finite at update 1, first in 'third': lower"),
-        ([1, NAN], [1, NAN, 1, 1, 1, NAN, NAN, NAN], "loss not finite (nan) at update 1, first in 'third': lower"),
+        (
+            [1, 1],
+            [1, NAN, 1, 1, 1, NAN, NAN, INF],
+            "a gradient is not finite at update 1, first in 'third': lower",
+        ),
+        (
+            [1, NAN],
+            [1, NAN, 1, 1, 1, NAN, NAN, NAN],
+            "loss not finite (nan) at update 1, first in 'third': lower",
+        ),
         # A loss that went bad in the last layer makes every gradient bad: the first of them says nothing.
         ([1, NAN], [1, NAN, 1, 1, NAN, NAN, NAN, NAN], "loss not finite (nan) at update 1: lower"),
     ],
 )
 def test_a_flush_from_a_device_names_the_first_layer(loss, norms, told):
     columns = {"loss": loss, "grad_norm": [1, NAN], "layer_norms": norms}
-    event = StepsDone(0, 1, 2, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()})
+    event = StepsDone(
+        0, 1, 2, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()}
+    )
     session = SimpleNamespace(
         plan=SimpleNamespace(on_cpu=False, several_optimizers=False, skips_nonfinite=False), state=TrainState(),
         meter=SimpleNamespace(norm_order=2.0), precision=SimpleNamespace(scaler=None),

@@ -16,7 +16,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:torch.ao.quantization")]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:torch.ao.quantization"),
+]
 
 DATA = labelled(24)
 STEPS = 0
@@ -25,7 +28,14 @@ SEEN = []
 
 
 def bench(root, model=None, **options):
-    options = {"loss": F.cross_entropy, "max_steps": 3, "batch_size": 8, "train": DATA, "val": DATA, **options}
+    options = {
+        "loss": F.cross_entropy,
+        "max_steps": 3,
+        "batch_size": 8,
+        "train": DATA,
+        "val": DATA,
+        **options,
+    }
     return wb.Workbench(model or plain_net(), root=root, accelerator="cpu", **options)
 
 
@@ -36,7 +46,11 @@ def states(*generators):
 
 class Noisy(Dataset):
     def __init__(self):
-        self.numpy, self.torch, self.python = np.random.default_rng(1), torch.Generator().manual_seed(1), random.Random(1)
+        self.numpy, self.torch, self.python = (
+            np.random.default_rng(1),
+            torch.Generator().manual_seed(1),
+            random.Random(1),
+        )
         self.reads, self.indices, self.sums, self.cache = 0, [], np.zeros(3), {}
 
     def __len__(self):
@@ -48,7 +62,12 @@ class Noisy(Dataset):
         self.sums += 1
         x, y = DATA[index]
         self.cache[index] = x
-        noise = self.numpy.normal() + torch.randn(1, generator=self.torch).item() + self.python.random() + RNG.normal()
+        noise = (
+            self.numpy.normal()
+            + torch.randn(1, generator=self.torch).item()
+            + self.python.random()
+            + RNG.normal()
+        )
         return x + 0.01 * noise, y
 
 
@@ -133,7 +152,11 @@ def test_a_loader_and_its_functions(tmp_path):
         return torch.stack(x) + float(rng.normal()) * 0.01, torch.stack(y)
 
     before = states(generator, rng)
-    with bench(tmp_path, train=DataLoader(DATA, 8, shuffle=True, generator=generator, collate_fn=collate), val=None):
+    with bench(
+        tmp_path,
+        train=DataLoader(DATA, 8, shuffle=True, generator=generator, collate_fn=collate),
+        val=None,
+    ):
         assert states(generator, rng) == before
 
 
@@ -161,11 +184,15 @@ class Stream(IterableDataset):
 
 
 def test_what_cannot_be_put_back_is_named(tmp_path):
-    with pytest.warns(UserWarning, match=r"the dry run .* cannot restore: train.*source .*dry_run=False"):
+    with pytest.warns(
+        UserWarning, match=r"the dry run .* cannot restore: train.*source .*dry_run=False"
+    ):
         bench(tmp_path / "stream", train=Stream(), val=None).close()
     count = itertools.count()
     with pytest.warns(UserWarning, match=r"count.*dry_run=False"):
-        bench(tmp_path / "count", loss=lambda output, y: F.cross_entropy(output, y) + 0 * next(count)).close()
+        bench(
+            tmp_path / "count", loss=lambda output, y: F.cross_entropy(output, y) + 0 * next(count)
+        ).close()
 
 
 def test_dry_run_false_leaves_the_trial_out(tmp_path):
@@ -204,7 +231,11 @@ class Quantized(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.quant, self.first, self.last = quantization.QuantStub(), nn.Linear(6, 8), nn.Linear(8, 3)
+        self.quant, self.first, self.last = (
+            quantization.QuantStub(),
+            nn.Linear(6, 8),
+            nn.Linear(8, 3),
+        )
         self.dequant = quantization.DeQuantStub()
 
     def forward(self, x):
@@ -234,10 +265,17 @@ def test_quantization_aware_training(engine, tmp_path):
     model = prepared()
     fresh = {name: value.clone() for name, value in model.state_dict().items()}
     with bench(tmp_path, model, val=None, shuffle=False, optimizer=torch.optim.SGD, lr=0.1) as b:
-        assert [name for name, value in model.state_dict().items() if not torch.equal(value, fresh[name])] == []
+        assert [
+            name
+            for name, value in model.state_dict().items()
+            if not torch.equal(value, fresh[name])
+        ] == []
         run = b.fit().result()
         assert run.history["loss"].tolist() == pytest.approx(losses, rel=1e-7)
-        assert all(torch.equal(value, twin.state_dict()[name]) for name, value in model.state_dict().items())
+        assert all(
+            torch.equal(value, twin.state_dict()[name])
+            for name, value in model.state_dict().items()
+        )
         assert b.fit(start=run.id, max_steps=5).result().status == "finished"
         assert b.fit().result().history["loss"].tolist() == run.history["loss"].tolist()
 
@@ -274,4 +312,7 @@ def test_attributes_of_a_weight_are_put_back(tmp_path):
     assert model.weight.scale is scale
     assert model.state.scale is None
     without = bench(tmp_path / "without", WithScale(), dry_run=False)
-    assert made.fit().result().history["loss"].tolist() == without.fit().result().history["loss"].tolist()
+    assert (
+        made.fit().result().history["loss"].tolist()
+        == without.fit().result().history["loss"].tolist()
+    )

@@ -32,7 +32,12 @@ class Collecting(nn.Module):
         self.outputs, self.shared, self.none_yet = [], shared, None
         self.by_name = {"notes": [Note()]}
         self.latest = deque([torch.zeros(1)], maxlen=2)
-        self.kinds, self.counts, self.groups, self.order = {Note}, Counter("a"), defaultdict(list), OrderedDict(a=Note())
+        self.kinds, self.counts, self.groups, self.order = (
+            {Note},
+            Counter("a"),
+            defaultdict(list),
+            OrderedDict(a=Note()),
+        )
         self.note, self.goes = Note(), 5
         self.seen = np.zeros(2)
         self.chance, self.system = np.random.RandomState(3), random.SystemRandom()
@@ -56,7 +61,19 @@ class Collecting(nn.Module):
         return self.made_on_the_way
 
 
-NAMES = ("outputs", "shared", "by_name", "latest", "kinds", "counts", "groups", "order", "note", "goes", "none_yet")
+NAMES = (
+    "outputs",
+    "shared",
+    "by_name",
+    "latest",
+    "kinds",
+    "counts",
+    "groups",
+    "order",
+    "note",
+    "goes",
+    "none_yet",
+)
 
 
 def held(module):

@@ -28,13 +28,26 @@ class Told(Hooks):
 
     def __getattribute__(self, name):
         found = super().__getattribute__(name)
-        if name.startswith("_") or name in ("heard", "says", "logged", "forget", "state") or not callable(found):
+        if (
+            name.startswith("_")
+            or name in ("heard", "says", "logged", "forget", "state")
+            or not callable(found)
+        ):
             return found
         if name == "clipper":
             return found
 
         def told(*arguments):
-            self.heard.append((name, *(a for a in arguments if isinstance(a, (int, str)) and not isinstance(a, bool))))
+            self.heard.append(
+                (
+                    name,
+                    *(
+                        a
+                        for a in arguments
+                        if isinstance(a, (int, str)) and not isinstance(a, bool)
+                    ),
+                )
+            )
             return self.says[name](self, *arguments) if name in self.says else found(*arguments)
 
         return told
@@ -65,7 +78,9 @@ class Learner(wb.Task):
 def fitted(root, net, hooks, data=None, **options):
     makers = {name: options.pop(name) for name in ("optimizer", "schedule") if name in options}
     task = Learner(net, labelled() if data is None else data, hooks, **makers)
-    with wb.Workbench(task, root=root, batch_size=8, lr=0.05, max_epochs=2, accelerator="cpu", **options) as bench:
+    with wb.Workbench(
+        task, root=root, batch_size=8, lr=0.05, max_epochs=2, accelerator="cpu", **options
+    ) as bench:
         if hooks is not None:
             hooks.heard.clear()
         return bench.fit().result()
@@ -120,7 +135,10 @@ def test_the_order_of_one_epoch_of_two_updates(tmp_path):
     names = [entry[0] for entry in hooks.heard]
     # The epoch's schedule steps with its last batch, before that batch's end.
     assert names.count("step_schedule") == 1
-    assert names.index("step_schedule") == max(n for n, name in enumerate(names) if name == "batch_ended") - 1
+    assert (
+        names.index("step_schedule")
+        == max(n for n, name in enumerate(names) if name == "batch_ended") - 1
+    )
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -131,8 +149,17 @@ def test_the_rest_of_an_epoch_is_left_out_and_the_epoch_validated(at, tmp_path):
     assert run.step == 2 * -(-at // 2)
     assert run.validation["step"].tolist() == [run.step // 2, run.step]
     other = plain_net()
-    fitted(tmp_path / "o", other, None, labelled(48), accumulate_grad_batches=2, shuffle=False, limit_train_batches=at)
-    for a, b in zip(net.parameters(), other.parameters(), strict=True):  # the shorter window is divided by its true length
+    fitted(
+        tmp_path / "o",
+        other,
+        None,
+        labelled(48),
+        accumulate_grad_batches=2,
+        shuffle=False,
+        limit_train_batches=at,
+    )
+    # the shorter window is divided by its true length
+    for a, b in zip(net.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -161,7 +188,9 @@ def test_a_task_clips_its_own_way_and_what_came_of_it_is_recorded(tmp_path):
     run = fitted(tmp_path / "1", mine, hooks, gradient_clip_val=0.4)
     other = fitted(tmp_path / "2", plain, None, gradient_clip_val=0.2)
     np.testing.assert_array_equal(run.history["loss"], other.history["loss"])
-    np.testing.assert_allclose(run.history["grad_norm_clipped"], other.history["grad_norm_clipped"], rtol=1e-5)
+    np.testing.assert_allclose(
+        run.history["grad_norm_clipped"], other.history["grad_norm_clipped"], rtol=1e-5
+    )
 
 
 def test_a_closure_that_is_asked_twice_evaluates_twice(tmp_path):
@@ -177,7 +206,9 @@ def test_a_closure_that_is_asked_twice_evaluates_twice(tmp_path):
         take(closure)
 
     task = Counting(plain_net(), labelled(16), Told(step=step))
-    with wb.Workbench(task, root=tmp_path, batch_size=8, lr=0.05, max_epochs=1, accelerator="cpu") as bench:
+    with wb.Workbench(
+        task, root=tmp_path, batch_size=8, lr=0.05, max_epochs=1, accelerator="cpu"
+    ) as bench:
         task.steps = 0
         run = bench.fit().result()
     assert (run.step, task.steps) == (2, 4)
@@ -211,13 +242,19 @@ def test_logged_values_are_columns_of_the_record(tmp_path):
 
     hooks = Logging()
     task = Learner(plain_net(), labelled(32), hooks)
-    with wb.Workbench(task, root=tmp_path, batch_size=8, lr=0.05, max_epochs=1, accelerator="cpu") as bench:
+    with wb.Workbench(
+        task, root=tmp_path, batch_size=8, lr=0.05, max_epochs=1, accelerator="cpu"
+    ) as bench:
         hooks.count = 0
         run = bench.fit().result()
-    np.testing.assert_array_equal(run.history["share"], np.array([np.nan, 1.0, np.nan, 2.0], np.float32))
+    np.testing.assert_array_equal(
+        run.history["share"], np.array([np.nan, 1.0, np.nan, 2.0], np.float32)
+    )
     logged = [event for event in run.events if type(event).__name__ == "Logged"]
     assert [event.metrics for event in logged] == [{"epoch_share": 0.25}]
-    assert any(event.prog_bar == ("share",) for event in run.events if type(event).__name__ == "StepsDone")
+    assert any(
+        event.prog_bar == ("share",) for event in run.events if type(event).__name__ == "StepsDone"
+    )
 
 
 def test_a_failing_fit_is_told_and_the_error_stays(tmp_path):
@@ -225,7 +262,11 @@ def test_a_failing_fit_is_told_and_the_error_stays(tmp_path):
         raise RuntimeError("I fail as well")
 
     with pytest.raises(ZeroDivisionError) as caught:
-        fitted(tmp_path, plain_net(), Told(failed=failed, batch_ended=lambda self, result, batch, idx: 1 / (idx < 2)))
+        fitted(
+            tmp_path,
+            plain_net(),
+            Told(failed=failed, batch_ended=lambda self, result, batch, idx: 1 / (idx < 2)),
+        )
     assert any("I fail as well" in note for note in caught.value.__notes__)
 
 
@@ -234,11 +275,18 @@ def test_a_window_that_is_evaluated_again_has_ended_once(tmp_path):
         closure()
         take(closure)
 
-    for says, make in (({}, functools.partial(torch.optim.LBFGS, max_iter=3)), ({"step": step}, sgd)):
+    for says, make in (
+        ({}, functools.partial(torch.optim.LBFGS, max_iter=3)),
+        ({"step": step}, sgd),
+    ):
         hooks = Told(**says)
-        fitted(tmp_path, plain_net(), hooks, labelled(24), accumulate_grad_batches=2, optimizer=make)
+        fitted(
+            tmp_path, plain_net(), hooks, labelled(24), accumulate_grad_batches=2, optimizer=make
+        )
         heard = [entry for entry in hooks.heard if entry[0] in ("batch_started", "batch_ended")]
-        assert heard == 2 * [(name, n) for n in range(3) for name in ("batch_started", "batch_ended")]
+        assert heard == 2 * [
+            (name, n) for n in range(3) for name in ("batch_started", "batch_ended")
+        ]
 
 
 def warming(groups, rate):
@@ -275,7 +323,9 @@ def test_a_search_keeps_its_rates_where_the_task_sets_its_own(tmp_path):
         task = kind(plain_net(), labelled(), hooks)
         if hooks is not None:
             hooks.task = task
-        return wb.Workbench(task, root=tmp_path, batch_size=8, lr=0.05, accelerator="cpu", shuffle=False)
+        return wb.Workbench(
+            task, root=tmp_path, batch_size=8, lr=0.05, accelerator="cpu", shuffle=False
+        )
 
     kinds = [(Learner, None), (Known, Told(step=step)), (ByHand, None)]
     plain, told, by_hand = [bench(*kind).find_lr(num_training=20).result() for kind in kinds]
@@ -285,7 +335,9 @@ def test_a_search_keeps_its_rates_where_the_task_sets_its_own(tmp_path):
     # In a fit they are the task's.
     slow = bench(Learner).fit(max_steps=6, lr=1e-3).result()
     for kind, hooks in ((Known, Told(step=step)), (ByHand, None)):
-        np.testing.assert_array_equal(bench(kind, hooks).fit(max_steps=6).result().history["loss"], slow.history["loss"])
+        np.testing.assert_array_equal(
+            bench(kind, hooks).fit(max_steps=6).result().history["loss"], slow.history["loss"]
+        )
 
 
 class Returns(torch.nn.Module):
@@ -302,7 +354,11 @@ class Returns(torch.nn.Module):
             return None
         if self.kind == "not finite" and self.calls % 4 == 3:
             return loss * float("nan")
-        return {"loss": loss, "weight": torch.tensor(7.0), "part": loss * 2} if self.kind == "weighted" else loss.reshape(1)
+        return (
+            {"loss": loss, "weight": torch.tensor(7.0), "part": loss * 2}
+            if self.kind == "weighted"
+            else loss.reshape(1)
+        )
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
@@ -326,13 +382,34 @@ def test_an_update_of_one_batch_is_that_of_a_window(kind, settings, tmp_path, mo
         torch.manual_seed(0)
         model = Returns(kind)
         data = torch.utils.data.DataLoader(labelled(), 8, shuffle=True)
-        with wb.Workbench(model, train=data, root=tmp_path / folder, seed=3, accelerator="cpu", max_epochs=2, dry_run=False, **settings) as bench:
+        with wb.Workbench(
+            model,
+            train=data,
+            root=tmp_path / folder,
+            seed=3,
+            accelerator="cpu",
+            max_epochs=2,
+            dry_run=False,
+            **settings,
+        ) as bench:
             runs = bench.fit().result(), bench.fit(start="continue", max_epochs=3).result()
             curve = bench.find_lr(num_training=10).result()
-        layers = [event.array("layer_norms") for run in runs for event in run.events if isinstance(event, StepsDone)]
-        columns = {name: np.concatenate([run.history[name] for run in runs]) for name in runs[0].history}
+        layers = [
+            event.array("layer_norms")
+            for run in runs
+            for event in run.events
+            if isinstance(event, StepsDone)
+        ]
+        columns = {
+            name: np.concatenate([run.history[name] for run in runs]) for name in runs[0].history
+        }
         weights = [p.detach().numpy() for p in model.parameters()]
-        return {**columns, "layers": np.concatenate(layers), "curve": np.asarray(curve.losses), **dict(enumerate(weights))}
+        return {
+            **columns,
+            "layers": np.concatenate(layers),
+            "curve": np.asarray(curve.losses),
+            **dict(enumerate(weights)),
+        }
 
     direct = results("direct")
     monkeypatch.setattr(Session, "_direct", lambda self: False)

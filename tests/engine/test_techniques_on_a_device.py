@@ -21,7 +21,11 @@ fused = functools.partial(torch.optim.AdamW, fused=True)
 def bench(tmp_path, samples=None, model=None, **settings):
     calm = {"accelerator": "cuda", "root": tmp_path, "batch_size": 10, "max_epochs": 4, "lr": 0.01}
     return wb.Workbench(
-        model or plain_net(), train=samples or labelled(400), val=labelled(60, seed=2), loss=F.cross_entropy, **{**calm, **settings}
+        model or plain_net(),
+        train=samples or labelled(400),
+        val=labelled(60, seed=2),
+        loss=F.cross_entropy,
+        **{**calm, **settings},
     )
 
 
@@ -59,7 +63,9 @@ def test_guarded_steps_leave_the_weights_whole(tmp_path):
     run = b.fit().result()
     assert run.status == "finished"
     assert all(bool(torch.isfinite(p).all()) for p in b.model.parameters())
-    assert np.flatnonzero(~np.isfinite(run.history["loss"])).tolist() == [20 + 40 * epoch for epoch in range(4)]
+    assert np.flatnonzero(~np.isfinite(run.history["loss"])).tolist() == [
+        20 + 40 * epoch for epoch in range(4)
+    ]
     assert any("update 20" in event.text for event in run.events if isinstance(event, Message))
 
 
@@ -102,11 +108,23 @@ def test_no_update_waits_for_the_device(tmp_path, monkeypatch, settings):
 
 
 def test_the_norms_of_clipped_updates_are_those_of_the_cpu(tmp_path):
-    settings = {"gradient_clip_val": 0.3, "accumulate_grad_batches": 2, "shuffle": False, "max_epochs": 2}
+    settings = {
+        "gradient_clip_val": 0.3,
+        "accumulate_grad_batches": 2,
+        "shuffle": False,
+        "max_epochs": 2,
+    }
     device = bench(tmp_path, **settings).fit().result()
     cpu = bench(tmp_path, **{**settings, "accelerator": "cpu"}).fit().result()
-    layers = [np.concatenate([event.array("layer_norms") for event in run.events if isinstance(event, StepsDone)]) for run in (device, cpu)]
+    layers = [
+        np.concatenate(
+            [event.array("layer_norms") for event in run.events if isinstance(event, StepsDone)]
+        )
+        for run in (device, cpu)
+    ]
     np.testing.assert_allclose(*layers, rtol=2e-3, atol=1e-5)
     for name in ("loss", "grad_norm", "grad_norm_clipped"):
-        np.testing.assert_allclose(device.history[name], cpu.history[name], rtol=2e-3, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            device.history[name], cpu.history[name], rtol=2e-3, atol=1e-5, err_msg=name
+        )
     assert (cpu.history["grad_norm"] > 0.3).any()

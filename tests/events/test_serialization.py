@@ -21,7 +21,9 @@ METRICS = st.dictionaries(TEXT, FLOAT, max_size=4)
 MAYBE = st.one_of(st.none(), FLOAT)
 STATUS = st.sampled_from(["queued", "running", "paused", "finished", "stopped", "failed"])
 NAMES = st.lists(TEXT, max_size=3).map(tuple)
-SETTINGS = st.dictionaries(TEXT, st.one_of(st.none(), st.booleans(), COUNT, FLOAT, TEXT), max_size=5)
+SETTINGS = st.dictionaries(
+    TEXT, st.one_of(st.none(), st.booleans(), COUNT, FLOAT, TEXT), max_size=5
+)
 
 
 @st.composite
@@ -30,9 +32,13 @@ def steps_done(draw: st.DrawFn) -> ev.StepsDone:
     number = st.floats(width=32)  # NaN and infinities too: bytes compare as bytes
     logged = draw(st.lists(TEXT, max_size=3, unique=True))
     sizes = dict.fromkeys(logged, rows) | {"loss": rows, "lr": rows, "layer_norms": rows * layers}
-    columns = {name: ev.pack(draw(st.lists(number, min_size=n, max_size=n))) for name, n in sizes.items()}
+    columns = {
+        name: ev.pack(draw(st.lists(number, min_size=n, max_size=n))) for name, n in sizes.items()
+    }
     shown = tuple(logged[: draw(st.integers(0, len(logged)))])
-    return ev.StepsDone(draw(COUNT), draw(st.integers(1, 9)), rows, draw(COUNT), draw(FINITE), columns, shown)
+    return ev.StepsDone(
+        draw(COUNT), draw(st.integers(1, 9)), rows, draw(COUNT), draw(FINITE), columns, shown
+    )
 
 
 SUGGESTION = st.builds(ev.Suggestion, TEXT, MAYBE, st.one_of(st.none(), COUNT), TEXT)
@@ -47,13 +53,17 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
         st.one_of(st.none(), COUNT),
         st.one_of(st.none(), COUNT),
         request=SETTINGS,
-        groups=st.lists(st.lists(st.tuples(TEXT, FLOAT), max_size=2).map(tuple), max_size=2).map(tuple),
+        groups=st.lists(st.lists(st.tuples(TEXT, FLOAT), max_size=2).map(tuple), max_size=2).map(
+            tuple
+        ),
     ),
     "StepsDone": steps_done(),
     "TimeSpent": st.builds(ev.TimeSpent, COUNT, FLOAT, METRICS),
     "Validated": st.builds(ev.Validated, COUNT, COUNT, METRICS, NAMES),
     "Logged": st.builds(ev.Logged, COUNT, COUNT, METRICS, NAMES),
-    "Saved": st.builds(ev.Saved, COUNT, COUNT, TEXT, st.booleans(), st.one_of(st.none(), TEXT), MAYBE),
+    "Saved": st.builds(
+        ev.Saved, COUNT, COUNT, TEXT, st.booleans(), st.one_of(st.none(), TEXT), MAYBE
+    ),
     "Resumed": st.builds(ev.Resumed, COUNT, TEXT, TEXT, SETTINGS),
     "Changed": st.builds(ev.Changed, COUNT, st.dictionaries(TEXT, MAYBE, max_size=3)),
     "StatusChanged": st.builds(ev.StatusChanged, STATUS, COUNT),
@@ -69,24 +79,48 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
     ),
     "TrialStarted": st.builds(ev.TrialStarted, COUNT, st.one_of(st.none(), COUNT)),
     "Trial": st.builds(
-        ev.Trial, COUNT, st.booleans(), MAYBE, MAYBE, st.one_of(st.none(), COUNT), st.one_of(st.none(), TEXT)
+        ev.Trial,
+        COUNT,
+        st.booleans(),
+        MAYBE,
+        MAYBE,
+        st.one_of(st.none(), COUNT),
+        st.one_of(st.none(), TEXT),
     ),
     "SearchEnded": st.builds(
-        ev.SearchEnded, st.one_of(st.none(), COUNT), st.one_of(st.none(), COUNT), TEXT,
-        noise_scale=MAYBE, noise_uncertainty=MAYBE, noise_reason=TEXT,
+        ev.SearchEnded,
+        st.one_of(st.none(), COUNT),
+        st.one_of(st.none(), COUNT),
+        TEXT,
+        noise_scale=MAYBE,
+        noise_uncertainty=MAYBE,
+        noise_reason=TEXT,
     ),
     "RaceTrial": st.builds(ev.RaceTrial, FLOAT, COUNT, FLOAT),
-    "SpeedTrial": st.builds(ev.SpeedTrial, SETTINGS, MAYBE, MAYBE, MAYBE, MAYBE, st.one_of(st.none(), TEXT)),
+    "SpeedTrial": st.builds(
+        ev.SpeedTrial, SETTINGS, MAYBE, MAYBE, MAYBE, MAYBE, st.one_of(st.none(), TEXT)
+    ),
     "SpeedSearchEnded": st.builds(ev.SpeedSearchEnded, SETTINGS, TEXT, TEXT),
     "ClipSearchEnded": st.builds(
-        ev.ClipSearchEnded, SETTINGS, MAYBE, st.lists(st.lists(FLOAT, max_size=3).map(tuple), max_size=2).map(tuple), TEXT, TEXT
+        ev.ClipSearchEnded,
+        SETTINGS,
+        MAYBE,
+        st.lists(st.lists(FLOAT, max_size=3).map(tuple), max_size=2).map(tuple),
+        TEXT,
+        TEXT,
     ),
     "DecayTrial": st.builds(ev.DecayTrial, FLOAT, COUNT, FLOAT),
     "DecaySearchEnded": st.builds(ev.DecaySearchEnded, SETTINGS, MAYBE, TEXT, TEXT),
     "TuneStep": st.builds(ev.TuneStep, TEXT, SETTINGS, TEXT),
     "Message": st.builds(ev.Message, TEXT, st.sampled_from(["info", "warning", "error"]), COUNT),
     "Checksums": st.builds(ev.Checksums, TEXT, TEXT, NAMES, TEXT),
-    "Observed": st.builds(ev.Observed, COUNT, COUNT, st.sampled_from(["evaluation_mode", "same_order", "slow_calls", "loader_option"]), NAMES),
+    "Observed": st.builds(
+        ev.Observed,
+        COUNT,
+        COUNT,
+        st.sampled_from(["evaluation_mode", "same_order", "slow_calls", "loader_option"]),
+        NAMES,
+    ),
     "RunEnded": st.builds(ev.RunEnded, STATUS, COUNT, FLOAT, st.one_of(st.none(), TEXT), METRICS),
 }
 
@@ -111,11 +145,15 @@ def test_a_line_reads_back_equal(name: str) -> None:
 
 def test_a_number_is_a_float_whatever_its_line_says() -> None:
     """Arrays of float64 take no int that is beyond theirs."""
-    (value,) = ev.from_line(f'{{"type": "Validated", "step": 1, "epoch": 0, "metrics": {{"loss": {10**300}}}}}').metrics.values()  # type: ignore[union-attr]
+    (value,) = ev.from_line(
+        f'{{"type": "Validated", "step": 1, "epoch": 0, "metrics": {{"loss": {10**300}}}}}'
+    ).metrics.values()  # type: ignore[union-attr]
     assert type(value) is float
     assert value == 1e300
     with pytest.raises(ValueError, match="metrics"):
-        ev.from_line(f'{{"type": "Validated", "step": 1, "epoch": 0, "metrics": {{"loss": {10**400}}}}}')
+        ev.from_line(
+            f'{{"type": "Validated", "step": 1, "epoch": 0, "metrics": {{"loss": {10**400}}}}}'
+        )
 
 
 def test_nan_survives_as_nan() -> None:
@@ -131,7 +169,15 @@ def test_a_record_from_before_there_were_these_columns_is_read() -> None:
 
 def test_a_column_of_float64_reads_back_so() -> None:
     exact = np.array([0.1, 1 / 3])
-    flush = ev.StepsDone(0, 1, 2, 0, 0.5, {"loss": ev.pack(exact, double=True), "lr": ev.pack(exact)}, double=("loss",))
+    flush = ev.StepsDone(
+        0,
+        1,
+        2,
+        0,
+        0.5,
+        {"loss": ev.pack(exact, double=True), "lr": ev.pack(exact)},
+        double=("loss",),
+    )
     back = ev.from_line(ev.to_line(flush))
     assert isinstance(back, ev.StepsDone)
     assert back == flush

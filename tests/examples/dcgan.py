@@ -76,7 +76,9 @@ class ManualDCGAN(lightning.LightningModule):
 
         self.toggle_optimizer(discriminates)
         discriminates.zero_grad()
-        self.manual_backward(real(self.discriminator(images)) + fake(self.discriminator(invented.detach())))
+        self.manual_backward(
+            real(self.discriminator(images)) + fake(self.discriminator(invented.detach()))
+        )
         discriminates.step()
         self.untoggle_optimizer(discriminates)
 

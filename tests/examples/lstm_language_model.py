@@ -15,7 +15,9 @@ ROW = 240  # characters of one text
 
 def texts():
     """Rows of characters and the same rows one character on; and how many different characters there are."""
-    source = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (textwrap, bisect, heapq))
+    source = "".join(
+        Path(module.__file__).read_text(encoding="utf-8") for module in (textwrap, bisect, heapq)
+    )
     letters = sorted(set(source))
     codes = torch.tensor([letters.index(letter) for letter in source])
     rows = (len(codes) - 1) // ROW

@@ -17,14 +17,20 @@ class Pairs(Dataset):
         self.images = torch.tensor(digits.images[begin:end] / 16, dtype=torch.float32).unsqueeze(1)
         labels = digits.target[begin:end].tolist()
         self.labels = labels
-        self.of = {digit: [i for i, label in enumerate(labels) if label == digit] for digit in set(labels)}
+        self.of = {
+            digit: [i for i, label in enumerate(labels) if label == digit] for digit in set(labels)
+        }
 
     def __len__(self):
         return len(self.images)
 
     def __getitem__(self, index):
         same = random.random() < 0.5
-        digit = self.labels[index] if same else random.choice([d for d in self.of if d != self.labels[index]])
+        digit = (
+            self.labels[index]
+            if same
+            else random.choice([d for d in self.of if d != self.labels[index]])
+        )
         return self.images[index], self.images[random.choice(self.of[digit])], float(same)
 
 

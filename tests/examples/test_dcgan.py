@@ -15,7 +15,15 @@ EPOCHS = 2
 
 
 def fitted(model, root, **settings):
-    bench = wb.Workbench(model, train=digits(), root=root, accelerator="cpu", batch_size=64, max_epochs=EPOCHS, **settings)
+    bench = wb.Workbench(
+        model,
+        train=digits(),
+        root=root,
+        accelerator="cpu",
+        batch_size=64,
+        max_epochs=EPOCHS,
+        **settings,
+    )
     return bench.fit().result()
 
 

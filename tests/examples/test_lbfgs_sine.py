@@ -28,8 +28,13 @@ def test_the_same_as_step_with_a_closure(one_thread, tmp_path):
         return loss
 
     for _ in range(5):
-        losses.append(made.step(closure).item())  # what step returns is the loss of its first evaluation
+        # what step returns is the loss of its first evaluation
+        losses.append(made.step(closure).item())
     assert evaluations > 5 * 3
-    np.testing.assert_array_equal(run.history["loss"], np.asarray(losses).astype(run.history["loss"].dtype))
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    np.testing.assert_array_equal(
+        run.history["loss"], np.asarray(losses).astype(run.history["loss"].dtype)
+    )
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True)
+    )
     assert losses[-1] < 0.1 * losses[0]

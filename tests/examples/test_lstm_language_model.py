@@ -44,9 +44,12 @@ def test_the_same_as_a_plain_loop(one_thread, tmp_path):
     )  # fmt: skip
     run = bench.fit().result()
     losses, norms = plain(twin, data)
-    assert run.step == EPOCHS * -(-len(data) // 20) * 7  # 240 characters are 6 pieces of 35 and one of 30
+    # 240 characters are 6 pieces of 35 and one of 30
+    assert run.step == EPOCHS * -(-len(data) // 20) * 7
     np.testing.assert_array_equal(run.history["loss"], np.asarray(losses).astype(np.float32))
     np.testing.assert_array_equal(run.history["grad_norm"], np.asarray(norms).astype(np.float32))
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True)
+    )
     assert max(norms) > CLIP
     assert np.mean(losses[-7:]) < losses[0] - 0.5

@@ -26,7 +26,8 @@ def test_the_same_as_a_plain_loop(one_thread, tmp_path):
     optimizer = torch.optim.Adam(twin.parameters(), lr=3e-3)
     losses = []
     for _ in range(EPOCHS):
-        for window in loop.list_windows(loader, 2):  # 15 batches: the last window is one short batch alone
+        # 15 batches: the last window is one short batch alone
+        for window in loop.list_windows(loader, 2):
             samples = sum(len(same) for _, _, same in window)
             optimizer.zero_grad()
             mean = 0.0
@@ -38,6 +39,10 @@ def test_the_same_as_a_plain_loop(one_thread, tmp_path):
             optimizer.step()
             losses.append(mean.item())
 
-    np.testing.assert_array_equal(run.history["loss"], np.asarray(losses).astype(run.history["loss"].dtype))
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    np.testing.assert_array_equal(
+        run.history["loss"], np.asarray(losses).astype(run.history["loss"].dtype)
+    )
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True)
+    )
     assert run.metrics["val_right"] > 0.7

@@ -30,7 +30,12 @@ def test_the_same_as_a_plain_loop(one_thread, tmp_path):
     loader = loop.loader_of(TensorDataset(*train), 64)
     optimizer = torch.optim.Adam(twin.parameters(), lr=LR)
     schedule = CosineAnnealingLR(optimizer, EPOCHS * len(loader))
-    average = AveragedModel(twin, avg_fn=lambda old, new, count: torch.lerp(new, old, min(0.95, (1 + float(count)) / (10 + float(count)))))
+    average = AveragedModel(
+        twin,
+        avg_fn=lambda old, new, count: torch.lerp(
+            new, old, min(0.95, (1 + float(count)) / (10 + float(count)))
+        ),
+    )
     losses, rates = [], []
     for _ in range(EPOCHS):
         for x, y in loader:

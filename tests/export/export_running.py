@@ -55,16 +55,26 @@ y = torch.randint(0, 3, (100,))
 model = Net()
 """
 
+
 def clean_environment() -> dict[str, str]:
     """The environment without what would lead to this repository, or to a launcher around the tests."""
     unwanted = ("PYTHONPATH", "RANK", "LOCAL_RANK", "WORLD_SIZE")
-    kept = {k: v for k, v in os.environ.items() if k not in unwanted and not k.startswith("ACCELERATE_")}
+    kept = {
+        k: v for k, v in os.environ.items() if k not in unwanted and not k.startswith("ACCELERATE_")
+    }
     return {**kept, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def bare(*modules: str) -> Warm:
     """Forks for scripts. What they and their optimizers import is there, and `modules`; the workbench cannot be imported."""
-    usual = ("accelerate", "numpy", "safetensors.torch", "torch", "torch._dynamo", "torch.utils.data")
+    usual = (
+        "accelerate",
+        "numpy",
+        "safetensors.torch",
+        "torch",
+        "torch._dynamo",
+        "torch.utils.data",
+    )
     return Warm([*usual, *modules], blocked=["workbench"], environment=clean_environment())
 
 
@@ -84,11 +94,17 @@ class Runner:
         """Run a script that kills itself by this code after `step += 1`, or before a file is moved into place; then resume it."""
         text = script.read_text()
         place = "path.with_suffix" if "path" in kill else "step += 1"
-        line = next(line for line in text.splitlines() if place in line and "torch.save" not in line)
+        line = next(
+            line for line in text.splitlines() if place in line and "torch.save" not in line
+        )
         indent = " " * (len(line) - len(line.lstrip()))
-        dying = f"{indent}if {kill}:\n{indent}    __import__('os').kill(__import__('os').getpid(), 9)"
+        dying = (
+            f"{indent}if {kill}:\n{indent}    __import__('os').kill(__import__('os').getpid(), 9)"
+        )
         mortal = script.with_name("mortal.py")
-        mortal.write_text(text.replace(line, f"{dying}\n{line}" if "path" in kill else f"{line}\n{dying}", 1))
+        mortal.write_text(
+            text.replace(line, f"{dying}\n{line}" if "path" in kill else f"{line}\n{dying}", 1)
+        )
         start = script.with_name(f"{script.stem}.start.safetensors")
         shutil.copyfile(start, script.with_name(start.name.replace(script.stem, "mortal", 1)))
         there = self._folder()
@@ -115,17 +131,37 @@ class Runner:
         there.mkdir()
         return there
 
-    def _run(self, script: Path, options: Sequence[str], ranks: Sequence[dict[str, str]], folder: Path | None = None) -> Outcome:
+    def _run(
+        self,
+        script: Path,
+        options: Sequence[str],
+        ranks: Sequence[dict[str, str]],
+        folder: Path | None = None,
+    ) -> Outcome:
         there = self._folder() if folder is None else folder
         codes, said = self._started(script, options, ranks, there)
         assert not any(codes), f"{script} ended with {codes}:\n{said}\n{script.read_text()}"
         return Outcome.read(there, said)
 
-    def _started(self, script: Path, options: Sequence[str], ranks: Sequence[dict[str, str]], there: Path) -> tuple[list[int], str]:
+    def _started(
+        self, script: Path, options: Sequence[str], ranks: Sequence[dict[str, str]], there: Path
+    ) -> tuple[list[int], str]:
         """The exit codes of its processes, and what they printed."""
-        argv = [str(script), *options, "--log_file", str(there / "log.jsonl"), "--output", str(there)]
+        argv = [
+            str(script),
+            *options,
+            "--log_file",
+            str(there / "log.jsonl"),
+            "--output",
+            str(there),
+        ]
         usual = {**clean_environment(), **self._environment}
-        started = [self._processes.start(*argv, folder=self.folder, environment={**usual, **rank}, leave=True) for rank in ranks]
+        started = [
+            self._processes.start(
+                *argv, folder=self.folder, environment={**usual, **rank}, leave=True
+            )
+            for rank in ranks
+        ]
         said = "".join(text for process in started for text in process.communicate(280))
         return [process.wait() for process in started], said
 
@@ -148,21 +184,42 @@ class Outcome:
         lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         rows = [line for line in lines if "loss" in line]
         assert [row["step"] for row in rows] == list(range(len(rows)))
-        done = [sum("loss" in line for line in lines[:place]) for place, line in enumerate(lines) if "loss" not in line]
+        done = [
+            sum("loss" in line for line in lines[:place])
+            for place, line in enumerate(lines)
+            if "loss" not in line
+        ]
         validated = [line for line in lines if "loss" not in line]
-        assert [line["step"] for line in validated] == done, "each stands after the updates before it"
+        assert [line["step"] for line in validated] == done, (
+            "each stands after the updates before it"
+        )
         losses = np.array([row["loss"] for row in rows], dtype=np.float64)
         lrs = np.array([row["lr"] for row in rows])
-        logged = [{name: value for name, value in row.items() if name not in ("step", "loss", "lr")} for row in rows]
-        return cls(losses, lrs, logged, validated, torch.load(folder / "last.pt", weights_only=True), said)
+        logged = [
+            {name: value for name, value in row.items() if name not in ("step", "loss", "lr")}
+            for row in rows
+        ]
+        return cls(
+            losses, lrs, logged, validated, torch.load(folder / "last.pt", weights_only=True), said
+        )
 
 
 def run_alone(command: Sequence[str], script: Path, folder: Path, *options: str) -> Outcome:
     """Run a script by a command of its own (torchrun, accelerate launch), away from this repository."""
     folder.mkdir(parents=True)
-    whole = [*command, str(script), *options, "--log_file", str(folder / "log.jsonl"), "--output", str(folder)]
+    whole = [
+        *command,
+        str(script),
+        *options,
+        "--log_file",
+        str(folder / "log.jsonl"),
+        "--output",
+        str(folder),
+    ]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(whole, cwd=folder, env=clean_environment(), start_new_session=True, **quiet)
+    process = subprocess.Popen(
+        whole, cwd=folder, env=clean_environment(), start_new_session=True, **quiet
+    )
     try:
         said, _ = process.communicate(timeout=280)
     except subprocess.TimeoutExpired:
@@ -181,7 +238,9 @@ def execute(path: Path, code: str) -> dict[str, Any]:
     return namespace
 
 
-def make_bench(folder: Path, arguments: str, before: str = "", prelude: str = PRELUDE) -> wb.Workbench:
+def make_bench(
+    folder: Path, arguments: str, before: str = "", prelude: str = PRELUDE
+) -> wb.Workbench:
     """A bench made by a file: `before`, then the call with `arguments`."""
     if torch.cuda.is_available() and "accelerator" not in arguments:
         arguments += ", accelerator='cpu'"  # where sums repeat to the last bit
@@ -213,7 +272,9 @@ def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
     assert "Not the run's" not in outcome.said
     every = run.settings.log_every_n_steps
     assert np.array_equal(outcome.losses[::every], run.history["loss"], equal_nan=True)
-    assert np.array_equal(outcome.lrs[::every].astype(np.float32), run.history["lr"].astype(np.float32))
+    assert np.array_equal(
+        outcome.lrs[::every].astype(np.float32), run.history["lr"].astype(np.float32)
+    )
     _check_logged(run, outcome.logged)
     expected: dict[int, dict[str, float]] = {}
     for event in run.outline:
@@ -226,7 +287,9 @@ def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
         validated = dict(itertools.islice(validated.items(), len(expected)))
     assert [*validated] == [*expected]
     for step, metrics in expected.items():
-        assert validated[step].keys() - {"step", "train_loss"} == metrics.keys() - {"train_loss"}, step
+        assert validated[step].keys() - {"step", "train_loss"} == metrics.keys() - {"train_loss"}, (
+            step
+        )
         for name, value in metrics.items():
             assert np.array_equal(validated[step][name], value, equal_nan=True), (step, name)
     trained = bench.model.state_dict()
@@ -242,7 +305,10 @@ def _check_logged(run: Any, lines: list[dict[str, float]]) -> None:
         for name in event.logged if isinstance(event, StepsDone) else ():
             for step, value in zip(event.steps, event.array(name), strict=True):
                 recorded[step // event.every] |= {} if np.isnan(value) else {name: float(value)}
-    assert [{n: v for n, v in line.items() if not np.isnan(v)} for line in lines[:: run.settings.log_every_n_steps]] == recorded
+    assert [
+        {n: v for n, v in line.items() if not np.isnan(v)}
+        for line in lines[:: run.settings.log_every_n_steps]
+    ] == recorded
 
 
 def repeats(bench: wb.Workbench, runner: Runner, folder: Path) -> None:
@@ -258,7 +324,9 @@ def repeats(bench: wb.Workbench, runner: Runner, folder: Path) -> None:
     bench.close()
 
 
-def fit_asking(bench: wb.Workbench, ask: Callable[[Job[wb.Run], int], object], **settings: Any) -> wb.Run:
+def fit_asking(
+    bench: wb.Workbench, ask: Callable[[Job[wb.Run], int], object], **settings: Any
+) -> wb.Run:
     """The run of a fit; after each update `ask(job, step)` may request something of its job."""
     update = loop.train_step
 
@@ -274,6 +342,14 @@ def fit_asking(bench: wb.Workbench, ask: Callable[[Job[wb.Run], int], object], *
 
 def lint(script: Path) -> None:
     """ruff's default rules, and those on imports, names and old syntax, find nothing."""
-    command = [find_ruff_bin(), "check", "--isolated", "--no-cache", "--select", "E4,E7,E9,F,I,UP", str(script)]
+    command = [
+        find_ruff_bin(),
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--select",
+        "E4,E7,E9,F,I,UP",
+        str(script),
+    ]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-IMPORTS = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\nimport workbench as wb"
+IMPORTS = (
+    "import torch\nimport torch.nn.functional as F\nfrom torch import nn\nimport workbench as wb"
+)
 DATA = "torch.manual_seed(0)\nx = torch.randn(60, 8)\ny = torch.randint(0, 3, (60,))"
 NET = (
     "class Net(nn.Module):\n    def __init__(self, width=16):\n        super().__init__()\n"
@@ -29,7 +31,12 @@ BY_HAND = (
 START = [IMPORTS, DATA, NET]
 
 
-def bench(model: str = "model", loss: str = "F.cross_entropy", more: str = "", data: str = "train=(x, y), val=(x, y)") -> str:
+def bench(
+    model: str = "model",
+    loss: str = "F.cross_entropy",
+    more: str = "",
+    data: str = "train=(x, y), val=(x, y)",
+) -> str:
     """The last cell."""
     return f"bench = wb.Workbench({model}, {data}, loss={loss}, max_epochs=2, batch_size=16{more})"
 

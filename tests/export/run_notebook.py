@@ -29,7 +29,14 @@ def main(cells: list[str]) -> None:
         warnings.simplefilter("always")
         bench.export("out/train.py")
     notes = [str(warning.message) for warning in caught]
-    torch.save({"loss": torch.from_numpy(run.history["loss"].copy()), "weights": bench.model.state_dict(), "notes": notes}, "run.pt")
+    torch.save(
+        {
+            "loss": torch.from_numpy(run.history["loss"].copy()),
+            "weights": bench.model.state_dict(),
+            "notes": notes,
+        },
+        "run.pt",
+    )
     bench.close()
 
 

@@ -109,7 +109,9 @@ def test_generators_are_found(code: str) -> None:
 @pytest.mark.parametrize("body", EPOCHS)
 def test_only_what_an_epoch_sets_to_its_first_value_is_emptied(body: str) -> None:
     hook = f"\n    def on_train_epoch_end(self):\n{indent(body, ' ' * 8)}\n"
-    code = net("self.alpha = self.alpha * 2").replace("self.calls, self.outputs = 0, []", "self.alpha, self.outputs = 0.5, []")
+    code = net("self.alpha = self.alpha * 2").replace(
+        "self.calls, self.outputs = 0, []", "self.alpha, self.outputs = 0.5, []"
+    )
     assert any("self.alpha" in clause for clause in changing_state(code + hook)) == EPOCHS[body]
 
 
@@ -163,13 +165,19 @@ def test_what_only_makes_the_data_changes_nothing_later() -> None:
     ("more", "arguments"),
     [
         ("class Texts:\n    def __getitem__(self, i):\n        return lang.add_word('e')", ()),
-        ("def collate(batch):\n    return lang.add_word('e')\nloader = DataLoader(x, collate_fn=collate)", ()),
+        (
+            "def collate(batch):\n    return lang.add_word('e')\nloader = DataLoader(x, collate_fn=collate)",
+            (),
+        ),
         ("later = [lang.add_word]", ()),
         ("later = (lang.add_word(w) for w in 'ab')", ()),
         ("later = lambda w: lang.add_word(w)", ()),
         ("later = getattr(lang, 'add_word')", ()),
         ("def later():\n    yield lang.add_word('e')\nlater()", ()),
-        ("class Net(torch.nn.Module):\n    def forward(self, x):\n        return lang.add_word(x)\nNet().forward(1)", ()),
+        (
+            "class Net(torch.nn.Module):\n    def forward(self, x):\n        return lang.add_word(x)\nNet().forward(1)",
+            (),
+        ),
         ("", ("lambda o, t: lang.add_word(o)",)),
     ],
 )
@@ -184,7 +192,9 @@ def test_schedulers_keep_their_attributes() -> None:
 
 def test_the_state_of_an_optimizer_is_kept() -> None:
     step = "    def step(self):\n        self.state[0] = {}\n        self.state[0].setdefault('mu', 0)\n        self.calls += 1\n"
-    assert changing_state(f"class Lars(torch.optim.Optimizer):\n{step}") == ("Lars.step changes self.calls",)
+    assert changing_state(f"class Lars(torch.optim.Optimizer):\n{step}") == (
+        "Lars.step changes self.calls",
+    )
     assert "Net.step changes self.state" in changing_state(f"class Net(torch.nn.Module):\n{step}")
 
 
@@ -209,7 +219,10 @@ class Error:
 def test_a_metric_begins_each_validation_anew() -> None:
     """Its reset is called before; what that only changes stays."""
     assert [str(change) for change in changing_state(METRIC)] == ["Error.reset changes self.seen"]
-    assert any("self.batches" in change for change in changing_state(METRIC.replace("def reset", "def restart")))
+    assert any(
+        "self.batches" in change
+        for change in changing_state(METRIC.replace("def reset", "def restart"))
+    )
 
 
 def test_the_code_of_over_epoch_keeps_no_state() -> None:

@@ -21,20 +21,51 @@ MYPY = ["--config-file=", "--follow-imports=skip", "--ignore-missing-imports"]
 OF_USERS = ["--disable-error-code=no-redef", "--disable-error-code=assignment"]
 """Classes defined twice, and attributes of another type than the base class's, are the user's."""
 
-TABLES = (test_script, test_script_definitions, test_script_techniques, test_script_optimizers, test_script_lightning, test_script_technique_hooks)
-PROGRAMS = {(table.__name__.rpartition(".")[2], case): (*program, getattr(table, "PRELUDE", PRELUDE)) for table in TABLES for case, program in table.CASES.items()}
+TABLES = (
+    test_script,
+    test_script_definitions,
+    test_script_techniques,
+    test_script_optimizers,
+    test_script_lightning,
+    test_script_technique_hooks,
+)
+PROGRAMS = {
+    (table.__name__.rpartition(".")[2], case): (*program, getattr(table, "PRELUDE", PRELUDE))
+    for table in TABLES
+    for case, program in table.CASES.items()
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS, ids=" ".join)
 def test_it_continues(
-    name: tuple[str, str], runner: Runner, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    name: tuple[str, str],
+    runner: Runner,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arguments, *code = PROGRAMS[name]
-    monkeypatch.setattr(Session, "seconds", property(lambda session: session.state.step / 77))  # the clock goes by updates
-    with make_bench(tmp_path, arguments if "max_" in arguments else f"{arguments}, max_epochs=2", *code) as bench:
+    # the clock goes by updates
+    monkeypatch.setattr(Session, "seconds", property(lambda session: session.state.step / 77))
+    with make_bench(
+        tmp_path, arguments if "max_" in arguments else f"{arguments}, max_epochs=2", *code
+    ) as bench:
         run = bench.fit().result()
         script = bench.export(tmp_path / "out" / "train.py")
-        found, error, _ = api.run([*MYPY, *OF_USERS, f"--cache-dir={tmp_path_factory.getbasetemp() / 'mypy'}", str(script)])
+        found, error, _ = api.run(
+            [
+                *MYPY,
+                *OF_USERS,
+                f"--cache-dir={tmp_path_factory.getbasetemp() / 'mypy'}",
+                str(script),
+            ]
+        )
         assert found.startswith("Success"), found + error
         second = run.epochs > 1 and "--resume is not possible" not in script.read_text()
-        check(bench, run, runner.run_resumed(script, "(output / 'checkpoint.pt').exists()") if second else runner.run(script))
+        check(
+            bench,
+            run,
+            runner.run_resumed(script, "(output / 'checkpoint.pt').exists()")
+            if second
+            else runner.run(script),
+        )

@@ -380,7 +380,12 @@ class Bank(nn.Module):
 USED = {
     "a count, by a fit": ("loss=counted", "fit", {}, ""),
     "a tensor, by a test": ("loss=Bank()", "test", {}, ""),
-    "a list, by a search": ("loss=listing", "find_lr", {"num_training": 20}, "at update 1 its loss"),
+    "a list, by a search": (
+        "loss=listing",
+        "find_lr",
+        {"num_training": 20},
+        "at update 1 its loss",
+    ),
 }
 """What earlier jobs change: a fit begins with the first values of the first two."""
 

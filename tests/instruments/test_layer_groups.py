@@ -10,7 +10,12 @@ BLOCK = ("ln.weight", "ln.bias", "attn.weight", "attn.bias", "mlp.weight", "mlp.
 
 
 def a_stack(blocks: int) -> tuple[str, ...]:
-    return ("wte.weight", *(f"h.{i}.{part}" for i in range(blocks) for part in BLOCK), "head.weight", "head.bias")
+    return (
+        "wte.weight",
+        *(f"h.{i}.{part}" for i in range(blocks) for part in BLOCK),
+        "head.weight",
+        "head.bias",
+    )
 
 
 @pytest.mark.parametrize(
@@ -20,13 +25,21 @@ def a_stack(blocks: int) -> tuple[str, ...]:
         (a_stack(12), 39, ["wte.weight", "h.0.ln", "h.11.mlp", "head.bias"]),
         (a_stack(16), 19, ["wte.weight", "h.0", "h.15", "head.weight", "head.bias"]),
         (a_stack(100), 36, ["wte.weight", "h.0 … h.2", "h.99", "head"]),
-        (tuple(f"{side}.{i}.w{k}" for side in ("enc", "dec") for i in range(24) for k in range(9)), 36, ["enc.0 … enc.1", "dec.23"]),
+        (
+            tuple(
+                f"{side}.{i}.w{k}" for side in ("enc", "dec") for i in range(24) for k in range(9)
+            ),
+            36,
+            ["enc.0 … enc.1", "dec.23"],
+        ),
         (tuple(map(str, range(3000))), 40, ["0 … 74"]),
         (("w",) * 50, 25, ["w … w"]),
         ((), 0, []),
     ],
 )
-def test_rows_are_modules_where_layers_are_many(layers: tuple[str, ...], shown: int, some: list[str]) -> None:
+def test_rows_are_modules_where_layers_are_many(
+    layers: tuple[str, ...], shown: int, some: list[str]
+) -> None:
     found = rows(layers)
     assert len(found) == shown <= 40
     assert {*some} <= {row.name for row in found}
@@ -47,7 +60,9 @@ def test_layers_of_a_module_are_brought_together() -> None:
                       "h.1.attn": [9, 10], "h.1.mlp": [11, 12], "head": [13, 14]}),
     ],
 )  # fmt: skip
-def test_modules_have_all_their_layers(layers: tuple[str, ...], expected: dict[str, list[int]]) -> None:
+def test_modules_have_all_their_layers(
+    layers: tuple[str, ...], expected: dict[str, list[int]]
+) -> None:
     assert modules(layers) == expected
 
 
@@ -55,4 +70,6 @@ def test_many_modules_are_grouped_and_none_is_left_out() -> None:
     found = modules(a_stack(100))
     assert {"wte", "head"} < {*found}
     assert len(found) <= 8
-    assert sorted(place for places in found.values() for place in places) == list(range(len(a_stack(100))))
+    assert sorted(place for places in found.values() for place in places) == list(
+        range(len(a_stack(100)))
+    )

@@ -20,7 +20,10 @@ def gradients(weights, signal=1.0, seed=0):
 
 def test_the_estimate_is_right_on_average():
     """A ratio of averages over many experiments: each estimate of S and of |G|^2 is unbiased."""
-    found = [noise_scale(gradients([SAMPLES] * 64, seed=seed), [SAMPLES] * 64, SAMPLES) for seed in range(100)]
+    found = [
+        noise_scale(gradients([SAMPLES] * 64, seed=seed), [SAMPLES] * 64, SAMPLES)
+        for seed in range(100)
+    ]
     values = np.array([f.value for f in found])
     assert values.mean() == pytest.approx(NUMBERS, rel=0.05)
     within = [abs(f.value - NUMBERS) <= f.uncertainty * NUMBERS for f in found]
@@ -70,7 +73,9 @@ def test_a_small_gradient_is_kept_whole():
     torch.manual_seed(0)
     small = [layer(30, 20), layer(30), layer(5, 30)]
     small[1].grad = None
-    assert (Sketch(small).take() ** 2).sum() == pytest.approx(sum(float((p.grad**2).sum()) for p in small if p.grad is not None))
+    assert (Sketch(small).take() ** 2).sum() == pytest.approx(
+        sum(float((p.grad**2).sum()) for p in small if p.grad is not None)
+    )
 
 
 def test_a_large_gradient_keeps_its_norm_and_its_products():

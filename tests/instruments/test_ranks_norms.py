@@ -29,7 +29,11 @@ def columns(settings):
     return {name: np.concatenate([steps.array(name) for steps in done]) for name in done[0].columns}
 
 
-@pytest.mark.parametrize("clip", [{"gradient_clip_val": 0.3}, {"gradient_clip_val": 0.05, "gradient_clip_algorithm": "value"}], ids=str)
+@pytest.mark.parametrize(
+    "clip",
+    [{"gradient_clip_val": 0.3}, {"gradient_clip_val": 0.05, "gradient_clip_algorithm": "value"}],
+    ids=str,
+)
 @pytest.mark.parametrize("order", [2.0, 1.0])
 def test_norms_are_measured_and_clipped_behind_the_reduction(order, clip, one_thread):
     settings = {"track_grad_norm": order, "accumulate_grad_batches": 2, **clip}

@@ -49,7 +49,10 @@ def test_a_module_of_torch_is_named():
     with torch.no_grad():
         model[0].weight.fill_(1e30)
         model[2].weight.fill_(1e30)
-    assert replay(lambda: model(X).mean(), model) == "first in `2` (Linear), whose inputs and weights are finite"
+    assert (
+        replay(lambda: model(X).mean(), model)
+        == "first in `2` (Linear), whose inputs and weights are finite"
+    )
 
 
 def test_a_module_of_the_users_is_named_with_its_line():
@@ -102,7 +105,10 @@ def test_in_place_through_an_index():
 
 def test_an_operation_that_torch_functions_do_not_show():
     model = net(Hidden(), nn.Linear(4, 1))
-    assert replay(lambda: model(X).mean(), model) == "first in `1` (Hidden), whose inputs and weights are finite"
+    assert (
+        replay(lambda: model(X).mean(), model)
+        == "first in `1` (Hidden), whose inputs and weights are finite"
+    )
 
 
 def test_an_infinite_mask_is_no_fault():
@@ -129,7 +135,9 @@ def test_a_row_masked_as_a_whole():
 
 def test_what_came_in_with_the_batch():
     model = net()
-    assert "came from the batch" in replay(lambda: model(X * 1).mean() + model(torch.full((1, 3), torch.nan)).mean(), model)
+    assert "came from the batch" in replay(
+        lambda: model(X * 1).mean() + model(torch.full((1, 3), torch.nan)).mean(), model
+    )
     bad = X.clone()
     bad[0, 0] = torch.nan
     assert "came from the batch" in replay(lambda: model(bad).mean(), model)
@@ -144,7 +152,10 @@ def test_a_gradient_that_became_infinite():
         return loss
 
     line = "loss = torch.sqrt(p).mean()  # backward"
-    assert replay(forward, model) == f"the gradient became infinite in SqrtBackward, of `{line}` at {there(line)}"
+    assert (
+        replay(forward, model)
+        == f"the gradient became infinite in SqrtBackward, of `{line}` at {there(line)}"
+    )
 
 
 def test_a_gradient_that_became_nan_in_a_module():
@@ -165,7 +176,9 @@ def test_a_loss_without_a_line_of_the_users():
     with torch.no_grad():
         model[0].weight.zero_()
         model[0].bias.zero_()
-    loss = nn.Sequential(model, nn.LayerNorm(4, eps=0.0), nn.Flatten(0), nn.Unflatten(0, (1, 8)), nn.AvgPool1d(8))
+    loss = nn.Sequential(
+        model, nn.LayerNorm(4, eps=0.0), nn.Flatten(0), nn.Unflatten(0, (1, 8)), nn.AvgPool1d(8)
+    )
     said = replay(partial(loss, X), loss)
     assert said == "first in `1` (LayerNorm), whose inputs and weights are finite"
 
@@ -174,7 +187,9 @@ def test_a_backward_that_cannot_be_run_alone():
     from torch.utils.checkpoint import checkpoint
 
     model = net()
-    said = replay(lambda: checkpoint(model, X.clone().requires_grad_(), use_reentrant=True).mean(), model)
+    said = replay(
+        lambda: checkpoint(model, X.clone().requires_grad_(), use_reentrant=True).mean(), model
+    )
     assert said.startswith("the forward pass is finite, and its backward cannot be replayed")
 
 

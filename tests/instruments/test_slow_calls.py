@@ -49,7 +49,9 @@ def test_a_line_that_reads_many_values_is_found_with_its_time(tmp_path):
     run = bench(noisy_net(), labelled(400), tmp_path, loss=reading_loss).fit(max_steps=25).result()
     (event,) = observed(run)
     (sentence,) = event.parts
-    assert sentence.startswith("`LARGE.tolist()  # what reads a million values` (test_slow_calls.py, line ")
+    assert sentence.startswith(
+        "`LARGE.tolist()  # what reads a million values` (test_slow_calls.py, line "
+    )
     assert sentence.endswith("% of an update in tolist()")
     finding = next(f for f in run.health if "tolist" in f.text)
     assert (finding.level, finding.step) == ("warning", event.step)
@@ -57,24 +59,33 @@ def test_a_line_that_reads_many_values_is_found_with_its_time(tmp_path):
 
 
 def test_what_costs_nothing_is_not_reported_and_the_fit_is_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(slow_calls, "LEAST", 0.3)  # a machine that stops for a moment in `item()` costs less
+    # a machine that stops for a moment in `item()` costs less
+    monkeypatch.setattr(slow_calls, "LEAST", 0.3)
     losses = []
     for loss in (usual_loss, F.cross_entropy, reading_loss):
-        run = bench(noisy_net(), labelled(400), tmp_path / loss.__name__, loss=loss).fit(max_steps=25).result()
+        run = (
+            bench(noisy_net(), labelled(400), tmp_path / loss.__name__, loss=loss)
+            .fit(max_steps=25)
+            .result()
+        )
         losses.append(run.history["loss"].tolist())
         assert bool(observed(run)) == (loss is reading_loss)
     assert losses[0] == losses[1] == losses[2]
 
 
 def calls_of_libraries():
-    net = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(2, 2), nn.BatchNorm1d(2))))
+    net = nn.Sequential(
+        *(layer for _ in range(4) for layer in (nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    )
     adam = torch.optim.Adam(net.parameters(), lr=0.1, foreach=False)
     schedule, scaler = torch.optim.lr_scheduler.ReduceLROnPlateau(adam), torch.amp.GradScaler("cpu")
     net(torch.randn(4, 2)).sum().backward()
     return {
         "Adam reads its step": adam.step,
         "a schedule": lambda: schedule.step(torch.ones(())),
-        "clip_grad_norm_": lambda: nn.utils.clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True),
+        "clip_grad_norm_": lambda: nn.utils.clip_grad_norm_(
+            net.parameters(), 1.0, error_if_nonfinite=True
+        ),
         "GradScaler": lambda: (scaler.scale(torch.ones(())), scaler.step(adam), scaler.update()),
         "BatchNorm": lambda: net(torch.randn(4, 2)),
         "a library's comparison": lambda: torch.testing.assert_close(torch.ones(3), torch.ones(3)),
@@ -99,7 +110,11 @@ def test_reading_a_tensor_through_its_methods_or_numpy_counts_for_the_line(monke
         np.percentile(kept, 50)
         with torch.device("cpu"):
             kept.tolist()
-    assert {sentence.split("`")[1] for sentence in calls.found()} == {"float(kept.sum())", "np.percentile(kept, 50)", "kept.tolist()"}
+    assert {sentence.split("`")[1] for sentence in calls.found()} == {
+        "float(kept.sum())",
+        "np.percentile(kept, 50)",
+        "kept.tolist()",
+    }
 
 
 def test_a_tensor_that_is_moved_counts_where_it_goes_to_a_device(monkeypatch):
@@ -147,10 +162,15 @@ def test_freeing_memory_in_each_update_is_found_with_its_time(tmp_path, monkeypa
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: time.sleep(0.01))
     monkeypatch.setattr(gc, "collect", lambda: time.sleep(0.01))
     before = torch.cuda.empty_cache, gc.collect
-    run = bench(noisy_net(), labelled(200), tmp_path, loss=collecting_loss).fit(max_epochs=1).result()
+    run = (
+        bench(noisy_net(), labelled(200), tmp_path, loss=collecting_loss).fit(max_epochs=1).result()
+    )
     assert (torch.cuda.empty_cache, gc.collect) == before
     (event,) = observed(run)
-    assert {part.split("`")[1] for part in event.parts} == {"gc.collect()", "torch.cuda.empty_cache()"}
+    assert {part.split("`")[1] for part in event.parts} == {
+        "gc.collect()",
+        "torch.cuda.empty_cache()",
+    }
     found = {f.text.rpartition("in ")[2]: f for f in run.health if "takes" in f.text}
     assert "torch uses that memory again by itself" in found["empty_cache()"].advice
     assert "once an epoch" in found["collect()"].advice

@@ -27,7 +27,10 @@ def disk(tmp_path):
     folder = tmp_path / "a small 'disk'"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
@@ -48,7 +51,11 @@ def bench(root, **settings):
 
 
 def told(run):
-    return [event.text for event in run.events if type(event).__name__ == "Message" and event.level == "warning"]
+    return [
+        event.text
+        for event in run.events
+        if type(event).__name__ == "Message" and event.level == "warning"
+    ]
 
 
 def test_a_full_disk_keeps_training_and_every_earlier_checkpoint(disk, tmp_path):
@@ -106,7 +113,9 @@ def test_a_failed_append_does_not_end_the_record(disk, frees):
     there = Run.open(disk / "runs" / job.id)
     assert there.status == "finished"
     assert there.metrics["val_loss"] == run.metrics["val_loss"]
-    np.testing.assert_array_equal(run.history["loss"][: len(there.history["loss"])], there.history["loss"])
+    np.testing.assert_array_equal(
+        run.history["loss"][: len(there.history["loss"])], there.history["loss"]
+    )
     assert sum("cannot be written now" in text for text in told(run)) == 1
     lacks = [text for text in told(there) if "lacks" in text]
     if frees or len(there.history["loss"]) == run.step:
@@ -176,4 +185,6 @@ def test_two_processes_on_one_root(tmp_path):
     for found in runs:
         one, other = Run.open(found.path), Run.open(alone.path)
         np.testing.assert_array_equal(one.history["loss"], other.history["loss"])
-        assert [c.name for c in list_checkpoints(found.path)] == [c.name for c in list_checkpoints(alone.path)]
+        assert [c.name for c in list_checkpoints(found.path)] == [
+            c.name for c in list_checkpoints(alone.path)
+        ]

@@ -22,7 +22,9 @@ KILLED = -9
 
 def begin(root: Path, start: str, place: str = "never", count: int = 0) -> warm.Script:
     """A victim in a process of its own."""
-    return warm.python().start("-m", "tests.killed.victim", str(root), start, place, str(count), leave=True)
+    return warm.python().start(
+        "-m", "tests.killed.victim", str(root), start, place, str(count), leave=True
+    )
 
 
 def end(process: warm.Script) -> int:
@@ -33,7 +35,9 @@ def end(process: warm.Script) -> int:
     return code
 
 
-def live(root: Path, start: str, place: str = "never", count: int = 0, seconds: float | None = None) -> int:
+def live(
+    root: Path, start: str, place: str = "never", count: int = 0, seconds: float | None = None
+) -> int:
     process = begin(root, start, place, count)
     if seconds is not None:
         time.sleep(seconds)
@@ -88,6 +92,8 @@ def test_killed_and_resumed(seed, undisturbed, tmp_path):
         np.testing.assert_array_equal(run.validation[name], column, err_msg=name)
     assert run.folder is not None
     assert undisturbed.folder is not None
-    mine, theirs = (load_file(find(r.folder, "last").path / "model.safetensors") for r in (run, undisturbed))
+    mine, theirs = (
+        load_file(find(r.folder, "last").path / "model.safetensors") for r in (run, undisturbed)
+    )
     assert mine.keys() == theirs.keys()
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)

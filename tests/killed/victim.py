@@ -26,7 +26,10 @@ class Noisy(Dataset):
 
     def __init__(self, count: int = 52) -> None:
         generator = torch.Generator().manual_seed(3)
-        self.x, self.y = torch.randn(count, 6, generator=generator), torch.randint(0, 3, (count,), generator=generator)
+        self.x, self.y = (
+            torch.randn(count, 6, generator=generator),
+            torch.randint(0, 3, (count,), generator=generator),
+        )
 
     def __len__(self) -> int:
         return len(self.x)
@@ -50,7 +53,9 @@ class Dying:
 
 def net() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+    return nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)
+    )
 
 
 def bench(root: Path, dying: Dying) -> wb.Workbench:
@@ -95,7 +100,11 @@ def run(root: str, start: str, place: str, count: int) -> None:
     """The whole life of a process that fits."""
     torch.set_num_threads(1)
     dying = Dying("never", 0)
-    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), bench(Path(root), dying) as made:
+    with (
+        open(os.devnull, "w") as nothing,
+        contextlib.redirect_stdout(nothing),
+        bench(Path(root), dying) as made,
+    ):
         dying.place, dying.left = place, count
         arm(dying)
         made.fit(start=start).result()

@@ -53,12 +53,27 @@ class Waiting:
             self.requests.append(event.code)
 
 
-def commanded(root: Path, *listeners: Callable[[BenchEvent], None], **settings: Any) -> tuple[wb.Workbench, Waiting]:
+def commanded(
+    root: Path, *listeners: Callable[[BenchEvent], None], **settings: Any
+) -> tuple[wb.Workbench, Waiting]:
     """The bench; a fit of it ends when it is stopped."""
     torch.set_num_threads(1)
     loss, data = Waiting(root), labelled(32)
-    usual: dict[str, Any] = {"max_epochs": 100_000, "gradient_clip_val": 1.0, "enable_progress_bar": False, "dry_run": False}
-    return bench(plain_net(), data, root, val=data, loss=loss, listeners=[loss.hear, *listeners], **{**usual, **settings}), loss
+    usual: dict[str, Any] = {
+        "max_epochs": 100_000,
+        "gradient_clip_val": 1.0,
+        "enable_progress_bar": False,
+        "dry_run": False,
+    }
+    return bench(
+        plain_net(),
+        data,
+        root,
+        val=data,
+        loss=loss,
+        listeners=[loss.hear, *listeners],
+        **{**usual, **settings},
+    ), loss
 
 
 def ask(job: Job[Any], root: Path) -> None:
@@ -83,7 +98,9 @@ def told(run: Run, events: list[Event]) -> dict[str, Any]:
     return {
         "end": (run.status, run.step),
         "changes": run.changes,
-        "history": {name: run.history[name].tolist() for name in ("step", "loss", "lr", "grad_norm")},
+        "history": {
+            name: run.history[name].tolist() for name in ("step", "loss", "lr", "grad_norm")
+        },
         "validated": [(e.step, e.metrics) for e in events if isinstance(e, Validated)],
         "saved": [(e.step, e.name) for e in events if isinstance(e, Saved)],
         "status": [(e.step, e.status) for e in events if isinstance(e, StatusChanged)],

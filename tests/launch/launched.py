@@ -26,7 +26,9 @@ def gone(pid: int) -> bool:
 @contextlib.contextmanager
 def kernel(code: str, *arguments: str, **environment: str) -> Iterator[warm.Script]:
     """Another process, as a kernel is: a session of its own, which is killed as a whole at the end."""
-    process = warm.python().start("-c", code, *arguments, environment=warm.environment() | environment)
+    process = warm.python().start(
+        "-c", code, *arguments, environment=warm.environment() | environment
+    )
     try:
         yield process
     finally:

@@ -65,7 +65,12 @@ def warmed() -> None:
 
 
 def losses(job: Any) -> list[float]:
-    return [float(v) for event in job.events if isinstance(event, StepsDone) for v in event.array("loss")]
+    return [
+        float(v)
+        for event in job.events
+        if isinstance(event, StepsDone)
+        for v in event.array("loss")
+    ]
 
 
 def ranks() -> list[psutil.Process]:
@@ -78,7 +83,8 @@ def shared() -> tuple[set[str], int]:
     gc.collect()  # what only a cycle holds would go at any moment
     links = []
     for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # another thread has closed it; or it was that of the list
+        # another thread has closed it; or it was that of the list
+        with contextlib.suppress(FileNotFoundError):
             links.append(os.readlink(f"/proc/self/fd/{fd}"))
     return named(), sum("memfd" in link for link in links)
 
@@ -99,7 +105,11 @@ def named() -> set[str]:
     for pid in set(psutil.pids()) - ours:
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-            used |= {Path(line.split(maxsplit=5)[5]).name.removesuffix(" (deleted)") for line in lines if "/dev/shm/" in line}
+            used |= {
+                Path(line.split(maxsplit=5)[5]).name.removesuffix(" (deleted)")
+                for line in lines
+                if "/dev/shm/" in line
+            }
     return names.intersection(os.listdir("/dev/shm")) - used
 
 

@@ -68,7 +68,13 @@ class Samples(torch.utils.data.Dataset[Any]):
 
 
 def bench(root: Path, look: Callable[[str], object], **given: Any) -> wb.Workbench:
-    settings = {"accelerator": "cpu", "max_epochs": 2, "batch_size": 4, "enable_progress_bar": False, **given}
+    settings = {
+        "accelerator": "cpu",
+        "max_epochs": 2,
+        "batch_size": 4,
+        "enable_progress_bar": False,
+        **given,
+    }
     return wb.Workbench(Module(look), train=Samples(look), val=Samples(look), root=root, **settings)
 
 
@@ -83,7 +89,11 @@ def default_device(device: str) -> Iterator[None]:
 
 def test_context_variables_and_the_states_of_numpy_and_decimal(tmp_path: Path) -> None:
     seen: set[Any] = set()
-    made = bench(tmp_path, lambda place: seen.add((place, NAME.get(), np.geterr()["over"], decimal.getcontext().prec)), dry_run=False)
+    made = bench(
+        tmp_path,
+        lambda place: seen.add((place, NAME.get(), np.geterr()["over"], decimal.getcontext().prec)),
+        dry_run=False,
+    )
     before = NAME.set("mine")
     try:
         with np.errstate(over="raise"), decimal.localcontext(prec=7):
@@ -97,18 +107,30 @@ def test_context_variables_and_the_states_of_numpy_and_decimal(tmp_path: Path) -
 
 def test_the_default_device_holds_in_the_users_code_alone(tmp_path: Path) -> None:
     seen: set[Any] = set()
-    made = bench(tmp_path, lambda place: seen.add((place, torch.zeros(1).device.type)), dry_run=False)
+    made = bench(
+        tmp_path, lambda place: seen.add((place, torch.zeros(1).device.type)), dry_run=False
+    )
     with default_device(DEVICE):
         there = made.fit().result()
     assert seen == {(place, DEVICE) for place in ("hook", "step", "validation", "data")}
-    assert bench(tmp_path, lambda place: None).fit().result().history["loss"].tolist() == there.history["loss"].tolist()
+    assert (
+        bench(tmp_path, lambda place: None).fit().result().history["loss"].tolist()
+        == there.history["loss"].tolist()
+    )
     with default_device(DEVICE):
         assert made.find_lr(num_training=5).result().lrs.size == 5
 
 
 def test_columns_are_read_where_they_are(tmp_path: Path) -> None:
     x = torch.rand(16, 2)
-    made = wb.Workbench(nn.Linear(2, 1), train=(x, x[:, :1]), loss=F.mse_loss, root=tmp_path, accelerator="cpu", max_epochs=1)
+    made = wb.Workbench(
+        nn.Linear(2, 1),
+        train=(x, x[:, :1]),
+        loss=F.mse_loss,
+        root=tmp_path,
+        accelerator="cpu",
+        max_epochs=1,
+    )
     with default_device(DEVICE):
         assert np.isfinite(made.fit().result().history["loss"]).all()
 
@@ -138,15 +160,25 @@ def test_hooks_for_saved_tensors(tmp_path: Path) -> None:
 
 
 class Mode(TorchFunctionMode):
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return function(*args, **(kwargs or {}))
 
 
 def test_what_cannot_be_carried_is_refused_by_name(tmp_path: Path) -> None:
     made = bench(tmp_path, lambda place: None)
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(TaskError, match=r"torch.autocast\('cpu'.*around fit\(\).*precision='bf16-mixed'"):
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(
+            TaskError, match=r"torch.autocast\('cpu'.*around fit\(\).*precision='bf16-mixed'"
+        ),
+    ):
         made.fit()
-    with Mode(), pytest.raises(TaskError, match=r"Mode is active around find_lr\(\).*training_step"):
+    with (
+        Mode(),
+        pytest.raises(TaskError, match=r"Mode is active around find_lr\(\).*training_step"),
+    ):
         made.find_lr()
     assert not made.jobs
 
@@ -163,7 +195,8 @@ def test_an_active_run_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with bench(tmp_path, look, dry_run=False, max_steps=1) as made:
         with mlflow.start_run() as run:
             made.fit().result()
-            assert mlflow.get_run(run.info.run_id).info.status == "RUNNING"  # it is the user's to end
+            # it is the user's to end
+            assert mlflow.get_run(run.info.run_id).info.status == "RUNNING"
             late = made.fit()
         late.result()
         assert {*active} == {run.info.run_id}
@@ -188,10 +221,23 @@ class OfOneThread(Samples):
 
 
 @pytest.mark.parametrize(
-    ("kind", "remedy"), [("sqlite", "check_same_thread=False"), ("signal", "num_workers=1"), ("asyncio", r"asyncio\.run")]
+    ("kind", "remedy"),
+    [
+        ("sqlite", "check_same_thread=False"),
+        ("signal", "num_workers=1"),
+        ("asyncio", r"asyncio\.run"),
+    ],
 )
-def test_code_that_works_in_the_cells_thread_alone_says_what_to_do(tmp_path: Path, kind: str, remedy: str) -> None:
-    made = wb.Workbench(Module(lambda place: None), train=OfOneThread(kind), root=tmp_path, accelerator="cpu", dry_run=kind != "asyncio")
+def test_code_that_works_in_the_cells_thread_alone_says_what_to_do(
+    tmp_path: Path, kind: str, remedy: str
+) -> None:
+    made = wb.Workbench(
+        Module(lambda place: None),
+        train=OfOneThread(kind),
+        root=tmp_path,
+        accelerator="cpu",
+        dry_run=kind != "asyncio",
+    )
     error = made.fit(max_epochs=1).exception()
     assert error is not None
     (note,) = [note for note in error.__notes__ if "a thread of its own" in note]
@@ -202,11 +248,16 @@ def test_ranks_have_the_default_device_and_the_error_state_too(tmp_path: Path) -
     def look(place: str) -> None:
         print(place, torch.zeros(1).device.type, np.geterr()["over"])
 
-    with bench(tmp_path, look, devices=pools.DEVICES, max_steps=1, dry_run=False) as made, default_device(DEVICE):
+    with (
+        bench(tmp_path, look, devices=pools.DEVICES, max_steps=1, dry_run=False) as made,
+        default_device(DEVICE),
+    ):
         with np.errstate(over="raise"):
             job = made.fit()
             job.result()
-        assert {line.removeprefix("[rank 1] ") for line in job.output} == {f"{place} meta raise" for place in ("hook", "step", "validation", "data")}
+        assert {line.removeprefix("[rank 1] ") for line in job.output} == {
+            f"{place} meta raise" for place in ("hook", "step", "validation", "data")
+        }
         torch.set_default_device(None)
         usual = made.fit()
         usual.result()

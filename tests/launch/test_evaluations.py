@@ -84,7 +84,9 @@ def test_without_data_it_is_the_test_data(tmp_path):
     b = made(model, tmp_path, test=held_out)
     right = torch.cat([expected(model, rows) for rows in held_out.tensors[0].split(8)])
     assert torch.equal(torch.cat(b.predict().result()), right)
-    with pytest.raises(TaskError, match=r"no data to predict: give bench\.predict\(data\), or test="):
+    with pytest.raises(
+        TaskError, match=r"no data to predict: give bench\.predict\(data\), or test="
+    ):
         made(model, tmp_path).predict().result()
 
 
@@ -112,7 +114,9 @@ def test_a_collate_function_is_for_samples(tmp_path):
     b = made(model, tmp_path, collate_fn=collate)
     right = expected(model, data.tensors[0][:8] * 2)
     assert torch.equal(b.predict(data).result()[0], right)
-    assert torch.equal(b.predict(DataLoader(data)).result()[0], expected(model, data.tensors[0][:8]))
+    assert torch.equal(
+        b.predict(DataLoader(data)).result()[0], expected(model, data.tensors[0][:8])
+    )
     assert torch.equal(b.predict(data.tensors[0]).result()[0], expected(model, data.tensors[0][:8]))
 
 
@@ -138,7 +142,11 @@ def test_a_stopped_prediction_has_what_was_done(tmp_path):
 
 def test_what_is_no_data_is_refused_at_once(tmp_path):
     b = made(plain_net(), tmp_path)
-    for wrong, words in ((7, "not data"), (torch.tensor(1.0), "single number"), (torch.empty(0, 6), "is empty")):
+    for wrong, words in (
+        (7, "not data"),
+        (torch.tensor(1.0), "single number"),
+        (torch.empty(0, 6), "is empty"),
+    ):
         with pytest.raises(TaskError, match=words):
             b.predict(wrong)
     assert b.jobs == []
@@ -171,12 +179,18 @@ def test_limits_of_each_stage(tmp_path):
 
     for limit, count in ((2, 16), (0.5, 16), (1.0, 40), (99, 40)):
         seen.clear()
-        assert b.validate(limit_val_batches=limit).result()["val_loss"] == pytest.approx(mean(count), rel=1e-6)
+        assert b.validate(limit_val_batches=limit).result()["val_loss"] == pytest.approx(
+            mean(count), rel=1e-6
+        )
         assert sum(seen) == count
-        assert b.test(limit_test_batches=limit).result()["test_loss"] == pytest.approx(mean(count), rel=1e-6)
+        assert b.test(limit_test_batches=limit).result()["test_loss"] == pytest.approx(
+            mean(count), rel=1e-6
+        )
         assert sum(map(len, b.predict(limit_predict_batches=limit).result())) == count
     assert b.predict(limit_predict_batches=0).result() == []
-    with pytest.raises(TaskError, match=r"limit_predict_batches=0\.1 of 5 batches .*limit_predict_batches=0\.2"):
+    with pytest.raises(
+        TaskError, match=r"limit_predict_batches=0\.1 of 5 batches .*limit_predict_batches=0\.2"
+    ):
         b.predict(limit_predict_batches=0.1).result()
     assert b.validate(fast_dev_run=1).result()["val_loss"] == pytest.approx(mean(8), rel=1e-6)
     assert sum(map(len, b.predict(fast_dev_run=2).result())) == 16

@@ -21,7 +21,16 @@ from tests.launch.launched import kernel
 from tests.runs.records import read_events
 from tests.waiting import wait_for
 from workbench.commands import Change, Checkpoint, Command, Pause, Resume, Stop, Validate
-from workbench.events import BenchEvent, Called, Changed, Message, Saved, StatusChanged, StepsDone, Validated
+from workbench.events import (
+    BenchEvent,
+    Called,
+    Changed,
+    Message,
+    Saved,
+    StatusChanged,
+    StepsDone,
+    Validated,
+)
 from workbench.launch.job import Job
 from workbench.runs.folder import control
 from workbench.runs.read import read_header
@@ -53,7 +62,10 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ask(job, root)
     found = told(job.result(200), [*job.events])
     assert found["end"] == ("stopped", SECOND + 1)
-    assert [change.values for change in found["changes"]] == [{"lr": 0.02}, {"gradient_clip_val": None}]
+    assert [change.values for change in found["changes"]] == [
+        {"lr": 0.02},
+        {"gradient_clip_val": None},
+    ]
     assert len(found["validated"]) == 3  # two epochs, and the one that was asked for
     return found
 
@@ -68,8 +80,18 @@ def test_a_run_of_this_process(tmp_path: Path, expected: dict[str, Any]) -> None
     ask(job, tmp_path)
     assert told(own.result(200), [*own.events]) == expected
     assert told(job.result(200), [*job.events]) == expected
-    methods = ["change(lr=0.02)", "change(gradient_clip_val=None)", "validate()", "checkpoint()", "pause()", "resume()", "stop()"]
-    assert loss.requests == [f"wb.attach('0001-fit', {str(tmp_path)!r}).{method}" for method in methods]
+    methods = [
+        "change(lr=0.02)",
+        "change(gradient_clip_val=None)",
+        "validate()",
+        "checkpoint()",
+        "pause()",
+        "resume()",
+        "stop()",
+    ]
+    assert loss.requests == [
+        f"wb.attach('0001-fit', {str(tmp_path)!r}).{method}" for method in methods
+    ]
     assert list((folder_of(own) / "control").iterdir()) == []
     assert messages(own) == []
     wait_for(lambda: not listens())
@@ -87,7 +109,9 @@ print(run.status, run.step, flush=True)
 """
 
 
-def test_a_run_of_another_process_whose_main_thread_waits_for_it(tmp_path: Path, expected: dict[str, Any]) -> None:
+def test_a_run_of_another_process_whose_main_thread_waits_for_it(
+    tmp_path: Path, expected: dict[str, Any]
+) -> None:
     with kernel(TRAINS, str(tmp_path)) as trains:
         assert trains.stdout.readline() == "0001-fit\n"
         job = wb.attach("0001-fit", tmp_path)
@@ -114,7 +138,9 @@ def notebook(forked_kernels: None) -> Iterator[Any]:
         manager.shutdown_kernel(now=True)
 
 
-def test_a_run_of_a_kernel_whose_cell_is_busy(tmp_path: Path, expected: dict[str, Any], notebook: Any) -> None:
+def test_a_run_of_a_kernel_whose_cell_is_busy(
+    tmp_path: Path, expected: dict[str, Any], notebook: Any
+) -> None:
     printed: list[str] = []
 
     def hear(message: Any) -> None:
@@ -123,7 +149,9 @@ def test_a_run_of_a_kernel_whose_cell_is_busy(tmp_path: Path, expected: dict[str
 
     def cell() -> None:
         code = f"import sys; sys.argv[1:] = [{str(tmp_path)!r}]\n{TRAINS}"
-        printed.append(notebook.execute_interactive(code, timeout=200, output_hook=hear)["content"]["status"])
+        printed.append(
+            notebook.execute_interactive(code, timeout=200, output_hook=hear)["content"]["status"]
+        )
 
     waits = threading.Thread(target=cell)
     waits.start()
@@ -173,12 +201,18 @@ def test_a_run_in_a_pool_of_ranks_and_one_that_waits_for_it(tmp_path: Path) -> N
         first.stop()
         assert (first.result(200).status, second.result(200).status) == ("stopped", "finished")
         assert trains.stdout.readline() == "stopped finished\n"
-    assert [event.values for event in first.events if isinstance(event, Changed)] == [{"lr": 0.02}, {"gradient_clip_val": None}]
+    assert [event.values for event in first.events if isinstance(event, Changed)] == [
+        {"lr": 0.02},
+        {"gradient_clip_val": None},
+    ]
     assert sum(isinstance(event, Validated) and event.asked for event in first.events) == 1
-    assert sum(isinstance(event, Saved) for event in first.events) >= 2  # the one that was asked for, and that of the end
+    # the one that was asked for, and that of the end
+    assert sum(isinstance(event, Saved) for event in first.events) >= 2
     run = second.result()
     assert run.changes == (Changed(0, {"lr": 0.25}),)
-    made = pools.bench(pools.net(), tmp_path / "own", val=pools.data(9), lr=0.25, gradient_clip_val=1.0)
+    made = pools.bench(
+        pools.net(), tmp_path / "own", val=pools.data(9), lr=0.25, gradient_clip_val=1.0
+    )
     assert np.array_equal(run.history["loss"], made.fit(start="fresh").result().history["loss"])
 
 
@@ -223,7 +257,9 @@ def test_a_search_stops_and_takes_nothing_else(tmp_path: Path) -> None:
     wait_for(lambda: loss.updates)
     control.send(folder_of(search), Pause())
     wait_for(lambda: messages(search))
-    assert messages(search) == ["a command of another process was left out: pause() is for fits; a find_lr job can only be stopped."]
+    assert messages(search) == [
+        "a command of another process was left out: pause() is for fits; a find_lr job can only be stopped."
+    ]
     with pytest.raises(RuntimeError, match=r"resume\(\) is for fits"):
         control.check_taken(folder_of(search), Resume())
     control.send(folder_of(search), Stop())
@@ -241,11 +277,16 @@ def test_a_search_stops_and_takes_nothing_else(tmp_path: Path) -> None:
         ({"lr": -1.0}, "lr=-1.0"),
         ({"lr": 0.0}, "cannot become 0"),
         ({"batch_size": 4}, "batch_size cannot change while a run is running"),
-        ({"accumulate_grad_batches": 2.5}, "accumulate_grad_batches=2.5: should be a number of batches"),
+        (
+            {"accumulate_grad_batches": 2.5},
+            "accumulate_grad_batches=2.5: should be a number of batches",
+        ),
         ({"rate": 0.1}, "rate"),
     ],
 )
-def test_a_change_that_its_own_job_would_refuse_becomes_a_warning(tmp_path: Path, values: dict[str, Any], why: str) -> None:
+def test_a_change_that_its_own_job_would_refuse_becomes_a_warning(
+    tmp_path: Path, values: dict[str, Any], why: str
+) -> None:
     bench, loss = commanded(tmp_path)
     job = bench.fit()
     control.send(folder_of(job), Change(values))
@@ -255,13 +296,19 @@ def test_a_change_that_its_own_job_would_refuse_becomes_a_warning(tmp_path: Path
     assert why in text
     assert loss.requests == []
     ask(job, tmp_path)
-    assert [change.values for change in job.result(200).changes] == [{"lr": 0.02}, {"gradient_clip_val": None}]
+    assert [change.values for change in job.result(200).changes] == [
+        {"lr": 0.02},
+        {"gradient_clip_val": None},
+    ]
 
 
 def test_a_change_may_have_any_live_settings(tmp_path: Path) -> None:
     bench, loss = commanded(tmp_path, accumulate_grad_batches=2)
     job = bench.fit()
-    changes: list[dict[str, float | None]] = [{"lr": 0.5, "track_update_ratio": True}, {"accumulate_grad_batches": 4}]
+    changes: list[dict[str, float | None]] = [
+        {"lr": 0.5, "track_update_ratio": True},
+        {"accumulate_grad_batches": 4},
+    ]
     for values in changes:
         control.send(folder_of(job), Change(values))
     wait_for(lambda: len(loss.requests) == 2)
@@ -271,7 +318,9 @@ def test_a_change_may_have_any_live_settings(tmp_path: Path) -> None:
     assert messages(job) == []
 
 
-def test_a_change_of_the_working_directory_does_not_cut_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_the_working_directory_does_not_cut_it_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     bench, loss = commanded(Path("here"))
     loss.wanted = {}
@@ -292,7 +341,9 @@ def test_the_record_says_that_it_takes_commands(tmp_path: Path) -> None:
         job.result(200)
         assert read_header(folder_of(job))["takes_commands"] is True
     assert json.loads((folder_of(found[0]) / "run.json").read_text())["takes_commands"] is True
-    assert not [event for job in found for event in job.events if isinstance(event, Called | StatusChanged)]
+    assert not [
+        event for job in found for event in job.events if isinstance(event, Called | StatusChanged)
+    ]
     assert Run.open(folder_of(found[0])).status == "finished"
 
 
@@ -349,11 +400,15 @@ def test_a_listener_of_a_command_cannot_wait_for_a_job(tmp_path: Path) -> None:
     job = bench.fit()
     control.send(folder_of(job), Change({"lr": 0.5}))
     wait_for(lambda: refused)
-    assert refused == ["result() and wait() would deadlock in a listener or a model of fit 0001-fit: the job waits for this call to return."]
+    assert refused == [
+        "result() and wait() would deadlock in a listener or a model of fit 0001-fit: the job waits for this call to return."
+    ]
     bench.close()
 
 
-def test_a_folder_that_hangs_holds_up_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_hangs_holds_up_no_other_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A network folder, say. Runs of its root begin and end; those of other roots get their commands, too."""
     stalled, other = (commanded(tmp_path / name) for name in ("stalled", "other"))
     stalled[1].wanted = other[1].wanted = {}
@@ -382,12 +437,18 @@ def test_a_folder_that_hangs_holds_up_no_other_run(tmp_path: Path, monkeypatch: 
     wait_for(lambda: not listens())
 
 
-def test_what_comes_too_late_is_told_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_too_late_is_told_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Commands that come between the last look and the end of the run."""
     bench, loss = commanded(tmp_path)
     loss.wanted, take = {2: 1}, control.take
     looks = "workbench-control"
-    monkeypatch.setattr(control, "take", lambda run: iter(()) if threading.current_thread().name == looks else take(run))
+    monkeypatch.setattr(
+        control,
+        "take",
+        lambda run: iter(()) if threading.current_thread().name == looks else take(run),
+    )
     job = bench.fit(max_steps=3)
     for command in (Validate(), Change({"lr": 0.5}), *[Checkpoint()] * 4, Stop()):
         control.send(folder_of(job), command)
@@ -399,7 +460,10 @@ def test_what_comes_too_late_is_told_before_the_end(tmp_path: Path, monkeypatch:
     assert "0.json in control/ is no command" in unread
     calls = "job.validate(), job.change(lr=0.5), job.checkpoint(), job.checkpoint(), job.checkpoint() and 1 more."
     assert late == f"fit 0001-fit ended before it did what was asked: {calls}"
-    assert [event.text for event in read_events(folder_of(job)) if isinstance(event, Message)] == [unread, late]
+    assert [event.text for event in read_events(folder_of(job)) if isinstance(event, Message)] == [
+        unread,
+        late,
+    ]
     assert list((folder_of(job) / "control").iterdir()) == []
 
 
@@ -442,6 +506,8 @@ def test_what_a_run_took_and_could_not_do_is_told_before_its_end(tmp_path: Path)
     wait_for(lambda: loss.requests)
     control.send(folder_of(waits), Stop())
     assert waits.result(200).step == 0
-    assert messages(waits) == ["fit 0002-fit ended before it did what was asked: job.change(lr=0.25)."]
+    assert messages(waits) == [
+        "fit 0002-fit ended before it did what was asked: job.change(lr=0.25)."
+    ]
     bench.close()
     assert messages(first) == []

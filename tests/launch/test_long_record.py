@@ -44,7 +44,9 @@ def bench(root, megabytes, **settings):
 
 
 def measured(run):
-    return {name: values for name, values in run.history.items() if not name.startswith("grad_norm/")}
+    return {
+        name: values for name, values in run.history.items() if not name.startswith("grad_norm/")
+    }
 
 
 def same(one, other):
@@ -84,7 +86,10 @@ def test_results_are_as_if_all_were_in_memory_and_a_late_panel_draws_each_update
         panel.close()
         # From its middle, and from its end: the whole run's record is the new one's, with the same allowance.
         on = b.fit(start=f"{run.id}@300", max_steps=420).result()
-        same({k: v for k, v in measured(on).items() if k != "epoch"}, {k: v for k, v in measured(run).items() if k != "epoch"})
+        same(
+            {k: v for k, v in measured(on).items() if k != "epoch"},
+            {k: v for k, v in measured(run).items() if k != "epoch"},
+        )
         more = b.fit(start="continue", max_steps=460).result()
         assert thinned(more)
         same({k: v[:420] for k, v in measured(more).items()}, measured(run))

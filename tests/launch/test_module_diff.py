@@ -70,7 +70,10 @@ def test_weights_that_something_else_holds_too_stay_those(away: Any) -> None:
     before = model.cell.weight_ih_l0.clone()
     away(model, train)
     assert torch.equal(model.cell.weight_ih_l0, before + 1)
-    assert all(flat is own for flat, own in zip(model.cell._flat_weights, model.cell.parameters(), strict=True))
+    assert all(
+        flat is own
+        for flat, own in zip(model.cell._flat_weights, model.cell.parameters(), strict=True)
+    )
     assert model.first[0] is model.layers[0].weight
 
 
@@ -95,7 +98,12 @@ def test_a_tensor_that_took_the_place_of_another_is_not_written_into_that(away: 
     model.now = model.past = first = torch.zeros(2)
     model.kept = kept = torch.zeros(2)
     away(model, step)
-    assert [float(tensor[0]) for tensor in (model.now, model.past, first, model.kept)] == [3.0, 2.0, 0.0, 1.0]
+    assert [float(tensor[0]) for tensor in (model.now, model.past, first, model.kept)] == [
+        3.0,
+        2.0,
+        0.0,
+        1.0,
+    ]
     assert model.kept is kept
 
 
@@ -112,7 +120,10 @@ def test_an_expanded_buffer(away: Any) -> None:
 
 
 def test_a_module_with_parametrizations(away: Any) -> None:
-    model = Net(parametrizations.spectral_norm(nn.Linear(5, 5)), parametrizations.weight_norm(nn.Linear(5, 5)))
+    model = Net(
+        parametrizations.spectral_norm(nn.Linear(5, 5)),
+        parametrizations.weight_norm(nn.Linear(5, 5)),
+    )
     there: list[nn.Module] = []
     away(model, lambda copied: (train(copied), there.append(copied)))
     assert type(model.layers[1]) is not type(there[0].layers[1])
@@ -127,7 +138,10 @@ def test_a_long_list_of_a_module_is_a_list_there_and_comes_back(away: Any) -> No
         model.by_name["step"].append(7)
 
     model = Net()
-    model.outputs, model.by_name = [torch.tensor(1.0) for _ in range(3000)], {"step": [*range(3000)]}
+    model.outputs, model.by_name = (
+        [torch.tensor(1.0) for _ in range(3000)],
+        {"step": [*range(3000)]},
+    )
     kept = model.outputs
     away(model, note)
     assert model.outputs is kept
@@ -164,9 +178,15 @@ def test_what_the_objects_of_a_module_hold_comes_home(away: Any) -> None:
         there.meter.note = "late"
 
     model = Net()
-    model.meter = meter = types.SimpleNamespace(count=0, averages=[torch.zeros(2)], by_name={"k": np.zeros(2)})
+    model.meter = meter = types.SimpleNamespace(
+        count=0, averages=[torch.zeros(2)], by_name={"k": np.zeros(2)}
+    )
     average = meter.averages[0]
     away(model, step)
     assert model.meter is meter
     assert meter.averages[0] is average
-    assert (meter.count, average.tolist(), meter.by_name["k"].tolist()) == (3, [1.0, 1.0], [2.0, 2.0])
+    assert (meter.count, average.tolist(), meter.by_name["k"].tolist()) == (
+        3,
+        [1.0, 1.0],
+        [2.0, 2.0],
+    )

@@ -100,9 +100,12 @@ class Kernel:
         try:
             reply = self.client.execute_interactive(cell, timeout=200, output_hook=hear)
         except TimeoutError:
-            self.manager.restart_kernel(now=True)  # for the second run of the test, and for the tests after it
+            # for the second run of the test, and for the tests after it
+            self.manager.restart_kernel(now=True)
             raise
-        assert reply["content"]["status"] == "ok", "\n".join([*printed, *reply["content"].get("traceback", ())])
+        assert reply["content"]["status"] == "ok", "\n".join(
+            [*printed, *reply["content"].get("traceback", ())]
+        )
         return "".join(printed)
 
     def value(self, expression: str) -> Any:
@@ -134,30 +137,49 @@ def assert_close(found: dict[str, list[float]], expected: dict[str, list[float]]
         assert found[name] == pytest.approx(values, rel=2e-4, abs=1e-6), name
 
 
-def test_two_ranks_are_one_process_on_the_global_batch_whatever_the_kernel_did_before(kernel: Kernel) -> None:
+def test_two_ranks_are_one_process_on_the_global_batch_whatever_the_kernel_did_before(
+    kernel: Kernel,
+) -> None:
     """100 samples in batches of 8: in the last round one rank has 4 samples, and the other none."""
     alone = kernel.value("told(1, 16)")
-    kernel.run("from accelerate import Accelerator\nmine = Accelerator(cpu=True)\n(torch.randn(700, 700) @ torch.randn(700, 700)).sum()")
-    kernel.run("line = nn.Linear(2, 1)\nline, steps = mine.prepare(line, torch.optim.SGD(line.parameters(), lr=0.1))")
+    kernel.run(
+        "from accelerate import Accelerator\nmine = Accelerator(cpu=True)\n(torch.randn(700, 700) @ torch.randn(700, 700)).sum()"
+    )
+    kernel.run(
+        "line = nn.Linear(2, 1)\nline, steps = mine.prepare(line, torch.optim.SGD(line.parameters(), lr=0.1))"
+    )
     first, second = kernel.value("told(2, 8)"), kernel.value("told(2, 8)")
     assert len(alone["loss"]) == 21
     assert_close(first, alone)
     assert second == first
     assert kernel.value("weight is model.body.weight and not weight.is_shared()")
-    kernel.run("before = line.weight.clone()\nmine.backward(line(torch.ones(4, 2)).sum())\nsteps.step()")
-    assert kernel.value("[mine.num_processes, mine.is_main_process, torch.equal(before, line.weight)]") == [1, True, False]
+    kernel.run(
+        "before = line.weight.clone()\nmine.backward(line(torch.ones(4, 2)).sum())\nsteps.step()"
+    )
+    assert kernel.value(
+        "[mine.num_processes, mine.is_main_process, torch.equal(before, line.weight)]"
+    ) == [1, True, False]
     assert kernel.value("told(1, 16)") == alone, "in the kernel all is as before"
 
 
 def test_loader_workers_of_ranks_have_what_is_defined_in_cells(kernel: Kernel) -> None:
-    assert_close(kernel.value("told(2, 8, num_workers=2)"), kernel.value("told(1, 16, num_workers=2)"))
-    assert_close(kernel.value("told(2, 8, num_workers=1, persistent_workers=False)"), kernel.value("told(1, 16)"))
+    assert_close(
+        kernel.value("told(2, 8, num_workers=2)"), kernel.value("told(1, 16, num_workers=2)")
+    )
+    assert_close(
+        kernel.value("told(2, 8, num_workers=1, persistent_workers=False)"),
+        kernel.value("told(1, 16)"),
+    )
 
 
 def test_all_kinds_of_jobs_go_to_the_ranks_and_what_they_print_comes_back(kernel: Kernel) -> None:
-    kernel.run("def loss(output, y):\n    print('in', os.getpid())\n    return F.cross_entropy(output, y)\n")
-    kernel.run("talking = wb.Workbench(model, train=Points(32, Noisy()), val=Points(32, Noisy()), loss=loss, collate_fn=collate, "
-               "accelerator='cpu', devices=2, batch_size=8, max_epochs=1)")
+    kernel.run(
+        "def loss(output, y):\n    print('in', os.getpid())\n    return F.cross_entropy(output, y)\n"
+    )
+    kernel.run(
+        "talking = wb.Workbench(model, train=Points(32, Noisy()), val=Points(32, Noisy()), loss=loss, collate_fn=collate, "
+        "accelerator='cpu', devices=2, batch_size=8, max_epochs=1)"
+    )
     printed = kernel.run("run = talking.fit().result()")
     own = kernel.value("os.getpid()")
     pids = {int(line.split()[-1]) for line in printed.splitlines() if "in " in line}
@@ -167,7 +189,9 @@ def test_all_kinds_of_jobs_go_to_the_ranks_and_what_they_print_comes_back(kernel
     metrics = kernel.value("talking.validate().result()")
     assert metrics["val_loss"] == pytest.approx(kernel.value("run.metrics['val_loss']"), rel=1e-5)
     assert kernel.value("len(talking.find_lr(num_training=20).result().lrs)") == 20
-    assert kernel.value("[len(part) for part in talking.predict(Points(32, Noisy())).result()]") == [8, 8, 8, 8]
+    assert kernel.value(
+        "[len(part) for part in talking.predict(Points(32, Noisy())).result()]"
+    ) == [8, 8, 8, 8]
 
 
 def test_a_kernel_that_restarts_in_a_fit_leaves_no_process_and_no_segment(kernel: Kernel) -> None:
@@ -188,7 +212,9 @@ def test_a_kernel_that_is_killed_in_a_fit_leaves_no_process_and_no_segment(tmp_p
 def ends_in_a_fit(kernel: Kernel, end: Callable[[int], None]) -> None:
     """Fit in two ranks, end the kernel, and wait until nothing of it is left."""
     before = named()
-    kernel.run("job = bench.fit(start='fresh', devices=2, batch_size=8, num_workers=1, max_epochs=100_000)")
+    kernel.run(
+        "job = bench.fit(start='fresh', devices=2, batch_size=8, num_workers=1, max_epochs=100_000)"
+    )
     kernel.run("import time\nwhile len(job.events) < 8:\n    time.sleep(0.05)")
     pid = kernel.value("os.getpid()")
     theirs = psutil.Process(pid).children(recursive=True)
@@ -196,4 +222,5 @@ def ends_in_a_fit(kernel: Kernel, end: Callable[[int], None]) -> None:
     end(pid)
     _, alive = psutil.wait_procs(theirs, timeout=200)
     assert alive == []
-    wait_for(lambda: named() <= before)  # a stranger's name that nobody has mapped yet is there for a moment
+    # a stranger's name that nobody has mapped yet is there for a moment
+    wait_for(lambda: named() <= before)

@@ -21,7 +21,11 @@ WAYS: dict[str, Callable[[Path], object]] = {
     "the folder of all runs is deleted": lambda run: shutil.rmtree(run.parent),
     "the root is moved": lambda run: run.parents[1].rename(run.parents[1].with_name("moved")),
     "its record alone is deleted": lambda run: (run / "metrics.jsonl").unlink(),
-    "another one has its place": lambda run: (shutil.rmtree(run), run.mkdir(), (run / "metrics.jsonl").touch()),
+    "another one has its place": lambda run: (
+        shutil.rmtree(run),
+        run.mkdir(),
+        (run / "metrics.jsonl").touch(),
+    ),
 }
 
 
@@ -36,12 +40,19 @@ def test_the_job_fails_and_nothing_is_made_again(tmp_path: Path, way: str) -> No
         run = root / "runs" / job.id
         WAYS[way](run)
         stays = run.is_dir()
-        with pytest.raises(RecordGone, match=rf"record of 0001-fit has disappeared: .*{job.id} was deleted or moved"):
+        with pytest.raises(
+            RecordGone,
+            match=rf"record of 0001-fit has disappeared: .*{job.id} was deleted or moved",
+        ):
             job.result()
         before = job.updates
         assert job.status == "failed"
         assert job.updates > 5
-        assert any(event.level == "error" and "disappeared" in event.text for event in heard if isinstance(event, Message))
+        assert any(
+            event.level == "error" and "disappeared" in event.text
+            for event in heard
+            if isinstance(event, Message)
+        )
         assert [event.status for event in heard if isinstance(event, RunEnded)] == ["failed"]
         assert stays or not run.exists()
         assert made.fit(max_epochs=1).result().status == "finished"
@@ -55,4 +66,3 @@ def test_a_search_fails(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "runs")
         with pytest.raises(RecordGone, match="0001-find_lr has disappeared"):
             job.result()
-

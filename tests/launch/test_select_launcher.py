@@ -22,15 +22,21 @@ def made(**given: Any) -> Settings:
     return Settings.make(accelerator="cpu", **given)
 
 
-@pytest.mark.parametrize(("given", "strategy"), [({}, "thread"), ({"devices": 2}, "pool"), ({"num_nodes": 2}, "launch")])
+@pytest.mark.parametrize(
+    ("given", "strategy"), [({}, "thread"), ({"devices": 2}, "pool"), ({"num_nodes": 2}, "launch")]
+)
 def test_auto_is_the_simplest_that_can_do_it(given: dict[str, Any], strategy: str) -> None:
     assert select_launcher(made(**given)).strategy == strategy
 
 
 @pytest.mark.parametrize("given", [{"devices": 2}, {"strategy": "pool", "devices": 1}])
-def test_without_fork_there_is_no_pool(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fork_there_is_no_pool(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_in_child, "FORK", False)
-    with pytest.raises(SettingsError, match=rf"devices={given['devices']}, .* needs fork .* take strategy='thread'"):
+    with pytest.raises(
+        SettingsError, match=rf"devices={given['devices']}, .* needs fork .* take strategy='thread'"
+    ):
         check(made(**given))
     check(made(devices=1))
 
@@ -38,7 +44,10 @@ def test_without_fork_there_is_no_pool(given: dict[str, Any], monkeypatch: pytes
 @pytest.mark.parametrize("strategy", ["auto", "thread", "pool"])
 def test_options_of_a_launch_are_not_left_aside(strategy: str) -> None:
     options = {"main_process_port": 2000}
-    with pytest.raises(SettingsError, match=rf"launch={options} with strategy='{strategy}': .* take strategy='launch'"):
+    with pytest.raises(
+        SettingsError,
+        match=rf"launch={options} with strategy='{strategy}': .* take strategy='launch'",
+    ):
         check(made(strategy=strategy, launch=options))
     check(made(strategy="launch", launch=options))
 
@@ -46,8 +55,14 @@ def test_options_of_a_launch_are_not_left_aside(strategy: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"strategy": "thread", "devices": 2}, "strategy='thread' .* devices=2: take strategy='pool'"),
-        ({"strategy": "pool", "num_nodes": 2}, "num_nodes=2 with strategy='pool': .* strategy='launch'"),
+        (
+            {"strategy": "thread", "devices": 2},
+            "strategy='thread' .* devices=2: take strategy='pool'",
+        ),
+        (
+            {"strategy": "pool", "num_nodes": 2},
+            "num_nodes=2 with strategy='pool': .* strategy='launch'",
+        ),
         ({"devices": [0, 1]}, r"devices=\[0, 1\]: .* devices=2"),
     ],
 )
@@ -70,25 +85,41 @@ def test_a_launched_job_has_as_many_ranks_as_its_config_says(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("strategy", ["auto", "thread", "pool", "launch"])
 @pytest.mark.parametrize("value", ["true", "TRUE"])
-def test_an_environment_that_asks_for_deepspeed_is_refused_on_every_launcher(strategy: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_asks_for_deepspeed_is_refused_on_every_launcher(
+    strategy: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", value)
-    with pytest.raises(SettingsError, match=rf"ACCELERATE_USE_DEEPSPEED='{value}'.*distributed_type: FSDP.*docs/fsdp\.md.*del os\.environ"):
+    with pytest.raises(
+        SettingsError,
+        match=rf"ACCELERATE_USE_DEEPSPEED='{value}'.*distributed_type: FSDP.*docs/fsdp\.md.*del os\.environ",
+    ):
         check(made(strategy=strategy))
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "false")
     check(made(strategy=strategy))
 
 
-def test_a_rank_refuses_deepspeed_before_it_makes_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_refuses_deepspeed_before_it_makes_an_accelerator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     monkeypatch.setattr(runtime, "Accelerator", None)
     with pytest.raises(SettingsError, match="DeepSpeed is not supported"):
         runtime.Runtime(made())
 
 
-def test_an_accelerator_of_the_user_with_a_deepspeed_plugin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "false")  # which accelerate overwrites, and pytest restores
+def test_an_accelerator_of_the_user_with_a_deepspeed_plugin_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # which accelerate overwrites, and pytest restores
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "false")
     monkeypatch.setattr("accelerate.accelerator.is_deepspeed_available", lambda: False)
-    bench = wb.Workbench(torch.nn.Linear(2, 1), train=(torch.ones(4, 2), torch.ones(4, 1)), loss=F.mse_loss, root=tmp_path, accelerator="cpu")
+    bench = wb.Workbench(
+        torch.nn.Linear(2, 1),
+        train=(torch.ones(4, 2), torch.ones(4, 1)),
+        loss=F.mse_loss,
+        root=tmp_path,
+        accelerator="cpu",
+    )
     with pytest.raises(ImportError, match="DeepSpeed is not installed"):
         accelerate.Accelerator(deepspeed_plugin=DeepSpeedPlugin.__new__(DeepSpeedPlugin))
     with pytest.raises(SettingsError, match="an Accelerator with a DeepSpeedPlugin sets it, too"):

@@ -53,7 +53,9 @@ print("went on", flush=True)
 
 def begun(root: Path, **settings: object) -> warm.Script:
     """A script that trains, when it has taken some updates."""
-    script = warm.python().start("-c", _SCRIPT, str(root), json.dumps({**LENGTH, **settings}), environment=warm.environment())
+    script = warm.python().start(
+        "-c", _SCRIPT, str(root), json.dumps({**LENGTH, **settings}), environment=warm.environment()
+    )
     assert script.stdout.readline() == "going\n", script.said()
     return script
 
@@ -80,7 +82,13 @@ def test_a_script_saves_and_ends_as_the_signal_ends_it(tmp_path: Path, number: i
 
 
 def test_a_second_signal_ends_a_script_whose_update_does_not_end(tmp_path: Path) -> None:
-    script = warm.python().start("-c", _SCRIPT, str(tmp_path), json.dumps({"seconds": 1000.0, "max_epochs": 1}), environment=warm.environment())
+    script = warm.python().start(
+        "-c",
+        _SCRIPT,
+        str(tmp_path),
+        json.dumps({"seconds": 1000.0, "max_epochs": 1}),
+        environment=warm.environment(),
+    )
     assert script.stdout.readline() == "inside\n", script.said()
 
     def sent_again() -> bool:
@@ -97,7 +105,10 @@ def test_a_second_signal_ends_a_script_whose_update_does_not_end(tmp_path: Path)
 def test_a_signal_to_all_processes_of_a_job_with_ranks(tmp_path: Path, number: int) -> None:
     """As SLURM sends it; ranks, their server and loaders' workers wait for what the process decides that trains."""
     script = begun(tmp_path, devices=2, strategy="pool")
-    for process in [psutil.Process(script.pid), *psutil.Process(script.pid).children(recursive=True)]:
+    for process in [
+        psutil.Process(script.pid),
+        *psutil.Process(script.pid).children(recursive=True),
+    ]:
         process.send_signal(number)
     out, said = script.communicate(120)
     assert (script.wait(), "went on" in out) == (-number, False), said
@@ -159,7 +170,10 @@ def test_handlers_of_the_user_stay_and_the_usual_ones_come_back(tmp_path: Path) 
             with open(os.devnull, "w") as file:
                 faulthandler.register(signal.SIGUSR1, file=file)
                 try:
-                    assert held(lambda: signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL, tmp_path) == "True"
+                    assert (
+                        held(lambda: signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL, tmp_path)
+                        == "True"
+                    )
                 finally:
                     faulthandler.unregister(signal.SIGUSR1)
     finally:

@@ -127,7 +127,9 @@ def test_progress_is_shown_while_waiting(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("shows", [True, False])
 def test_warnings_are_shown_once_with_and_without_a_bar(tmp_path, capsys, shows, late):
     """Of a job that has ended before anybody waits for it, too."""
-    b = bench(plain_net(), labelled(), tmp_path, max_epochs=1, keep_runs=1, enable_progress_bar=shows)
+    b = bench(
+        plain_net(), labelled(), tmp_path, max_epochs=1, keep_runs=1, enable_progress_bar=shows
+    )
     b.fit().result()
     b.fit().result()
     capsys.readouterr()
@@ -177,7 +179,12 @@ def test_jobs_run_one_after_another_in_the_order_asked(tmp_path):
     assert third.result().step == 3
     assert first.done()
     assert second.done()
-    ends = [(type(e).__name__, j) for j in b.jobs for e in j.events if isinstance(e, RunStarted | RunEnded)]
+    ends = [
+        (type(e).__name__, j)
+        for j in b.jobs
+        for e in j.events
+        if isinstance(e, RunStarted | RunEnded)
+    ]
     assert [name for name, _ in ends] == ["RunStarted", "RunEnded"] * 3
     assert third.result() == b.jobs[-1].result()
 
@@ -207,7 +214,9 @@ def test_a_job_that_waits_for_another_benchs_turn_can_be_stopped(tmp_path):
     first.stop()
     go.set()
     assert first.result().status == "stopped"
-    assert bench(plain_net(), labelled(), tmp_path / "two", max_steps=2).fit().result().step == 2, "the turn is free again"
+    assert bench(plain_net(), labelled(), tmp_path / "two", max_steps=2).fit().result().step == 2, (
+        "the turn is free again"
+    )
 
 
 def test_settings_of_a_job_hold_for_it_alone(tmp_path):
@@ -239,7 +248,14 @@ def test_stop_keeps_what_there_is(tmp_path):
     assert run.step == 10  # the update that was under way is taken, and no other
     assert run.history["step"].tolist() == list(range(10))
     twin = plain_net()
-    loop.fit(twin, loss_of, sgd(twin.parameters(), lr=0.05), loop.loader_of(labelled(), 8), 9, max_steps=10)
+    loop.fit(
+        twin,
+        loss_of,
+        sgd(twin.parameters(), lr=0.05),
+        loop.loader_of(labelled(), 8),
+        9,
+        max_steps=10,
+    )
     assert same_weights(model, twin)
 
 
@@ -409,7 +425,10 @@ def test_what_cannot_be_commanded_says_so(tmp_path):
     arrived, go = gate.hold(1)
     job = b.fit()
     assert arrived.wait(PATIENCE)
-    with pytest.raises(SettingsError, match="batch_size cannot change while a run is running; these can: lr, accumulate_grad_batches, gradient"):
+    with pytest.raises(
+        SettingsError,
+        match="batch_size cannot change while a run is running; these can: lr, accumulate_grad_batches, gradient",
+    ):
         job.change(batch_size=4)
     with pytest.raises(SettingsError, match=r"lr=-1.*at least 0"):
         job.change(lr=-1)
@@ -510,9 +529,14 @@ def test_a_failed_job_raises_its_error_and_keeps_its_history(tmp_path):
     assert "ZeroDivisionError" in kept.error
     (begun,), (end,) = of(kept, RunStarted), of(kept, RunEnded)
     assert begun.supervised
-    assert re.fullmatch(r"test_thread\.py, line \d+: raise ZeroDivisionError\(\"in the user's own code\"\)", end.where)
+    assert re.fullmatch(
+        r"test_thread\.py, line \d+: raise ZeroDivisionError\(\"in the user's own code\"\)",
+        end.where,
+    )
     assert "ZeroDivisionError: in the user's own code\nat update 7" in end.traceback
-    assert kept.health[0].text.startswith(f"an error ended it after 7 updates in {end.where}: ZeroDivisionError")
+    assert kept.health[0].text.startswith(
+        f"an error ended it after 7 updates in {end.where}: ZeroDivisionError"
+    )
     assert kept.history["step"].tolist() == list(range(7))
     twin = plain_net()
     loop.fit(twin, loss_of, sgd(twin.parameters(), lr=0.05), loop.loader_of(labelled(), 8), 1)
@@ -782,7 +806,8 @@ SUBMITS = [(folder_commands, "listen"), (base, "line")]
 
 
 @pytest.mark.parametrize(
-    ("place", "behind_another"), [((thread.ThreadLauncher, "_start_runner"), False), *itertools.product(SUBMITS, (False, True))],
+    ("place", "behind_another"),
+    [((thread.ThreadLauncher, "_start_runner"), False), *itertools.product(SUBMITS, (False, True))],
     ids=lambda value: str(value) if isinstance(value, bool) else value[1],
 )
 def test_an_interrupt_while_a_job_is_submitted(place, behind_another, tmp_path, monkeypatch):
@@ -877,7 +902,9 @@ def test_a_fit_on_cuda_is_the_plain_loop(tmp_path):
 def test_the_ring_gives_the_same_history_as_a_sync_at_every_update(tmp_path, monkeypatch):
     from workbench.engine.metrics import meter
 
-    b = bench(plain_net(), labelled(2000), tmp_path, accelerator="cuda", deterministic=True, max_epochs=4)
+    b = bench(
+        plain_net(), labelled(2000), tmp_path, accelerator="cuda", deterministic=True, max_epochs=4
+    )
     ring = b.fit().result()
     monkeypatch.setattr(meter, "CAPACITY", 1)
     each = b.fit().result()

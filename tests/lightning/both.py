@@ -31,7 +31,12 @@ def trainer(**settings):
     """Lightning's Trainer, silent and without files."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     return pl.Trainer(accelerator="cpu", **quiet, **{"devices": 1, "max_epochs": 1, **settings})
 
 
@@ -85,7 +90,9 @@ def made(cls, hooks=ALL, values=True, seed=0):
     return recorded(cls, tape, hooks, values=values)(), tape
 
 
-def by_lightning(cls, verb="fit", *, train=None, val=None, hooks=ALL, values=True, data=None, **settings):
+def by_lightning(
+    cls, verb="fit", *, train=None, val=None, hooks=ALL, values=True, data=None, **settings
+):
     """What Lightning's Trainer calls. data: a DataModule."""
     module, tape = made(cls, hooks, values)
     host = trainer(**settings)
@@ -100,7 +107,9 @@ def by_lightning(cls, verb="fit", *, train=None, val=None, hooks=ALL, values=Tru
     return Heard(tape, module, {"trainer": host, "result": result})
 
 
-def by_workbench(cls, root, verb="fit", *, train=None, val=None, hooks=ALL, values=True, data=None, **settings):
+def by_workbench(
+    cls, root, verb="fit", *, train=None, val=None, hooks=ALL, values=True, data=None, **settings
+):
     """What the workbench calls, from the job on: its bench tries two samples first."""
     module, tape = made(cls, hooks, values)
     sides = {"fit": "val", "validate": "val", "test": "test", "predict": "predict"}
@@ -124,7 +133,12 @@ GLOBAL_STEP = r"(?<=@\d)\.\d+"
 def agree(ours, theirs):
     """The same lines; else the difference, in the form of a patch from Lightning's to ours."""
     if ours != theirs:
-        raise AssertionError("\n" + "\n".join(difflib.unified_diff(theirs, ours, "lightning", "workbench", lineterm="", n=4)))
+        raise AssertionError(
+            "\n"
+            + "\n".join(
+                difflib.unified_diff(theirs, ours, "lightning", "workbench", lineterm="", n=4)
+            )
+        )
 
 
 def same_order(cls, root, verb="fit", *, alike=True, blind=(), **how):
@@ -147,4 +161,6 @@ def same_state(ours, theirs, *, exact=True):
     ours, theirs = ours.state_dict(), theirs.state_dict()
     assert list(ours) == list(theirs)
     for name, value in ours.items():
-        torch.testing.assert_close(value, theirs[name], rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6, msg=name)
+        torch.testing.assert_close(
+            value, theirs[name], rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6, msg=name
+        )

@@ -18,9 +18,15 @@ class Gan(pl.LightningModule):
         self.save_hyperparameters()
         self.automatic_optimization = False
         self.generator = nn.Sequential(
-            nn.Linear(LATENT, 32), nn.BatchNorm1d(32), nn.LeakyReLU(0.2), nn.Linear(32, WIDTH), nn.Tanh()
+            nn.Linear(LATENT, 32),
+            nn.BatchNorm1d(32),
+            nn.LeakyReLU(0.2),
+            nn.Linear(32, WIDTH),
+            nn.Tanh(),
         )
-        self.discriminator = nn.Sequential(nn.Linear(WIDTH, 32), nn.LeakyReLU(0.2), nn.Dropout(0.3), nn.Linear(32, 1))
+        self.discriminator = nn.Sequential(
+            nn.Linear(WIDTH, 32), nn.LeakyReLU(0.2), nn.Dropout(0.3), nn.Linear(32, 1)
+        )
         self.register_buffer("fixed", torch.randn(6, LATENT))
         self.shown = []
 
@@ -40,14 +46,20 @@ class Gan(pl.LightningModule):
         g_loss = self.adversarial_loss(fooled, torch.ones(real.size(0), 1).type_as(real))
         self.log("g_loss", g_loss, prog_bar=True)
         self.manual_backward(g_loss)
-        self.clip_gradients(optimizer_g, gradient_clip_val=self.hparams.clip, gradient_clip_algorithm="norm")
+        self.clip_gradients(
+            optimizer_g, gradient_clip_val=self.hparams.clip, gradient_clip_algorithm="norm"
+        )
         optimizer_g.step()
         optimizer_g.zero_grad()
         self.untoggle_optimizer(optimizer_g)
 
         self.toggle_optimizer(optimizer_d)
-        of_real = self.adversarial_loss(self.discriminator(real), torch.ones(real.size(0), 1).type_as(real))
-        of_fake = self.adversarial_loss(self.discriminator(self(z).detach()), torch.zeros(real.size(0), 1).type_as(real))
+        of_real = self.adversarial_loss(
+            self.discriminator(real), torch.ones(real.size(0), 1).type_as(real)
+        )
+        of_fake = self.adversarial_loss(
+            self.discriminator(self(z).detach()), torch.zeros(real.size(0), 1).type_as(real)
+        )
         d_loss = (of_real + of_fake) / 2
         self.log("d_loss", d_loss, prog_bar=True, on_epoch=True)
         self.manual_backward(d_loss)
@@ -79,5 +91,11 @@ def points(n=60, batch_size=10, seed=3):
     """Noisy waves of random phase."""
     draw = torch.Generator().manual_seed(seed)
     phase = 6.28 * torch.rand(n, 1, generator=draw)
-    waves = torch.sin(phase + torch.linspace(0, 6.28, WIDTH)) + 0.05 * torch.randn(n, WIDTH, generator=draw)
-    return DataLoader(TensorDataset(waves, phase), batch_size=batch_size, generator=torch.Generator().manual_seed(0))
+    waves = torch.sin(phase + torch.linspace(0, 6.28, WIDTH)) + 0.05 * torch.randn(
+        n, WIDTH, generator=draw
+    )
+    return DataLoader(
+        TensorDataset(waves, phase),
+        batch_size=batch_size,
+        generator=torch.Generator().manual_seed(0),
+    )

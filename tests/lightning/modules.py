@@ -28,7 +28,9 @@ EachUpdate = scheduled(lambda o: lr.ExponentialLR(o, 0.9), interval="step")
 EverySecond = scheduled(lambda o: lr.ExponentialLR(o, 0.9), interval="step", frequency=2)
 EachEpoch = scheduled(lambda o: lr.ExponentialLR(o, 0.5), interval="epoch")
 EverySecondEpoch = scheduled(lambda o: lr.ExponentialLR(o, 0.5), interval="epoch", frequency=2)
-Plateau = scheduled(lambda o: lr.ReduceLROnPlateau(o, patience=0, threshold=0.5), monitor="val_loss")
+Plateau = scheduled(
+    lambda o: lr.ReduceLROnPlateau(o, patience=0, threshold=0.5), monitor="val_loss"
+)
 
 
 class Growing(EachEpoch):
@@ -48,7 +50,10 @@ class TwoSchedules(boring.BoringModel):
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=LR)
-        first = {"scheduler": lr.LambdaLR(optimizer, lambda step: 1 / (1 + step)), "interval": "step"}
+        first = {
+            "scheduler": lr.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+            "interval": "step",
+        }
         return [optimizer], [first, lr.StepLR(optimizer, 1, 0.5)]
 
 
@@ -102,7 +107,11 @@ class ClipsItsWay(boring.BoringModel):
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val, gradient_clip_algorithm):
         limit = (gradient_clip_val or 1.0) / (1 + self.current_epoch)
-        self.clip_gradients(optimizer, gradient_clip_val=limit, gradient_clip_algorithm=gradient_clip_algorithm or "norm")
+        self.clip_gradients(
+            optimizer,
+            gradient_clip_val=limit,
+            gradient_clip_algorithm=gradient_clip_algorithm or "norm",
+        )
 
 
 class ClipsSometimes(boring.BoringModel):

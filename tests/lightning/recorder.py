@@ -17,7 +17,11 @@ _EVALUATION = [
                    "model_zero_grad")
 ]  # fmt: skip
 EVALUATION = [name for name in _EVALUATION if hasattr(core.LightningModule, name)]
-OF_A_FIT = [f"on_{what}_{moment}" for what in ("fit", "train", "train_epoch", "train_batch") for moment in ("start", "end")]
+OF_A_FIT = [
+    f"on_{what}_{moment}"
+    for what in ("fit", "train", "train_epoch", "train_batch")
+    for moment in ("start", "end")
+]
 OF_AN_UPDATE = [
     "on_before_zero_grad", "optimizer_zero_grad", "on_before_backward", "backward", "on_after_backward",
     "on_before_optimizer_step", "optimizer_step", "configure_gradient_clipping", "lr_scheduler_step",
@@ -33,7 +37,12 @@ AROUND = ["prepare_data", "setup", "teardown"]
 ALL = [*OF_A_FIT, *OF_AN_UPDATE, *EVALUATION, *TRANSFER, *STEPS, *ASKED, *AROUND]
 _OWN_ALONE = {*STEPS, *ASKED[:5]}
 """What an object has only where somebody wrote it: none may come to be because it is written down."""
-_LOOKS = {"on_before_backward", "on_after_backward", "on_before_optimizer_step", "configure_gradient_clipping"}
+_LOOKS = {
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "configure_gradient_clipping",
+}
 """Where people look at gradients."""
 
 
@@ -56,7 +65,9 @@ def recorded(cls, tape, hooks=ALL, *, values=True):
 
 def _has(cls, name):
     found = getattr(cls, name, None)
-    return callable(found) and (name not in _OWN_ALONE or not found.__module__.startswith("lightning.pytorch.core"))
+    return callable(found) and (
+        name not in _OWN_ALONE or not found.__module__.startswith("lightning.pytorch.core")
+    )
 
 
 def _wrapped(cls, name, tape, values):
@@ -65,7 +76,10 @@ def _wrapped(cls, name, tape, values):
     def hook(self, *args, **kwargs):
         told = inspect.signature(its).bind(self, *args, **kwargs)
         told.apply_defaults()
-        words = [name, *(_word(key, value, values) for key, value in list(told.arguments.items())[1:])]
+        words = [
+            name,
+            *(_word(key, value, values) for key, value in list(told.arguments.items())[1:]),
+        ]
         words += _found(self, name, values)
         tape.lines.append("  " * tape.depth + " ".join(word for word in words if word))
         tape.depth += 1
@@ -85,12 +99,19 @@ def _found(self, name, values):
         return []
     trainer = self.trainer
     flags = ("training", "validating", "testing", "predicting", "sanity_checking")
-    words = [f"@{self.current_epoch}.{self.global_step}", *(flag for flag in flags if getattr(trainer, flag))]
+    words = [
+        f"@{self.current_epoch}.{self.global_step}",
+        *(flag for flag in flags if getattr(trainer, flag)),
+    ]
     words.append("mode=train" if self.training else "mode=eval")
     words.append("grad" if torch.is_grad_enabled() else "no_grad")
     if name in _LOOKS:
         there = [p.grad for p in self.parameters() if p.grad is not None]
-        size = f":{float(torch.stack([g.norm() for g in there]).norm()):.4g}" if there and values else ""
+        size = (
+            f":{float(torch.stack([g.norm() for g in there]).norm()):.4g}"
+            if there and values
+            else ""
+        )
         words.append(f"gradients={len(there)}{size}")
     return words
 

@@ -11,10 +11,12 @@ from tests.lightning.both import boring, loader, pl, trainer
 
 def ours(module, root, train=None, val=None, **settings):
     settings = {"max_epochs": 1, "accelerator": "cpu", **settings}
-    return wb.Workbench(module, train=loader() if train is None else train, val=val, root=root, **settings)
+    return wb.Workbench(
+        module, train=loader() if train is None else train, val=val, root=root, **settings
+    )
 
 
-# ---- schedulers of steps ----------------------------------------------------------------------------------------------
+# ---- schedulers of steps -------------------------------------------------------------------------
 
 
 class Rates(boring.BoringModel):
@@ -28,7 +30,14 @@ class Rates(boring.BoringModel):
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": StepLR(optimizer, 1, 0.5), "interval": "step", "frequency": self.frequency}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {
+                "scheduler": StepLR(optimizer, 1, 0.5),
+                "interval": "step",
+                "frequency": self.frequency,
+            },
+        }
 
     def on_train_start(self):
         self.rates = []
@@ -50,7 +59,9 @@ def test_the_frequency_of_a_step_wise_scheduler_is_lightnings(tmp_path, batches,
         if host == "lightning":
             trainer(max_epochs=3, accumulate_grad_batches=window).fit(module, data)
         else:
-            ours(module, tmp_path, data, max_epochs=3, accumulate_grad_batches=window).fit().result()
+            ours(
+                module, tmp_path, data, max_epochs=3, accumulate_grad_batches=window
+            ).fit().result()
         found.append(module.rates)
     assert found[1] == found[0]
 
@@ -61,26 +72,47 @@ SLOW = torch.randn(20, 32)
 class Slowing(boring.BoringModel):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": StepLR(optimizer, 1, 0.5), "interval": "step", "frequency": 2}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {
+                "scheduler": StepLR(optimizer, 1, 0.5),
+                "interval": "step",
+                "frequency": 2,
+            },
+        }
 
 
 @pytest.mark.parametrize("window", [1, 2])
 def test_a_resumed_fit_and_the_script_count_alike(tmp_path, window):
     torch.manual_seed(0)
     if window == 1:
-        bench = wb.Workbench(Slowing(), train=SLOW, batch_size=4, max_epochs=3, accelerator="cpu", root=tmp_path)
+        bench = wb.Workbench(
+            Slowing(), train=SLOW, batch_size=4, max_epochs=3, accelerator="cpu", root=tmp_path
+        )
     else:
-        bench = wb.Workbench(Slowing(), train=SLOW, batch_size=4, max_epochs=3, accelerator="cpu", accumulate_grad_batches=2, root=tmp_path)
+        bench = wb.Workbench(
+            Slowing(),
+            train=SLOW,
+            batch_size=4,
+            max_epochs=3,
+            accelerator="cpu",
+            accumulate_grad_batches=2,
+            root=tmp_path,
+        )
     whole = bench.fit().result()
     first = bench.fit(max_steps=4).result()
     rest = bench.fit(start=first.id, max_steps=None).result()
     assert rest.history["lr"].tolist() == whole.history["lr"].tolist()
     assert rest.history["loss"].tolist() == whole.history["loss"].tolist()
     script = bench.script(whole)
-    assert "(number + 1) % 2 == 0" in script if window == 1 else "(window[-1][0] + 1) % 2 == 0" in script
+    assert (
+        "(number + 1) % 2 == 0" in script
+        if window == 1
+        else "(window[-1][0] + 1) % 2 == 0" in script
+    )
 
 
-# ---- setup and teardown -----------------------------------------------------------------------------------------------
+# ---- setup and teardown --------------------------------------------------------------------------
 
 
 def test_setup_and_teardown_may_take_their_stage_by_name_alone(tmp_path):
@@ -127,7 +159,7 @@ def test_an_argument_of_another_name_is_given_by_its_place(tmp_path):
     assert bench.model.stages == ["fit"]
 
 
-# ---- steps ------------------------------------------------------------------------------------------------------------
+# ---- steps ---------------------------------------------------------------------------------------
 
 
 class Scaled(torch.optim.SGD):
@@ -196,13 +228,19 @@ def test_the_step_gets_what_the_module_gives_it(tmp_path, cls):
             bench = ours(module, tmp_path)
             Scaled.notes.clear()
             bench.fit().result()
-        ends.append((module.layer.weight.detach().clone(), list(Scaled.notes), getattr(module, "calls", 0) > 0))
+        ends.append(
+            (
+                module.layer.weight.detach().clone(),
+                list(Scaled.notes),
+                getattr(module, "calls", 0) > 0,
+            )
+        )
     assert torch.equal(ends[0][0], ends[1][0])
     assert ends[0][1:] == ends[1][1:]
     assert ends[0][1] == [(0.5, n) for n in range(6)]
 
 
-# ---- the order of samples ---------------------------------------------------------------------------------------------
+# ---- the order of samples ------------------------------------------------------------------------
 
 
 def test_seed_everything_decides_the_order_of_samples(tmp_path, monkeypatch):
@@ -234,7 +272,7 @@ def test_seed_everything_decides_the_order_of_samples(tmp_path, monkeypatch):
     assert order()[1] != seven[1]
 
 
-# ---- what is logged by step in a check --------------------------------------------------------------------------------
+# ---- what is logged by step in a check -----------------------------------------------------------
 
 
 class ByStep(boring.BoringModel):
@@ -251,7 +289,9 @@ class ByStep(boring.BoringModel):
 
     def note(self):
         for found in (self.trainer.callback_metrics, self.trainer.logged_metrics):
-            self.known.append({name: float(value) for name, value in found.items() if name.startswith("val_x")})
+            self.known.append(
+                {name: float(value) for name, value in found.items() if name.startswith("val_x")}
+            )
 
     def on_validation_end(self):
         self.note()
@@ -271,12 +311,20 @@ def test_values_of_single_batches_of_a_check_are_where_lightning_has_them(tmp_pa
     run = bench.fit().result()
     recorded = {name for name in run.validation if name.startswith("val_x")}
     assert recorded == (set() if cls is ByStep else {"val_x", "val_x_epoch"})
-    steps = [{name: value for name, value in one.items() if name in ("val_x_step", "val_x")} for one in module.known[1:-2:2]]
-    assert steps == [{name: value for name, value in one.items() if name in ("val_x_step", "val_x")} for one in theirs.known[1:-2:2]]
+    steps = [
+        {name: value for name, value in one.items() if name in ("val_x_step", "val_x")}
+        for one in module.known[1:-2:2]
+    ]
+    assert steps == [
+        {name: value for name, value in one.items() if name in ("val_x_step", "val_x")}
+        for one in theirs.known[1:-2:2]
+    ]
     assert module.known[-2] == theirs.known[-2]  # at the end
     assert module.known[-1].items() >= theirs.known[-1].items()
 
 
 def test_a_value_that_no_record_will_have_is_named(tmp_path):
-    with pytest.warns(UserWarning, match=r"self\.log\('val_x', on_step=True, on_epoch=False\) in validation_step"):
+    with pytest.warns(
+        UserWarning, match=r"self\.log\('val_x', on_step=True, on_epoch=False\) in validation_step"
+    ):
         ours(ByStep(), tmp_path, loader(8), loader(12))

@@ -9,7 +9,16 @@ import pytest
 import torch
 
 import workbench as wb
-from tests.lightning.both import Losses, agree, boring, by_lightning, by_workbench, pl, rows, trainer
+from tests.lightning.both import (
+    Losses,
+    agree,
+    boring,
+    by_lightning,
+    by_workbench,
+    pl,
+    rows,
+    trainer,
+)
 from tests.lightning.recorder import AROUND, STEPS, TRANSFER, Tape, recorded
 from workbench.task.errors import TaskError
 
@@ -88,7 +97,9 @@ def test_hooks_of_a_data_module_over_its_life(cls, tmp_path):
     for verb in ("fit", "validate", "test", "predict"):
         getattr(trainer(**limits), verb)(module, datamodule=theirs)
     torch.manual_seed(0)
-    bench = wb.Workbench(boring.BoringModel(), train=ours, root=tmp_path, accelerator="cpu", **limits)
+    bench = wb.Workbench(
+        boring.BoringModel(), train=ours, root=tmp_path, accelerator="cpu", **limits
+    )
     tried = [line for line in our_tape.lines if line.split()[0] in TRANSFER]
     bench.fit().result()
     bench.validate().result()
@@ -97,7 +108,10 @@ def test_hooks_of_a_data_module_over_its_life(cls, tmp_path):
     wanted = [*TRANSFER, "setup", "teardown"]
     lines = [line for line in our_tape.lines if line.split()[0] in wanted]
     assert lines[0] == "setup stage=fit"
-    agree(lines[:1] + lines[1 + len(tried) :], [line for line in their_tape.lines if line.split()[0] in wanted])
+    agree(
+        lines[:1] + lines[1 + len(tried) :],
+        [line for line in their_tape.lines if line.split()[0] in wanted],
+    )
     first = our_tape.names()
     assert first.count("prepare_data") == 1
     assert first.index("prepare_data") < first.index("setup")
@@ -127,7 +141,9 @@ def test_data_of_one_stage_at_a_time(verb, tmp_path):
     ours.extra["bench"].fit().result()
     ours.tape.lines.clear()
     getattr(ours.extra["bench"], verb)().result()
-    agree(*([line for line in side.lines() if line.split()[0] in TRANSFER] for side in (ours, theirs)))
+    agree(
+        *([line for line in side.lines() if line.split()[0] in TRANSFER] for side in (ours, theirs))
+    )
 
 
 def test_a_modules_own_set_up_comes_behind_the_data_modules(tmp_path):
@@ -142,8 +158,16 @@ def test_a_modules_own_set_up_comes_behind_the_data_modules(tmp_path):
             trainer(limit_train_batches=2).fit(module, datamodule=data)
             trainer().test(module, datamodule=data, verbose=False)
         else:
-            bench = wb.Workbench(module, train=data, root=root, accelerator="cpu", max_epochs=1, limit_train_batches=2)
-            tape.lines = [line for line in tape.lines if not line.startswith("on_fit_start")]  # of its two samples
+            bench = wb.Workbench(
+                module,
+                train=data,
+                root=root,
+                accelerator="cpu",
+                max_epochs=1,
+                limit_train_batches=2,
+            )
+            # of its two samples
+            tape.lines = [line for line in tape.lines if not line.startswith("on_fit_start")]
             bench.fit().result()
             bench.test().result()
         return [line for line in tape.lines if not line.startswith("prepare_data")]
@@ -173,7 +197,10 @@ def test_data_without_a_length(tmp_path):
     """The same calls; the demo draws its samples when they are read, and the Trainer reads ahead."""
     how = {"limit_train_batches": 5, "limit_val_batches": 2, "max_epochs": 2, "values": False}
     found = []
-    for run in (lambda **k: by_workbench(boring.BoringModel, tmp_path, **k), lambda **k: by_lightning(boring.BoringModel, **k)):
+    for run in (
+        lambda **k: by_workbench(boring.BoringModel, tmp_path, **k),
+        lambda **k: by_lightning(boring.BoringModel, **k),
+    ):
         found.append([" ".join(word for word in line.split() if not word.startswith("batch=")) for line in
                       run(data=boring.BoringDataModuleNoLen(), **how).lines()])  # fmt: skip
     agree(*found)
@@ -236,7 +263,9 @@ def test_several_loaders_give_lists_of_batches(tmp_path):
             return self.step(batch)
 
     data = boring.IterableBoringDataModule()
-    with wb.Workbench(Both(), train=data, root=tmp_path, accelerator="cpu", max_steps=2, limit_val_batches=1) as made:
+    with wb.Workbench(
+        Both(), train=data, root=tmp_path, accelerator="cpu", max_steps=2, limit_val_batches=1
+    ) as made:
         assert "val_loss/dataloader_idx_1" in made.fit().result().metrics
         with pytest.raises(TaskError, match=r"predict_dataloader\(\) returned list"):
             made.predict().result()
@@ -261,4 +290,3 @@ def test_an_exception_is_heard(tmp_path):
     with pytest.raises(ArithmeticError):
         by_workbench(Fails, tmp_path, data=Hears(), hooks=[])
     assert told == ["ArithmeticError", "ArithmeticError"]
-

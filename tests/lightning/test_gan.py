@@ -20,7 +20,9 @@ EPOCHS = 3
 
 def fit_here(root, **settings):
     module, tape = made(Gan)
-    bench = wb.Workbench(module, train=points(), val=points(20, seed=4), root=root, accelerator="cpu", **settings)
+    bench = wb.Workbench(
+        module, train=points(), val=points(20, seed=4), root=root, accelerator="cpu", **settings
+    )
     tape.lines.clear()
     module.shown.clear()
     return module, tape, bench.fit(max_epochs=EPOCHS).result()
@@ -29,7 +31,9 @@ def fit_here(root, **settings):
 def fit_there():
     module, tape = made(Gan)
     logger = Records()
-    host = trainer(max_epochs=EPOCHS, callbacks=[Seeds()], num_sanity_val_steps=0, log_every_n_steps=1)
+    host = trainer(
+        max_epochs=EPOCHS, callbacks=[Seeds()], num_sanity_val_steps=0, log_every_n_steps=1
+    )
     host.loggers = [logger]
     host.fit(module, points(), points(20, seed=4))
     return module, tape, logger.told
@@ -46,7 +50,11 @@ def test_a_gan_is_trained_and_logged_as_by_lightning(tmp_path):
     assert ours.shown == theirs.shown
     assert len(ours.shown) == EPOCHS
     same_state(ours, theirs)
-    torch.testing.assert_close(torch.tensor(run.history["lr.0"][::6]), 2e-3 * 0.9 ** torch.arange(EPOCHS), check_dtype=False)
+    torch.testing.assert_close(
+        torch.tensor(run.history["lr.0"][::6]),
+        2e-3 * 0.9 ** torch.arange(EPOCHS),
+        check_dtype=False,
+    )
 
 
 def test_its_hooks_come_in_lightnings_order(tmp_path):

@@ -1,6 +1,5 @@
 """Parameters that begin to train in the middle of a fit: unfrozen by a hook, or in a group that it adds."""
 
-
 import numpy as np
 import pytest
 import torch
@@ -112,7 +111,9 @@ def test_they_are_clipped_by_hand(tmp_path):
 
 
 def test_the_total_norm_is_over_them_and_the_columns_are_those_of_the_start(tmp_path):
-    ours = by_workbench(Unfreezes, tmp_path, hooks=[], train=loader(), max_epochs=2, track_grad_norm=2)
+    ours = by_workbench(
+        Unfreezes, tmp_path, hooks=[], train=loader(), max_epochs=2, track_grad_norm=2
+    )
     history = ours.extra["result"].history
     columns = [name for name in history if name.startswith("grad_norm/")]
     assert [name.partition("/")[2] for name in columns] == ["layer.weight", "layer.bias"]
@@ -131,7 +132,13 @@ class Weighs(Unfreezes):
 def test_a_window_is_divided(tmp_path):
     """Four batches of an epoch in windows of three and one; the plain loop."""
     ours = by_workbench(
-        Weighs, tmp_path, hooks=[], train=loader(16), max_epochs=3, accumulate_grad_batches=3, gradient_clip_val=CLIP
+        Weighs,
+        tmp_path,
+        hooks=[],
+        train=loader(16),
+        max_epochs=3,
+        accumulate_grad_batches=3,
+        gradient_clip_val=CLIP,
     )
     torch.manual_seed(0)
     model = Weighs()
@@ -140,7 +147,9 @@ def test_a_window_is_divided(tmp_path):
     for epoch in range(3):
         model.rest.requires_grad_(epoch > 0)
         for window in (batches[:3], batches[3:]):
-            loss = sum(number * model.step(batch) for number, batch in window) / sum(number for number, _ in window)
+            loss = sum(number * model.step(batch) for number, batch in window) / sum(
+                number for number, _ in window
+            )
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -225,7 +234,15 @@ class Stepwise(Unfreezes):
 def task_for(cls):
     torch.manual_seed(0)
     return task_of(
-        cls(), train=loader(), val=None, test=None, loss=None, optimizer=torch.optim.AdamW, scheduler=None, metrics=None, collate_fn=None
+        cls(),
+        train=loader(),
+        val=None,
+        test=None,
+        loss=None,
+        optimizer=torch.optim.AdamW,
+        scheduler=None,
+        metrics=None,
+        collate_fn=None,
     )
 
 
@@ -242,10 +259,13 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(cls, tmp_path):
 
 def test_the_same_objects_go_on(tmp_path):
     """They are unfrozen already when the run goes on."""
+
     def benched(name):
         torch.manual_seed(0)
         given = {"max_epochs": 4, "lr": 0.1, "gradient_clip_val": CLIP, "num_sanity_val_steps": 0}
-        return wb.Workbench(Stepwise(), train=loader(), root=tmp_path / name, accelerator="cpu", **given)
+        return wb.Workbench(
+            Stepwise(), train=loader(), root=tmp_path / name, accelerator="cpu", **given
+        )
 
     whole, cut = benched("whole"), benched("cut")
     whole.fit().result()
@@ -257,6 +277,7 @@ def test_the_same_objects_go_on(tmp_path):
 
 def test_a_search_freezes_nothing(tmp_path):
     """It tells the module of the first epoch, in which that freezes a layer for good."""
+
     class Freezes(Unfreezes):
         at = 0
 
@@ -274,7 +295,9 @@ def test_a_search_takes_back_a_group_that_a_hook_adds(tmp_path):
     losses = []
     for searches in (False, True):
         torch.manual_seed(0)
-        with wb.Workbench(AtOnce(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=2) as bench:
+        with wb.Workbench(
+            AtOnce(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=2
+        ) as bench:
             if searches:
                 bench.find_lr(num_training=10).result()
                 bench.set(lr=0.1)
@@ -285,7 +308,9 @@ def test_a_search_takes_back_a_group_that_a_hook_adds(tmp_path):
 def test_a_run_goes_on_with_a_group_that_a_hook_added(tmp_path):
     def benched():
         torch.manual_seed(0)
-        return wb.Workbench(AddsAGroup(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=4)
+        return wb.Workbench(
+            AddsAGroup(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=4
+        )
 
     with benched() as one:
         whole = one.fit().result()

@@ -80,7 +80,11 @@ def logging_in(hook, seen, **options):
     def logs(self, *args, **kwargs):
         result = own(self, *args, **kwargs)
         batch_idx = inspect.signature(own).bind(self, *args, **kwargs).arguments.get("batch_idx", 0)
-        self.log("x", float((7 * self.current_epoch + 3 * self.global_step + 5 * batch_idx) % 11), **options)
+        self.log(
+            "x",
+            float((7 * self.current_epoch + 3 * self.global_step + 5 * batch_idx) % 11),
+            **options,
+        )
         return result
 
     logs.__signature__ = inspect.signature(own)
@@ -90,12 +94,18 @@ def logging_in(hook, seen, **options):
             if name == hook:
                 logs(self, *args)
             if not self.trainer.sanity_checking:
-                metrics = {k: float(v) for k, v in self.trainer.callback_metrics.items() if k.startswith("x")}
+                metrics = {
+                    k: float(v)
+                    for k, v in self.trainer.callback_metrics.items()
+                    if k.startswith("x")
+                }
                 seen.append((name, self.current_epoch, metrics))
 
         return look
 
-    watching = {name: looks(name) for name in ("on_validation_end", "on_train_epoch_end", "on_train_end")}
+    watching = {
+        name: looks(name) for name in ("on_validation_end", "on_train_epoch_end", "on_train_end")
+    }
     return type("Logs", (boring.BoringModel,), {hook: logs, **watching, "__module__": __name__})
 
 
@@ -108,8 +118,19 @@ def lightnings(hook, *, settings=None, **options):
     torch.manual_seed(0)
     found, logger = Told(), Records()
     module = logging_in(hook, found.seen, **options)()
-    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    host = pl.Trainer(accelerator="cpu", logger=logger, log_every_n_steps=1, max_epochs=2, **quiet, **(settings or {}))
+    quiet = {
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    host = pl.Trainer(
+        accelerator="cpu",
+        logger=logger,
+        log_every_n_steps=1,
+        max_epochs=2,
+        **quiet,
+        **(settings or {}),
+    )
     train, held_out = data()
     host.fit(module, train, held_out)
     found.told = logger.told
@@ -130,7 +151,9 @@ def workbenchs(hook, root, *, settings=None, **options):
         if isinstance(event, StepsDone):
             for name in set(event.columns) - OWN_COLUMNS:
                 rows_of = zip(event.steps.tolist(), event.array(name).tolist(), strict=True)
-                found.told.setdefault(name, []).extend(pair for pair in rows_of if pair[1] == pair[1])
+                found.told.setdefault(name, []).extend(
+                    pair for pair in rows_of if pair[1] == pair[1]
+                )
         elif isinstance(event, (Logged, Validated)):
             for name, value in event.metrics.items():
                 found.told.setdefault(name, []).append((event.step - 1, value))
@@ -168,43 +191,66 @@ LEVELS = [
 
 def said(options):
     """The options as a name that is the same in each run."""
-    return " ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in options.items())
+    return " ".join(
+        f"{name}={getattr(value, '__name__', value)}" for name, value in options.items()
+    )
 
 
 @pytest.mark.parametrize("options", LEVELS, ids=said)
-@pytest.mark.parametrize("hook", ["training_step", "on_train_batch_end", "on_before_optimizer_step"])
+@pytest.mark.parametrize(
+    "hook", ["training_step", "on_train_batch_end", "on_before_optimizer_step"]
+)
 def test_steps_and_epochs_of_training(hook, options, tmp_path):
     the_same(hook, tmp_path, **options)
 
 
-@pytest.mark.parametrize("options", [o for o in LEVELS if not o.get("on_step") and o.get("on_epoch")], ids=said)
+@pytest.mark.parametrize(
+    "options", [o for o in LEVELS if not o.get("on_step") and o.get("on_epoch")], ids=said
+)
 @pytest.mark.parametrize("hook", ["validation_step", "on_validation_batch_end"])
 def test_reductions_of_validation(hook, options, tmp_path):
     the_same(hook, tmp_path, **options)
 
 
 @pytest.mark.filterwarnings("ignore:.*a record has one value for each validation")
-@pytest.mark.parametrize("options", [{"on_step": True, "on_epoch": True}, {"on_step": True, "on_epoch": False}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"on_step": True, "on_epoch": True}, {"on_step": True, "on_epoch": False}], ids=str
+)
 def test_single_batches_of_validation_are_no_part_of_the_record(options, tmp_path):
     theirs = lightnings("validation_step", **options)
     ours = workbenchs("validation_step", tmp_path, **options)
-    assert short(ours.told) == short({name: value for name, value in theirs.told.items() if name == "x_epoch"})
+    assert short(ours.told) == short(
+        {name: value for name, value in theirs.told.items() if name == "x_epoch"}
+    )
 
 
 def test_epochs_of_windows(tmp_path):
     """A value a window by step; all of them by epoch."""
-    the_same("training_step", tmp_path, on_epoch=True, settings={"accumulate_grad_batches": 2, "gradient_clip_val": 0.1})
+    the_same(
+        "training_step",
+        tmp_path,
+        on_epoch=True,
+        settings={"accumulate_grad_batches": 2, "gradient_clip_val": 0.1},
+    )
 
 
 def test_checks_in_the_middle_of_an_epoch(tmp_path):
-    the_same("validation_step", tmp_path, settings={"val_check_interval": 2, "limit_train_batches": 4})
+    the_same(
+        "validation_step", tmp_path, settings={"val_check_interval": 2, "limit_train_batches": 4}
+    )
 
 
 def test_without_validation(tmp_path):
     the_same("training_step", tmp_path, on_epoch=True, settings={"limit_val_batches": 0})
 
 
-REFUSED = ["on_fit_start", "on_train_end", "on_validation_end", "configure_optimizers", "lr_scheduler_step"]
+REFUSED = [
+    "on_fit_start",
+    "on_train_end",
+    "on_validation_end",
+    "configure_optimizers",
+    "lr_scheduler_step",
+]
 
 
 @pytest.mark.parametrize("hook", REFUSED)
@@ -258,13 +304,28 @@ def test_what_is_gathered_over_an_epoch(tmp_path):
     logger = Records()
     torch.manual_seed(0)
     theirs = Averaged()
-    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    pl.Trainer(accelerator="cpu", logger=logger, log_every_n_steps=1, max_epochs=3, **quiet).fit(theirs, data()[0])
+    quiet = {
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    pl.Trainer(accelerator="cpu", logger=logger, log_every_n_steps=1, max_epochs=3, **quiet).fit(
+        theirs, data()[0]
+    )
     torch.manual_seed(0)
-    bench = wb.Workbench(Averaged(), train=data()[0], root=tmp_path, accelerator="cpu", max_epochs=3, limit_val_batches=0)
+    bench = wb.Workbench(
+        Averaged(),
+        train=data()[0],
+        root=tmp_path,
+        accelerator="cpu",
+        max_epochs=3,
+        limit_val_batches=0,
+    )
     logged = [event for event in bench.fit().result().events if isinstance(event, Logged)]
     for name in ("train_mean", "train_worst"):
-        assert short([(event.step - 1, event.metrics[name]) for event in logged]) == short(logger.told[name])
+        assert short([(event.step - 1, event.metrics[name]) for event in logged]) == short(
+            logger.told[name]
+        )
     assert all(event.prog_bar == ("train_worst",) for event in logged)
 
 
@@ -294,16 +355,30 @@ def test_metric_objects(tmp_path):
     logger = Records()
     torch.manual_seed(0)
     theirs = Accurate()
-    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    pl.Trainer(accelerator="cpu", logger=logger, log_every_n_steps=1, max_epochs=3, **quiet).fit(theirs, *data())
+    quiet = {
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    pl.Trainer(accelerator="cpu", logger=logger, log_every_n_steps=1, max_epochs=3, **quiet).fit(
+        theirs, *data()
+    )
     torch.manual_seed(0)
     train, val = data()
-    run = wb.Workbench(Accurate(), train=train, val=val, root=tmp_path, accelerator="cpu", max_epochs=3).fit().result()
+    run = (
+        wb.Workbench(
+            Accurate(), train=train, val=val, root=tmp_path, accelerator="cpu", max_epochs=3
+        )
+        .fit()
+        .result()
+    )
     steps = zip(run.history["step"].tolist(), run.history["metric_step"].tolist(), strict=True)
     assert short([*steps]) == short(logger.told["metric_step"])
     logged = [(e.step - 1, e.metrics["metric_epoch"]) for e in run.events if isinstance(e, Logged)]
     assert short(logged) == short(logger.told["metric_epoch"])
-    checks = zip((run.validation["step"] - 1).tolist(), run.validation["val_metric"].tolist(), strict=True)
+    checks = zip(
+        (run.validation["step"] - 1).tolist(), run.validation["val_metric"].tolist(), strict=True
+    )
     assert short([*checks]) == short(logger.told["val_metric"])
 
 
@@ -339,7 +414,9 @@ def test_values_in_double_precision_stay_as_they_were_logged(tmp_path):
     module.seen.clear()
     module.checked.clear()
     run = bench.fit().result()
-    assert [value != float(torch.tensor(value)) for value in (*module.seen, *module.checked)] == [True] * 5
+    assert [value != float(torch.tensor(value)) for value in (*module.seen, *module.checked)] == [
+        True
+    ] * 5
     for there in (run, Run.open(run.folder)):
         for name in ("tensor", "number", "loss"):
             assert there.history[name].tolist() == module.seen

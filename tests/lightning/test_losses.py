@@ -14,7 +14,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.lightning import modules
-from tests.lightning.both import Losses, boring, by_lightning, by_workbench, loader, pl, rows, same_state
+from tests.lightning.both import (
+    Losses,
+    boring,
+    by_lightning,
+    by_workbench,
+    loader,
+    pl,
+    rows,
+    same_state,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -55,7 +64,13 @@ def test_the_demo_on_its_own_random_data(tmp_path):
 
 
 def test_the_demo_of_manual_optimisation_on_its_own_random_data(tmp_path):
-    the_same(boring.ManualOptimBoringModel, tmp_path, seeds=SeedsEarly, max_epochs=2, num_sanity_val_steps=0)
+    the_same(
+        boring.ManualOptimBoringModel,
+        tmp_path,
+        seeds=SeedsEarly,
+        max_epochs=2,
+        num_sanity_val_steps=0,
+    )
 
 
 CASES = {
@@ -69,13 +84,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("how", CASES.values(), ids=CASES)
-@pytest.mark.parametrize("cls", [boring.BoringModel, boring.DemoModel, modules.Frugal], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "cls", [boring.BoringModel, boring.DemoModel, modules.Frugal], ids=lambda cls: cls.__name__
+)
 def test_losses(cls, how, tmp_path):
     val = loader(12, 4, 7) if cls is boring.BoringModel else None
     the_same(cls, tmp_path, train=loader(32), val=val, **{"max_epochs": 2, **how})
 
 
-@pytest.mark.parametrize("name", ["EachUpdate", "EverySecond", "EachEpoch", "Plateau", "TwoSchedules"])
+@pytest.mark.parametrize(
+    "name", ["EachUpdate", "EverySecond", "EachEpoch", "Plateau", "TwoSchedules"]
+)
 def test_losses_under_schedules(name, tmp_path):
     the_same(getattr(modules, name), tmp_path, train=loader(32), val=loader(12, 4, 7), max_epochs=4)
 
@@ -112,7 +131,10 @@ class Noisy(boring.BoringModel):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Sequential(
-            torch.nn.Linear(32, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.4), torch.nn.Linear(16, 2)
+            torch.nn.Linear(32, 16),
+            torch.nn.BatchNorm1d(16),
+            torch.nn.Dropout(0.4),
+            torch.nn.Linear(16, 2),
         )
 
     def training_step(self, batch, batch_idx):
@@ -131,12 +153,21 @@ def test_models_that_draw(tmp_path):
 
 def test_gradients_of_windows(tmp_path):
     """A window's loss here is the mean over its samples; Lightning tells one loss a batch, divided by the window."""
-    how = {"train": drawn(), "val": loader(8), "max_epochs": 2, "limit_val_batches": 0, "accumulate_grad_batches": 4, "hooks": []}
+    how = {
+        "train": drawn(),
+        "val": loader(8),
+        "max_epochs": 2,
+        "limit_val_batches": 0,
+        "accumulate_grad_batches": 4,
+        "hooks": [],
+    }
     seen = Losses()
     theirs = by_lightning(Noisy, callbacks=[seen, Seeds()], **how)
     ours = by_workbench(Noisy, tmp_path, **how)
     windows = torch.tensor(seen.values).view(-1, 4).sum(1)
-    torch.testing.assert_close(torch.tensor(ours.extra["result"].history["loss"]), windows, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        torch.tensor(ours.extra["result"].history["loss"]), windows, rtol=1e-5, atol=1e-6
+    )
     same_state(ours.module, theirs.module, exact=False)
 
 
@@ -148,7 +179,9 @@ def text(tmp_path, monkeypatch):
     """The folder in which the demos look for the text they would download: it holds some of the standard library."""
     folder = tmp_path / "work"
     (folder / "data").mkdir(parents=True)
-    source = "".join(Path(inspect.getfile(module)).read_text(encoding="utf-8") for module in (textwrap, inspect))
+    source = "".join(
+        Path(inspect.getfile(module)).read_text(encoding="utf-8") for module in (textwrap, inspect)
+    )
     (folder / "data" / "wikitext-2.txt").write_text(source[:40000], encoding="utf-8")
     monkeypatch.chdir(folder)
     return folder
@@ -200,5 +233,9 @@ def test_the_lstm_over_epochs(text, tmp_path):
             super().__init__(vocab_size=data.vocab_size)
             self.model = lstm.SimpleLSTM(data.vocab_size, ninp=24, nhid=24, nlayers=2)
 
-    batches = DataLoader(data, batch_sampler=lstm.SequenceSampler(data, 20), generator=torch.Generator().manual_seed(0))
+    batches = DataLoader(
+        data,
+        batch_sampler=lstm.SequenceSampler(data, 20),
+        generator=torch.Generator().manual_seed(0),
+    )
     the_same(OfThisText, tmp_path, train=batches, max_epochs=3, gradient_clip_val=0.25)

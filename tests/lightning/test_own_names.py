@@ -46,7 +46,11 @@ class Falling(Twice):
 
 def fitted(module, root, **settings):
     settings = {"max_epochs": 6, "accelerator": "cpu", **settings}
-    return wb.Workbench(module, train=loader(8), val=loader(8, seed=2), root=root, **settings).fit().result()
+    return (
+        wb.Workbench(module, train=loader(8), val=loader(8, seed=2), root=root, **settings)
+        .fit()
+        .result()
+    )
 
 
 @pytest.mark.parametrize("cls", [Twice, AtEachStep, Both])
@@ -58,12 +62,22 @@ def test_early_stopping_follows_what_the_module_logs(tmp_path, cls):
 
 
 def test_early_stopping_follows_a_name_that_the_record_has_for_itself(tmp_path):
-    run = fitted(Falling(), tmp_path, early_stopping=wb.EarlyStopping("loss", mode="max", patience=2))
+    run = fitted(
+        Falling(), tmp_path, early_stopping=wb.EarlyStopping("loss", mode="max", patience=2)
+    )
     assert run.epochs == 3
 
 
 def test_the_best_checkpoint_is_by_what_the_module_logs(tmp_path):
-    run = fitted(Twice(), tmp_path, monitor="train_loss", monitor_mode="min", save_top_k=1, checkpoint_every=2, max_epochs=3)
+    run = fitted(
+        Twice(),
+        tmp_path,
+        monitor="train_loss",
+        monitor_mode="min",
+        save_top_k=1,
+        checkpoint_every=2,
+        max_epochs=3,
+    )
     assert sorted(one.value for one in run.checkpoints) == [0.0, 2.0]  # the best, and the last
     assert run.metrics["train_loss"] == 2.0
 
@@ -73,13 +87,19 @@ def test_a_plateau_follows_what_the_module_logs(tmp_path, cls):
     class Plateau(cls):
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.parameters(), lr=0.01)
-            self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.plateau, "monitor": "train_loss"}}
+            self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, patience=0, factor=0.5
+            )
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": self.plateau, "monitor": "train_loss"},
+            }
 
     module = Plateau()
     fitted(module, tmp_path, max_epochs=3)
     assert module.plateau.best == 0.0
-    assert module.plateau.optimizer.param_groups[0]["lr"] == 0.01 / 4  # the loss falls; what it logs does not
+    # the loss falls; what it logs does not
+    assert module.plateau.optimizer.param_groups[0]["lr"] == 0.01 / 4
 
 
 def test_between_the_ends_of_epochs_a_value_of_epochs_is_waited_for(tmp_path):
@@ -106,7 +126,16 @@ def test_callback_metrics_have_the_modules_own_value(tmp_path):
 def test_without_a_value_of_its_own_train_loss_is_the_mean_of_the_epoch(tmp_path):
     net = nn.Linear(32, 1)
     data = torch.randn(8, 32), torch.randn(8, 1)
-    bench = wb.Workbench(net, train=data, loss=nn.functional.mse_loss, batch_size=4, max_epochs=1, root=tmp_path, monitor="train_loss", accelerator="cpu")
+    bench = wb.Workbench(
+        net,
+        train=data,
+        loss=nn.functional.mse_loss,
+        batch_size=4,
+        max_epochs=1,
+        root=tmp_path,
+        monitor="train_loss",
+        accelerator="cpu",
+    )
     run = bench.fit().result()
     assert run.checkpoints[-1].value == pytest.approx(float(run.history["loss"].mean()))
 

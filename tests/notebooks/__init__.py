@@ -31,7 +31,9 @@ def execute(notebook: Any, folder: Path) -> None:
 
 def tidy(notebook: Any) -> None:
     """Leave out what a page without a kernel cannot show (progress bars, widgets) and what differs each time."""
-    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}
+    }
     number = 0
     for cell in notebook.cells:
         cell.metadata = {}
@@ -45,7 +47,10 @@ def tidy(notebook: Any) -> None:
                 output.execution_count = number
             if "data" in output and "image/png" in output.data:
                 output.metadata = {}
-                output.data = {"image/png": _small(output.data["image/png"]), "text/plain": output.data.get("text/plain", "")}
+                output.data = {
+                    "image/png": _small(output.data["image/png"]),
+                    "text/plain": output.data.get("text/plain", ""),
+                }
 
 
 def _stays(output: Any) -> bool:

@@ -15,7 +15,9 @@ from tests.notebooks import ARRIVES, FOLDER, NOTEBOOKS, STARTS, WIDGET, execute,
 from tests.short_trials import SHORT_TRIALS
 
 pytestmark = pytest.mark.timeout(1800)
-PLACE = re.compile(r"(?<![\w.:/\\-])/(?:root|work|home|Users|tmp|var|usr)/\w+|0x[0-9a-f]{6,}|https?://\d")
+PLACE = re.compile(
+    r"(?<![\w.:/\\-])/(?:root|work|home|Users|tmp|var|usr)/\w+|0x[0-9a-f]{6,}|https?://\d"
+)
 LARGEST = 250_000
 """Bytes of a committed notebook at most: a page shows it at once."""
 
@@ -32,7 +34,11 @@ OFTEN = ("resume_after_a_kill",)
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=() if path.stem in OFTEN else pytest.mark.slow) for path in NOTEBOOKS if path.stem != "quickstart"],
+    [
+        pytest.param(path, marks=() if path.stem in OFTEN else pytest.mark.slow)
+        for path in NOTEBOOKS
+        if path.stem != "quickstart"
+    ],
     ids=lambda path: path.stem,
 )
 @pytest.mark.usefixtures("forked_kernels")
@@ -43,7 +49,9 @@ def test_runs_with_the_outputs_that_are_committed(path: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("forked_kernels")
-def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
     (startup / "trials.py").write_text(SHORT_TRIALS)
@@ -52,11 +60,20 @@ def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(tmp_path: P
     papermill.execute_notebook(str(FOLDER / "quickstart.ipynb"), str(after), cwd=str(tmp_path), kernel_name="python3", progress_bar=False,
                                start_timeout=STARTS, iopub_timeout=ARRIVES)  # fmt: skip
     done = nbformat.read(after, as_version=4)
-    kinds = [set(output.get("data", ())) for cell in done.cells for output in cell.get("outputs", ())]
+    kinds = [
+        set(output.get("data", ())) for cell in done.cells for output in cell.get("outputs", ())
+    ]
     assert any("image/png" in kind for kind in kinds)
-    panel = next(c.outputs for c in done.cells if any(WIDGET in o.get("data", ()) for o in c.get("outputs", ())))
+    panel = next(
+        c.outputs
+        for c in done.cells
+        if any(WIDGET in o.get("data", ()) for o in c.get("outputs", ()))
+    )
     stay = [o["data"] for o in panel if o.output_type == "display_data" and WIDGET not in o["data"]]
-    assert ["text/html" in data and data["text/html"].count("finished") == 3 for data in stay] == [True, False]
+    assert ["text/html" in data and data["text/html"].count("finished") == 3 for data in stay] == [
+        True,
+        False,
+    ]
     assert ["image/png" in data for data in stay] == [False, True]
     same_as_committed(done, FOLDER / "quickstart.ipynb")
     text = (tmp_path / "train.py").read_text()
@@ -96,7 +113,21 @@ def test_reads_well_on_a_page(path: Path) -> None:
     assert sum(cell.cell_type == "markdown" for cell in notebook.cells) >= 4
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert outputs
-    assert not any(output.output_type == "error" or output.get("name") == "stderr" or WIDGET in output.get("data", ()) for output in outputs)
+    assert not any(
+        output.output_type == "error"
+        or output.get("name") == "stderr"
+        or WIDGET in output.get("data", ())
+        for output in outputs
+    )
     for output in outputs:
-        told = "".join([output.get("text", ""), *(data for kind, data in output.get("data", {}).items() if kind.startswith("text/"))])
+        told = "".join(
+            [
+                output.get("text", ""),
+                *(
+                    data
+                    for kind, data in output.get("data", {}).items()
+                    if kind.startswith("text/")
+                ),
+            ]
+        )
         assert not PLACE.search(told), told

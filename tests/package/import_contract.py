@@ -14,9 +14,11 @@ class NoCircles(Contract):
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         inside = {name for name in graph.modules if name.partition(".")[0] == self.root}
         left = {name: graph.find_modules_directly_imported_by(name) & inside for name in inside}
-        while free := {name for name, imported in left.items() if not imported}:  # these import nothing that may be in a circle
+        # these import nothing that may be in a circle
+        while free := {name for name, imported in left.items() if not imported}:
             left = {name: imported - free for name, imported in left.items() if name not in free}
-        while free := left.keys() - {name for imported in left.values() for name in imported}:  # and nothing imports these
+        # and nothing imports these
+        while free := left.keys() - {name for imported in left.values() for name in imported}:
             left = {name: imported for name, imported in left.items() if name not in free}
         return ContractCheck(kept=not left, metadata={"left": left})
 

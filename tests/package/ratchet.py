@@ -12,7 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LIMITS = {"vague names": 572, "conditional expressions with one inside": 35, "lines over 100 columns": 7002}
+LIMITS = {
+    "vague names": 572,
+    "conditional expressions with one inside": 35,
+    "lines over 100 columns": 85,
+}
 """The most of each in workbench/."""
 VAGUE = frozenset("found one own there this given taken told made part place what".split())
 """Names that say what a value is for in the sentence, and not what it is. Names of parameters do not count."""
@@ -42,10 +46,14 @@ def main() -> int:
     """Print the numbers; return 1 if one is above its limit."""
     if len(sys.argv) > 1:
         for name in sys.argv[1:]:
-            lines = [f"{name}:{line}: {kind}" for kind, line in findings(Path(name)) if kind in LIMITS]
+            lines = [
+                f"{name}:{line}: {kind}" for kind, line in findings(Path(name)) if kind in LIMITS
+            ]
             print(*lines, sep="\n")
         return 0
-    counts = Counter(kind for path in (ROOT / "workbench").rglob("*.py") for kind, _ in findings(path))
+    counts = Counter(
+        kind for path in (ROOT / "workbench").rglob("*.py") for kind, _ in findings(path)
+    )
     for kind, limit in LIMITS.items():
         print(f"{counts[kind]} {kind} in workbench/, of {limit} that are allowed")
     print(f"{counts['vague names'] / counts['names']:.1%} of the names that it binds are vague")

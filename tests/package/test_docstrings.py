@@ -20,8 +20,16 @@ def _classes() -> Iterator[type]:
     for info in pkgutil.walk_packages(workbench.__path__, "workbench."):
         if info.name.rpartition(".")[2] != "__main__":
             module = importlib.import_module(info.name)
-            own = (value for value in vars(module).values() if isinstance(value, type) and value.__module__ == info.name)
-            yield from (cls for cls in own if cls.__name__[0] != "_" and not getattr(cls, "_is_protocol", False))
+            own = (
+                value
+                for value in vars(module).values()
+                if isinstance(value, type) and value.__module__ == info.name
+            )
+            yield from (
+                cls
+                for cls in own
+                if cls.__name__[0] != "_" and not getattr(cls, "_is_protocol", False)
+            )
 
 
 def _methods(cls: type) -> Iterator[str]:

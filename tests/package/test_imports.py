@@ -18,7 +18,19 @@ import pytest
 import workbench
 
 PACKAGE = Path(workbench.__file__).parent
-LIGHT = ("settings", "values", "metric_mode", "units", "secrets", "tracebacks", "events", "commands", "plots", "runs", "server")
+LIGHT = (
+    "settings",
+    "values",
+    "metric_mode",
+    "units",
+    "secrets",
+    "tracebacks",
+    "events",
+    "commands",
+    "plots",
+    "runs",
+    "server",
+)
 
 # Runs in a process of its own, and tells what came with the import.
 PROBE = """
@@ -51,7 +63,11 @@ for found in pkgutil.walk_packages(getattr(module, "__path__", []), {name!r} + "
 def after(code: str) -> dict[str, Any]:
     """What a fresh interpreter has printed and holds after `code`."""
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, code], capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL
+        [sys.executable, "-c", PROBE, code],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr
     printed, _, last = done.stdout.rstrip().rpartition("\n")
@@ -81,7 +97,11 @@ def test_every_module_imports_without_starting_anything() -> None:
 
 def test_light_parts_never_import_torch() -> None:
     heavy = ("torch", "accelerate", "lightning", "ipywidgets", "anywidget")
-    one_by_one = "".join(ALL_OF.format(name=f"workbench.{part}") + f"came[{part!r}] = sorted({{*{heavy}}} & {{*sys.modules}})\n" for part in LIGHT)
+    one_by_one = "".join(
+        ALL_OF.format(name=f"workbench.{part}")
+        + f"came[{part!r}] = sorted({{*{heavy}}} & {{*sys.modules}})\n"
+        for part in LIGHT
+    )
     found = after(f"import json, sys\ncame = {{}}\n{one_by_one}print(json.dumps(came), flush=True)")
     assert json.loads(found["printed"]) == {part: [] for part in LIGHT}
     assert {f"workbench.{part}" for part in LIGHT} <= {*found["modules"]}
@@ -95,7 +115,10 @@ def test_drawing_libraries_come_with_the_first_drawing() -> None:
 def test_a_bench_needs_no_screen_and_none_of_the_libraries_that_it_works_with() -> None:
     found = after("import workbench; workbench.Workbench")
     assert loaded(found, "ipywidgets", "anywidget", "IPython", "plotly", "matplotlib") == []
-    assert loaded(found, "lightning", "torchmetrics", "transformers", "datasets", "optuna", "sklearn") == []
+    assert (
+        loaded(found, "lightning", "torchmetrics", "transformers", "datasets", "optuna", "sklearn")
+        == []
+    )
     assert found["threads"] == ["MainThread"]
     assert not found["device"]
 
@@ -107,14 +130,20 @@ def test_every_public_name_is_there() -> None:
         workbench.nothing
 
 
-@pytest.mark.parametrize(("file", "place"), [("bench/workbench.py", "Workbench._panel"), ("launch/attached/attach.py", "Attached._panel")])
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [("bench/workbench.py", "Workbench._panel"), ("launch/attached/attach.py", "Attached._panel")],
+)
 def test_a_view_is_reached_for_in_one_place(file: str, place: str) -> None:
     """The imports that go up are inside of what a notebook shows live."""
     assert places_of_imports(file, "workbench.ui.") == {place}
 
 
 def test_a_run_reaches_for_the_engine_where_it_writes_weights() -> None:
-    assert places_of_imports("runs/run.py", "workbench.engine.") == {"Run.to_lightning", "Run.save_pretrained"}
+    assert places_of_imports("runs/run.py", "workbench.engine.") == {
+        "Run.to_lightning",
+        "Run.save_pretrained",
+    }
 
 
 def places_of_imports(file: str, of: str) -> set[str]:

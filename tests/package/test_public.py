@@ -28,13 +28,32 @@ from workbench.settings import Group, SettingsError, metadata_of
 from workbench.settings.kwargs import LiveKwargs, SettingsKwargs
 
 LIVE = [name for name in wb.Settings.model_fields if metadata_of(name).live]
-TAKE_SETTINGS = ("set", "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay", "tune", "validate", "test", "predict")
+TAKE_SETTINGS = (
+    "set",
+    "fit",
+    "find_lr",
+    "find_batch_size",
+    "find_num_workers",
+    "find_precision",
+    "find_clip_val",
+    "find_weight_decay",
+    "tune",
+    "validate",
+    "test",
+    "predict",
+)
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[wb.Workbench]:
     with wb.Workbench(
-        plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", max_steps=1, enable_progress_bar=False
+        plain_net(),
+        train=labelled(),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        accelerator="cpu",
+        max_steps=1,
+        enable_progress_bar=False,
     ) as made:
         yield made
 
@@ -107,7 +126,8 @@ def test_what_launches_a_job_is_not_public(bench: wb.Workbench) -> None:
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
-    monkeypatch.setattr(jedi.settings, "cache_directory", str(tmp_path))  # another process may be writing the usual one
+    # another process may be writing the usual one
+    monkeypatch.setattr(jedi.settings, "cache_directory", str(tmp_path))
     made = InteractiveShell()
     yield made
     made.history_manager.end_session()
@@ -116,7 +136,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interacti
 def completed(shell: InteractiveShell, code: str) -> set[str]:
     """What a kernel offers at the end of this code (`IPythonKernel.do_complete`), without magic commands."""
     with provisionalcompleter():
-        for _ in range(3):  # IPython offers nothing where jedi fails, which its first call in a process may do
+        # IPython offers nothing where jedi fails, which its first call in a process may do
+        for _ in range(3):
             found = [one.text for one in shell.Completer.completions(code, len(code))]
             if found:
                 break
@@ -124,7 +145,9 @@ def completed(shell: InteractiveShell, code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("method", every(3, TAKE_SETTINGS))
-def test_a_notebook_completes_settings(bench: wb.Workbench, shell: InteractiveShell, method: str) -> None:
+def test_a_notebook_completes_settings(
+    bench: wb.Workbench, shell: InteractiveShell, method: str
+) -> None:
     assert shell.Completer.use_jedi, "as in a kernel"
     shell.user_ns["bench"] = bench
     assert {"max_epochs=", "max_steps=", "max_time="} <= completed(shell, f"bench.{method}(max_")
@@ -134,16 +157,21 @@ def test_a_notebook_completes_settings(bench: wb.Workbench, shell: InteractiveSh
 
 
 @pytest.mark.parametrize("jedi", [True, False])
-def test_a_notebook_completes_the_settings_of_a_new_bench(shell: InteractiveShell, jedi: bool) -> None:
+def test_a_notebook_completes_the_settings_of_a_new_bench(
+    shell: InteractiveShell, jedi: bool
+) -> None:
     shell.Completer.use_jedi = jedi
     shell.user_ns["wb"] = wb
-    _ = wb.Workbench, wb.Settings  # the completer calls no `__getattr__` of a module; a notebook has used the name by then
+    # the completer calls no `__getattr__` of a module; a notebook has used the name by then
+    _ = wb.Workbench, wb.Settings
     assert completed(shell, "wb.Workbench(max_") == {"max_epochs=", "max_steps=", "max_time="}
     assert {"train=", "loss="} <= completed(shell, "wb.Workbench(")
 
 
 @pytest.mark.parametrize("jedi", [True, False])
-def test_a_notebook_completes_public_names(bench: wb.Workbench, shell: InteractiveShell, jedi: bool) -> None:
+def test_a_notebook_completes_public_names(
+    bench: wb.Workbench, shell: InteractiveShell, jedi: bool
+) -> None:
     shell.Completer.use_jedi = jedi
     job = bench.fit()
     shell.user_ns.update(wb=wb, bench=bench, job=job, run=job.result())
@@ -155,16 +183,22 @@ def test_a_notebook_completes_public_names(bench: wb.Workbench, shell: Interacti
 def test_a_notebook_completes_the_running_job(bench: wb.Workbench, shell: InteractiveShell) -> None:
     shell.user_ns.update(bench=bench, job=bench.fit())
     for name in ("bench.job", "bench.fit()"):
-        assert {"pause", "resume", "stop", "status", "change", "result"} <= completed(shell, f"{name}.")
+        assert {"pause", "resume", "stop", "status", "change", "result"} <= completed(
+            shell, f"{name}."
+        )
         assert not {"inbox", "ended", "run", "end", "on_event"} & completed(shell, f"{name}.")
-    assert {one for one in completed(shell, "job.change(") if one.endswith("=")} == {f"{name}=" for name in (*LIVE, "at")}
+    assert {one for one in completed(shell, "job.change(") if one.endswith("=")} == {
+        f"{name}=" for name in (*LIVE, "at")
+    }
 
 
 # -- editors
 
 
 def test_the_keyword_arguments_are_written_from_the_settings() -> None:
-    assert kwargs.FILE.read_text(encoding="utf-8") == kwargs.text(), "run: python -m tests.settings.kwargs"
+    assert kwargs.FILE.read_text(encoding="utf-8") == kwargs.text(), (
+        "run: python -m tests.settings.kwargs"
+    )
 
 
 def test_the_keyword_arguments_are_the_settings() -> None:
@@ -176,9 +210,13 @@ def test_the_keyword_arguments_are_the_settings() -> None:
 @pytest.mark.parametrize("method", ["__init__", *TAKE_SETTINGS])
 def test_every_method_that_takes_settings_says_so(method: str) -> None:
     function = getattr(wb.Workbench, method)
-    (keywords,) = [hint for hint in get_type_hints(function).values() if get_args(hint) == (SettingsKwargs,)]
+    (keywords,) = [
+        hint for hint in get_type_hints(function).values() if get_args(hint) == (SettingsKwargs,)
+    ]
     assert keywords
-    assert [*inspect.signature(function).parameters][-len(wb.Settings.model_fields) :] == [*wb.Settings.model_fields]
+    assert [*inspect.signature(function).parameters][-len(wb.Settings.model_fields) :] == [
+        *wb.Settings.model_fields
+    ]
     assert get_args(get_type_hints(Job.change)["values"]) == (LiveKwargs,)
 
 
@@ -194,7 +232,12 @@ def is_cast(given: Any, taken: Any) -> bool:
     """Whether pydantic has made one plain type into another, which a type checker rightly reports: batch_size="16"."""
     plain = (bool, int, float, str)
     alike = {type(given), type(taken)} == {int, float}
-    return isinstance(given, plain) and isinstance(taken, plain) and type(given) is not type(taken) and not (alike and type(given) is int)
+    return (
+        isinstance(given, plain)
+        and isinstance(taken, plain)
+        and type(given) is not type(taken)
+        and not (alike and type(given) is int)
+    )
 
 
 @pytest.mark.parametrize("name", wb.Settings.model_fields)
@@ -222,10 +265,14 @@ def test_the_types_accept_what_the_settings_accept(name: str) -> None:
 
 def test_help_lists_every_setting_in_its_group() -> None:
     text = inspect.getdoc(wb.Settings) or ""
-    groups = dict(zip(*[iter(re.split(r"^([A-Z][a-z ]+):\n", text, flags=re.MULTILINE)[1:])] * 2, strict=True))
+    groups = dict(
+        zip(*[iter(re.split(r"^([A-Z][a-z ]+):\n", text, flags=re.MULTILINE)[1:])] * 2, strict=True)
+    )
     assert [*groups] == [group.capitalize() for group in get_args(Group)]
     for group, listed in groups.items():
-        names = [name for name in wb.Settings.model_fields if metadata_of(name).group == group.lower()]
+        names = [
+            name for name in wb.Settings.model_fields if metadata_of(name).group == group.lower()
+        ]
         assert re.findall(r"^    (\w+) \(", listed, re.MULTILINE) == names
         for name in names:
             field, words = wb.Settings.model_fields[name], " ".join(listed.split())

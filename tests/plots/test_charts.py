@@ -29,7 +29,11 @@ from workbench.plots.training.schedule import schedule
 
 def test_smoothing_is_the_debiased_average() -> None:
     y = np.array([1.0, 3.0, 2.0])
-    by_hand = [1.0, (0.9 * 0.1 * 1 + 0.1 * 3) / 0.19, (0.81 * 0.1 * 1 + 0.9 * 0.1 * 3 + 0.1 * 2) / 0.271]
+    by_hand = [
+        1.0,
+        (0.9 * 0.1 * 1 + 0.1 * 3) / 0.19,
+        (0.81 * 0.1 * 1 + 0.9 * 0.1 * 3 + 0.1 * 2) / 0.271,
+    ]
     np.testing.assert_allclose(ema(y, 0.9), by_hand)
     np.testing.assert_allclose(ema(np.full(9, 2.5), 0.99), 2.5)
     assert ema(np.empty(0), 0.9).shape == (0,)
@@ -116,7 +120,9 @@ def test_batch_sizes_without_memory_or_success() -> None:
 
 def test_the_loss_is_raw_smoothed_and_checked() -> None:
     step = np.arange(100)
-    chart = loss(step, np.ones(100), np.array([50, 100]), np.array([1.0, 2.0]), [(40, {"lr": 1e-3})])
+    chart = loss(
+        step, np.ones(100), np.array([50, 100]), np.array([1.0, 2.0]), [(40, {"lr": 1e-3})]
+    )
     assert [s.style for s in chart.series] == ["faint", "line", "points"]
     assert [(m.x, m.label) for m in chart.marks] == [(40, "lr → 0.001")]
     assert not chart.y.log
@@ -148,7 +154,9 @@ def test_rates_of_zero_are_seen() -> None:
 
 def test_labels_of_near_changes_are_joined() -> None:
     step = np.arange(1000)
-    marks = change_marks([(100, {"lr": 0.1}), (101, {"gradient_clip_val": None}), (900, {"lr": 0.2})], step)
+    marks = change_marks(
+        [(100, {"lr": 0.1}), (101, {"gradient_clip_val": None}), (900, {"lr": 0.2})], step
+    )
     assert [m.label for m in marks] == ["lr → 0.1, clip → off", "", "lr → 0.2"]
     assert change_marks([(i, {"lr": 0.1}) for i in range(5)], step)[0].label == "5 changes"
     assert len(change_marks([(0, {"lr": 0.1})], np.empty(0))) == 1
@@ -156,22 +164,35 @@ def test_labels_of_near_changes_are_joined() -> None:
 
 def test_marks_of_a_run_that_was_resumed_again_and_again_can_be_read() -> None:
     many = "resumed, lr → 0.0003, max_epochs → 3, checkpoint_every → 7, save_top_k → 2"
-    marks = change_marks([(40, many), (40, {"lr": 3e-4}), (90, "resumed"), (90, "resumed, max_epochs → 9")], np.arange(120))
-    assert [(m.x, m.label) for m in marks] == [(40, "resumed, lr → 0.0003, max_epochs → 3, …"), (90, "resumed, max_epochs → 9")]
+    marks = change_marks(
+        [(40, many), (40, {"lr": 3e-4}), (90, "resumed"), (90, "resumed, max_epochs → 9")],
+        np.arange(120),
+    )
+    assert [(m.x, m.label) for m in marks] == [
+        (40, "resumed, lr → 0.0003, max_epochs → 3, …"),
+        (90, "resumed, max_epochs → 9"),
+    ]
     assert marks[0].why == f"from update 40: {many}, lr → 0.0003"
 
 
 def test_where_a_run_was_resumed_is_marked_in_words() -> None:
     step = np.arange(1000)
-    marks = change_marks([(400, "resumed, max_epochs → 5"), (400, {"lr": 1e-4}), (900, "resumed")], step)
-    assert [(m.x, m.label) for m in marks] == [(400, "resumed, max_epochs → 5, lr → 0.0001"), (900, "resumed")]
+    marks = change_marks(
+        [(400, "resumed, max_epochs → 5"), (400, {"lr": 1e-4}), (900, "resumed")], step
+    )
+    assert [(m.x, m.label) for m in marks] == [
+        (400, "resumed, max_epochs → 5, lr → 0.0001"),
+        (900, "resumed"),
+    ]
     assert marks[0].why == "from update 400: resumed, max_epochs → 5, lr → 0.0001"
     wordy = change_marks([(400, f"resumed, early_stopping → {'x' * 99}")], step)[0]
     assert wordy.label == "resumed, …"
     assert "x" * 99 in wordy.why
     history = {"step": step, "loss": np.ones(1000), "lr": np.ones(1000), "grad_norm": np.ones(1000)}
     history["grad_norm_clipped"] = history["grad_norm"]
-    told = RunData(history, {}, [(400, "resumed"), (600, {"gradient_clip_val": 0.5}), (800, {"lr": 0.1})])
+    told = RunData(
+        history, {}, [(400, "resumed"), (600, {"gradient_clip_val": 0.5}), (800, {"lr": 0.1})]
+    )
     for charts, labels in (
         (told.loss(), ["resumed", "clip → 0.5", "lr → 0.1"]),
         (told.lr(), ["resumed", "lr → 0.1"]),
@@ -184,21 +205,43 @@ def test_where_a_run_was_resumed_is_marked_in_words() -> None:
 
 def test_the_best_checkpoint_is_a_point_where_its_metric_is_drawn() -> None:
     history = {"step": np.arange(9), "loss": np.ones(9)}
-    checks = {"step": np.array([4, 8]), "val_loss": np.array([0.5, 0.75]), "acc": np.array([0.1, 0.9])}
+    checks = {
+        "step": np.array([4, 8]),
+        "val_loss": np.array([0.5, 0.75]),
+        "acc": np.array([0.1, 0.9]),
+    }
     told = RunData(history, checks, best=Best(4, "val_loss", 0.5))
     assert [(m.x, m.y, m.label) for m in told.loss()[0].marks] == [(4, 0.5, "best checkpoint")]
     assert told.named("acc")[0].marks == ()
     assert RunData(history, checks, best=Best(8, "acc", 0.9)).loss()[0].marks == ()
     (mark,) = RunData(history, checks, best=Best(8, "acc", 0.9)).named("acc")[0].marks
     assert mark.why == "after 8 updates, acc 0.9"
-    assert RunData(history, checks, best=Best(8, "val_loss_averaged", 0.25)).loss()[0].marks[0].y == 0.25
+    assert (
+        RunData(history, checks, best=Best(8, "val_loss_averaged", 0.25)).loss()[0].marks[0].y
+        == 0.25
+    )
 
 
 def test_a_logged_value_is_drawn_by_update_over_epochs_and_of_the_checks() -> None:
     nan = np.nan
-    history = {"step": np.arange(4), "loss": np.ones(4), "acc_step": np.array([0.1, nan, 0.3, nan]), "grad_norm/acc": np.ones(4)}
-    epochs = {"step": np.array([2, 4]), "epoch": np.array([0, 1]), "acc_epoch": np.array([0.2, 0.4]), "lr-SGD": np.ones(2)}
-    checks = {"step": np.array([4]), "epoch": np.array([1]), "acc": np.array([0.5]), "acc_averaged": np.array([0.6])}
+    history = {
+        "step": np.arange(4),
+        "loss": np.ones(4),
+        "acc_step": np.array([0.1, nan, 0.3, nan]),
+        "grad_norm/acc": np.ones(4),
+    }
+    epochs = {
+        "step": np.array([2, 4]),
+        "epoch": np.array([0, 1]),
+        "acc_epoch": np.array([0.2, 0.4]),
+        "lr-SGD": np.ones(2),
+    }
+    checks = {
+        "step": np.array([4]),
+        "epoch": np.array([1]),
+        "acc": np.array([0.5]),
+        "acc_averaged": np.array([0.6]),
+    }
     told = RunData(history, checks, logged=epochs, by_model=("acc_step", "grad_norm/acc"))
     (chart,) = told.named("acc")
     assert [(s.name, s.x.tolist(), s.style) for s in chart.series] == [
@@ -214,9 +257,21 @@ def test_a_logged_value_is_drawn_by_update_over_epochs_and_of_the_checks() -> No
     assert told.named("acc_averaged")[0].series[0].y.tolist() == [0.6]
     for none in ("loss", "step", "epoch", "grad_norm", "val"):
         assert told.named(none) == []
-    assert told.names() == ["acc_step", "grad_norm/acc", "acc_epoch", "lr-SGD", "acc", "acc_averaged"]
+    assert told.names() == [
+        "acc_step",
+        "grad_norm/acc",
+        "acc_epoch",
+        "lr-SGD",
+        "acc",
+        "acc_averaged",
+    ]
     assert told.grad_norm() == []
-    assert RunData(history | {"grad_norm": np.ones(4)}, {}, by_model=("grad_norm/acc",)).grad_norm()[0].heat is None
+    assert (
+        RunData(history | {"grad_norm": np.ones(4)}, {}, by_model=("grad_norm/acc",))
+        .grad_norm()[0]
+        .heat
+        is None
+    )
     assert logged("ppl", (np.arange(9), np.geomspace(1, 1e4, 9))).y.log
     assert not logged("gap", (np.arange(9), np.array([-1.0, *np.geomspace(1, 1e4, 8)]))).y.log
 
@@ -225,7 +280,11 @@ def test_a_spike_stays_in_the_heat_map() -> None:
     norms = np.ones(5000)
     norms[1234] = 50.0
     heat, total = grad_norm(
-        np.arange(5000), norms, {"conv": norms, "head": np.zeros(5000)}, np.full(5000, 2.0), share=0.0
+        np.arange(5000),
+        norms,
+        {"conv": norms, "head": np.zeros(5000)},
+        np.full(5000, 2.0),
+        share=0.0,
     )
     assert heat.heat is not None
     assert heat.heat.z.shape[1] <= 400
@@ -240,12 +299,20 @@ def test_a_spike_stays_in_the_heat_map() -> None:
 def test_the_map_leaves_out_what_is_rounding_noise_and_says_so() -> None:
     """A bias before BatchNorm, or a key's: drawn, 1e-11 would stretch the colours. A weight whose gradient vanishes is drawn."""
     ones = np.geomspace(1.0, 0.5, 300)
-    layers = {"0.weight": ones, "0.bias": 1e-8 * ones, "1.weight": 1e-8 * ones, "2.bias": 1e-8 * ones, "3.bias": 0 * ones}
+    layers = {
+        "0.weight": ones,
+        "0.bias": 1e-8 * ones,
+        "1.weight": 1e-8 * ones,
+        "2.bias": 1e-8 * ones,
+        "3.bias": 0 * ones,
+    }
     layers["2.bias"][7] = 0.1
     heat, _ = grad_norm(np.arange(300), ones, layers)
     assert heat.heat is not None
     assert np.isnan(heat.heat.z).all(axis=1).tolist() == [False, True, False, False, False]
-    assert heat.notes == ("Rounding noise: 0.bias. A normalisation behind it removes its effect, which is harmless.",)
+    assert heat.notes == (
+        "Rounding noise: 0.bias. A normalisation behind it removes its effect, which is harmless.",
+    )
     assert "rounding noise" in heat.heat.label
 
 
@@ -329,21 +396,32 @@ def test_optimizers_that_take_turns_have_whole_lines_of_their_own() -> None:
     assert (first.notes[0][:2], second.notes[0][:4]) == ("0%", "100%")
     assert [s.name for s in share.series] == ["optimizer 0", "optimizer 1"]
     assert share.series[1].y.tolist() == [100.0] * 4
-    assert len(told.grad_norm()[0].series) == 1, "the clip value limits each optimizer's norm, not their total"
+    assert len(told.grad_norm()[0].series) == 1, (
+        "the clip value limits each optimizer's norm, not their total"
+    )
 
 
 def test_optimizers_that_step_together_are_beside_their_sum() -> None:
     step = np.arange(30)
     parts = {"optimizer 0": np.ones(30), "optimizer 1": np.full(30, 2.0)}
     chart = loss(step, np.full(30, 3.0), parts=parts)
-    assert [s.name for s in chart.series] == ["each update", "sum, smoothed", "optimizer 0", "optimizer 1"]
+    assert [s.name for s in chart.series] == [
+        "each update",
+        "sum, smoothed",
+        "optimizer 0",
+        "optimizer 1",
+    ]
     low, high = chart.y.range or (9, 9)
     assert low < 1 < 3 < high
 
 
 def test_averaged_validation_is_a_line_of_its_own() -> None:
     chart = loss(
-        np.arange(10), np.ones(10), np.array([5, 10]), np.array([1.0, 0.9]), averaged=np.array([np.nan, 0.2])
+        np.arange(10),
+        np.ones(10),
+        np.array([5, 10]),
+        np.array([1.0, 0.9]),
+        averaged=np.array([np.nan, 0.2]),
     )
     raw, averaged = chart.series[2:]
     assert (raw.name, averaged.name) == ("validation, raw", "validation, averaged")
@@ -359,7 +437,9 @@ def test_the_learning_rate_has_a_logarithmic_axis_that_can_be_read() -> None:
     assert chart.x == loss(step, np.ones(100)).x
     assert chart.y.log
     low, high = chart.y.range or (0, 0)
-    assert 1e-8 < low < 1e-3 < high, "its last updates, which are next to nothing, do not flatten it"
+    assert 1e-8 < low < 1e-3 < high, (
+        "its last updates, which are next to nothing, do not flatten it"
+    )
     assert chart.marks[0].label == "lr → 0.001, batch size → 1024"
     low, high = schedule(step, {"learning rate": np.full(100, 3e-4)}).y.range or (0, 0)
     assert high / low >= 10, "or no number would stand beside a constant rate"

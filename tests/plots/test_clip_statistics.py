@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.plots.clip_statistics import RunNorms, clip_share, moving_share, suggest_clip, was_cut
+from workbench.plots.clip_statistics import (
+    RunNorms,
+    clip_share,
+    moving_share,
+    suggest_clip,
+    was_cut,
+)
 
 
 def test_what_rounding_does_is_no_clipping() -> None:
@@ -23,7 +29,11 @@ def test_the_moving_share_is_the_mean_of_the_known(values: list[float], window: 
     got = moving_share(np.array(values), window)
     for i, share in enumerate(got.tolist()):
         seen = [v for v in values[max(0, i + 1 - window) : i + 1] if v == v]
-        assert math.isnan(share) if math.isnan(values[i]) else share == pytest.approx(sum(seen) / len(seen))
+        assert (
+            math.isnan(share)
+            if math.isnan(values[i])
+            else share == pytest.approx(sum(seen) / len(seen))
+        )
 
 
 def test_the_suggested_clip_value_has_nine_of_ten_below_it() -> None:
@@ -39,7 +49,9 @@ def test_the_suggested_clip_value_has_nine_of_ten_below_it() -> None:
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=20, max_size=60))
-def test_the_suggested_clip_value_cuts_at_most_a_tenth_of_the_norms_that_it_comes_from(values: list[float]) -> None:
+def test_the_suggested_clip_value_cuts_at_most_a_tenth_of_the_norms_that_it_comes_from(
+    values: list[float],
+) -> None:
     norms = np.array(values)
     found = suggest_clip(norms)
     assert found is not None
@@ -62,4 +74,6 @@ def test_the_norms_of_a_long_run_are_thinned_out_evenly() -> None:
     assert set(np.diff(np.searchsorted(-norms, -sample)).tolist()) == {16}
     assert suggest_clip(sample) == suggest_clip(norms)
     kept.add({"grad_norm.0": norms[:50], "grad_norm.1": norms[:60]})
-    assert [len(one) for one in kept.clipped] == [50, 60], "each optimizer is clipped by its own norm"
+    assert [len(one) for one in kept.clipped] == [50, 60], (
+        "each optimizer is clipped by its own norm"
+    )

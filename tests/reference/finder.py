@@ -6,7 +6,19 @@ from tests.reference.loop import list_windows, seed_all
 from tests.reference.lr_rules import ema, exponential, stops_at
 
 
-def sweep(model, loss_of, optimizer, loader, *, low=1e-5, high=10.0, n=100, seed=0, accumulate=1, threshold=4.0):
+def sweep(
+    model,
+    loss_of,
+    optimizer,
+    loader,
+    *,
+    low=1e-5,
+    high=10.0,
+    n=100,
+    seed=0,
+    accumulate=1,
+    threshold=4.0,
+):
     """Sweep and throw `model` away; (lrs, losses, smoothed) up to the point that ended it."""
     seed_all(seed)
     model.train()

@@ -16,7 +16,11 @@ def seed_all(seed):
 
 def loader_of(dataset, batch_size, *, shuffle=True, seed=0, **options):
     return torch.utils.data.DataLoader(
-        dataset, batch_size=batch_size, shuffle=shuffle, generator=torch.Generator().manual_seed(seed), **options
+        dataset,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        generator=torch.Generator().manual_seed(seed),
+        **options,
     )
 
 
@@ -31,7 +35,8 @@ def fit(model, loss_of, optimizer, loader, epochs, *, seed=0, accumulate=1, clip
     out = {"loss": [], "lr": [], "grad_norm": [], "grad_norm_clipped": [], "layers": []}
     step = 0
     for _ in range(epochs):
-        batches = list_windows(loader, accumulate if isinstance(accumulate, int) else lambda: accumulate(step))  # noqa: B023
+        size = accumulate if isinstance(accumulate, int) else lambda: accumulate(step)  # noqa: B023
+        batches = list_windows(loader, size)
         for window in batches:
             if before_update is not None:
                 clip = before_update(step, optimizer, clip)

@@ -95,7 +95,10 @@ def landmarks(lrs, losses, beta, adaptive, one_cycle):
         if s[i] < s[low]:
             low = i
     lost = keep
-    while lost > low + 1 and median(losses[max(0, lost - 3) : min(keep, lost + 2)]) > (base + s[low]) / 2:
+    while (
+        lost > low + 1
+        and median(losses[max(0, lost - 3) : min(keep, lost + 2)]) > (base + s[low]) / 2
+    ):
         lost -= 1
     steps = [losses[i + 1] - losses[i] for i in range(low)]
     mean = sum(steps) / len(steps)

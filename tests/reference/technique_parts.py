@@ -5,7 +5,13 @@ import math
 from dataclasses import dataclass, field
 
 import torch
-from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn, update_bn
+from torch.optim.swa_utils import (
+    SWALR,
+    AveragedModel,
+    get_ema_multi_avg_fn,
+    get_swa_multi_avg_fn,
+    update_bn,
+)
 
 
 @dataclass
@@ -113,7 +119,20 @@ class Average:
     batches: makes the pass over the training data for BatchNorm. start: the epoch (SWA) or update (EMA) it begins at.
     """
 
-    def __init__(self, kind, batches, *, decay=0.999, every=1, start=0, start_epoch=0, lr=None, epochs=10, strategy="cos", warmup=True):
+    def __init__(
+        self,
+        kind,
+        batches,
+        *,
+        decay=0.999,
+        every=1,
+        start=0,
+        start_epoch=0,
+        lr=None,
+        epochs=10,
+        strategy="cos",
+        warmup=True,
+    ):
         self.kind, self.batches, self.decay = kind, batches, decay
         self.every, self.start, self.start_epoch = every, start, start_epoch
         self.lr, self.epochs, self.strategy = lr, epochs, strategy
@@ -128,10 +147,17 @@ class Average:
         return self.kind == "swa" and self.lr is not None and epoch == self.start
 
     def schedules(self, optimizers):
-        return [Scheduled(SWALR(o, self.lr, self.epochs, self.strategy), "epoch") for o in optimizers]
+        return [
+            Scheduled(SWALR(o, self.lr, self.epochs, self.strategy), "epoch") for o in optimizers
+        ]
 
     def after_update(self, model, count, epoch):
-        if self.kind == "ema" and count > self.start and count % self.every == 0 and epoch >= self.start_epoch:
+        if (
+            self.kind == "ema"
+            and count > self.start
+            and count % self.every == 0
+            and epoch >= self.start_epoch
+        ):
             self._take(model)
 
     def after_epoch(self, model, epoch):

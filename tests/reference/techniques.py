@@ -77,9 +77,14 @@ def train(model, loader, step, optimizers, **techniques):
                 _set_rates(t.optimizers, base, t.multiplier(taken))
             t.multiplier, t.schedules = None, t.average.schedules(t.optimizers)
         end, losses, in_epoch, hiddens = False, [], 0, {}
-        batches, size = itertools.islice(t.loader, t.limit) if t.limit else t.loader, size_at(t.accumulate, epoch)
+        batches, size = (
+            itertools.islice(t.loader, t.limit) if t.limit else t.loader,
+            size_at(t.accumulate, epoch),
+        )
         per_epoch = math.ceil((t.limit or len(t.loader)) * t.pieces_per_batch / size)
-        for number, window in enumerate(list_windows(pieces(batches, t.bptt, t.time_dim), size), start=1):
+        for number, window in enumerate(
+            list_windows(pieces(batches, t.bptt, t.time_dim), size), start=1
+        ):
             if t.multiplier:
                 _set_rates(t.optimizers, base, t.multiplier(taken))
             row, hiddens = _update(t, window, count, hiddens)
@@ -91,8 +96,16 @@ def train(model, loader, step, optimizers, **techniques):
             if not row["skipped"]:
                 taken += 1
                 _after_update(t, taken, count, epoch, min(number * size, t.limit or len(t.loader)))
-            if number < per_epoch and count != t.max_steps and _due(t, epoch, count, in_epoch, per_epoch):
-                end = _check(t, run, stoppers, count, losses) and epoch >= t.min_epochs and count >= t.min_steps
+            if (
+                number < per_epoch
+                and count != t.max_steps
+                and _due(t, epoch, count, in_epoch, per_epoch)
+            ):
+                end = (
+                    _check(t, run, stoppers, count, losses)
+                    and epoch >= t.min_epochs
+                    and count >= t.min_steps
+                )
             if end or count == t.max_steps:
                 break
         if end or (count == t.max_steps and number < per_epoch):
@@ -103,7 +116,8 @@ def train(model, loader, step, optimizers, **techniques):
                 entry.scheduler.step()
         if t.average:
             t.average.after_epoch(model, epoch)
-        seen = bool(run.validations) and run.validations[-1][0] == count  # no update since the last check
+        # no update since the last check
+        seen = bool(run.validations) and run.validations[-1][0] == count
         if not seen and _due(t, epoch, count, per_epoch, per_epoch):
             end = _check(t, run, stoppers, count, losses)
             if end and epoch + 1 >= t.min_epochs and count >= t.min_steps:
@@ -144,14 +158,20 @@ def _update(t, window, count, hiddens):
             row[f"loss.{i}"] = parts[i]["loss"].item() if i in parts else float("nan")
             row[f"grad_norm.{i}"] = _joined(parts[i]["norms"], t.p) if i in parts else float("nan")
             if t.clip is not None:
-                row[f"grad_norm_clipped.{i}"] = parts[i]["clipped"].item() if i in parts else float("nan")
+                row[f"grad_norm_clipped.{i}"] = (
+                    parts[i]["clipped"].item() if i in parts else float("nan")
+                )
     row["skipped"] = skipped
     # One whose turn it was not goes on from where the other has come to.
     return row, {i: parts.get(i, parts[turns[-1]])["hiddens"] for i in range(len(t.optimizers))}
 
 
 def _joined(norms, p):
-    return norms[0].item() if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), p).item()
+    return (
+        norms[0].item()
+        if len(norms) == 1
+        else torch.linalg.vector_norm(torch.stack(norms), p).item()
+    )
 
 
 def _turn(t, i, window, hiddens):

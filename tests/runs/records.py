@@ -13,7 +13,9 @@ from workbench.runs.record.series import Series, layer_history, scalars
 from workbench.runs.store import RunFolder
 
 
-def write_run(root: Path, id: str, *, created: float = 0.0, over: bool = True, **header: object) -> Path:
+def write_run(
+    root: Path, id: str, *, created: float = 0.0, over: bool = True, **header: object
+) -> Path:
     """Write the folder of a fit, which has ended or (over=False) still runs; returns it."""
     with RunFolder.create(root, id, {"kind": "fit", "created": created, **header}) as folder:
         folder.append(RunStarted(id, "fit", {}, "cpu"))

@@ -28,7 +28,14 @@ INFO = {
 def put(run, step, value=None, *, end=False, **info):
     folder = run / "checkpoints" / name_of(step, end)
     folder.mkdir(parents=True)
-    known = {**INFO, "step": step, "end": end, "value": value, "monitor": None if value is None else "val_loss", **info}
+    known = {
+        **INFO,
+        "step": step,
+        "end": end,
+        "value": value,
+        "monitor": None if value is None else "val_loss",
+        **info,
+    }
     (folder / "info.json").write_text(json.dumps(known))
     return folder
 
@@ -45,18 +52,32 @@ def test_they_are_listed_by_age_and_what_is_no_checkpoint_is_not(tmp_path):
     found = list_checkpoints(tmp_path)
     assert [one.name for one in found] == ["00000900", "00001200", "00001200-end", "123456789"]
     assert found[1] == Checkpoint(
-        "00001200", 1200, 0, False, "val_loss", 0.5, True, None, tmp_path / "checkpoints" / "00001200", "min"
+        "00001200",
+        1200,
+        0,
+        False,
+        "val_loss",
+        0.5,
+        True,
+        None,
+        tmp_path / "checkpoints" / "00001200",
+        "min",
     )
     assert list_checkpoints(tmp_path / "none") == []
 
 
-@pytest.mark.parametrize("info", [{"step": -5}, {"step": 10**30}, {"step": 1e300}, {"step": 6}, {"end": True}, "[" * 100_000])
+@pytest.mark.parametrize(
+    "info",
+    [{"step": -5}, {"step": 10**30}, {"step": 1e300}, {"step": 6}, {"end": True}, "[" * 100_000],
+)
 def test_absurd_info_makes_none(info, tmp_path):
     """What says to be another one than its directory would be taken for the last, and found by no number."""
     put(tmp_path, 3)
     folder = put(tmp_path, 5)
     known = json.loads((folder / "info.json").read_text())
-    (folder / "info.json").write_text(info if isinstance(info, str) else json.dumps({**known, **info}))
+    (folder / "info.json").write_text(
+        info if isinstance(info, str) else json.dumps({**known, **info})
+    )
     assert [one.step for one in list_checkpoints(tmp_path)] == [3]
     assert find(tmp_path, "last").step == 3
 
@@ -86,9 +107,13 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path):
     with pytest.raises(FileNotFoundError, match="has no checkpoint 'last'; it has: none"):
         find(tmp_path, "last")
     put(tmp_path, 10)
-    with pytest.raises(FileNotFoundError, match=r"has no checkpoint 7; it has: 00000010 \(update 10\)"):
+    with pytest.raises(
+        FileNotFoundError, match=r"has no checkpoint 7; it has: 00000010 \(update 10\)"
+    ):
         find(tmp_path, 7)
-    with pytest.raises(FileNotFoundError, match="has no best checkpoint: none with a value of a monitor"):
+    with pytest.raises(
+        FileNotFoundError, match="has no best checkpoint: none with a value of a monitor"
+    ):
         find(tmp_path, "best")
 
 
@@ -111,7 +136,10 @@ def test_a_value_that_is_no_number_is_none(tmp_path):
 def made(values):
     """Checkpoints of steps 1, 2, … with these values."""
     names = ((step, value, name_of(step, False)) for step, value in enumerate(values, 1))
-    return [Checkpoint(n, s, 0, False, None if v is None else "m", v, True, None, Path(n)) for s, v, n in names]
+    return [
+        Checkpoint(n, s, 0, False, None if v is None else "m", v, True, None, Path(n))
+        for s, v, n in names
+    ]
 
 
 @given(
@@ -142,7 +170,8 @@ def test_the_end_and_the_check_of_one_moment_take_one_place(tmp_path):
     assert [one.name for one in obsolete(there, 2, "min")] == ["00000020"]
     assert [one.name for one in obsolete(there, 1, "min")] == ["00000010", "00000020"]
     assert [one.name for one in obsolete(there, 0, "min")] == ["00000010", "00000020", "00000030"]
-    assert best_values(there, "val_loss") == [0.1, 0.3, 0.4]  # and so does whoever asks if a value is among the best
+    # and so does whoever asks if a value is among the best
+    assert best_values(there, "val_loss") == [0.1, 0.3, 0.4]
     assert find(tmp_path, "best").end
 
 
@@ -154,7 +183,9 @@ def test_of_equal_ones_the_earlier_stays():
 
 
 def test_a_name_that_says_neither_is_asked_about():
-    with pytest.raises(SettingsError, match=r"monitor='val_thing'.*give monitor_mode='min' or 'max'"):
+    with pytest.raises(
+        SettingsError, match=r"monitor='val_thing'.*give monitor_mode='min' or 'max'"
+    ):
         mode_of("val_thing", None)
     assert mode_of("val_thing", "min") == "min"
     assert mode_of("val_accuracy", "min") == "min"

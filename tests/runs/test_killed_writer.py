@@ -44,7 +44,9 @@ def write(root: str) -> None:
 def test_killed_at_a_random_moment(tmp_path: Path, seed: int) -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); from test_killed_writer import write; write(sys.argv[2])"
     here = str(Path(__file__).parent)
-    writer = subprocess.Popen([sys.executable, "-c", code, here, str(tmp_path)], stdout=subprocess.PIPE)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code, here, str(tmp_path)], stdout=subprocess.PIPE
+    )
     assert writer.stdout is not None
     with writer, writer.stdout:
         assert writer.stdout.readline() == b"go\n"

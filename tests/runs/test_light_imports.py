@@ -50,5 +50,7 @@ run = wb.Run.open(folder.path)
 run.charts(), repr(run), run._repr_html_(), run.history, run.settings
 print([m for m in ("torch", "matplotlib", "plotly") if m in sys.modules])
 """
-    out = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert out.stdout.strip() == "[]"

@@ -51,7 +51,9 @@ def test_no_record_yet_is_no_events(tmp_path: Path) -> None:
 
 
 def test_the_list_reads_only_the_end(tmp_path: Path) -> None:
-    big = StepsDone(0, 1, 100_000, 0, 9.0, {"loss": pack(np.ones(100_000)), "lr": pack(np.ones(100_000))})
+    big = StepsDone(
+        0, 1, 100_000, 0, 9.0, {"loss": pack(np.ones(100_000)), "lr": pack(np.ones(100_000))}
+    )
     with RunFolder.create(tmp_path, "a", {"kind": "fit", "created": 2.0}) as folder:
         folder.append(big)
     with RunFolder.create(
@@ -67,7 +69,14 @@ def test_the_list_reads_only_the_end(tmp_path: Path) -> None:
     (tmp_path / "runs" / "broken").mkdir()
     (tmp_path / "runs" / "broken" / "run.json").write_text("{")
     b, a, c, d = list_runs(tmp_path)
-    assert (a.id, a.kind, a.status, a.step, a.seconds, a.over) == ("a", "fit", "running", 100_000, 9.0, False)
+    assert (a.id, a.kind, a.status, a.step, a.seconds, a.over) == (
+        "a",
+        "fit",
+        "running",
+        100_000,
+        9.0,
+        False,
+    )
     assert (b.id, b.kind, b.status, b.step) == ("b", "find_lr", "paused", 7)
     assert (c.id, c.status, c.step, c.error, c.over) == ("c", "stopped", 5, "stopped by you", True)
     assert c.metrics == {"val_loss": 0.5}
@@ -117,7 +126,11 @@ def test_history_has_one_row_per_update() -> None:
     ]
     assert got["step"].tolist() == [0, 1, 2, 3, 4]
     assert got["epoch"].tolist() == [0, 0, 0, 1, 1]
-    assert (got["step"].dtype, got["epoch"].dtype, got["loss"].dtype) == (np.int64, np.int64, np.float32)
+    assert (got["step"].dtype, got["epoch"].dtype, got["loss"].dtype) == (
+        np.int64,
+        np.int64,
+        np.float32,
+    )
     assert got["grad_norm/head"].tolist() == [0, -1, -2, -3, -4]
 
 
@@ -133,7 +146,12 @@ def test_columns_that_come_and_go_are_nan_where_they_lack() -> None:
 
 
 def test_nothing_recorded_is_empty_columns() -> None:
-    assert {k: len(v) for k, v in history([]).items()} == {"step": 0, "epoch": 0, "loss": 0, "lr": 0}
+    assert {k: len(v) for k, v in history([]).items()} == {
+        "step": 0,
+        "epoch": 0,
+        "loss": 0,
+        "lr": 0,
+    }
     assert {k: len(v) for k, v in validation([]).items()} == {"step": 0, "epoch": 0}
 
 
@@ -143,7 +161,10 @@ def test_layers_without_names_are_numbered() -> None:
 
 def test_validation_has_nan_where_a_metric_lacks() -> None:
     got = validation(
-        [Validated(10, 0, {"val_loss": 1.0}), Validated(20, 1, {"val_loss": 0.5, "val_accuracy": 0.9})]
+        [
+            Validated(10, 0, {"val_loss": 1.0}),
+            Validated(20, 1, {"val_loss": 0.5, "val_accuracy": 0.9}),
+        ]
     )
     assert got["step"].tolist() == [10, 20]
     assert got["val_loss"].tolist() == [1.0, 0.5]

@@ -57,7 +57,9 @@ def a_fit(id: str = "a", *, ended: bool = True) -> list[Event]:
             "layer_norms": pack(np.stack([t, t], 1)),
         }
         events.append(StepsDone(3 * epoch, 1, 3, epoch, 1.0 + epoch, columns))
-        events.append(Validated(3 * epoch + 3, epoch, {"val_loss": math.nan if epoch == 0 else 0.25}))
+        events.append(
+            Validated(3 * epoch + 3, epoch, {"val_loss": math.nan if epoch == 0 else 0.25})
+        )
     events += [Changed(4, {"lr": 0.01}), Message("done")]
     if ended:
         events.append(RunEnded("finished", 6, 2.5, None, {"val_accuracy": 0.75}))
@@ -132,12 +134,20 @@ def test_a_run_cannot_be_changed() -> None:
 
 
 def test_why_a_run_ended_early_is_in_its_text() -> None:
-    ended = [*a_fit(ended=False), Message(f"{ENDED_EARLY}: val_loss did not improve on 0.25 in 3 validations.", "info", 6)]
+    ended = [
+        *a_fit(ended=False),
+        Message(f"{ENDED_EARLY}: val_loss did not improve on 0.25 in 3 validations.", "info", 6),
+    ]
     run = Run.from_events(ended)
     assert run.ended_early == "val_loss did not improve on 0.25 in 3 validations"
-    assert "6 updates · ended early: val_loss did not improve on 0.25 in 3 validations · 2 epochs" in repr(run)
+    assert (
+        "6 updates · ended early: val_loss did not improve on 0.25 in 3 validations · 2 epochs"
+        in repr(run)
+    )
     assert "did not improve on 0.25" in run._repr_html_()
-    assert Run.from_events([*ended, Resumed(6, "a", "00000006")]).ended_early == "", "the run goes on after it"
+    assert Run.from_events([*ended, Resumed(6, "a", "00000006")]).ended_early == "", (
+        "the run goes on after it"
+    )
 
 
 def test_html_is_escaped() -> None:
@@ -162,7 +172,12 @@ def test_settings_of_a_newer_version_do_not_hinder() -> None:
 
 @pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@sum", "\ta", "\ra"])
 def test_a_name_in_csv_is_no_formula(name: str) -> None:
-    run = Run.from_events([RunStarted("a", "fit", {}, "cpu"), StepsDone(0, 1, 1, 0, 1.0, {"loss": pack([-1.5]), name: pack([-2.0])})])
+    run = Run.from_events(
+        [
+            RunStarted("a", "fit", {}, "cpu"),
+            StepsDone(0, 1, 1, 0, 1.0, {"loss": pack([-1.5]), name: pack([-2.0])}),
+        ]
+    )
     text = io.StringIO()
     run.to_csv(text)
     names, values = csv.reader(io.StringIO(text.getvalue()))
@@ -189,16 +204,23 @@ def test_the_same_table_as_a_data_frame(tmp_path: Path, monkeypatch: pytest.Monk
     pandas = pytest.importorskip("pandas")
     run = Run.from_events(a_fit())
     run.to_csv(tmp_path / "run.csv")
-    pandas.testing.assert_frame_equal(run.to_pandas(), pandas.read_csv(tmp_path / "run.csv"), check_dtype=False)
+    pandas.testing.assert_frame_equal(
+        run.to_pandas(), pandas.read_csv(tmp_path / "run.csv"), check_dtype=False
+    )
     frame = Run.from_events(of_two()).to_pandas()
-    assert frame.groupby("epoch")["val_loss"].last().to_dict() == {0: 1.0, 1: 0.9}, "each epoch has its own validation"
+    assert frame.groupby("epoch")["val_loss"].last().to_dict() == {0: 1.0, 1: 0.9}, (
+        "each epoch has its own validation"
+    )
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"to_pandas\(\) needs pandas.*pip install pandas"):
         run.to_pandas()
 
 
 def test_a_validation_whose_update_was_not_recorded_has_a_row_of_its_own() -> None:
-    thinned: list[Event] = [StepsDone(0, 2, 2, 0, 1.0, {"loss": pack([1, 2]), "lr": pack([1, 1])}), Validated(4, 0, {"val_loss": 0.5})]
+    thinned: list[Event] = [
+        StepsDone(0, 2, 2, 0, 1.0, {"loss": pack([1, 2]), "lr": pack([1, 1])}),
+        Validated(4, 0, {"val_loss": 0.5}),
+    ]
     text = io.StringIO()
     Run.from_events([Validated(0, 0, {"val_loss": 2.0}), *thinned]).to_csv(text)
     rows = list(csv.DictReader(io.StringIO(text.getvalue())))
@@ -270,8 +292,18 @@ def test_every_column_and_every_metric_is_kept_with_gaps(tmp_path: Path) -> None
 def of_a_module(**columns: list[float]) -> list[Event]:
     """A module that logs values of updates, of epochs and of checks, some by the same names."""
     nan = math.nan
-    first = {"loss": pack([3, 2]), "lr": pack([0.1] * 2), "acc_step": pack([0.25, nan]), "both": pack([1, 2])}
-    second = {"loss": pack([1]), "lr": pack([0.1]), "both": pack([3]), **{k: pack(v) for k, v in columns.items()}}
+    first = {
+        "loss": pack([3, 2]),
+        "lr": pack([0.1] * 2),
+        "acc_step": pack([0.25, nan]),
+        "both": pack([1, 2]),
+    }
+    second = {
+        "loss": pack([1]),
+        "lr": pack([0.1]),
+        "both": pack([3]),
+        **{k: pack(v) for k, v in columns.items()},
+    }
     return [
         RunStarted("a", "fit", SETTINGS, "cpu", ("conv",), 3, 2),
         StepsDone(0, 1, 2, 0, 1.0, first, ("acc_step",)),
@@ -313,17 +345,31 @@ def test_what_a_model_logged_is_in_the_history_and_over_epochs(tmp_path: Path) -
 
 def test_a_logged_value_or_a_metric_can_be_drawn_by_its_name() -> None:
     run = Run.from_events(of_a_module())
-    assert [s.name for s in run.charts("acc")[0].series] == ["each update", "smoothed", "over the epoch"]
-    assert [s.name for s in run.charts("both")[0].series] == ["each update", "smoothed", "over the epoch", "validation"]
+    assert [s.name for s in run.charts("acc")[0].series] == [
+        "each update",
+        "smoothed",
+        "over the epoch",
+    ]
+    assert [s.name for s in run.charts("both")[0].series] == [
+        "each update",
+        "smoothed",
+        "over the epoch",
+        "validation",
+    ]
     assert [s.name for s in run.charts("val_loss")[0].series] == ["validation"]
     assert run.figure("Verlust, ∑").layout.yaxis.title.text == "Verlust, ∑"
     assert run.charts("loss")[0].title == "Loss"
-    with pytest.raises(ValueError, match=r"no plot 'accuracy'\. It has: 'loss', 'lr', 'acc_step', 'both', 'acc_epoch', 'acc', "):
+    with pytest.raises(
+        ValueError,
+        match=r"no plot 'accuracy'\. It has: 'loss', 'lr', 'acc_step', 'both', 'acc_epoch', 'acc', ",
+    ):
         run.plot("accuracy")
     # A layer's norms are its own, whatever a model logs beside them.
     norms = {"grad_norm": [1.0], "layer_norms": [4.0], "grad_norm/head_logged": [9.0]}
     run = Run.from_events(of_a_module(**norms))
-    np.testing.assert_array_equal(run.history["grad_norm/conv"], np.float32([math.nan, math.nan, 4]))
+    np.testing.assert_array_equal(
+        run.history["grad_norm/conv"], np.float32([math.nan, math.nan, 4])
+    )
     (heat, _) = run.charts("grad_norm")
     assert heat.heat is not None
     assert heat.heat.rows == ("conv",)
@@ -332,10 +378,17 @@ def test_a_logged_value_or_a_metric_can_be_drawn_by_its_name() -> None:
 
 def resumed() -> list[Event]:
     """The second half of `a_fit` is another run's, which has been resumed itself."""
-    first, edited = a_fit(ended=False), {"max_epochs": 5, "lr": 0.01, "early_stopping": [{"monitor": "f1", "mode": "max"}]}
+    first, edited = (
+        a_fit(ended=False),
+        {"max_epochs": 5, "lr": 0.01, "early_stopping": [{"monitor": "f1", "mode": "max"}]},
+    )
     until = next(i for i, e in enumerate(first) if isinstance(e, Validated)) + 1
     joint = [Saved(3, 1, "00000003", True, "val_loss", 0.5), Resumed(3, "0001-fit", "00000003")]
-    again = [Resumed(3, "0002-fit", "00000003", edited), Changed(3, {"lr": 0.01}), Message("it goes on")]
+    again = [
+        Resumed(3, "0002-fit", "00000003", edited),
+        Changed(3, {"lr": 0.01}),
+        Message("it goes on"),
+    ]
     return [*first[:until], *joint, *again, *first[until:], RunEnded("finished", 6, 9.0)]
 
 
@@ -370,7 +423,11 @@ def test_how_much_was_clipped_and_left_out() -> None:
     late = Run.from_events([*of_two(clip=None), Changed(3, {"gradient_clip_val": 1.0})])
     assert late.clip_share == 1.0, "of the updates with clipping on"
     plain = Run.from_events(a_fit())
-    assert (plain.skipped, plain.clip_share, plain.clip_shares) == (0, pytest.approx(5 / 6), (pytest.approx(5 / 6),))
+    assert (plain.skipped, plain.clip_share, plain.clip_shares) == (
+        0,
+        pytest.approx(5 / 6),
+        (pytest.approx(5 / 6),),
+    )
     assert Run.from_events([]).clip_share is None
 
 
@@ -379,7 +436,9 @@ def test_norms_of_another_order_say_nothing_of_what_was_clipped() -> None:
     assert (run.clip_share, run.clip_shares) == (None, (None, None))
     assert "clipped" not in repr(run)
     *norms, last = run.charts("clip")
-    assert all("is not the 2-norm" in chart.notes[0] for chart in [*norms, last]), "and no chart of the share"
+    assert all("is not the 2-norm" in chart.notes[0] for chart in [*norms, last]), (
+        "and no chart of the share"
+    )
     assert [s.name for s in last.series] == ["before clipping", "after clipping (2-norm)"]
 
 
@@ -422,7 +481,10 @@ def test_a_part_of_the_picture_may_be_asked_for() -> None:
     run = Run.from_events(of_two())
     assert [c.title for c in run.charts("lr")] == ["Learning rate"]
     assert [c.title for c in run.charts("loss")] == ["Loss"]
-    assert [c.title for c in run.charts("clip")][-2:] == ["Share of updates clipped", "Share of updates that a clip value would cut"]
+    assert [c.title for c in run.charts("clip")][-2:] == [
+        "Share of updates clipped",
+        "Share of updates that a clip value would cut",
+    ]
     assert run.figure("lr").layout.yaxis.type == "log"
     assert isinstance(run.plot("clip"), Figure)
     ax = Figure().subplots()
@@ -452,7 +514,10 @@ def test_durations_for_people() -> None:
 
 def test_a_run_says_on_how_many_devices_it_was() -> None:
     alone = a_fit()
-    together = [replace(alone[0], device="2 x cuda", ranks=2, settings=SETTINGS | {"devices": [1]}), *alone[1:]]
+    together = [
+        replace(alone[0], device="2 x cuda", ranks=2, settings=SETTINGS | {"devices": [1]}),
+        *alone[1:],
+    ]
     assert "on 2 x cuda" in repr(Run.from_events(together))
     assert "devices [1]" in repr(Run.from_events(together)), "not 1, which is any one device"
     assert " on " not in repr(Run.from_events(alone))

@@ -37,8 +37,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert header["pid"] == os.getpid()
 
 
-def test_a_record_that_is_out_of_sight_for_a_moment_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, stat, calls = RunFolder.create(tmp_path, "a", {}), os.stat, iter([FileNotFoundError, OSError])
+def test_a_record_that_is_out_of_sight_for_a_moment_is_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, stat, calls = (
+        RunFolder.create(tmp_path, "a", {}),
+        os.stat,
+        iter([FileNotFoundError, OSError]),
+    )
 
     def unsteady(path: Path, **options: Any) -> os.stat_result:
         error = next(calls, None) if str(path).endswith("metrics.jsonl") else None
@@ -83,7 +89,9 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "a", {}) as folder:
         threads = [
             threading.Thread(
-                target=lambda i=i: [folder.append(Message(f"{i}" * 5000, step=j)) for j in range(50)]
+                target=lambda i=i: [
+                    folder.append(Message(f"{i}" * 5000, step=j)) for j in range(50)
+                ]
             )
             for i in range(4)
         ]
@@ -126,7 +134,13 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
     )
     assert out.stdout.strip() == "3"
     record = read_record(tmp_path / "runs" / "a")
-    assert [e.text for e in record.events if isinstance(e, Message)] == ["first", "kept 0", "kept 1", "kept 2", "last"]
+    assert [e.text for e in record.events if isinstance(e, Message)] == [
+        "first",
+        "kept 0",
+        "kept 1",
+        "kept 2",
+        "last",
+    ]
     assert record.skipped >= 1
 
 
@@ -181,7 +195,11 @@ def test_another_process_takes_over_the_record_of_a_run(tmp_path: Path) -> None:
             file.write('{"type":"Message","te')  # it was killed in the middle of a line
         made.write_again()
         made.append(Message("behind"))
-    assert [e.text for e in read_events(made.path) if isinstance(e, Message)] == ["before", "there", "behind"]
+    assert [e.text for e in read_events(made.path) if isinstance(e, Message)] == [
+        "before",
+        "there",
+        "behind",
+    ]
 
 
 def test_what_is_no_run_cannot_be_taken_over(tmp_path: Path) -> None:

@@ -61,12 +61,28 @@ class Api:
         self._client, self._base, self._connect = client, base, connect
         self.headers = headers
 
-    async def ask(self, path: str, method: str = "GET", body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    async def ask(
+        self,
+        path: str,
+        method: str = "GET",
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, Any]:
         """The status and the JSON that came; `path` as it stands in the address, with what is escaped in it."""
         text = body if isinstance(body, str | bytes | None) else json.dumps(body)
-        options = {"method": method, "headers": self.headers if headers is None else headers, "body": text, "request_timeout": PATIENCE}
+        options = {
+            "method": method,
+            "headers": self.headers if headers is None else headers,
+            "body": text,
+            "request_timeout": PATIENCE,
+        }
         try:
-            answer = await self._client.fetch(f"{self._base}workbench/{path}", allow_nonstandard_methods=True, follow_redirects=False, **options)
+            answer = await self._client.fetch(
+                f"{self._base}workbench/{path}",
+                allow_nonstandard_methods=True,
+                follow_redirects=False,
+                **options,
+            )
         except HTTPClientError as error:
             if error.response is None:
                 raise
@@ -105,7 +121,11 @@ class Api:
         return f"api/runs/{found['root']}/{id}"
 
     async def socket(self, path: str, params: Any = (), **headers: str) -> Socket:
-        return Socket(await self._connect("workbench", *path.split("/"), params=[*params], headers={**self.headers, **headers}))
+        return Socket(
+            await self._connect(
+                "workbench", *path.split("/"), params=[*params], headers={**self.headers, **headers}
+            )
+        )
 
 
 class Socket:
@@ -134,5 +154,11 @@ class Socket:
 
 
 @pytest.fixture
-def api(jp_serverapp: Any, http_server_client: Any, jp_base_url: str, jp_auth_header: dict[str, str], jp_ws_fetch: Any) -> Api:
+def api(
+    jp_serverapp: Any,
+    http_server_client: Any,
+    jp_base_url: str,
+    jp_auth_header: dict[str, str],
+    jp_ws_fetch: Any,
+) -> Api:
     return Api(http_server_client, jp_base_url, dict(jp_auth_header), jp_ws_fetch)

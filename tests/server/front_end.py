@@ -32,7 +32,10 @@ def text() -> str:
         top = Path(folder).resolve()
         sent = dict(_sent(top))
         key = sent["page", "Page"]["roots"][0]["key"]
-        lines = [f"export const {name}: {kind} = {_lines(_plain(value, str(top), key))};" for (name, kind), value in sent.items()]
+        lines = [
+            f"export const {name}: {kind} = {_lines(_plain(value, str(top), key))};"
+            for (name, kind), value in sent.items()
+        ]
     return "\n".join([_HEAD, *lines, ""])
 
 
@@ -41,12 +44,23 @@ def _sent(top: Path) -> Iterator[tuple[tuple[str, str], Any]]:
     heard: list[dict[str, Any]] = []
     watcher = Watcher(top, 1, ())
     try:
-        finished = Record(root, "0001-fit", settings={"lr": 0.1}, created=_CREATED).steps(20).checked(0.5).steps(20)
-        finished.add(Changed(40, {"lr": 0.01})).ended(val_loss=0.5)
-        annotate(finished.path, name="wide net", notes="the first one", tags=["sgd", "baseline"], pinned=True)
-        Record(root, "0002-fit", settings={"lr": 0.01}, created=_CREATED + 1, launched=True).steps(1, float("nan")).ended(
-            "failed", "RuntimeError: out of luck"
+        finished = (
+            Record(root, "0001-fit", settings={"lr": 0.1}, created=_CREATED)
+            .steps(20)
+            .checked(0.5)
+            .steps(20)
         )
+        finished.add(Changed(40, {"lr": 0.01})).ended(val_loss=0.5)
+        annotate(
+            finished.path,
+            name="wide net",
+            notes="the first one",
+            tags=["sgd", "baseline"],
+            pinned=True,
+        )
+        Record(root, "0002-fit", settings={"lr": 0.01}, created=_CREATED + 1, launched=True).steps(
+            1, float("nan")
+        ).ended("failed", "RuntimeError: out of luck")
         (root / "runs" / "0002-fit" / "output.log").write_text("epoch 1\n")
         running = Record(root, "0003-fit", created=_CREATED + 2).steps(30)
         stop = watcher.listen(heard.append)
@@ -54,10 +68,21 @@ def _sent(top: Path) -> Iterator[tuple[tuple[str, str], Any]]:
         while page["reading"]:
             page = watcher.page(Query())
         yield ("page", "Page"), page
-        yield ("events", "Event[]"), [{"type": "list"}, heard[0], {"type": "began", "row": page["rows"][0]}, {"type": "ended", "row": page["rows"][1]}]
+        yield (
+            ("events", "Event[]"),
+            [
+                {"type": "list"},
+                heard[0],
+                {"type": "began", "row": page["rows"][0]},
+                {"type": "ended", "row": page["rows"][1]},
+            ],
+        )
         key = page["roots"][0]["key"]
         entries = [watcher.find(key, row["run"]) for row in page["rows"]]
-        yield ("details", "Details[]"), [Details().of(entry, watcher.row(entry)) for entry in entries]
+        yield (
+            ("details", "Details[]"),
+            [Details().of(entry, watcher.row(entry)) for entry in entries],
+        )
         yield ("output", "Output"), output(entries[1], 0)
         yield ("templates", "Template[]"), titles()
         stop()
@@ -74,7 +99,10 @@ def _plain(value: Any, folder: str, key: str) -> Any:
         case list():
             return [_plain(one, folder, key) for one in value]
         case {"facts": facts, "settings": settings, **rest}:
-            kept = [[label, text if label in ("Job", "Model", "Updates") else "…"] for label, text in facts]
+            kept = [
+                [label, text if label in ("Job", "Model", "Updates") else "…"]
+                for label, text in facts
+            ]
             return {"facts": kept, "settings": settings[:5], **_plain(rest, folder, key)}
         case dict():
             return {name: _plain(one, folder, key) for name, one in value.items()}

@@ -18,10 +18,24 @@ TOTAL = 100
 class Record:
     """A run of 100 updates that this process writes; it begins at once."""
 
-    def __init__(self, root: Path, id: str, kind: str = "fit", settings: dict[str, Any] | None = None, takes_commands: bool = True, **header: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        id: str,
+        kind: str = "fit",
+        settings: dict[str, Any] | None = None,
+        takes_commands: bool = True,
+        **header: Any,
+    ) -> None:
         self.id, self.done = id, 0
         full = Settings.make(**(settings or {})).model_dump(mode="json")
-        facts = {"kind": kind, "settings": full, "task": {"model": "Net", "parameters": 12}, "takes_commands": takes_commands, **header}
+        facts = {
+            "kind": kind,
+            "settings": full,
+            "task": {"model": "Net", "parameters": 12},
+            "takes_commands": takes_commands,
+            **header,
+        }
         self.folder = RunFolder.create(root, id, facts)
         self.path = self.folder.path
         self.add(RunStarted(id, kind, full, "cpu", (), TOTAL, 4))
@@ -35,13 +49,21 @@ class Record:
         """So many more updates, each of which takes so many seconds; the loss falls from 2."""
         at = np.arange(self.done, self.done + rows)
         self.done += rows
-        columns = {"loss": pack(2 / (1 + 0.1 * at)), "lr": pack(0 * at + 0.1), "grad_norm": pack(1 + 0 * at)}
-        return self.add(StepsDone(int(at[0]), 1, rows, int(at[0]) * 4 // TOTAL, seconds * self.done, columns))
+        columns = {
+            "loss": pack(2 / (1 + 0.1 * at)),
+            "lr": pack(0 * at + 0.1),
+            "grad_norm": pack(1 + 0 * at),
+        }
+        return self.add(
+            StepsDone(int(at[0]), 1, rows, int(at[0]) * 4 // TOTAL, seconds * self.done, columns)
+        )
 
     def checked(self, value: float) -> Record:
         return self.add(Validated(self.done, 0, {"val_loss": value}))
 
-    def ended(self, status: Status = "finished", error: str | None = None, **metrics: float) -> Record:
+    def ended(
+        self, status: Status = "finished", error: str | None = None, **metrics: float
+    ) -> Record:
         self.add(RunEnded(status, self.done, float(self.done), error, metrics))
         self.close()
         return self
@@ -49,7 +71,9 @@ class Record:
     def dies(self) -> Record:
         """The process that writes it is one that is gone."""
         header = self.path / "run.json"
-        header.write_text(json.dumps({**json.loads(header.read_text()), "pid": 2**22 + 1, "pid_started": 1.0}))
+        header.write_text(
+            json.dumps({**json.loads(header.read_text()), "pid": 2**22 + 1, "pid_started": 1.0})
+        )
         return self
 
     def close(self) -> None:

@@ -45,7 +45,11 @@ async def test_without_a_token_nothing_is_answered(api, record):
 
 
 def untouched(run):
-    assert sorted(path.name for path in run.path.iterdir()) == [".reserve", "metrics.jsonl", "run.json"]
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        ".reserve",
+        "metrics.jsonl",
+        "run.json",
+    ]
 
 
 class ReadOnly(AllowAllAuthorizer):
@@ -100,7 +104,10 @@ class TestNothing:
 async def logged_in(api, server):
     """The cookie of a browser that has logged in, and the token against requests from other sites."""
     await api.ask(f"../login?token={server.identity_provider.token}", headers={})
-    cookies = {cookie.split("=")[0]: cookie.split(";")[0] for cookie in api.last.headers.get_list("Set-Cookie")}
+    cookies = {
+        cookie.split("=")[0]: cookie.split(";")[0]
+        for cookie in api.last.headers.get_list("Set-Cookie")
+    }
     (login,) = [text for name, text in cookies.items() if name.startswith("username-")]
     return login, cookies["_xsrf"].partition("=")[2]
 
@@ -112,25 +119,37 @@ async def test_a_cookie_alone_changes_nothing(api, record, jp_serverapp):
     login, token = await logged_in(api, jp_serverapp)
     for method, path, body in REQUESTS:
         if method not in ("GET", "HEAD"):
-            status, _ = await api.ask(path.format(root=root), method, body, headers={"Cookie": login})
+            status, _ = await api.ask(
+                path.format(root=root), method, body, headers={"Cookie": login}
+            )
             assert status == 403, (method, path, status)
     untouched(run)
     given = {"Cookie": f"{login}; _xsrf={token}", "X-XSRFToken": token}
-    status, _ = await api.ask(f"{RUN.format(root=root)}/commands", "POST", {"type": "Stop"}, headers=given)
+    status, _ = await api.ask(
+        f"{RUN.format(root=root)}/commands", "POST", {"type": "Stop"}, headers=given
+    )
     assert status == 204
     assert len(list(control.take(run.path))) == 1
 
 
-async def test_a_page_of_another_site_opens_no_socket(api, record, jp_serverapp, jp_http_port, jp_base_url):
+async def test_a_page_of_another_site_opens_no_socket(
+    api, record, jp_serverapp, jp_http_port, jp_base_url
+):
     record("0001-fit").steps()
     root = (await api.rows())[0]["root"]
     login, _ = await logged_in(api, jp_serverapp)
     for path in SOCKETS:
         url = f"ws://127.0.0.1:{jp_http_port}{jp_base_url}workbench/{path}?root={root}&run=0001-fit"
         with pytest.raises(HTTPClientError) as refused:
-            await websocket_connect(HTTPRequest(url, headers={"Origin": "http://elsewhere.example", "Cookie": login}))
+            await websocket_connect(
+                HTTPRequest(url, headers={"Origin": "http://elsewhere.example", "Cookie": login})
+            )
         assert refused.value.code == 403
-        own = await websocket_connect(HTTPRequest(url, headers={"Origin": f"http://127.0.0.1:{jp_http_port}", "Cookie": login}))
+        own = await websocket_connect(
+            HTTPRequest(
+                url, headers={"Origin": f"http://127.0.0.1:{jp_http_port}", "Cookie": login}
+            )
+        )
         assert await own.read_message()
 
 
@@ -140,7 +159,14 @@ async def test_the_bundle_is_that_of_the_notebook(api):
         assert status == 200
         assert kind in api.last.headers["Content-Type"]
         assert text == (http.STATIC / name).read_bytes()
-    for name in ("panel.js", "THIRD-PARTY-NOTICES.txt", "../texts.py", "..%2ftexts.py", "live.js/../../texts.py", "live%2ejs%00"):
+    for name in (
+        "panel.js",
+        "THIRD-PARTY-NOTICES.txt",
+        "../texts.py",
+        "..%2ftexts.py",
+        "live.js/../../texts.py",
+        "live%2ejs%00",
+    ):
         status, _ = await api.ask(f"static/{name}")
         assert status == 404, name
 
@@ -154,14 +180,21 @@ async def test_the_bundle_comes_where_scripts_need_the_token_against_other_sites
 
     monkeypatch.setattr(JupyterHandler, "check_xsrf_cookie", check)
     for path in ("static/live.js", "static/live.css", "api/runs"):
-        assert (await api.ask(f"{path}?1795725271623", headers={**api.headers, "X-XSRFToken": "a"}))[0] == 200
+        assert (
+            await api.ask(f"{path}?1795725271623", headers={**api.headers, "X-XSRFToken": "a"})
+        )[0] == 200
         assert (await api.ask(f"{path}?_xsrf=a"))[0] == 200
     assert (await api.ask("static/live.js"))[0] == 403
 
 
 async def test_what_is_answered_is_json_that_no_browser_takes_for_a_page(api, record):
     record("0001-fit").steps()
-    for path in ("api/runs", "api/runs?search=<script>alert(1)</script>", "api/runs/<script>/0001-fit", "api/templates/<script>"):
+    for path in (
+        "api/runs",
+        "api/runs?search=<script>alert(1)</script>",
+        "api/runs/<script>/0001-fit",
+        "api/templates/<script>",
+    ):
         await api.ask(path.replace("<", "%3C").replace(">", "%3E"))
         assert api.last.headers["Content-Type"].startswith("application/json")
         assert api.last.headers["X-Content-Type-Options"] == "nosniff"

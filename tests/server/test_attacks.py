@@ -19,7 +19,17 @@ IDS = [
     "..", ".", "..%2F..", "..%2F0001-fit", "%2e%2e%2f%2e%2e", "0001-fit%2F..%2F0001-fit", "%2Fetc%2Fpasswd", "0001-fit%00", "%00", "0001-fit%0A",
     ".hidden", "0001-fit.", "a" * 65, "%3Cscript%3E", "0001-fit%20", "..%5C..", "~", "-rf", "%ff%fe", "0001-FIT%E2%80%AE", "C:", "%2e%2e%5c",
 ]  # fmt: skip
-KEYS = ["..", "0" * 12, "0" * 11, "..%2F..", "%2Ftmp", "a" * 200, "%3Cscript%3E", "%00", "ABCDEF012345"]
+KEYS = [
+    "..",
+    "0" * 12,
+    "0" * 11,
+    "..%2F..",
+    "%2Ftmp",
+    "a" * 200,
+    "%3Cscript%3E",
+    "%00",
+    "ABCDEF012345",
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +47,11 @@ def secret(jp_root_dir):
     (folder / "output.log").write_text("xyzzy")
     (folder / "metrics.jsonl").write_text("")
     yield folder
-    assert sorted(path.name for path in folder.iterdir()) == ["metrics.jsonl", "output.log", "run.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "metrics.jsonl",
+        "output.log",
+        "run.json",
+    ]
 
 
 async def test_no_id_leads_out_of_the_root(api, record, secret):
@@ -46,8 +60,11 @@ async def test_no_id_leads_out_of_the_root(api, record, secret):
     before = sorted(run.path.iterdir())
     for method, path, body in [one for one in REQUESTS if RUN in one[1]]:
         for key, id in [*((root, id) for id in IDS), *((key, "0001-fit") for key in KEYS)]:
-            status, found = await api.ask(path.replace("{root}", key).replace("0001-fit", id), method, body)
-            assert status in (400, 404, 405), (method, path, key, id, status)  # 405: of another address, where dots were taken out
+            status, found = await api.ask(
+                path.replace("{root}", key).replace("0001-fit", id), method, body
+            )
+            # 405: of another address, where dots were taken out
+            assert status in (400, 404, 405), (method, path, key, id, status)
             assert "xyzzy" not in json.dumps(found if isinstance(found, dict) else str(found))
     assert sorted(run.path.iterdir()) == before
 
@@ -55,15 +72,36 @@ async def test_no_id_leads_out_of_the_root(api, record, secret):
 async def test_no_id_opens_a_canvas(api, record):
     record("0001-fit").steps().ended()
     root = (await api.rows())[0]["root"]
-    for key, id in [*((root, "../0001-fit"), (root, "0001-fit\0"), (root, ".."), (root, "\ufffd"), ("..", "0001-fit"), ("", ""), ("\0", "\0"))]:
-        for arguments in ([("root", key), ("run", id)], [("compare", f"{root}/0001-fit"), ("compare", f"{key}/{id}")]):
+    for key, id in [
+        *(
+            (root, "../0001-fit"),
+            (root, "0001-fit\0"),
+            (root, ".."),
+            (root, "\ufffd"),
+            ("..", "0001-fit"),
+            ("", ""),
+            ("\0", "\0"),
+        )
+    ]:
+        for arguments in (
+            [("root", key), ("run", id)],
+            [("compare", f"{root}/0001-fit"), ("compare", f"{key}/{id}")],
+        ):
             with pytest.raises(HTTPClientError) as refused:
                 await api.socket("api/canvas", arguments)
             assert refused.value.code in (400, 404)
 
 
 async def test_a_template_is_one_of_ours(api, jp_root_dir):
-    for name in ("..%2F..", "..%2fown-data", "own-data.ipynb", "%2Fetc%2Fpasswd", "__init__", "%00", "a" * 500):
+    for name in (
+        "..%2F..",
+        "..%2fown-data",
+        "own-data.ipynb",
+        "%2Fetc%2Fpasswd",
+        "__init__",
+        "%00",
+        "a" * 500,
+    ):
         status, found = await api.ask(f"api/templates/{name}")
         assert status == 404
         assert "there is no such notebook" in found["message"]
@@ -104,7 +142,9 @@ async def test_what_is_no_record_is_left_out(api, record, root, trained, what):
     assert [row["run"] for row in (await events.read())["rows"]] == ["0001-fit"]
     key = (await api.rows())[0]["root"]
     for method, path, body in [one for one in REQUESTS if RUN in one[1]]:
-        status, _ = await api.ask(path.replace("{root}", key).replace("0001-fit", "0007-fit"), method, body)
+        status, _ = await api.ask(
+            path.replace("{root}", key).replace("0001-fit", "0007-fit"), method, body
+        )
         assert status == 404, (method, path)
 
 
@@ -132,7 +172,9 @@ async def test_hostile_values_in_a_header_are_text_or_nothing(api, root, trained
         run, settings={"lr": value, "batch_size": value, "monitor": value, "launch": value, "x": value, poison.SCRIPT: value}, versions={"torch": value},
         task={"model": "Net", "data": poison.SCRIPT}, takes_commands=True,
     )  # fmt: skip
-    (run / "annotations.json").write_text(json.dumps({"name": value, "notes": value, "tags": value, "pinned": value}))
+    (run / "annotations.json").write_text(
+        json.dumps({"name": value, "notes": value, "tags": value, "pinned": value})
+    )
     page = await api.page(search="net")
     json.dumps(page, allow_nan=False)
     found = await api.get(await api.address("0007-fit"))
@@ -143,7 +185,16 @@ async def test_hostile_values_in_a_header_are_text_or_nothing(api, root, trained
 
 async def test_a_record_does_not_say_where_code_runs(api, record):
     """The line for a cell has the settings that decide the numbers; what is launched, the bench of the reader decides."""
-    record("0001-fit", settings={"lr": 0.2, "strategy": "launch", "launch": {"debug": "evil.py"}, "devices": 8, "keep_runs": 1}).steps().ended()
+    record(
+        "0001-fit",
+        settings={
+            "lr": 0.2,
+            "strategy": "launch",
+            "launch": {"debug": "evil.py"},
+            "devices": 8,
+            "keep_runs": 1,
+        },
+    ).steps().ended()
     found = await api.get(await api.address("0001-fit"))
     assert found["code"]["settings"] == "bench.set(lr=0.2)"
 
@@ -151,14 +202,22 @@ async def test_a_record_does_not_say_where_code_runs(api, record):
 async def test_answers_are_bounded_whatever_the_records_hold(api, record):
     long = "\U0001f600" * 3000
     for at in range(3):
-        run = record(f"000{at}-fit", task={"model": long, "data": long}, versions={str(one): long for one in range(100)}).steps()
+        run = record(
+            f"000{at}-fit",
+            task={"model": long, "data": long},
+            versions={str(one): long for one in range(100)},
+        ).steps()
         run.ended("failed", "ValueError: " + long * 20)
-        annotate(run.path, name=long[:80], notes=long, tags=[f"{one}{long[:30]}" for one in range(20)])
+        annotate(
+            run.path, name=long[:80], notes=long, tags=[f"{one}{long[:30]}" for one in range(20)]
+        )
     await api.page()
     assert len(api.last.body) < 3 * 40_000
     await api.get(await api.address("0001-fit"))
     assert len(api.last.body) < 150_000
-    canvas = await api.socket("api/canvas", {"root": (await api.rows())[0]["root"], "run": "0001-fit"}.items())
+    canvas = await api.socket(
+        "api/canvas", {"root": (await api.rows())[0]["root"], "run": "0001-fit"}.items()
+    )
     assert len(await canvas.read()) < 41_000
 
 

@@ -97,7 +97,10 @@ async def shown(socket, picture, until):
 
 
 def has(done, status="finished"):
-    return lambda picture: (picture.state.get("progress") or {}).get("done") == done and picture.state["progress"]["status"] == status
+    return lambda picture: (
+        (picture.state.get("progress") or {}).get("done") == done
+        and picture.state["progress"]["status"] == status
+    )
 
 
 async def test_a_page_has_what_the_notebook_has(api, record):
@@ -144,12 +147,19 @@ async def test_a_view_is_changed_without_a_command(api, record):
     run = record("0001-fit").steps(20)
     socket = await opened(api, run)
     await shown(socket, Picture(), has(20, "running"))
-    for first, end in ((0, 1), (-1, 5), (10**30, -(10**30)), (0, 10**9)):  # a page of somebody else's making may ask for anything
+    for first, end in (
+        (0, 1),
+        (-1, 5),
+        (10**30, -(10**30)),
+        (0, 10**9),
+    ):  # a page of somebody else's making may ask for anything
         for what in ("pick_layer", "open_group"):
             await socket.send({"type": "ask", "what": what, "first": first, "end": end})
         await socket.send({"type": "ask", "what": "close_group", "depth": first})
     await socket.send({"type": "ask", "what": "show_ratios", "on": True})
-    picture = await shown(socket, Picture(), lambda picture: picture.state.get("map", {}).get("shown") == "ratio")
+    picture = await shown(
+        socket, Picture(), lambda picture: picture.state.get("map", {}).get("shown") == "ratio"
+    )
     assert picture.state["map"]["rows"] == []
     assert not (run.path / "control").exists()
 
@@ -177,7 +187,11 @@ async def test_anything_else_is_refused_in_words(api, record, message, said):
     run = record("0001-fit").steps(20)
     socket = await opened(api, run)
     await socket.send(message)
-    (refused,) = [one for one in await socket.until(lambda one: isinstance(one, dict)) if isinstance(one, dict)]
+    (refused,) = [
+        one
+        for one in await socket.until(lambda one: isinstance(one, dict))
+        if isinstance(one, dict)
+    ]
     assert refused["type"] == "refused"
     assert said in refused["text"]
     assert len(refused["text"]) < 500
@@ -190,7 +204,11 @@ async def test_anything_else_is_refused_in_words(api, record, message, said):
 async def test_a_run_that_has_ended_takes_no_change(api, record):
     socket = await opened(api, record("0001-fit").steps(20).ended())
     await socket.send({"type": "ask", "what": "use_clip", "value": 0.5})
-    (refused,) = [one for one in await socket.until(lambda one: isinstance(one, dict)) if isinstance(one, dict)]
+    (refused,) = [
+        one
+        for one in await socket.until(lambda one: isinstance(one, dict))
+        if isinstance(one, dict)
+    ]
     assert "comes too late" in refused["text"]
 
 
@@ -204,11 +222,23 @@ async def test_a_process_that_dies_ends_the_drawing(api, record):
 
 
 async def test_runs_over_one_another(api, record, monkeypatch):
-    monkeypatch.setattr(canvas, "_SLICE", PATIENCE)  # all of them are read at once: the picture has the number of its readings
-    runs = [record(f"000{at}-fit", settings={"lr": 0.1 * at}, created=float(at)).steps(20 * at).checked(0.1 * at).ended() for at in (1, 2, 3)]
+    monkeypatch.setattr(
+        canvas, "_SLICE", PATIENCE
+    )  # all of them are read at once: the picture has the number of its readings
+    runs = [
+        record(f"000{at}-fit", settings={"lr": 0.1 * at}, created=float(at))
+        .steps(20 * at)
+        .checked(0.1 * at)
+        .ended()
+        for at in (1, 2, 3)
+    ]
     root = (await api.rows())[0]["root"]
     socket = await api.socket("api/canvas", [("compare", f"{root}/{run.id}") for run in runs])
-    picture = await shown(socket, Picture(), lambda picture: "compared" in picture.state and len(picture.tables.get("compared", ())))
+    picture = await shown(
+        socket,
+        Picture(),
+        lambda picture: "compared" in picture.state and len(picture.tables.get("compared", ())),
+    )
     picture.same_as(drawn(runs[0], compared=runs))
     assert picture.state["compared"]["runs"] == [run.id for run in runs]
     await socket.send({"type": "ask", "what": "use_clip", "value": 0.5})
@@ -228,7 +258,11 @@ async def test_a_run_that_cannot_be_read_does_not_hold_up_the_others(api, record
     root = (await api.rows())[0]["root"]
     monkeypatch.setattr(LiveRunBrief, "brief", brief)
     socket = await api.socket("api/canvas", [("compare", f"{root}/000{at}-fit") for at in (1, 2)])
-    picture = await shown(socket, Picture(), lambda picture: "compared" in picture.state and len(picture.tables.get("compared", ())))
+    picture = await shown(
+        socket,
+        Picture(),
+        lambda picture: "compared" in picture.state and len(picture.tables.get("compared", ())),
+    )
     assert picture.state["compared"]["runs"] == ["0002-fit"]
 
 
@@ -238,7 +272,9 @@ async def test_long_records_are_compared_in_parts(api, record, monkeypatch):
     runs = [record(f"000{at}-fit", settings={"lr": 0.1 * at}) for at in (1, 2)]
     for run in runs:
         run.steps(20).checked(0.5).steps(20).ended()
-    compared = ComparisonCanvas([Entry.read(Root("", "", run.path), summary(run.path), (0, 0)) for run in runs])
+    compared = ComparisonCanvas(
+        [Entry.read(Root("", "", run.path), summary(run.path), (0, 0)) for run in runs]
+    )
     frames = []
     while not compared.over or not frames:
         frame = compared.frame()
@@ -260,14 +296,21 @@ async def test_a_canvas_that_fails_closes_its_socket_and_says_so(api, record, mo
     monkeypatch.setattr(canvas.Canvas, "frame", fails)
     socket = await opened(api, record("0001-fit").steps(20))
     assert await socket.read() is None
-    assert (socket.connection.close_code, "RecursionError" in socket.connection.close_reason) == (1011, True)
+    assert (socket.connection.close_code, "RecursionError" in socket.connection.close_reason) == (
+        1011,
+        True,
+    )
 
 
 async def test_a_compared_run_that_runs_moves(api, record):
     runs = [record(f"000{at}-fit").steps(20) for at in (1, 2)]
     root = (await api.rows())[0]["root"]
     socket = await api.socket("api/canvas", [("compare", f"{root}/{run.id}") for run in runs])
-    updates = lambda picture: next((row[1:] for row in (picture.state.get("compared") or {"rows": []})["rows"] if row[0] == "updates"), [])  # noqa: E731
+
+    def updates(picture):
+        rows = (picture.state.get("compared") or {"rows": []})["rows"]
+        return next((row[1:] for row in rows if row[0] == "updates"), [])
+
     picture = await shown(socket, Picture(), lambda picture: updates(picture) == ["20", "20"])
     runs[1].steps(10)
     await shown(socket, picture, lambda picture: updates(picture) == ["20", "30"])

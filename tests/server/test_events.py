@@ -30,7 +30,10 @@ async def test_a_new_page_gets_what_runs_now(api, record):
     record("0002-fit").steps(30)
     events = await api.socket("api/events")
     first = await events.read()
-    assert (first["type"], [(row["run"], row["step"]) for row in first["rows"]]) == ("rows", [("0002-fit", 30)])
+    assert (first["type"], [(row["run"], row["step"]) for row in first["rows"]]) == (
+        "rows",
+        [("0002-fit", 30)],
+    )
     assert first["rows"][0] == {**(await api.rows())[0], "cells": []}
 
 
@@ -42,12 +45,21 @@ async def test_a_run_begins_moves_and_ends(api, record, root, tmp_path):
     assert (began["run"], began["status"], began["commands"]) == ("0001-fit", "running", True)
     await events.until(of("list"))
     run.steps(40)
-    wanted = (50, 0.5, "50 s")  # the time left comes with the curve, which may be read after the step
-    await events.until(lambda one: one["type"] == "rows" and tuple(one["rows"][0][name] for name in ("step", "progress", "left")) == wanted)
+    # the time left comes with the curve, which may be read after the step
+    wanted = (50, 0.5, "50 s")
+    await events.until(
+        lambda one: (
+            one["type"] == "rows"
+            and tuple(one["rows"][0][name] for name in ("step", "progress", "left")) == wanted
+        )
+    )
     run.ended("failed", "RuntimeError: out of luck\nmore")
     told = await events.until(of("ended"))
     assert [one["type"] for one in told] == ["ended"]  # a run that has not moved says nothing
-    assert (told[-1]["row"]["status"], told[-1]["row"]["error"]) == ("failed", "RuntimeError: out of luck")
+    assert (told[-1]["row"]["status"], told[-1]["row"]["error"]) == (
+        "failed",
+        "RuntimeError: out of luck",
+    )
     await events.until(of("list"))
     record("0002-fit").steps()
     assert (await events.until(of("began")))[-1]["row"]["run"] == "0002-fit"
@@ -58,7 +70,9 @@ async def test_a_run_that_fails_at_once_is_heard_of(api, record):
     await events.read()
     record("0001-fit").ended("failed", "ValueError: no")
     told = await events.until(of("list"))
-    assert [(one["type"], one["row"]["error"]) for one in told if one["type"] in ("began", "ended")][-1] == ("ended", "ValueError: no")
+    assert [
+        (one["type"], one["row"]["error"]) for one in told if one["type"] in ("began", "ended")
+    ][-1] == ("ended", "ValueError: no")
 
 
 async def test_a_process_that_dies_ends_its_run(api, record):
@@ -67,7 +81,11 @@ async def test_a_process_that_dies_ends_its_run(api, record):
     await events.read()
     run.dies()
     row = (await events.until(of("ended")))[-1]["row"]
-    assert (row["status"], "ended without ending the run" in row["error"], row["commands"]) == ("failed", True, False)
+    assert (row["status"], "ended without ending the run" in row["error"], row["commands"]) == (
+        "failed",
+        True,
+        False,
+    )
 
 
 async def test_what_a_kernel_adds_and_deletes_changes_the_list(api, record):
@@ -91,7 +109,9 @@ async def test_an_old_run_that_is_copied_into_a_root_is_no_news(api, record, roo
     assert {row["run"] for row in await api.rows()} == {"0001-fit", "0002-fit"}
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are listed by Linux alone")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").is_dir(), reason="open files are listed by Linux alone"
+)
 async def test_runs_that_cannot_be_seen_from_here_hold_no_files_open(api, record, root):
     """They may have ended long ago, in containers that are gone: there may be thousands."""
     for at in range(70):
@@ -100,7 +120,16 @@ async def test_runs_that_cannot_be_seen_from_here_hold_no_files_open(api, record
     events = await api.socket("api/events")
     assert len((await events.read())["rows"]) == 70
     async with asyncio.timeout(PATIENCE):  # some are open for a moment
-        while len([link for link in Path("/proc/self/fd").iterdir() if target(link).startswith(str(root))]) > 50:
+        while (
+            len(
+                [
+                    link
+                    for link in Path("/proc/self/fd").iterdir()
+                    if target(link).startswith(str(root))
+                ]
+            )
+            > 50
+        ):
             await asyncio.sleep(0)
 
 
@@ -114,7 +143,9 @@ def target(link):
 async def test_a_run_of_another_machine_moves_too(api, record):
     run = record("0001-fit", host="elsewhere").steps()
     events = await api.socket("api/events")
-    assert [(row["step"], row["status"]) for row in (await events.read())["rows"]] == [(10, "running?")]
+    assert [(row["step"], row["status"]) for row in (await events.read())["rows"]] == [
+        (10, "running?")
+    ]
     run.steps()
     told = await events.until(lambda one: one["type"] == "rows")
     assert [(row["step"], row["status"]) for row in told[-1]["rows"]] == [(20, "running?")]
@@ -131,7 +162,9 @@ async def test_pages_share_one_thread(api, record):
     run.steps()
     for page in pages:
         assert (await page.read())["rows"][0]["step"] == 20
-    assert [thread.name for thread in threading.enumerate() if thread not in before].count("workbench-watcher") == 1
+    assert [thread.name for thread in threading.enumerate() if thread not in before].count(
+        "workbench-watcher"
+    ) == 1
     for page in pages:
         page.connection.close()
     run.steps()

@@ -58,7 +58,10 @@ def test_a_long_record_is_read_by_turns(record, request, by_lines):
         kept.read_brief(key("0001-fit"))
         turns += 1
     assert turns > 5
-    whole, found = RunBrief.read(kept.entries[key("0001-fit")].summary.path), kept.brief(key("0001-fit"))
+    whole, found = (
+        RunBrief.read(kept.entries[key("0001-fit")].summary.path),
+        kept.brief(key("0001-fit")),
+    )
     np.testing.assert_array_equal(found.curve, whole.curve)
     np.testing.assert_array_equal(found.checks, whole.checks)
     assert (found.status, found.step, found.metrics) == (whole.status, whole.step, whole.metrics)
@@ -126,13 +129,16 @@ async def test_a_run_whose_record_cannot_be_folded_moves_and_ends(api, record, m
     run.steps(10)
     assert (await events.until(lambda one: one["type"] == "rows"))[-1]["rows"][0]["step"] == 20
     run.ended()
-    assert (await events.until(lambda one: one["type"] == "ended"))[-1]["row"]["status"] == "finished"
+    assert (await events.until(lambda one: one["type"] == "ended"))[-1]["row"][
+        "status"
+    ] == "finished"
     assert (await api.ask(await api.address("0001-fit"), "DELETE"))[0] == 204
 
 
 async def test_a_record_that_could_not_be_opened_is_tried_again(api, record, monkeypatch):
     monkeypatch.setattr(index, "_AGAIN", 0.0)
-    monkeypatch.setattr(watcher, "_FOR_ROWS", 0.3)  # of a page that waits for a record which cannot be opened
+    # of a page that waits for a record which cannot be opened
+    monkeypatch.setattr(watcher, "_FOR_ROWS", 0.3)
     opened = poisoned(monkeypatch, OSError(24, "too many open files"))
     record("0001-fit").steps(10).ended()
     assert (await api.get("api/runs"))["rows"][0]["spark"] == []
@@ -143,9 +149,13 @@ async def test_a_record_that_could_not_be_opened_is_tried_again(api, record, mon
 async def test_rows_have_their_curves_however_many_runs_a_sort_reads(api, record, monkeypatch):
     monkeypatch.setattr(index, "BRIEFS", 5)
     for at in range(1, 13):
-        record(f"{at:04d}-fit", created=float(at)).steps(10).checked(float(at)).ended(val_loss=float(at))
+        record(f"{at:04d}-fit", created=float(at)).steps(10).checked(float(at)).ended(
+            val_loss=float(at)
+        )
     for offset in (0, 5, 10, 0):
         rows = await api.rows(sort="value", order="asc", limit=5, offset=offset)
-        assert [row["value"] for row in rows] == [str(at) for at in range(offset + 1, min(offset + 6, 13))]
+        assert [row["value"] for row in rows] == [
+            str(at) for at in range(offset + 1, min(offset + 6, 13))
+        ]
         assert all(row["spark"] and row["total"] == 100 for row in rows)
     assert all(row["spark"] for row in await api.rows(limit=5))

@@ -19,10 +19,14 @@ def test_the_unit_tests_of_the_extension() -> None:
         pytest.skip("the JupyterLab extension is not built here (make live)")
     command, node = hatch_build.node()
     env = os.environ | {"PATH": os.pathsep.join([node, os.environ["PATH"]])}
-    done = subprocess.run([*command, "run", "test"], cwd=FOLDER, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*command, "run", "test"], cwd=FOLDER, env=env, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
 def test_the_types_of_the_extension_are_held_against_what_the_server_sends() -> None:
     """By `make check`, on this file."""
-    assert front_end.FILE.read_text(encoding="utf-8") == front_end.text(), "run `python -m tests.server.front_end`"
+    assert front_end.FILE.read_text(encoding="utf-8") == front_end.text(), (
+        "run `python -m tests.server.front_end`"
+    )

@@ -37,7 +37,9 @@ def test_given_roots_come_first_and_may_be_elsewhere(tmp_path):
     found = find_roots(top, 4, [str(elsewhere), "results", "a/.workbench"])
     assert [root.name for root in found] == [str(elsewhere), "results", "a"]
     assert [root.path for root in found] == [elsewhere, top / "results", top / "a" / ".workbench"]
-    assert [root.key for root in found] == [hashlib.sha256(os.fsencode(root.path)).hexdigest()[:12] for root in found]
+    assert [root.key for root in found] == [
+        hashlib.sha256(os.fsencode(root.path)).hexdigest()[:12] for root in found
+    ]
 
 
 def test_a_projects_folder_stands_for_its_records(tmp_path, monkeypatch):
@@ -46,7 +48,9 @@ def test_a_projects_folder_stands_for_its_records(tmp_path, monkeypatch):
     made(tmp_path / "project" / ".workbench")
     (tmp_path / "top").mkdir()
     for given in ("~/project", "~/project/.workbench", str(tmp_path / "project")):
-        assert [root.path for root in find_roots(tmp_path / "top", 0, [given])] == [tmp_path / "project" / ".workbench"]
+        assert [root.path for root in find_roots(tmp_path / "top", 0, [given])] == [
+            tmp_path / "project" / ".workbench"
+        ]
         assert why_no_runs(tmp_path / "top", given) == ""
         assert WorkbenchServer(roots=[given]).roots == [given]
 
@@ -55,8 +59,14 @@ def test_a_given_folder_without_runs_says_why(tmp_path):
     (tmp_path / "empty").mkdir()
     made(tmp_path / "theirs")
     (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "runs").symlink_to(tmp_path / "theirs" / "runs", target_is_directory=True)
-    for given, said in {"none": "there is no folder", "empty": "neither a folder runs nor .workbench/runs", "linked": "is a link. Give the folder"}.items():
+    (tmp_path / "linked" / "runs").symlink_to(
+        tmp_path / "theirs" / "runs", target_is_directory=True
+    )
+    for given, said in {
+        "none": "there is no folder",
+        "empty": "neither a folder runs nor .workbench/runs",
+        "linked": "is a link. Give the folder",
+    }.items():
         assert said in why_no_runs(tmp_path, given)
         assert str(tmp_path / given) in why_no_runs(tmp_path, given)
     assert why_no_runs(tmp_path, "theirs") == ""
@@ -67,12 +77,16 @@ def test_links_to_folders_are_not_searched(tmp_path):
     top = tmp_path / "top"
     top.mkdir()
     (top / "link").symlink_to(tmp_path / "theirs", target_is_directory=True)
-    (top / ".workbench").symlink_to(tmp_path / "theirs" / "a" / ".workbench", target_is_directory=True)
+    (top / ".workbench").symlink_to(
+        tmp_path / "theirs" / "a" / ".workbench", target_is_directory=True
+    )
     assert names(top) == []
 
 
 def test_a_relative_root_stays_within(tmp_path):
-    with pytest.raises(TraitError, match=r"roots: '\.\./other' leads out .* Give the absolute path"):
+    with pytest.raises(
+        TraitError, match=r"roots: '\.\./other' leads out .* Give the absolute path"
+    ):
         WorkbenchServer(roots=["../other"])
     with pytest.raises(TraitError, match="search_depth"):
         WorkbenchServer(search_depth=-1)
@@ -82,7 +96,10 @@ def test_a_relative_root_stays_within(tmp_path):
 class TestConfigured:
     @pytest.fixture
     def jp_server_config(self, jp_server_config, tmp_path):
-        return {**jp_server_config, "WorkbenchServer": {"roots": [str(tmp_path / "elsewhere")], "search_depth": 1}}
+        return {
+            **jp_server_config,
+            "WorkbenchServer": {"roots": [str(tmp_path / "elsewhere")], "search_depth": 1},
+        }
 
     async def test_the_configuration_is_used(self, api, record, tmp_path, jp_root_dir):
         record("0001-fit", tmp_path / "elsewhere", created=1.0).steps()
@@ -91,7 +108,10 @@ class TestConfigured:
         page = await api.page()
         roots = {root["name"]: root["key"] for root in page["roots"]}
         assert set(roots) == {".", "a", str(tmp_path / "elsewhere")}
-        assert [row["root"] for row in page["rows"]] == [roots["a"], roots[str(tmp_path / "elsewhere")]]
+        assert [row["root"] for row in page["rows"]] == [
+            roots["a"],
+            roots[str(tmp_path / "elsewhere")],
+        ]
         assert len(await api.rows(root=roots["a"])) == 1
 
 

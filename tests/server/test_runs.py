@@ -30,12 +30,21 @@ async def test_a_row_says_what_the_notebooks_table_says(api, record):
     (row,) = await api.rows()
     brief = RunBrief.read(run.path)
     wanted = moving(brief)
-    assert {name: row[name] for name in wanted if name != "order"} == {name: wanted[name] for name in wanted if name != "order"}
+    assert {name: row[name] for name in wanted if name != "order"} == {
+        name: wanted[name] for name in wanted if name != "order"
+    }
     assert (row["created"], row["total"], row["progress"], row["left"]) == (100.0, 100, 0.8, "")
-    assert (row["commands"], row["launched"], row["error"], row["kind"]) == (False, False, "", "fit")
+    assert (row["commands"], row["launched"], row["error"], row["kind"]) == (
+        False,
+        False,
+        "",
+        "fit",
+    )
 
 
-def test_a_page_without_runs_that_were_read_a_moment_later_says_that_more_are_to_come(record, jp_root_dir, monkeypatch):
+def test_a_page_without_runs_that_were_read_a_moment_later_says_that_more_are_to_come(
+    record, jp_root_dir, monkeypatch
+):
     record("0001-fit").steps()
     monkeypatch.setattr(watcher, "_PATIENCE", 0.0)
     monkeypatch.setattr(watcher, "_FOR_ROWS", PATIENCE)
@@ -58,13 +67,21 @@ def test_a_page_without_runs_that_were_read_a_moment_later_says_that_more_are_to
         pages = [watching.page(Query()) for _ in range(2)]
     finally:
         watching.close()
-    assert [([row["run"] for row in page["rows"]], page["reading"]) for page in pages] == [([], True), (["0001-fit"], False)]
+    assert [([row["run"] for row in page["rows"]], page["reading"]) for page in pages] == [
+        ([], True),
+        (["0001-fit"], False),
+    ]
 
 
 async def test_a_run_that_runs_says_how_long_it_will(api, record):
     run = record("0001-fit").steps(50, seconds=2.0)
     (row,) = await api.rows()
-    assert (row["status"], row["progress"], row["left"], row["commands"]) == ("running", 0.5, "1 min 40 s", True)
+    assert (row["status"], row["progress"], row["left"], row["commands"]) == (
+        "running",
+        0.5,
+        "1 min 40 s",
+        True,
+    )
     run.steps(10, seconds=2.0)
     (row,) = await api.rows()
     assert (row["step"], row["left"]) == (60, "1 min 20 s")
@@ -85,30 +102,54 @@ async def test_pages_sorts_and_filters_count_all_runs(api, record):
     losses = [0.5, 0.2, 0.9, 0.1, 0.3]
     for at, loss in enumerate(losses, 1):
         run = record(f"000{at}-fit", settings={"lr": 0.1 * at}, created=float(at)).steps(10 * at)
-        run.checked(loss).ended("failed" if at == 3 else "finished", "ValueError: no\nmore" if at == 3 else None, val_loss=loss)
+        run.checked(loss).ended(
+            "failed" if at == 3 else "finished",
+            "ValueError: no\nmore" if at == 3 else None,
+            val_loss=loss,
+        )
     annotate(run.path, name="Baseline", tags=["sgd"], notes="the warm start")
     page = await api.page(limit=2, offset=2)
-    assert ([row["run"] for row in page["rows"]], page["matching"], page["total"]) == (["0003-fit", "0002-fit"], 5, 5)
+    assert ([row["run"] for row in page["rows"]], page["matching"], page["total"]) == (
+        ["0003-fit", "0002-fit"],
+        5,
+        5,
+    )
     assert (page["statuses"], page["tags"]) == ({"finished": 4, "failed": 1}, ["sgd"])
     assert page["rows"][0]["error"] == "ValueError: no"
     best = await api.rows(sort="value", order="asc")
-    assert [row["run"] for row in best] == ["0004-fit", "0002-fit", "0005-fit", "0001-fit", "0003-fit"]
+    assert [row["run"] for row in best] == [
+        "0004-fit",
+        "0002-fit",
+        "0005-fit",
+        "0001-fit",
+        "0003-fit",
+    ]
     shortest = await api.rows(sort="time", order="asc")
     assert [row["run"] for row in shortest] == [f"000{at}-fit" for at in range(1, 6)]
-    assert (await api.rows(sort="name", order="desc"))[0]["run"] == "0005-fit"  # its name is Baseline
+    # its name is Baseline
+    assert (await api.rows(sort="name", order="desc"))[0]["run"] == "0005-fit"
     assert (await api.rows(sort="status", order="asc"))[0]["run"] == "0003-fit"
     for search in ("WARM", "#sgd", "lr=0.5", "baseline net"):
         assert [row["run"] for row in await api.rows(search=search)] == ["0005-fit"], search
     assert [row["run"] for row in await api.rows(tag="sgd")] == ["0005-fit"]
     failed = await api.page(status="failed")
-    assert ([row["run"] for row in failed["rows"]], failed["matching"], failed["statuses"]) == (["0003-fit"], 1, {"finished": 4, "failed": 1})
+    assert ([row["run"] for row in failed["rows"]], failed["matching"], failed["statuses"]) == (
+        ["0003-fit"],
+        1,
+        {"finished": 4, "failed": 1},
+    )
 
 
 async def test_a_sort_by_loss_is_by_the_shown_one(api, record):
     """The last loss of a record is of one update; what the row shows is smoothed."""
-    runs = [record(f"000{at}-fit", created=float(at)).steps(20 * at).ended(loss=last) for at, last in enumerate((5.0, 1.0, 3.0), 1)]
+    runs = [
+        record(f"000{at}-fit", created=float(at)).steps(20 * at).ended(loss=last)
+        for at, last in enumerate((5.0, 1.0, 3.0), 1)
+    ]
     rows = await api.rows(sort="loss", order="asc")
-    assert [row["run"] for row in rows] == sorted((run.id for run in runs), key=lambda id: RunBrief.read(runs[0].path.with_name(id)).loss)
+    assert [row["run"] for row in rows] == sorted(
+        (run.id for run in runs), key=lambda id: RunBrief.read(runs[0].path.with_name(id)).loss
+    )
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -127,7 +168,11 @@ async def test_jupyter_may_add_arguments_to_an_address(api, record, added):
 
 
 async def test_details_say_what_the_run_says(api, record):
-    run = record("0001-fit", settings={"lr": 0.1, "batch_size": 8}, launched=True).steps(50).checked(0.5)
+    run = (
+        record("0001-fit", settings={"lr": 0.1, "batch_size": 8}, launched=True)
+        .steps(50)
+        .checked(0.5)
+    )
     run.ended("failed", "ValueError: no")
     (run.path / "output.log").write_text("one\n" * 3)
     found = await api.get(await api.address("0001-fit"))
@@ -138,7 +183,10 @@ async def test_details_say_what_the_run_says(api, record):
     assert settings["max_epochs"][1] is True
     assert found["output"] is True
     assert found["why_no_commands"] == "A command comes too late: fit 0001-fit has failed."
-    assert found["code"]["settings"] in ("bench.set(lr=0.1, batch_size=8)", "bench.set(batch_size=8, lr=0.1)")
+    assert found["code"]["settings"] in (
+        "bench.set(lr=0.1, batch_size=8)",
+        "bench.set(batch_size=8, lr=0.1)",
+    )
     assert found["code"]["continue"] == ""
     assert found["code"]["rerun"] == ""
     assert found["why_no_rerun"].startswith("its folder has no start/start.json")
@@ -159,7 +207,11 @@ async def test_details_of_a_run_that_trains_are_those_of_now(api, record):
     run.steps(20)
     run.ended("failed", "ValueError: no")
     found = await api.get(address)
-    assert (found["row"]["error"], found["row"]["step"], found["row"]["status"]) == ("ValueError: no", 70, "failed")
+    assert (found["row"]["error"], found["row"]["step"], found["row"]["status"]) == (
+        "ValueError: no",
+        70,
+        "failed",
+    )
 
 
 async def test_details_of_a_long_record_come_in_parts(api, record, monkeypatch):
@@ -285,7 +337,9 @@ async def test_a_command_lies_in_the_runs_folder(api, record, given, command):
 ])  # fmt: skip
 async def test_a_wrong_command_is_refused_in_words(api, record, given, said):
     run = record("0001-fit").steps()
-    assert said in await api.refused(400, f"{await api.address('0001-fit')}/commands", "POST", given)
+    assert said in await api.refused(
+        400, f"{await api.address('0001-fit')}/commands", "POST", given
+    )
     assert not (run.path / "control").exists()
 
 
@@ -293,21 +347,29 @@ async def test_a_run_that_ended_meanwhile_takes_no_command(api, record):
     run = record("0001-fit").steps()
     address = await api.address("0001-fit")
     run.ended()
-    assert "comes too late: fit 0001-fit has finished" in await api.refused(409, f"{address}/commands", "POST", {"type": "Stop"})
+    assert "comes too late: fit 0001-fit has finished" in await api.refused(
+        409, f"{address}/commands", "POST", {"type": "Stop"}
+    )
 
 
 async def test_a_run_that_takes_no_commands_says_why(api, record):
     record("0001-fit").steps().ended()
     record("0002-fit", takes_commands=False).steps()
-    assert "comes too late" in await api.refused(409, f"{await api.address('0001-fit')}/commands", "POST", {"type": "Stop"})
-    assert "an older version trains it" in await api.refused(409, f"{await api.address('0002-fit')}/commands", "POST", {"type": "Stop"})
+    assert "comes too late" in await api.refused(
+        409, f"{await api.address('0001-fit')}/commands", "POST", {"type": "Stop"}
+    )
+    assert "an older version trains it" in await api.refused(
+        409, f"{await api.address('0002-fit')}/commands", "POST", {"type": "Stop"}
+    )
     assert [row["commands"] for row in await api.rows()] == [False, False]
 
 
 async def test_a_search_can_only_be_stopped(api, record):
     run = record("0001-find_lr", kind="find_lr")
     address = await api.address("0001-find_lr")
-    assert "pause() is for fits; a find_lr job can only be stopped" in await api.refused(409, f"{address}/commands", "POST", {"type": "Pause"})
+    assert "pause() is for fits; a find_lr job can only be stopped" in await api.refused(
+        409, f"{address}/commands", "POST", {"type": "Pause"}
+    )
     assert (await api.ask(f"{address}/commands", "POST", {"type": "Stop"}))[0] == 204
     assert list(control.take(run.path)) == [Stop()]
 
@@ -315,8 +377,18 @@ async def test_a_search_can_only_be_stopped(api, record):
 async def test_annotations_are_a_persons(api, record):
     run = record("0001-fit").steps().ended()
     address = await api.address("0001-fit")
-    status, row = await api.ask(address, "PATCH", {"name": "first", "tags": ["a", "b"], "notes": "line\nline", "pinned": True})
-    assert (status, row["name"], row["tags"], row["notes"], row["pinned"]) == (200, "first", ["a", "b"], "line\nline", True)
+    status, row = await api.ask(
+        address,
+        "PATCH",
+        {"name": "first", "tags": ["a", "b"], "notes": "line\nline", "pinned": True},
+    )
+    assert (status, row["name"], row["tags"], row["notes"], row["pinned"]) == (
+        200,
+        "first",
+        ["a", "b"],
+        "line\nline",
+        True,
+    )
     assert read_annotations(run.path) == Annotations("first", "line\nline", ("a", "b"), True)
     await api.ask(address, "PATCH", {"name": "", "pinned": False})
     (row,) = await api.rows()
@@ -343,7 +415,12 @@ async def test_a_change_to_what_was_changed_meanwhile_is_refused(api, record):
     for at in range(5):
         (row,) = await api.rows()
         match = api.headers | {"If-Match": f'"{row["version"]}"'}
-        answers = await asyncio.gather(*(api.ask(address, "PATCH", {"notes": f"{who} {at}"}, match) for who in ("one", "other")))
+        answers = await asyncio.gather(
+            *(
+                api.ask(address, "PATCH", {"notes": f"{who} {at}"}, match)
+                for who in ("one", "other")
+            )
+        )
         (kept,) = (body for status, body in answers if status == 200)
         (refusal,) = (body for status, body in answers if status == 412)
         assert "changed meanwhile" in refusal["message"]
@@ -367,7 +444,9 @@ async def test_runs_are_sorted_by_their_numbers(api, record, root):
 
 async def test_what_was_changed_live_is_a_difference(api, record):
     record("0001-fit", settings={"lr": 0.01}).steps().ended()
-    record("0002-fit", settings={"lr": 0.01}).steps().add(Changed(10, {"lr": 0.002})).steps().ended()
+    record("0002-fit", settings={"lr": 0.01}).steps().add(
+        Changed(10, {"lr": 0.002})
+    ).steps().ended()
     page = await api.get("api/runs")
     assert page["columns"] == ["lr"]
     assert [row["cells"] for row in page["rows"]] == [["0.01 → 2e-3 at update 10"], ["0.01"]]
@@ -377,16 +456,28 @@ async def test_rows_have_one_loss_and_the_best_validation(api, record):
     record("0001-fit").steps().checked(0.3).steps().checked(0.6).ended(loss=7.0, val_loss=0.6)
     record("0002-fit").steps().checked(0.5).ended(loss=8.0, val_loss=0.5)
     rows = {row["run"]: row for row in await api.rows(sort="value", order="asc")}
-    assert [(run, row["metric"], row["value"]) for run, row in rows.items()] == [("0001-fit", "val_loss", "0.3"), ("0002-fit", "val_loss", "0.5")]
-    assert all(float(row["loss"]) < 2 for row in rows.values())  # the smoothed one, and not that of the last update
+    assert [(run, row["metric"], row["value"]) for run, row in rows.items()] == [
+        ("0001-fit", "val_loss", "0.3"),
+        ("0002-fit", "val_loss", "0.5"),
+    ]
+    # the smoothed one, and not that of the last update
+    assert all(float(row["loss"]) < 2 for row in rows.values())
 
 
 async def test_a_search_shows_what_it_found(api, record):
     record("0001-find_lr", kind="find_lr").add(CurveEnded("the loss diverged", (), 0.069)).ended()
     running = record("0002-find_clip_val", kind="find_clip_val")
-    assert {row["run"]: row["answer"] for row in await api.rows()} == {"0001-find_lr": "lr=0.069", "0002-find_clip_val": ""}
-    running.add(ClipSearchEnded({"gradient_clip_val": 1.5}, 1.5, ((1.0,),), "a tenth is above it", "done")).ended()
-    assert {row["run"]: row["answer"] for row in await api.rows()} == {"0001-find_lr": "lr=0.069", "0002-find_clip_val": "gradient_clip_val=1.5"}
+    assert {row["run"]: row["answer"] for row in await api.rows()} == {
+        "0001-find_lr": "lr=0.069",
+        "0002-find_clip_val": "",
+    }
+    running.add(
+        ClipSearchEnded({"gradient_clip_val": 1.5}, 1.5, ((1.0,),), "a tenth is above it", "done")
+    ).ended()
+    assert {row["run"]: row["answer"] for row in await api.rows()} == {
+        "0001-find_lr": "lr=0.069",
+        "0002-find_clip_val": "gradient_clip_val=1.5",
+    }
 
 
 @pytest.mark.parametrize(("given", "said"), [
@@ -401,7 +492,10 @@ async def test_a_wrong_annotation_is_named(api, record, given, said):
 
 
 async def test_deletion(api, record):
-    runs = {id: record(id, **facts).steps() for id, facts in {"0001-fit": {}, "0002-fit": {}, "0003-fit": {"host": "elsewhere"}}.items()}
+    runs = {
+        id: record(id, **facts).steps()
+        for id, facts in {"0001-fit": {}, "0002-fit": {}, "0003-fit": {"host": "elsewhere"}}.items()
+    }
     runs["0001-fit"].ended()
     addresses = {id: await api.address(id) for id in runs}
     assert (await api.ask(addresses["0001-fit"], "DELETE"))[0] == 204
@@ -451,7 +545,11 @@ async def test_output_is_read_in_pieces_of_whole_characters(api, record):
 
 async def test_a_run_without_output_has_none(api, record):
     record("0001-fit").steps()
-    assert await api.get(f"{await api.address('0001-fit')}/output", offset=-1) == {"text": "", "offset": 0, "more": False}
+    assert await api.get(f"{await api.address('0001-fit')}/output", offset=-1) == {
+        "text": "",
+        "offset": 0,
+        "more": False,
+    }
 
 
 async def test_numbers_that_are_not_finite_are_no_numbers_of_json(api, record):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+
+from ruff import find_ruff_bin
 
 from workbench.settings import Settings, metadata_of
 from workbench.settings.spellings import NONE_IS_DEFAULT
@@ -48,22 +51,35 @@ from workbench.values import EarlyStopping
 def text() -> str:
     """The whole file."""
     live = [name for name in Settings.model_fields if metadata_of(name).live]
-    return "\n".join([
+    code = "\n".join([
         _HEAD,
         *_class("SettingsKwargs", "Any settings, as keyword arguments.", [*Settings.model_fields]),
         *_class("LiveKwargs", "Settings that can change while a run is running, as keyword arguments.", live, ByEpoch="int"),
     ]).rstrip() + "\n"  # fmt: skip
+    ruff = [find_ruff_bin(), "format", "--stdin-filename", str(FILE), "-"]
+    return subprocess.run(ruff, input=code, capture_output=True, text=True, check=True).stdout
 
 
 def _class(name: str, doc: str, settings: list[str], **other: str) -> list[str]:
     given = {**_GIVEN, **other}
-    return ["", f"class {name}(TypedDict, total=False):", f'    """{doc}"""', "", *(f"    {one}: {_type(one, given)}" for one in settings), ""]
+    return [
+        "",
+        f"class {name}(TypedDict, total=False):",
+        f'    """{doc}"""',
+        "",
+        *(f"    {one}: {_type(one, given)}" for one in settings),
+        "",
+    ]
 
 
 def _type(name: str, given: Mapping[str, str]) -> str:
     """The type of the values that a user may give for this setting."""
-    declared = re.sub(r"Annotated\[(.*), BeforeValidator\(\w+\)\]", r"\1", Settings.__annotations__[name]).replace("'", '"')
-    found = re.sub("|".join(rf"\b{alias}\b" for alias in given), lambda alias: given[alias[0]], declared)
+    declared = re.sub(
+        r"Annotated\[(.*), BeforeValidator\(\w+\)\]", r"\1", Settings.__annotations__[name]
+    ).replace("'", '"')
+    found = re.sub(
+        "|".join(rf"\b{alias}\b" for alias in given), lambda alias: given[alias[0]], declared
+    )
     return f"{found} | None" if name in NONE_IS_DEFAULT else found
 
 

@@ -40,7 +40,13 @@ def test_an_empty_file_has_the_defaults(tmp_path: Path) -> None:
         ("- lr", ["lr: 0.01"]),
         ("lr: 0.1\n" + "# a book\n" * 20_000, ["65536 characters"]),
         ("lr: " + "[" * 50_000, ["settings.yaml", "nested too deeply"]),
-        ("a: &a [1, 1]\n" + "".join(f"{n}: &{n} [*{o}, *{o}]\n" for o, n in itertools.pairwise("abcdefghijklmnopqrstu")), ["100000 values"]),
+        (
+            "a: &a [1, 1]\n"
+            + "".join(
+                f"{n}: &{n} [*{o}, *{o}]\n" for o, n in itertools.pairwise("abcdefghijklmnopqrstu")
+            ),
+            ["100000 values"],
+        ),
         ("1: 2", ["lr: 0.01"]),
         ("{a: b: c}", ["valid YAML"]),
         ("loss: !!python/name:torch.nn.functional.cross_entropy", ["valid YAML"]),

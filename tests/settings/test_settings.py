@@ -49,7 +49,9 @@ def test_a_typo_names_the_setting_that_was_meant(wrong: str, right: str) -> None
 
 
 def test_an_unknown_setting_says_where_the_settings_are() -> None:
-    with pytest.raises(SettingsError, match=r"unknown setting 'zzzzzz'. .*bench\.settings") as caught:
+    with pytest.raises(
+        SettingsError, match=r"unknown setting 'zzzzzz'. .*bench\.settings"
+    ) as caught:
         Settings.make(zzzzzz=1)
     assert len(str(caught.value)) < 150
 
@@ -158,7 +160,10 @@ def test_a_bad_value_is_refused_with_its_name_value_and_meaning(name: str, value
 def test_what_a_search_did_not_find_is_named() -> None:
     """`bench.set(lr=curve.suggestion)` after a search without one."""
     for name, of in (("lr", "learning-rate search"), ("batch_size", "batch-size search")):
-        with pytest.raises(SettingsError, match=f"^{name}=None: a {of} .* gives None.* Search again.* or give a number"):
+        with pytest.raises(
+            SettingsError,
+            match=f"^{name}=None: a {of} .* gives None.* Search again.* or give a number",
+        ):
             Settings().replace(**{name: None})
 
 
@@ -192,15 +197,26 @@ def test_settings_are_frozen_and_replace_makes_others() -> None:
     assert (second.lr, second.batch_size) == (0.1, 64)
     assert second.changed() == {"lr": 0.1, "batch_size": 64}
     assert first.replace(lr=0.1) == first
-    assert isinstance(first.replace(limit_train_batches=1).limit_train_batches, int), "1.0, all of them, was another number"
+    assert isinstance(first.replace(limit_train_batches=1).limit_train_batches, int), (
+        "1.0, all of them, was another number"
+    )
     with pytest.raises(Exception, match="frozen"):
         first.lr = 1.0
 
 
 def test_a_value_that_is_equal_is_still_checked() -> None:
     """`{"same_network": 1} == {"same_network": True}`, and an error tells the user to write the second for the first."""
-    assert Settings.make(launch={"same_network": 1}).replace(launch={"same_network": True}).launch["same_network"] is True
-    for name, value, wrong in (("accumulate_grad_batches", {0: 2}, {0: 2.0}), ("devices", [0, 1], (0, True)), ("find_lr_at", (0, 1), (0.0, 1.0))):
+    assert (
+        Settings.make(launch={"same_network": 1})
+        .replace(launch={"same_network": True})
+        .launch["same_network"]
+        is True
+    )
+    for name, value, wrong in (
+        ("accumulate_grad_batches", {0: 2}, {0: 2.0}),
+        ("devices", [0, 1], (0, True)),
+        ("find_lr_at", (0, 1), (0.0, 1.0)),
+    ):
         with pytest.raises(SettingsError, match=name):
             Settings.make(**{name: value}).replace(**{name: wrong})
 
@@ -219,9 +235,13 @@ def test_settings_read_back_from_plain_data() -> None:
 
 
 _DURATIONS = (
-    st.timedeltas(timedelta(0), timedelta(days=1000)) | st.just("00:00:01:30.5") | st.just({"minutes": 90})
+    st.timedeltas(timedelta(0), timedelta(days=1000))
+    | st.just("00:00:01:30.5")
+    | st.just({"minutes": 90})
 )
-_INTERVALS = st.timedeltas(timedelta(microseconds=1), timedelta(days=1000)) | st.just({"minutes": 90})
+_INTERVALS = st.timedeltas(timedelta(microseconds=1), timedelta(days=1000)) | st.just(
+    {"minutes": 90}
+)
 _BATCHES = st.integers(0, 999) | st.floats(0, 1)
 _EPOCHS = st.integers(0, 99) | st.sets(st.integers(0, 99)) | st.lists(st.integers(0, 99))
 _STOPPING = st.fixed_dictionaries(
@@ -251,7 +271,10 @@ GOOD = st.fixed_dictionaries(
         "limit_val_batches": _BATCHES,
         "overfit_batches": _BATCHES,
         "fast_dev_run": st.integers(0, 9),
-        "early_stopping": st.none() | st.text(min_size=1) | _STOPPING | st.lists(_STOPPING, max_size=3),
+        "early_stopping": st.none()
+        | st.text(min_size=1)
+        | _STOPPING
+        | st.lists(_STOPPING, max_size=3),
         "weight_averaging": st.sampled_from([None, "ema", "swa"]),
         "swa_epoch_start": st.integers(0, 99) | st.floats(0, 1),
         "swa_lrs": st.none() | st.floats(1e-9, 9),
@@ -281,7 +304,10 @@ def test_settings_survive_a_file_and_leave_the_callers_values_alone(values: dict
 
 def test_reading_ahead_needs_loader_processes() -> None:
     assert Settings.make(num_workers=2, prefetch_factor=4).prefetch_factor == 4
-    with pytest.raises(SettingsError, match=r"prefetch_factor=4: .*num_workers is 0: give num_workers=2, or prefetch_factor=None"):
+    with pytest.raises(
+        SettingsError,
+        match=r"prefetch_factor=4: .*num_workers is 0: give num_workers=2, or prefetch_factor=None",
+    ):
         Settings.make(prefetch_factor=4)
     with pytest.raises(SettingsError, match="prefetch_factor=4"):
         Settings.make(num_workers=2, prefetch_factor=4).replace(num_workers=0)
@@ -289,13 +315,20 @@ def test_reading_ahead_needs_loader_processes() -> None:
 
 def test_the_repr_has_what_differs_from_the_defaults() -> None:
     assert repr(Settings()) == "Settings()"
-    assert repr(Settings.make(batch_size=16, lr=0.1, max_epochs=None)) == "Settings(lr=0.1, batch_size=16)"
-    assert repr(Settings.make(limit_train_batches=1)) == "Settings(limit_train_batches=1)", "1.0 is all batches"
+    assert (
+        repr(Settings.make(batch_size=16, lr=0.1, max_epochs=None))
+        == "Settings(lr=0.1, batch_size=16)"
+    )
+    assert repr(Settings.make(limit_train_batches=1)) == "Settings(limit_train_batches=1)", (
+        "1.0 is all batches"
+    )
 
 
 def test_what_the_caller_does_later_to_his_values_changes_nothing() -> None:
     sizes, epochs, monitors = {0: 4, 2: 2}, [0, 5], [{"monitor": "val_loss"}]
-    settings = Settings.make(accumulate_grad_batches=sizes, find_lr_at=epochs, early_stopping=monitors)
+    settings = Settings.make(
+        accumulate_grad_batches=sizes, find_lr_at=epochs, early_stopping=monitors
+    )
     as_made = repr(settings)
     sizes[2] = 100
     epochs.append(7)
@@ -306,7 +339,9 @@ def test_what_the_caller_does_later_to_his_values_changes_nothing() -> None:
     assert repr(settings) == as_made
 
 
-@pytest.mark.parametrize("name", ["warmup", "limit_train_batches", "val_check_interval", "swa_epoch_start"])
+@pytest.mark.parametrize(
+    "name", ["warmup", "limit_train_batches", "val_check_interval", "swa_epoch_start"]
+)
 def test_a_number_and_a_fraction_stay_what_they_are(name: str) -> None:
     assert type(getattr(Settings.make(**{name: 1}), name)) is int
     assert type(getattr(Settings.make(**{name: 0.5}), name)) is float
@@ -316,14 +351,24 @@ def test_a_number_and_a_fraction_stay_what_they_are(name: str) -> None:
     ("field", "value"), [("patience", -1), ("mode", "lower"), ("min_delta", -0.1), ("patient", 3)]
 )
 def test_a_bad_value_inside_early_stopping_is_named(field: str, value: Any) -> None:
-    for said in ({"monitor": "val_loss", field: value}, ["val_accuracy", {"monitor": "val_loss", field: value}]):
+    for said in (
+        {"monitor": "val_loss", field: value},
+        ["val_accuracy", {"monitor": "val_loss", field: value}],
+    ):
         with pytest.raises(SettingsError, match=re.escape(f": {field}={value!r}: ")):
             Settings.make(early_stopping=said)
 
 
 def test_several_ways_to_say_when_to_stop_early() -> None:
     one = EarlyStopping(monitor="val_loss")
-    for said in ("val_loss", one, [one], ("val_loss",), {"monitor": "val_loss"}, [{"monitor": "val_loss"}]):
+    for said in (
+        "val_loss",
+        one,
+        [one],
+        ("val_loss",),
+        {"monitor": "val_loss"},
+        [{"monitor": "val_loss"}],
+    ):
         assert Settings.make(early_stopping=said).early_stopping == (one,)
     for none in (None, (), []):
         assert Settings.make(early_stopping=none).early_stopping == ()

@@ -18,7 +18,14 @@ DATA = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.zer
 def bench_of(root, model=None, data=DATA, **settings):
     torch.manual_seed(0)
     given = {"batch_size": 4, "max_epochs": 1, "accelerator": "cpu", **settings}
-    return wb.Workbench(model or nn.Linear(4, 1), train=data, val=data, loss=nn.functional.mse_loss, root=root, **given)
+    return wb.Workbench(
+        model or nn.Linear(4, 1),
+        train=data,
+        val=data,
+        loss=nn.functional.mse_loss,
+        root=root,
+        **given,
+    )
 
 
 def defaults():
@@ -54,7 +61,9 @@ SAME = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "said", "means"), [(name, *pair) for name, pairs in SAME.items() for pair in pairs])
+@pytest.mark.parametrize(
+    ("name", "said", "means"), [(name, *pair) for name, pairs in SAME.items() for pair in pairs]
+)
 def test_a_spelling_of_lightnings_means_the_same(name, said, means):
     found = getattr(Settings.make(**{name: said}), name)
     assert found == means
@@ -71,7 +80,9 @@ HOLDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in HOLDS.items() for value in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in HOLDS.items() for value in values]
+)
 def test_what_holds_here_anyway_is_accepted(tmp_path, name, value):
     assert Settings.make(**{name: value}) == Settings()
     bench = bench_of(tmp_path, **{name: value})
@@ -88,7 +99,9 @@ OTHERWISE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value", "instead"), [(name, *rest) for name, rest in OTHERWISE.items()])
+@pytest.mark.parametrize(
+    ("name", "value", "instead"), [(name, *rest) for name, rest in OTHERWISE.items()]
+)
 def test_what_is_not_done_is_refused_in_a_line_with_what_to_use(tmp_path, name, value, instead):
     with pytest.raises(wb.SettingsError, match=instead) as caught:
         bench_of(tmp_path, **{name: value})
@@ -112,11 +125,17 @@ class Data:
     [
         ((nn.Linear(4, 1), DATA), "Linear, tuple", "model, train=…, val=…, loss=…"),
         ((DATA, nn.Linear(4, 1)), "tuple, Linear", "model, train=…, val=…, loss=…"),
-        ((nn.Linear(4, 1), DATA, DATA, nn.functional.mse_loss), "Linear, tuple, tuple, function", "model, train=…, val=…, loss=…"),
+        (
+            (nn.Linear(4, 1), DATA, DATA, nn.functional.mse_loss),
+            "Linear, tuple, tuple, function",
+            "model, train=…, val=…, loss=…",
+        ),
         ((Module(4, 1), Data()), "Module, Data", "model, train=datamodule"),
     ],
 )
-def test_arguments_without_a_name_are_refused_with_the_call_that_was_meant(tmp_path, given, types, call):
+def test_arguments_without_a_name_are_refused_with_the_call_that_was_meant(
+    tmp_path, given, types, call
+):
     with pytest.raises(TaskError) as caught:
         wb.Workbench(*given, root=tmp_path)
     assert str(caught.value).startswith(f"wb.Workbench({types}): the model comes first")
@@ -129,7 +148,15 @@ def test_no_limit_of_epochs_lasts_until_another_length(tmp_path):
     net, mse = nn.Linear(4, 1), nn.functional.mse_loss
     stops = wb.EarlyStopping("val_loss", patience=0, stopping_threshold=1e9)
     stopped = wb.Workbench(
-        net, train=DATA, val=DATA, loss=mse, batch_size=4, max_epochs=-1, max_steps=-1, early_stopping=stops, accelerator="cpu",
+        net,
+        train=DATA,
+        val=DATA,
+        loss=mse,
+        batch_size=4,
+        max_epochs=-1,
+        max_steps=-1,
+        early_stopping=stops,
+        accelerator="cpu",
         root=tmp_path,
     )
     run = stopped.fit().result()
@@ -145,14 +172,22 @@ def test_no_limit_of_epochs_for_a_module(tmp_path):
             asked.append(self.trainer.max_epochs)
 
     trainer(max_epochs=-1, max_steps=2).fit(Asks(), loader(8))
-    wb.Workbench(Asks(), train=loader(8), max_epochs=-1, max_steps=2, root=tmp_path, accelerator="cpu").fit().result()
+    wb.Workbench(
+        Asks(), train=loader(8), max_epochs=-1, max_steps=2, root=tmp_path, accelerator="cpu"
+    ).fit().result()
     assert set(asked) == {-1}
 
 
 def test_checks_by_updates_alone(tmp_path):
-    run = bench_of(tmp_path, max_epochs=4, check_val_every_n_epoch=None, val_check_interval=5).fit().result()
+    run = (
+        bench_of(tmp_path, max_epochs=4, check_val_every_n_epoch=None, val_check_interval=5)
+        .fit()
+        .result()
+    )
     assert run.validation["step"].tolist() == [5, 10, 12]  # across epochs of 3, and at the end
-    with pytest.raises(wb.SettingsError, match=r"check_val_every_n_epoch=None with val_check_interval=1.0"):
+    with pytest.raises(
+        wb.SettingsError, match=r"check_val_every_n_epoch=None with val_check_interval=1.0"
+    ):
         bench_of(tmp_path, check_val_every_n_epoch=None).fit().result()
 
 
@@ -165,7 +200,10 @@ class Roots(nn.Module):
         self.seen = set()
 
     def forward(self, x):
-        chosen = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        chosen = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
         self.seen.add((*chosen, torch.backends.cudnn.benchmark))
         return self.layer(x)
 
@@ -194,7 +232,7 @@ def test_the_progress_line_can_be_left_out(tmp_path, capfd):
     assert capfd.readouterr().err == ""
 
 
-# ---- double precision -----------------------------------------------------------------------------------------------
+# ---- double precision ----------------------------------------------------------------------------
 
 DOUBLE = DATA[0].double(), DATA[1].double()
 
@@ -208,7 +246,10 @@ def test_64_true_trains_a_double_model_in_double(tmp_path):
 
 
 def test_64_true_refuses_a_float_model_by_name(tmp_path):
-    with pytest.raises(TaskError, match=r"precision='64-true': 'weight' of Linear is float32. Call model.double\(\)"):
+    with pytest.raises(
+        TaskError,
+        match=r"precision='64-true': 'weight' of Linear is float32. Call model.double\(\)",
+    ):
         bench_of(tmp_path, precision="64-true")
     with pytest.raises(TaskError, match="differ in type"):
         bench_of(tmp_path, nn.Linear(4, 1).double(), precision="64-true")

@@ -95,7 +95,9 @@ def test_a_message_carries_all_segments(cache: BufferCache) -> None:
         cover, handles = write_message("hello", [package, other])
         import os
 
-        message, (got, second) = read_message([os.dup(handle) for handle in handles if isinstance(handle, int)])
+        message, (got, second) = read_message(
+            [os.dup(handle) for handle in handles if isinstance(handle, int)]
+        )
         cover.close()
     assert message == "hello"
     with got, second:
@@ -107,14 +109,19 @@ def test_a_message_carries_all_segments(cache: BufferCache) -> None:
 
 def kinds(package: Package) -> set[str]:
     """Where its segments lie."""
-    return {Path(f"/proc/self/fd/{segment.handle}").readlink().as_posix() for segment in package.segments}
+    return {
+        Path(f"/proc/self/fd/{segment.handle}").readlink().as_posix()
+        for segment in package.segments
+    }
 
 
 def test_short_of_memory_a_file_without_a_name_serves(cache: BufferCache, tmp_path: Path) -> None:
     data = torch.randn(3 * MB)
     capacity = Capacity(tmp_path / "spill", lambda: 10 * MB)
     with pack({"x": data, "y": data * 2}, cache=cache, capacity=capacity) as package:
-        assert any(str(tmp_path) in where and where.endswith("(deleted)") for where in kinds(package))
+        assert any(
+            str(tmp_path) in where and where.endswith("(deleted)") for where in kinds(package)
+        )
         assert not list((tmp_path / "spill").iterdir())
         out = unpack(package)
     assert torch.equal(out["y"], data * 2)
@@ -127,12 +134,17 @@ def test_short_of_memory_a_file_without_a_name_serves(cache: BufferCache, tmp_pa
         assert not any(str(tmp_path) in where for where in kinds(package))
 
 
-def test_a_disk_that_is_too_small_too_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small_too_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Full:
         f_bavail, f_frsize = 100, 4096
 
     monkeypatch.setattr("workbench.share.capacity.os.statvfs", lambda path: Full)
-    with pytest.raises(NotEnoughMemory, match=r"12.6 MB of data are to be shared, and 1.05 MB of memory are free; the disk of .* 410 kB left"):
+    with pytest.raises(
+        NotEnoughMemory,
+        match=r"12.6 MB of data are to be shared, and 1.05 MB of memory are free; the disk of .* 410 kB left",
+    ):
         pack(torch.zeros(3 * MB), capacity=Capacity(tmp_path, lambda: MB))
     assert issubclass(NotEnoughMemory, MemoryError)
 

@@ -198,7 +198,9 @@ def test_hooks_on_tensors_and_optimizers_arrive() -> None:
 def test_an_error_names_the_hook() -> None:
     lock, layer = threading.Lock(), nn.Linear(3, 2)
     layer.weight.register_hook(lambda gradient: lock and gradient)
-    with pytest.raises(PackageError, match=r"model.*\['weight'\] -> its hook -> lock cannot be sent"):
+    with pytest.raises(
+        PackageError, match=r"model.*\['weight'\] -> its hook -> lock cannot be sent"
+    ):
         pack(layer, names={"model": layer})
 
 
@@ -239,7 +241,9 @@ def test_cycles_do_not_hang_the_search_for_the_culprit() -> None:
         pack(a)
 
 
-def test_a_storage_that_is_not_in_cpu_memory_is_copied_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_that_is_not_in_cpu_memory_is_copied_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # No GPU here: a storage that says where it is and how to copy itself stands for one.
     class Elsewhere:
         _cdata = 1
@@ -269,7 +273,8 @@ def test_segment(memfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(np.frombuffer(v, np.uint8).ctypes.data % 64 == 0 for v in views if v)
     views[1][0] ^= 1
     assert views[3][0] == views[1][0]  # given twice, placed once
-    assert np.array_equal(np.frombuffer(again[1], np.uint8), big)  # copy-on-write: not seen by another mapping
+    # copy-on-write: not seen by another mapping
+    assert np.array_equal(np.frombuffer(again[1], np.uint8), big)
     with pytest.raises(ValueError, match="closed"):
         segment.handle
     assert memfd or not (Path("/dev/shm") / str(handle)).exists()

@@ -92,7 +92,9 @@ ALIASES: list[Callable[[torch.Tensor], Any]] = [
 
 @pytest.mark.parametrize("alias", ALIASES)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_somebody_else_leads_to_stays(alias: Callable[[torch.Tensor], Any], cache: BufferCache) -> None:
+def test_what_somebody_else_leads_to_stays(
+    alias: Callable[[torch.Tensor], Any], cache: BufferCache
+) -> None:
     tensor = torch.zeros(MB)
     held = alias(tensor)
     address = tensor.data_ptr()

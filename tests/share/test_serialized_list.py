@@ -40,7 +40,10 @@ Pair = collections.namedtuple("Pair", "left right")
 
 def local_class() -> type:
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec("class Local:\n    def __init__(self, i):\n        self.i = i\n    def __eq__(self, o):\n        return self.i == o.i", namespace)
+    exec(
+        "class Local:\n    def __init__(self, i):\n        self.i = i\n    def __eq__(self, o):\n        return self.i == o.i",
+        namespace,
+    )
     found: type = namespace["Local"]
     return found
 
@@ -135,7 +138,10 @@ def test_a_change_of_an_element_that_was_read_is_lost_with_a_warning() -> None:
     for i in range(5):
         out[i]
     out[7]["i"] = -1
-    with pytest.warns(UserWarning, match=f"element 7 of a list of {N:,} was changed after it was read.*items\\[i\\] = item"):
+    with pytest.warns(
+        UserWarning,
+        match=f"element 7 of a list of {N:,} was changed after it was read.*items\\[i\\] = item",
+    ):
         out[8]
     assert out[7] == {"i": 7}
     out[9]["i"] = -1  # once is enough
@@ -200,7 +206,9 @@ def test_what_is_written_in_c_gets_true_lists() -> None:
     objects = np.array([{"i": i} for i in range(N)], dtype=object)
     tree = ET.Element("a")
     tree.extend([ET.Element("b", n=str(i)) for i in range(N)])
-    array, element, queue, packed = there_and_back((objects, tree, collections.deque(range(N)), list(range(N))))
+    array, element, queue, packed = there_and_back(
+        (objects, tree, collections.deque(range(N)), list(range(N)))
+    )
     assert type(packed) is SerializedList  # they do not keep others from being packed
     assert array.tolist() == objects.tolist()
     assert len(element) == N
@@ -286,7 +294,12 @@ def test_a_copy_of_a_copy() -> None:
 
 
 atoms = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=60), st.binary(max_size=60)
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(max_size=60),
+    st.binary(max_size=60),
 )
 values = st.recursive(
     atoms,
@@ -300,9 +313,15 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=count(60, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=count(60, 1000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(pool=st.lists(values, min_size=1, max_size=6), data=st.data())
-def test_any_structure_is_read_equal(pool: list[Any], data: st.DataObject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_structure_is_read_equal(
+    pool: list[Any], data: st.DataObject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serialized_list, "LONG", 5)
     # The same objects at several places, inside of long lists and outside.
     pick = st.lists(st.sampled_from(range(len(pool))), max_size=20)

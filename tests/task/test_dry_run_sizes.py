@@ -33,7 +33,9 @@ class Mean(nn.Module):
 
 def make(root, **more):
     data = DataLoader(Lengths(), batch_size=1)
-    return wb.Workbench(Mean(), train=data, val=data, loss=F.cross_entropy, root=root, accelerator="cpu", **more)
+    return wb.Workbench(
+        Mean(), train=data, val=data, loss=F.cross_entropy, root=root, accelerator="cpu", **more
+    )
 
 
 def test_samples_of_different_lengths_one_by_one(tmp_path):

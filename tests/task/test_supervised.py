@@ -88,7 +88,10 @@ def test_a_model_that_returns_no_hidden_state():
             return super().forward(x, hiddens)[0]
 
     x, y = series()
-    with pytest.raises(TaskError, match=r"model\(x, hiddens\).*must return \(output, hiddens\); Forgets returned a Tensor"):
+    with pytest.raises(
+        TaskError,
+        match=r"model\(x, hiddens\).*must return \(output, hiddens\); Forgets returned a Tensor",
+    ):
         task(Forgets(), loss=F.mse_loss, train=(x, y)).training_step((x, y), 0, hiddens=None)
 
 
@@ -114,21 +117,27 @@ def test_a_loss_that_reports_its_weight():
 
 @pytest.mark.parametrize("weight", ["many", torch.ones(3), True])
 def test_weights_that_are_none(weight):
-    t = task(plain_net(), loss=lambda output, y: {"loss": F.cross_entropy(output, y), "weight": weight})
+    t = task(
+        plain_net(), loss=lambda output, y: {"loss": F.cross_entropy(output, y), "weight": weight}
+    )
     with pytest.raises(TaskError, match=r"the loss returned weight=.*one number"):
         t.training_step(labelled(4).tensors, 0)
 
 
 @pytest.mark.parametrize("weight", [-1, float("nan"), torch.tensor(-2.0), float("inf")])
 def test_weights_that_cannot_weigh(weight):
-    t = task(plain_net(), loss=lambda output, y: {"loss": F.cross_entropy(output, y), "weight": weight})
+    t = task(
+        plain_net(), loss=lambda output, y: {"loss": F.cross_entropy(output, y), "weight": weight}
+    )
     with pytest.raises(TaskError, match=r"the loss returned weight=.*0 or more"):
         t.training_step(labelled(4).tensors, 0)
 
 
 def test_a_loss_dict_without_a_loss():
     t = task(plain_net(), loss=lambda output, y: {"nll": F.cross_entropy(output, y)})
-    with pytest.raises(TaskError, match=r"a dict with \['nll'\]: it needs the loss, a tensor, under 'loss'"):
+    with pytest.raises(
+        TaskError, match=r"a dict with \['nll'\]: it needs the loss, a tensor, under 'loss'"
+    ):
         t.training_step(labelled(4).tensors, 0)
 
 
@@ -156,7 +165,8 @@ def test_predicting_from_several_inputs():
     x, y = labelled(6).tensors
     t = task(Two(), train=(x, x, y))
     t.training_step([x, 2 * x, y], 0)
-    for batch in ([x, 2 * x, y], [x, 2 * x]):  # two parts are two inputs, once batches of three were seen
+    # two parts are two inputs, once batches of three were seen
+    for batch in ([x, 2 * x, y], [x, 2 * x]):
         assert torch.equal(t.predict_step(batch, 0), t.model(x, 2 * x))
 
 
@@ -183,7 +193,11 @@ def test_predicting_without_a_loss_gives_the_model_all_of_the_batch():
 
         def forward(self, x, labels=None):
             output = self.net(x)
-            return {"logits": output} if labels is None else {"logits": output, "loss": F.cross_entropy(output, labels)}
+            return (
+                {"logits": output}
+                if labels is None
+                else {"logits": output, "loss": F.cross_entropy(output, labels)}
+            )
 
     x, y = labelled(6).tensors
     t = task(Own(), loss=None, train={"x": x, "labels": y})
@@ -269,7 +283,9 @@ class Sequences(Dataset):
 
 
 def pack(samples):
-    return pack_sequence([x for x, _ in samples], enforce_sorted=False), torch.tensor([y for _, y in samples])
+    return pack_sequence([x for x, _ in samples], enforce_sorted=False), torch.tensor(
+        [y for _, y in samples]
+    )
 
 
 class Packed(nn.Module):
@@ -355,12 +371,25 @@ def test_two_collate_functions_for_one_loader_are_refused(tmp_path):
 
     loader = DataLoader(data, 8, collate_fn=own)
     rest = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu"}
-    with pytest.raises(TaskError, match=r"the DataLoader of train has a collate_fn, .*own.*, which collate_fn= would replace with .*given.*: give the data set.*val_collate_fn="):
+    with pytest.raises(
+        TaskError,
+        match=r"the DataLoader of train has a collate_fn, .*own.*, which collate_fn= would replace with .*given.*: give the data set.*val_collate_fn=",
+    ):
         wb.Workbench(model, train=loader, collate_fn=given, **rest)
-    with pytest.raises(TaskError, match=r"the DataLoader of val has a collate_fn, .*own.*which collate_fn= or val_collate_fn= would replace"):
+    with pytest.raises(
+        TaskError,
+        match=r"the DataLoader of val has a collate_fn, .*own.*which collate_fn= or val_collate_fn= would replace",
+    ):
         wb.Workbench(model, train=data, val=loader, collate_fn=given, **rest)
-    assert wb.Workbench(model, train=data, val=loader, collate_fn=given, val_collate_fn=own, **rest).fit(max_epochs=1).result().step
-    with pytest.raises(TaskError, match=r"^val_collate_fn=5 cannot be called: give a function of a list of samples"):
+    assert (
+        wb.Workbench(model, train=data, val=loader, collate_fn=given, val_collate_fn=own, **rest)
+        .fit(max_epochs=1)
+        .result()
+        .step
+    )
+    with pytest.raises(
+        TaskError, match=r"^val_collate_fn=5 cannot be called: give a function of a list of samples"
+    ):
         wb.Workbench(model, train=data, val=data, val_collate_fn=5, **rest)
 
 
@@ -382,10 +411,19 @@ def test_a_collate_function_beside_a_model_that_makes_its_loaders_is_refused(tmp
         def train_dataloader(self):
             return DataLoader(TensorDataset(torch.ones(8, 6)), 4)
 
-    with pytest.raises(TaskError, match=r"^collate_fn= has no effect on train, whose loader Own makes: give it to that loader"):
+    with pytest.raises(
+        TaskError,
+        match=r"^collate_fn= has no effect on train, whose loader Own makes: give it to that loader",
+    ):
         wb.Workbench(Own(), collate_fn=default_collate, root=tmp_path, accelerator="cpu")
     data = TensorDataset(torch.ones(8, 6))
-    assert wb.Workbench(Own(), train=data, val_collate_fn=default_collate, root=tmp_path, accelerator="cpu").predict(data).result()
+    assert (
+        wb.Workbench(
+            Own(), train=data, val_collate_fn=default_collate, root=tmp_path, accelerator="cpu"
+        )
+        .predict(data)
+        .result()
+    )
 
 
 def test_a_packed_sequence_is_one_thing():
@@ -393,10 +431,15 @@ def test_a_packed_sequence_is_one_thing():
     assert sample_count((packed, y)) == sample_count(packed) == 4
     assert [name for name, _ in leaves((packed, y))] == ["0", "1"]
     assert leaves(packed)[0][1] is packed.data
-    assert describe((packed, y)) == "0: (18, 3) float32 packed from 4 sequences of up to 6, 1: (4,) int64"
+    assert (
+        describe((packed, y))
+        == "0: (18, 3) float32 packed from 4 sequences of up to 6, 1: (4,) int64"
+    )
     moved = to_device((packed, y), torch.device("cpu"))
     assert torch.equal(moved[0].data, packed.data)
-    assert describe(DataSpec.of("train", wb.batches([(packed, y)])).peek(2)) == describe((packed, y))
+    assert describe(DataSpec.of("train", wb.batches([(packed, y)])).peek(2)) == describe(
+        (packed, y)
+    )
 
     class Scored(Packed):
         def forward(self, packed):
@@ -404,15 +447,26 @@ def test_a_packed_sequence_is_one_thing():
 
     t = task(Scored(), loss=None, train=wb.batches([packed]))
     assert t.training_step(packed, 0).ndim == 0
-    with pytest.raises(TaskError, match=r"a batch is a PackedSequence; with loss= it must be \(x, y\)"):
+    with pytest.raises(
+        TaskError, match=r"a batch is a PackedSequence; with loss= it must be \(x, y\)"
+    ):
         task(Packed()).training_step(packed, 0)
 
 
 def test_a_nan_in_a_packed_sequence_is_named(tmp_path):
     data = Sequences()
     data.data[0][0][0, 0] = float("nan")
-    with pytest.raises(TaskError, match="The data holds NaN or infinite values in element 0: clean it first"):
-        wb.Workbench(Packed(), train=data, loss=F.cross_entropy, collate_fn=pack, root=tmp_path, accelerator="cpu")
+    with pytest.raises(
+        TaskError, match="The data holds NaN or infinite values in element 0: clean it first"
+    ):
+        wb.Workbench(
+            Packed(),
+            train=data,
+            loss=F.cross_entropy,
+            collate_fn=pack,
+            root=tmp_path,
+            accelerator="cpu",
+        )
 
 
 def test_samples_that_are_lists_of_numbers_are_explained(tmp_path):
@@ -423,36 +477,58 @@ def test_samples_that_are_lists_of_numbers_are_explained(tmp_path):
         def forward(self, x):
             return super().forward(x)
 
-    with pytest.raises(TaskError, match=r"'x' is a list of 5 tensors.*torch\.tensor\(x\).*collate_fn=") as error:
+    with pytest.raises(
+        TaskError, match=r"'x' is a list of 5 tensors.*torch\.tensor\(x\).*collate_fn="
+    ) as error:
         wb.Workbench(Net(5, 2), train=samples, loss=F.cross_entropy, root=tmp_path)
     assert "x: 5 of (2,) float64, y: (2,) int64" in str(error.value)
 
 
 def test_a_loss_that_returns_more_than_itself_is_explained(tmp_path):
     net = nn.Linear(5, 3)
-    with pytest.raises(TaskError, match=r"give the loss alone \(loss=lambda output, y: your_loss\(output, y\)\[0\], say\)") as error:
-        wb.Workbench(net, train=(torch.randn(20, 5), torch.zeros(20).long()), loss=lambda o, y: (F.cross_entropy(o, y), o), root=tmp_path)
+    with pytest.raises(
+        TaskError,
+        match=r"give the loss alone \(loss=lambda output, y: your_loss\(output, y\)\[0\], say\)",
+    ) as error:
+        wb.Workbench(
+            net,
+            train=(torch.randn(20, 5), torch.zeros(20).long()),
+            loss=lambda o, y: (F.cross_entropy(o, y), o),
+            root=tmp_path,
+        )
     assert len(str(error.value)) < 300
 
 
 def test_labels_that_are_texts_are_explained(tmp_path):
     samples = [(torch.randn(5), "cat") for _ in range(20)]
-    with pytest.raises(TaskError, match=r"the labels are texts \('cat', …\): make numbers of them in the data set"):
-        wb.Workbench(nn.Linear(5, 3), train=samples, loss=F.cross_entropy, batch_size=4, root=tmp_path)
+    with pytest.raises(
+        TaskError, match=r"the labels are texts \('cat', …\): make numbers of them in the data set"
+    ):
+        wb.Workbench(
+            nn.Linear(5, 3), train=samples, loss=F.cross_entropy, batch_size=4, root=tmp_path
+        )
 
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_sample_that_is_none_is_named(at, tmp_path):
     samples = [(torch.randn(5), 0) for _ in range(20)]
     samples[at] = None
-    with pytest.raises(TaskError, match=r"train: a sample is None: leave such samples out of the data set, or give collate_fn="):
-        wb.Workbench(nn.Linear(5, 3), train=samples, loss=F.cross_entropy, batch_size=4, root=tmp_path)
+    with pytest.raises(
+        TaskError,
+        match=r"train: a sample is None: leave such samples out of the data set, or give collate_fn=",
+    ):
+        wb.Workbench(
+            nn.Linear(5, 3), train=samples, loss=F.cross_entropy, batch_size=4, root=tmp_path
+        )
 
 
 def test_many_tensors_are_described_in_part():
     many = describe([(torch.zeros(2, n), torch.zeros(2)) for n in range(20)])
     assert many.endswith("and 28 more")
-    assert describe({"x": [torch.zeros(2)] * 20, "y": torch.zeros(2)}) == "x: 20 of (2,) float32, y: (2,) float32"
+    assert (
+        describe({"x": [torch.zeros(2)] * 20, "y": torch.zeros(2)})
+        == "x: 20 of (2,) float32, y: (2,) float32"
+    )
 
 
 def test_a_dict_for_a_model_that_takes_it_whole_is_explained(tmp_path):
@@ -460,8 +536,13 @@ def test_a_dict_for_a_model_that_takes_it_whole_is_explained(tmp_path):
         def forward(self, batch):
             return {"loss": super().forward(batch["x"]).mean()}
 
-    with pytest.raises(TaskError, match=r"passed by its names \(x, y\), which Whole.forward\(batch\) does not take.*training_step"):
-        wb.Workbench(Whole(5, 3), train={"x": torch.randn(20, 5), "y": torch.zeros(20)}, root=tmp_path)
+    with pytest.raises(
+        TaskError,
+        match=r"passed by its names \(x, y\), which Whole.forward\(batch\) does not take.*training_step",
+    ):
+        wb.Workbench(
+            Whole(5, 3), train={"x": torch.randn(20, 5), "y": torch.zeros(20)}, root=tmp_path
+        )
 
 
 def test_a_loss_that_is_none_in_a_validation_is_explained(tmp_path):
@@ -469,8 +550,23 @@ def test_a_loss_that_is_none_in_a_validation_is_explained(tmp_path):
         return F.cross_entropy(output, target) if target[0] == 0 else None
 
     x, y = torch.randn(4, 5), torch.tensor([0, 0, 1, 1])
-    made = wb.Workbench(nn.Linear(5, 3), train=(x, y), val=(x, y), loss=some, batch_size=2, max_epochs=1, root=tmp_path, accelerator="cpu")
-    with made, pytest.raises(TaskError, match=r"the loss returned None.*a number for each: return one where torch.is_grad_enabled\(\) is False"):
+    made = wb.Workbench(
+        nn.Linear(5, 3),
+        train=(x, y),
+        val=(x, y),
+        loss=some,
+        batch_size=2,
+        max_epochs=1,
+        root=tmp_path,
+        accelerator="cpu",
+    )
+    with (
+        made,
+        pytest.raises(
+            TaskError,
+            match=r"the loss returned None.*a number for each: return one where torch.is_grad_enabled\(\) is False",
+        ),
+    ):
         made.fit().result()
 
 
@@ -492,8 +588,17 @@ class HeadOnly(nn.Module):
 
 def test_an_overridden_parameters_decides_what_is_trained(tmp_path, recwarn):
     model, twin = HeadOnly(), HeadOnly()
-    settings = {"batch_size": 20, "max_steps": 4, "lr": 0.1, "accelerator": "cpu", "root": tmp_path, "shuffle": False}
-    with wb.Workbench(model, train=labelled(20), loss=F.cross_entropy, optimizer=torch.optim.SGD, **settings) as b:
+    settings = {
+        "batch_size": 20,
+        "max_steps": 4,
+        "lr": 0.1,
+        "accelerator": "cpu",
+        "root": tmp_path,
+        "shuffle": False,
+    }
+    with wb.Workbench(
+        model, train=labelled(20), loss=F.cross_entropy, optimizer=torch.optim.SGD, **settings
+    ) as b:
         run = b.fit().result()
     assert not [w for w in recwarn if "optimizer" in str(w.message)], "the class says so itself"
     optimizer, (x, y) = torch.optim.SGD(twin.parameters(), lr=0.1), labelled(20).tensors
@@ -509,7 +614,10 @@ def test_an_overridden_parameters_decides_what_is_trained(tmp_path, recwarn):
 def test_parameters_that_are_groups_are_refused_with_a_remedy_that_works(tmp_path):
     class Groups(HeadOnly):
         def parameter_groups(self):
-            return [{"params": self.body.parameters(), "lr": 0.01}, {"params": self.head.parameters()}]
+            return [
+                {"params": self.body.parameters(), "lr": 0.01},
+                {"params": self.head.parameters()},
+            ]
 
         parameters = nn.Module.parameters
 
@@ -517,12 +625,19 @@ def test_parameters_that_are_groups_are_refused_with_a_remedy_that_works(tmp_pat
         def parameters(self, recurse=True):
             return self.parameter_groups()
 
-    with pytest.raises(TaskError, match=r"Wrong.parameters\(\) returns parameter groups.*model.parameter_groups\(\), lr=lr"):
+    with pytest.raises(
+        TaskError,
+        match=r"Wrong.parameters\(\) returns parameter groups.*model.parameter_groups\(\), lr=lr",
+    ):
         task(Wrong())
     model = Groups()
     settings = {"max_steps": 2, "lr": 0.1, "accelerator": "cpu", "root": tmp_path}
     with wb.Workbench(
-        model, train=labelled(), loss=F.cross_entropy, optimizer=lambda params, lr: torch.optim.SGD(model.parameter_groups(), lr=lr), **settings
+        model,
+        train=labelled(),
+        loss=F.cross_entropy,
+        optimizer=lambda params, lr: torch.optim.SGD(model.parameter_groups(), lr=lr),
+        **settings,
     ) as b:
         assert len(b.fit().result().history["loss"]) == 2
 
@@ -532,8 +647,17 @@ def test_parameters_that_are_groups_are_refused_with_a_remedy_that_works(tmp_pat
 
 def test_texts_that_forward_does_not_take_are_left_out(tmp_path):
     x, y = labelled(20).tensors
-    samples = [{"input": one, "label": label, "path": f"{n}.png"} for n, (one, label) in enumerate(zip(x, y, strict=True))]
-    settings = {"loss": F.cross_entropy, "accelerator": "cpu", "max_epochs": 2, "batch_size": 4, "root": tmp_path}
+    samples = [
+        {"input": one, "label": label, "path": f"{n}.png"}
+        for n, (one, label) in enumerate(zip(x, y, strict=True))
+    ]
+    settings = {
+        "loss": F.cross_entropy,
+        "accelerator": "cpu",
+        "max_epochs": 2,
+        "batch_size": 4,
+        "root": tmp_path,
+    }
     losses = []
     for data in (labelled(20), samples):
         with wb.Workbench(twin_of(plain_net()), train=data, val=data, **settings) as b:
@@ -557,17 +681,28 @@ def test_texts_that_forward_does_not_take_are_left_out(tmp_path):
 
 def test_numbers_that_forward_does_not_take_are_refused_with_a_remedy():
     x, y = labelled(4).tensors
-    with pytest.raises(TaskError, match=r"Linear.forward\(input\) does not take 'idx' of the batch: leave it out .* or let forward take it, idx=None"):
+    with pytest.raises(
+        TaskError,
+        match=r"Linear.forward\(input\) does not take 'idx' of the batch: leave it out .* or let forward take it, idx=None",
+    ):
         task(nn.Linear(6, 3)).training_step({"input": x, "y": y, "idx": y, "path": ["a"] * 4}, 0)
     with pytest.raises(TaskError, match=r"takes 'input', and the batch has 'inputs': rename it"):
         task(nn.Linear(6, 3)).training_step({"inputs": x, "y": y}, 0)
-    with pytest.raises(TaskError, match=r"a batch has 3 parts: .*default_collate\(\[\(x, y\) for x, y, \*_ in samples\]\)"):
+    with pytest.raises(
+        TaskError,
+        match=r"a batch has 3 parts: .*default_collate\(\[\(x, y\) for x, y, \*_ in samples\]\)",
+    ):
         task(nn.Linear(6, 3)).training_step((x, y, ["a"] * 4), 0)
 
 
-@pytest.mark.parametrize("loss", [nn.TripletMarginLoss(), F.triplet_margin_loss, nn.CosineEmbeddingLoss(), nn.CTCLoss()])
+@pytest.mark.parametrize(
+    "loss", [nn.TripletMarginLoss(), F.triplet_margin_loss, nn.CosineEmbeddingLoss(), nn.CTCLoss()]
+)
 def test_a_loss_of_more_than_output_and_target_is_refused_with_a_remedy_that_works(loss, tmp_path):
-    with pytest.raises(TaskError, match=r"is called as loss\(output, target\)\. Leave loss= out.*\{'loss': the_loss"):
+    with pytest.raises(
+        TaskError,
+        match=r"is called as loss\(output, target\)\. Leave loss= out.*\{'loss': the_loss",
+    ):
         task(nn.Linear(6, 3), loss=loss)
 
 
@@ -584,7 +719,15 @@ class Triplets(nn.Module):
 
 def test_triplets(tmp_path):
     x = labelled(20).tensors[0]
-    with wb.Workbench(Triplets(), train=(x, x + 0.1, -x), val=(x, x + 0.1, -x), max_epochs=1, accelerator="cpu", root=tmp_path, batch_size=4) as b:
+    with wb.Workbench(
+        Triplets(),
+        train=(x, x + 0.1, -x),
+        val=(x, x + 0.1, -x),
+        max_epochs=1,
+        accelerator="cpu",
+        root=tmp_path,
+        batch_size=4,
+    ) as b:
         assert b.fit().result().metrics["val_loss"] > 0
 
 
@@ -603,8 +746,13 @@ class Detector(nn.Module):
         found = [self.net(image[None]).mean((2, 3)) for image in images]
         if not self.training:
             return [{"boxes": boxes} for boxes in found]
-        near = [F.l1_loss(boxes, target["boxes"]) for boxes, target in zip(found, targets, strict=True)]
-        return {"loss_box": torch.stack(near).mean(), "loss_size": torch.stack(found).square().mean()}
+        near = [
+            F.l1_loss(boxes, target["boxes"]) for boxes, target in zip(found, targets, strict=True)
+        ]
+        return {
+            "loss_box": torch.stack(near).mean(),
+            "loss_size": torch.stack(found).square().mean(),
+        }
 
 
 class Distance:
@@ -612,7 +760,9 @@ class Distance:
         self.seen = []
 
     def update(self, predictions, targets):
-        self.seen += [F.l1_loss(p["boxes"], t["boxes"]) for p, t in zip(predictions, targets, strict=True)]
+        self.seen += [
+            F.l1_loss(p["boxes"], t["boxes"]) for p, t in zip(predictions, targets, strict=True)
+        ]
 
     def compute(self):
         return torch.stack(self.seen).mean()
@@ -620,7 +770,10 @@ class Distance:
 
 def pictures():
     g = torch.Generator().manual_seed(0)
-    return [(torch.rand(3, 8 + n % 3, 9, generator=g), {"boxes": torch.rand(1, 4, generator=g)}) for n in range(8)]
+    return [
+        (torch.rand(3, 8 + n % 3, 9, generator=g), {"boxes": torch.rand(1, 4, generator=g)})
+        for n in range(8)
+    ]
 
 
 def in_lists(samples):
@@ -629,7 +782,15 @@ def in_lists(samples):
 
 def test_a_detection_model_gives_its_losses_and_its_predictions(tmp_path):
     model, twin = Detector(), Detector()
-    given = {"train": pictures(), "collate_fn": in_lists, "batch_size": 4, "lr": 0.1, "shuffle": False, "max_epochs": 2, "accelerator": "cpu"}
+    given = {
+        "train": pictures(),
+        "collate_fn": in_lists,
+        "batch_size": 4,
+        "lr": 0.1,
+        "shuffle": False,
+        "max_epochs": 2,
+        "accelerator": "cpu",
+    }
     given |= {"optimizer": torch.optim.SGD, "root": tmp_path}
     with wb.Workbench(model, val=pictures(), metrics={"map": Distance()}, **given) as b:
         run = b.fit().result()
@@ -644,7 +805,9 @@ def test_a_detection_model_gives_its_losses_and_its_predictions(tmp_path):
         optimizer.step()
         losses.append(loss.item())
     assert list(run.history["loss"]) == losses
-    with pytest.raises(TaskError, match=r"in eval mode .* has no \.loss.*give metrics=\{'map'.*or leave val out"):
+    with pytest.raises(
+        TaskError, match=r"in eval mode .* has no \.loss.*give metrics=\{'map'.*or leave val out"
+    ):
         wb.Workbench(Detector(), val=pictures(), **given)
 
 
@@ -655,4 +818,11 @@ def test_a_dict_with_more_than_losses_is_no_sum_of_losses(tmp_path):
             return {**losses, "accuracy": torch.tensor(0.5)} if self.training else losses
 
     with pytest.raises(TaskError, match=r"has no \.loss.*or nothing but losses by name"):
-        wb.Workbench(Both(), train=pictures(), collate_fn=in_lists, batch_size=4, accelerator="cpu", root=tmp_path)
+        wb.Workbench(
+            Both(),
+            train=pictures(),
+            collate_fn=in_lists,
+            batch_size=4,
+            accelerator="cpu",
+            root=tmp_path,
+        )

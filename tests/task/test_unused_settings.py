@@ -3,7 +3,13 @@
 import pytest
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    WeightedRandomSampler,
+)
 
 import workbench as wb
 from tests.engine.problems import labelled
@@ -44,7 +50,7 @@ def bench(root, train=DATA, **given):
     (Stream(), {"shuffle": True}, "can only be iterated (Stream)"),
 ])  # fmt: skip
 def test_it_is_refused_wherever_it_is_given(train, given, decides, tmp_path):
-    (name, value), = given.items()
+    ((name, value),) = given.items()
     words = rf"{name}={value} has no effect on train, since .*{decides.replace('(', '.').replace(')', '.')}.*Leave {name} out"
     with pytest.raises(SettingsError, match=words):
         bench(tmp_path, train, **given)
@@ -57,14 +63,23 @@ def test_it_is_refused_wherever_it_is_given(train, given, decides, tmp_path):
 
 
 def test_workers_for_what_is_read_once(tmp_path):
-    with pytest.raises(SettingsError, match="num_workers=2 has no effect on train, since it can be read only once"):
+    with pytest.raises(
+        SettingsError, match="num_workers=2 has no effect on train, since it can be read only once"
+    ):
         bench(tmp_path, iter(READY), num_workers=2)
 
 
 def test_what_takes_effect_is_taken(tmp_path):
-    assert bench(tmp_path, OWN_SAMPLER, shuffle=False, batch_size=10, drop_last=True).settings.batch_size == 10
+    assert (
+        bench(
+            tmp_path, OWN_SAMPLER, shuffle=False, batch_size=10, drop_last=True
+        ).settings.batch_size
+        == 10
+    )
     assert bench(tmp_path, RANDOM, shuffle=True).settings.shuffle
-    assert not bench(tmp_path, Stream(), shuffle=False, batch_size=5, drop_last=True).settings.shuffle
+    assert not bench(
+        tmp_path, Stream(), shuffle=False, batch_size=5, drop_last=True
+    ).settings.shuffle
     ready = bench(tmp_path, DataLoader(READY, batch_size=None, shuffle=True), shuffle=True)
     assert len(ready.fit().result().history["loss"]) == 5
 
@@ -91,16 +106,33 @@ def test_evaluations(tmp_path):
 @pytest.mark.parametrize("name", ["shuffle", "drop_last"])
 def test_only_training_data_are_shuffled_and_cut(name, tmp_path):
     b = bench(tmp_path, val=DATA, test=DATA, batch_size=4, **{name: True})
-    for kind, call in {"val": b.validate, "test": b.test, "data": lambda **given: b.predict(DATA, **given)}.items():
-        with pytest.raises(SettingsError, match=f"{name}=True has no effect on {kind}: only training data"):
+    for kind, call in {
+        "val": b.validate,
+        "test": b.test,
+        "data": lambda **given: b.predict(DATA, **given),
+    }.items():
+        with pytest.raises(
+            SettingsError, match=f"{name}=True has no effect on {kind}: only training data"
+        ):
             call(**{name: True})
 
 
-@pytest.mark.parametrize("given", [{"lr": 3.0}, {"max_epochs": 2}, {"monitor": "val_loss"}, {"weight_averaging": "ema"}, {"gradient_clip_val": 1.0}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"lr": 3.0},
+        {"max_epochs": 2},
+        {"monitor": "val_loss"},
+        {"weight_averaging": "ema"},
+        {"gradient_clip_val": 1.0},
+    ],
+)
 def test_settings_of_the_training_are_refused_where_nothing_is_trained(given, tmp_path):
     b = bench(tmp_path, val=labelled(8), test=labelled(8))
     for job in (b.validate, b.test, b.predict):
-        with pytest.raises(SettingsError, match=rf"{next(iter(given))}=.* has no effect on {job.__name__}\(\)"):
+        with pytest.raises(
+            SettingsError, match=rf"{next(iter(given))}=.* has no effect on {job.__name__}\(\)"
+        ):
             job(**given)
     assert b.jobs == []
     assert b.validate(batch_size=4, precision="32-true", seed=3).result().keys() == {"val_loss"}

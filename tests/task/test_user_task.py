@@ -42,7 +42,9 @@ class Both(wb.Task):
         return losses(self.model, batch, extra["optimizer_idx"])
 
     def validation_step(self, batch, batch_idx, stage="val"):
-        return Scores({f"{stage}_{n}": losses(self.model, batch, n) for n in (0, 1)}, self.weight(batch))
+        return Scores(
+            {f"{stage}_{n}": losses(self.model, batch, n) for n in (0, 1)}, self.weight(batch)
+        )
 
     def configure(self, settings, updates):
         code = torch.optim.SGD(self.model.code.parameters(), lr=settings.lr)
@@ -90,9 +92,21 @@ def test_two_optimizers_by_the_protocol_alone(tmp_path):
 def test_it_may_bring_its_data():
     from workbench.task.factory import task_of
 
-    nothing = {"val": None, "test": None, "loss": None, "optimizer": torch.optim.AdamW, "scheduler": None, "metrics": None}
+    nothing = {
+        "val": None,
+        "test": None,
+        "loss": None,
+        "optimizer": torch.optim.AdamW,
+        "scheduler": None,
+        "metrics": None,
+    }
     brought, given = labelled(10), labelled(20)
-    task = task_of(Both(train=brought, predict=wb.batches([(torch.zeros(2, 6),)])), train=None, collate_fn=None, **nothing)
+    task = task_of(
+        Both(train=brought, predict=wb.batches([(torch.zeros(2, 6),)])),
+        train=None,
+        collate_fn=None,
+        **nothing,
+    )
     assert isinstance(task.train, DataSpec)
     assert task.train.samples == 10
     assert task.predict.parts.ready

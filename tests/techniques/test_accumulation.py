@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.techniques.accumulation import normalized_weights, size_at, updates_in, updates_of_run, windows
+from workbench.techniques.accumulation import (
+    normalized_weights,
+    size_at,
+    updates_in,
+    updates_of_run,
+    windows,
+)
 
 SETTINGS = st.integers(1, 9) | st.dictionaries(st.integers(0, 12), st.integers(1, 9), min_size=1)
 

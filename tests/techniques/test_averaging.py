@@ -5,7 +5,12 @@ import contextlib
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn, update_bn
+from torch.optim.swa_utils import (
+    AveragedModel,
+    get_ema_multi_avg_fn,
+    get_swa_multi_avg_fn,
+    update_bn,
+)
 
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
@@ -154,7 +159,8 @@ def test_when_an_swa_is_due():
     settings = Settings(max_epochs=5, swa_epoch_start=2)
     assert [e for e in range(5) if swa_due(settings, e)] == [2, 3, 4]
     assert swa_first_epoch(Settings(max_epochs=10, swa_epoch_start=0.75)) == 7
-    assert swa_first_epoch(Settings(swa_epoch_start=0.5)) == 5  # of the ten epochs that hold when no length is given
+    # of the ten epochs that hold when no length is given
+    assert swa_first_epoch(Settings(swa_epoch_start=0.5)) == 5
     with pytest.raises(TaskError, match="give max_epochs"):
         swa_first_epoch(Settings(max_steps=10, swa_epoch_start=0.5))
     assert swa_first_epoch(Settings(max_steps=10, swa_epoch_start=3)) == 3
@@ -201,7 +207,11 @@ def test_kept_statistics_come_back():
     model = network()
     model(torch.randn(8, 3))
     before, buffers = [b.clone() for b in model.buffers()], list(model.buffers())
-    with contextlib.suppress(KeyboardInterrupt), kept_buffers([model]), refreshing_batch_norm([model]):
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        kept_buffers([model]),
+        refreshing_batch_norm([model]),
+    ):
         model(torch.randn(8, 3))
         assert not same(model.buffers(), before)
         raise KeyboardInterrupt
@@ -211,4 +221,6 @@ def test_kept_statistics_come_back():
 
 def test_where_there_is_batch_norm():
     assert has_batch_norm([nn.ReLU(), network()])
-    assert not has_batch_norm([nn.ReLU(), nn.BatchNorm1d(2, track_running_stats=False), nn.LayerNorm(2)])
+    assert not has_batch_norm(
+        [nn.ReLU(), nn.BatchNorm1d(2, track_running_stats=False), nn.LayerNorm(2)]
+    )

@@ -70,7 +70,11 @@ def test_it_goes_on_from_its_state(interval):
     rest.load_state_dict(whole.state_dict())
     for step, seconds in [(6, 33.5), (7, 42.5), (8, 43.5), (9, 50.0)]:
         assert rest.due(step, 1, step % 4, seconds) == whole.due(step, 1, step % 4, seconds)
-        assert rest.due_at_end(step, 2, True, seconds) == whole.due_at_end(step, 2, True, seconds) == (step != 6)
+        assert (
+            rest.due_at_end(step, 2, True, seconds)
+            == whole.due_at_end(step, 2, True, seconds)
+            == (step != 6)
+        )
 
 
 def test_the_last_step_is_checked_once_wherever_the_fit_ends():
@@ -84,7 +88,12 @@ def test_the_last_step_is_checked_once_wherever_the_fit_ends():
 def test_an_epoch_without_a_length_takes_whole_epochs_numbers_and_times():
     whole = Cadence(Settings.make(check_val_every_n_epoch=2), None)
     assert not whole.due(5, 1, 5, 0.0)
-    assert [whole.due_at_end(5 * n, n, False, 0.0) for n in (1, 2, 3, 4)] == [False, True, False, True]
+    assert [whole.due_at_end(5 * n, n, False, 0.0) for n in (1, 2, 3, 4)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     number = Cadence(Settings.make(val_check_interval=2), None)
     assert [number.due(n, 0, n, 0.0) for n in (1, 2, 3, 4)] == [False, True, False, True]
     with pytest.raises(

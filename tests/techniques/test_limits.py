@@ -67,7 +67,8 @@ def test_the_smallest_fraction_named_is_one_batch_and_hardly_more(length):
 
 def test_a_fraction_of_data_without_a_length_asks_for_a_number():
     with pytest.raises(
-        TaskError, match=re.escape("limit_val_batches=0.25 is a fraction, and the data has no length")
+        TaskError,
+        match=re.escape("limit_val_batches=0.25 is a fraction, and the data has no length"),
     ):
         limited_batches(None, 0.25, "limit_val_batches")
 
@@ -81,7 +82,9 @@ def test_settings_without_either_are_the_same_object():
 
 @pytest.mark.parametrize("most", [3, 0.25, 1.0])
 def test_overfitting_takes_the_same_first_batches_of_both(most):
-    settings = Settings.make(overfit_batches=most, limit_train_batches=50, lr=0.5, early_stopping="val_loss")
+    settings = Settings.make(
+        overfit_batches=most, limit_train_batches=50, lr=0.5, early_stopping="val_loss"
+    )
     expected = settings.replace(shuffle=False, limit_train_batches=most, limit_val_batches=most)
     assert effective_settings(settings) == expected
     assert type(effective_settings(settings).limit_train_batches) is type(most)

@@ -16,7 +16,9 @@ from workbench.techniques.schedules import built_in, fast_forward, is_built_in
 
 
 def sgd(*rates, momentum=0.0):
-    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in rates or (1.0,)]
+    groups = [
+        {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in rates or (1.0,)
+    ]
     return torch.optim.SGD(groups, lr=1.0, momentum=momentum)
 
 
@@ -77,7 +79,8 @@ def test_no_schedule_is_no_scheduler():
     optimizer = sgd(0.3)
     assert built_in(optimizer, Settings(), 10) is None
     assert built_in(optimizer, Settings.make(warmup=0.0), None) is None
-    assert built_in(optimizer, Settings.make(lr_schedule="one_cycle"), 0) is None  # nor for no update at all
+    # nor for no update at all
+    assert built_in(optimizer, Settings.make(lr_schedule="one_cycle"), 0) is None
     assert optimizer.param_groups[0]["lr"] == 0.3
 
 
@@ -98,7 +101,9 @@ def test_an_earlier_scheduler_leaves_no_trace_in_the_base():
 def test_one_cycle_is_torchs(warmup):
     optimizer, other = sgd(1.0, 0.1), sgd(1.0, 0.1)
     ours = steps(
-        optimizer, built_in(optimizer, Settings.make(lr_schedule="one_cycle", warmup=warmup), 20), 20
+        optimizer,
+        built_in(optimizer, Settings.make(lr_schedule="one_cycle", warmup=warmup), 20),
+        20,
     )
     share = {0: 0.3, 0.25: 0.25, 2: 0.1, 5: 0.25, 19: 0.95}[warmup]
     twin = OneCycleLR(other, [1.0, 0.1], total_steps=20, pct_start=share, cycle_momentum=False)
@@ -127,10 +132,14 @@ def adamw():
 def test_one_cycle_cycles_the_momentum_that_there_is():
     settings = Settings.make(lr_schedule="one_cycle", warmup=3)
     optimizer = sgd(1.0, momentum=0.9)
-    found = [row[0] for row in steps(optimizer, built_in(optimizer, settings, 10), 10, of="momentum")]
+    found = [
+        row[0] for row in steps(optimizer, built_in(optimizer, settings, 10), 10, of="momentum")
+    ]
     assert (found[0], found[2]) == (0.95, pytest.approx(0.85))
     optimizer = adamw()
-    found = [row[0][0] for row in steps(optimizer, built_in(optimizer, settings, 10), 10, of="betas")]
+    found = [
+        row[0][0] for row in steps(optimizer, built_in(optimizer, settings, 10), 10, of="betas")
+    ]
     assert (found[0], found[2]) == (0.95, pytest.approx(0.85))
     without = [
         sgd(1.0),
@@ -138,7 +147,9 @@ def test_one_cycle_cycles_the_momentum_that_there_is():
         torch.optim.Adagrad([torch.nn.Parameter(torch.zeros(1))], lr=1.0),
     ]
     for optimizer in without:
-        before = [{k: v for k, v in group.items() if "momentum" in k} for group in optimizer.param_groups]
+        before = [
+            {k: v for k, v in group.items() if "momentum" in k} for group in optimizer.param_groups
+        ]
         steps(optimizer, built_in(optimizer, settings, 10), 10)
         assert [
             {k: v for k, v in group.items() if "momentum" in k} for group in optimizer.param_groups
@@ -149,7 +160,9 @@ def test_one_cycle_turns_no_momentum_on_in_a_group_without():
     optimizer = sgd(1.0, 0.1, momentum=0.9)
     optimizer.param_groups[1]["momentum"] = 0.0
     settings = Settings.make(lr_schedule="one_cycle")
-    assert steps(optimizer, built_in(optimizer, settings, 10), 10, of="momentum") == [[0.9, 0.0]] * 10
+    assert (
+        steps(optimizer, built_in(optimizer, settings, 10), 10, of="momentum") == [[0.9, 0.0]] * 10
+    )
 
 
 @pytest.mark.parametrize("shape", ["constant", "linear", "cosine", "one_cycle"])
@@ -177,9 +190,13 @@ def test_a_fresh_schedule_moved_to_an_update_is_one_that_came_there(shape, updat
     came, fresh = built_in(there, settings, 12), built_in(moved, settings, 12)
     steps(there, came, update)
     fast_forward(fresh, update)
-    moved.step()  # as at the updates that it did not see; or torch warns of a step of the scheduler before one of it
+    # as at the updates that it did not see; or torch warns of a step of the scheduler before one of
+    # it
+    moved.step()
     for group, other in zip(moved.param_groups, there.param_groups, strict=True):
-        assert {k: v for k, v in group.items() if k != "params"} == {k: v for k, v in other.items() if k != "params"}
+        assert {k: v for k, v in group.items() if k != "params"} == {
+            k: v for k, v in other.items() if k != "params"
+        }
     left = 11 - update
     assert steps(moved, fresh, left) == steps(there, came, left)
 
@@ -228,7 +245,9 @@ def test_a_warm_up_alone_needs_a_length_only_as_a_fraction():
     ("warmup", "said"), [(10, "10"), (500, "500"), (0.99, "0.99 comes to 10 updates, which")]
 )
 def test_a_warm_up_as_long_as_the_run_is_refused(shape, warmup, said):
-    with pytest.raises(TaskError, match=f"^warmup={said} is not shorter than the run of 10 updates: "):
+    with pytest.raises(
+        TaskError, match=f"^warmup={said} is not shorter than the run of 10 updates: "
+    ):
         built_in(sgd(), Settings.make(lr_schedule=shape, warmup=warmup), 10)
 
 

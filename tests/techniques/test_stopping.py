@@ -17,7 +17,11 @@ from workbench.values import EarlyStopping
 EIGHTHS = st.integers(-16, 16).map(lambda n: n / 8)
 VALUES = st.one_of(EIGHTHS, EIGHTHS, EIGHTHS, st.sampled_from([math.nan, math.inf, -math.inf]))
 OPTIONS = st.fixed_dictionaries(
-    {"mode": st.sampled_from(["min", "max"]), "patience": st.integers(0, 4), "check_finite": st.booleans()},
+    {
+        "mode": st.sampled_from(["min", "max"]),
+        "patience": st.integers(0, 4),
+        "check_finite": st.booleans(),
+    },
     optional={"min_delta": st.integers(0, 8).map(lambda n: n / 8)},
 )
 THRESHOLDS = st.fixed_dictionaries(
@@ -71,7 +75,12 @@ def test_thresholds_are_lightnings(options, thresholds, values):
         assert ours.waited == twin.callback.wait_count
 
 
-@given(options=OPTIONS, thresholds=THRESHOLDS, values=st.lists(VALUES, max_size=15), at=st.integers(0, 15))
+@given(
+    options=OPTIONS,
+    thresholds=THRESHOLDS,
+    values=st.lists(VALUES, max_size=15),
+    at=st.integers(0, 15),
+)
 def test_it_goes_on_from_its_state(options, thresholds, values, at):
     monitor = EarlyStopping(monitor="val_loss", warmup=3, **options, **thresholds)
     whole, rest = EarlyStop(monitor), EarlyStop(monitor)
@@ -89,16 +98,29 @@ def told(values, **options):
 
 
 @pytest.mark.parametrize(
-    ("monitor", "mode"), [("val_accuracy", "max"), ("val_loss", "min"), ("val_error", "min"), ("val_thing", "min"), ("val_f1/clean", "max")]
+    ("monitor", "mode"),
+    [
+        ("val_accuracy", "max"),
+        ("val_loss", "min"),
+        ("val_error", "min"),
+        ("val_thing", "min"),
+        ("val_f1/clean", "max"),
+    ],
 )
 def test_without_a_mode_the_name_of_the_metric_decides(monitor, mode):
     """Lightning's callback takes "min" for a rising accuracy, and ends a fit that learns."""
-    silent, told = EarlyStop(EarlyStopping(monitor, patience=2)), EarlyStop(EarlyStopping(monitor, mode=mode, patience=2))
+    silent, told = (
+        EarlyStop(EarlyStopping(monitor, patience=2)),
+        EarlyStop(EarlyStopping(monitor, mode=mode, patience=2)),
+    )
     for value in (0.5, 0.6, 0.7, 0.65, 0.6, 0.9):
         assert silent.check({monitor: value}) == told.check({monitor: value})
     assert silent.best == told.best
     other = "min" if mode == "max" else "max"
-    assert EarlyStop(EarlyStopping(monitor, mode=other)).best == -EarlyStop(EarlyStopping(monitor)).best
+    assert (
+        EarlyStop(EarlyStopping(monitor, mode=other)).best
+        == -EarlyStop(EarlyStopping(monitor)).best
+    )
 
 
 def test_what_a_person_reads():
@@ -113,12 +135,19 @@ def test_what_a_person_reads():
     )
     assert told([math.nan]) == ["val_loss is nan"]
     assert told([-math.inf]) == ["val_loss is -inf"]
-    assert told([math.nan] * 2, check_finite=False, patience=2)[-1] == "val_loss did not improve in 2 validations"
-    assert told([0.1], stopping_threshold=0.25) == ["val_loss is 0.1, below the stopping_threshold of 0.25"]
+    assert (
+        told([math.nan] * 2, check_finite=False, patience=2)[-1]
+        == "val_loss did not improve in 2 validations"
+    )
+    assert told([0.1], stopping_threshold=0.25) == [
+        "val_loss is 0.1, below the stopping_threshold of 0.25"
+    ]
     assert told([0.9], stopping_threshold=0.8, mode="max") == [
         "val_loss is 0.9, above the stopping_threshold of 0.8"
     ]
-    assert told([9.0], divergence_threshold=5) == ["val_loss is 9, above the divergence_threshold of 5"]
+    assert told([9.0], divergence_threshold=5) == [
+        "val_loss is 9, above the divergence_threshold of 5"
+    ]
     assert told([0.1], divergence_threshold=0.5, mode="max") == [
         "val_loss is 0.1, below the divergence_threshold of 0.5"
     ]
@@ -159,7 +188,9 @@ def test_warm_up_is_no_shelter_from_thresholds_and_nan():
 
 def test_a_missing_metric_is_named_beside_those_there_are():
     stop = EarlyStop(EarlyStopping(monitor="val_acc"))
-    with pytest.raises(TaskError, match=r"no metric 'val_acc' to monitor.* are: val_loss, val_accuracy\."):
+    with pytest.raises(
+        TaskError, match=r"no metric 'val_acc' to monitor.* are: val_loss, val_accuracy\."
+    ):
         stop.check({"val_loss": 1.0, "val_accuracy": 0.5})
     with pytest.raises(TaskError, match=r"are: none\."):
         stop.check({})
@@ -184,7 +215,8 @@ def test_a_missing_metric_is_named_beside_those_there_are():
             "max_time='02:00:00:00' reached",
         ),
         ({"max_steps": 9, "max_epochs": 3}, (8, 3, 0.0), "max_epochs=3 reached"),
-        ({"max_steps": 9, "min_steps": 100}, (9, 0, 0.0), "max_steps=9 reached"),  # max wins over min
+        # max wins over min
+        ({"max_steps": 9, "min_steps": 100}, (9, 0, 0.0), "max_steps=9 reached"),
     ],
 )
 def test_the_first_limit_reached_is_said(settings, at, said):

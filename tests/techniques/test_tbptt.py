@@ -33,7 +33,11 @@ def test_pieces_put_together_are_the_batch(steps, length, time_dim):
 
 def test_containers_and_what_has_no_time():
     x, label, names = torch.zeros(4, 5, 2), torch.arange(4), ["a", "b", "c", "d"]
-    batch = {"pair": Pair(x, [label, 7]), "more": OrderedDict(names=names, scalar=torch.tensor(1.0)), "none": None}
+    batch = {
+        "pair": Pair(x, [label, 7]),
+        "more": OrderedDict(names=names, scalar=torch.tensor(1.0)),
+        "none": None,
+    }
     first, second = split(batch, 3, 1)
     assert isinstance(first["pair"], Pair)
     assert isinstance(first["more"], OrderedDict)
@@ -44,7 +48,9 @@ def test_containers_and_what_has_no_time():
 
 
 def test_another_length_is_named():
-    with pytest.raises(TaskError, match=r"batch\[y\.0\] is 3 long in dimension 1, and batch\[x\] is 5"):
+    with pytest.raises(
+        TaskError, match=r"batch\[y\.0\] is 3 long in dimension 1, and batch\[x\] is 5"
+    ):
         split({"x": torch.zeros(4, 5), "y": [torch.zeros(4, 3)]}, 2, 1)
 
 
@@ -60,7 +66,13 @@ def test_what_cannot_be_split():
 def test_a_stream_of_pieces():
     batches = [torch.zeros(2, 5), None, torch.zeros(2, 2)]
     found = list(pieces(batches, 2, 1, none))
-    assert [(p.first, p.length) for p in found] == [(True, 2), (False, 2), (False, 1), (True, 0), (True, 2)]
+    assert [(p.first, p.length) for p in found] == [
+        (True, 2),
+        (False, 2),
+        (False, 1),
+        (True, 0),
+        (True, 2),
+    ]
     assert found[3] == Piece(None, True, 0)
 
 
@@ -79,6 +91,8 @@ def test_detached_keeps_containers_and_values():
     assert h.requires_grad
     found = detached({"lstm": (h, [c, None]), "pair": Pair(h, 3)})
     assert torch.equal(found["lstm"][0], h)
-    assert not any(t.requires_grad for t in (found["lstm"][0], found["lstm"][1][0], found["pair"].x))
+    assert not any(
+        t.requires_grad for t in (found["lstm"][0], found["lstm"][1][0], found["pair"].x)
+    )
     assert (found["lstm"][1][1], found["pair"].y) == (None, 3)
     assert detached(None) is None

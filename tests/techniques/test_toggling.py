@@ -22,7 +22,8 @@ def test_only_its_own_and_all_again_afterwards(error):
     made = parameters()
     try:
         with toggled(made, made[1:3]):
-            assert wanted(made) == [False, True, False, False]  # a frozen one of its own stays frozen
+            # a frozen one of its own stays frozen
+            assert wanted(made) == [False, True, False, False]
             if error:
                 raise error
     except (ValueError, KeyboardInterrupt):

@@ -73,7 +73,9 @@ class Recorder(GeneralTracker):
 
     def logged(self, name="loss"):
         """The steps and values of one name."""
-        return [(call[1], call[2][name]) for call in self.calls if call[0] == "log" and name in call[2]]
+        return [
+            (call[1], call[2][name]) for call in self.calls if call[0] == "log" and name in call[2]
+        ]
 
     @property
     def order(self):
@@ -86,7 +88,11 @@ def started(run="0001-fit", kind="fit", **settings):
 
 def steps(first, rows, seconds, every=1, **columns):
     values = [float(first + every * row) for row in range(rows)]
-    made = {"loss": pack(values), "lr": pack([0.5] * rows), **{name: pack(v) for name, v in columns.items()}}
+    made = {
+        "loss": pack(values),
+        "lr": pack([0.5] * rows),
+        **{name: pack(v) for name, v in columns.items()},
+    }
     return StepsDone(first, every, rows, 0, seconds, made)
 
 
@@ -108,7 +114,11 @@ def follower_of(tracker, tmp_path, model=None):
 
 def test_a_short_fit_is_told_as_a_whole(tmp_path):
     tracker = Recorder()
-    norms = {"grad_norm": [1.0, math.nan, 3.0], "layer_norms": [1.0] * 6, "acc": [math.nan, 0.5, math.nan]}
+    norms = {
+        "grad_norm": [1.0, math.nan, 3.0],
+        "layer_norms": [1.0] * 6,
+        "acc": [math.nan, 0.5, math.nan],
+    }
     assert not heard(
         follower_of(tracker, tmp_path),
         steps(0, 3, 0.01, every=2, **norms),
@@ -165,7 +175,11 @@ def test_the_last_update_before_a_check_and_at_the_end_is_told(tmp_path):
 
 def test_the_settings_arrive_flat_with_the_models_own(tmp_path):
     class Model:
-        hparams: ClassVar = {"width": 64, "layers": {"kind": torch.nn.ReLU, "sizes": [1, 2]}, "table": torch.zeros(10_000)}
+        hparams: ClassVar = {
+            "width": 64,
+            "layers": {"kind": torch.nn.ReLU, "sizes": [1, 2]},
+            "table": torch.zeros(10_000),
+        }
 
     tracker = Recorder()
     event = started("0007-fit", lr=0.25, early_stopping="val_loss", accumulate_grad_batches={0: 2})
@@ -185,14 +199,22 @@ def test_the_settings_arrive_flat_with_the_models_own(tmp_path):
 
 
 def test_long_lists_stay_one_value():
-    assert flat({"many": list(range(100)), "none": ()}) == {"many": str(list(range(100)))[:249] + "…", "none": "()"}
+    assert flat({"many": list(range(100)), "none": ()}) == {
+        "many": str(list(range(100)))[:249] + "…",
+        "none": "()",
+    }
 
 
 def test_only_fits_that_are_recorded_are_runs(tmp_path):
     tracker = Recorder()
     follower = follower_of(tracker, tmp_path)
     for first in (started(kind="find_lr"), started(fast_dev_run=2)):
-        for event in (first, steps(0, 1, 0.1), Validated(1, 0, {"val_loss": 1.0}), RunEnded("finished", 1, 1.0)):
+        for event in (
+            first,
+            steps(0, 1, 0.1),
+            Validated(1, 0, {"val_loss": 1.0}),
+            RunEnded("finished", 1, 1.0),
+        ):
             follower(event)
     follower(SettingsSet({}))
     follower(StatusChanged("queued"))
@@ -208,12 +230,15 @@ def test_a_failure_is_raised_once_and_the_run_is_ended(tmp_path, what):
     assert f"no {what} today" in str(failures[0])
     assert "0001-fit" in str(failures[0])
     assert isinstance(failures[0].__cause__, OSError)
-    assert tracker.order == {
-        "start": ["start"],
-        "settings": ["start", "settings", *["log"] * 10, "finish"],
-        "log": ["start", "settings", *["log"] * listener.PATIENCE, "finish"],
-        "finish": ["start", "settings", *["log"] * 10, "finish"],
-    }[what]
+    assert (
+        tracker.order
+        == {
+            "start": ["start"],
+            "settings": ["start", "settings", *["log"] * 10, "finish"],
+            "log": ["start", "settings", *["log"] * listener.PATIENCE, "finish"],
+            "finish": ["start", "settings", *["log"] * 10, "finish"],
+        }[what]
+    )
 
 
 def test_the_next_run_is_tried_again(tmp_path):
@@ -404,11 +429,14 @@ def __getattr__(name):
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """The packages are not installed in the tests: a stand-in keeps what accelerate's tracker asks of it."""
+
     def made(name):
         package = tmp_path / "packages" / name
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(FAKE)
-        (package / "plots.py").write_text("class Metric:\n    could_log = staticmethod(lambda value: True)\n")
+        (package / "plots.py").write_text(
+            "class Metric:\n    could_log = staticmethod(lambda value: True)\n"
+        )
         monkeypatch.syspath_prepend(package.parent)
         names.extend((name, f"{name}.plots"))
         return importlib.import_module(name)
@@ -436,13 +464,18 @@ def test_what_a_package_is_started_with(tmp_path, stand_in, name, given, entry, 
     if name not in LOGGER_TYPE_TO_CLASS:
         pytest.skip("this accelerate does not have it")
     package = stand_in(name)
-    failures = heard(follower_of({name: given}, tmp_path), steps(0, 1, 0.1), Message("look", "warning"))
+    failures = heard(
+        follower_of({name: given}, tmp_path), steps(0, 1, 0.1), Message("look", "warning")
+    )
     assert failures == []
     calls = package.calls
     folder = tmp_path / "trackers" / name
     for part in entry.split("."):
         calls = getattr(calls, part)
-    wanted = {key: value.format(folder=folder) if isinstance(value, str) else value for key, value in keywords.items()}
+    wanted = {
+        key: value.format(folder=folder) if isinstance(value, str) else value
+        for key, value in keywords.items()
+    }
     calls.assert_called_once_with(**wanted)
     assert folder.is_dir()
 

@@ -43,7 +43,9 @@ def scalars(folder):
 
     read = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     events = {tag: read.Scalars(tag) for tag in read.Tags()["scalars"]}
-    return {tag: ([e.step for e in listed], [e.value for e in listed]) for tag, listed in events.items()}
+    return {
+        tag: ([e.step for e in listed], [e.value for e in listed]) for tag, listed in events.items()
+    }
 
 
 def words(folder):
@@ -56,7 +58,9 @@ def words(folder):
 
 
 def errors(job):
-    return [event.text for event in job.events if isinstance(event, Message) and event.level == "error"]
+    return [
+        event.text for event in job.events if isinstance(event, Message) and event.level == "error"
+    ]
 
 
 class Failing(torch.nn.Module):
@@ -89,7 +93,7 @@ def fits(root, trackers):
 
 
 def test_tensorboard_has_each_fit(tmp_path):
-    root = tmp_path / "a root's \"folder\""
+    root = tmp_path / 'a root\'s "folder"'
     jobs = fits(root, "tensorboard")
     runs = root / "trackers" / "tensorboard"
     assert sorted(path.name for path in runs.iterdir()) == [job.id for job in jobs]
@@ -99,10 +103,18 @@ def test_tensorboard_has_each_fit(tmp_path):
     for name in ("loss", "lr", "grad_norm"):
         np.testing.assert_array_equal(np.float32(found[name][1]), np.float32(run.history[name]))
     assert found["val_loss"][0] == list(run.validation["step"])
-    np.testing.assert_array_equal(np.float32(found["val_loss"][1]), np.float32(run.validation["val_loss"]))
+    np.testing.assert_array_equal(
+        np.float32(found["val_loss"][1]), np.float32(run.validation["val_loss"])
+    )
     assert not any("layer_norms" in tag for tag in found)
-    assert [words(runs / job.id)["status"] for job in jobs] == ["finished", "stopped", "failed: ValueError: no more"]
-    assert scalars(runs / jobs[2].id)["loss"][0] == list(wb.Run.open(jobs[2].folder.path).history["step"])
+    assert [words(runs / job.id)["status"] for job in jobs] == [
+        "finished",
+        "stopped",
+        "failed: ValueError: no more",
+    ]
+    assert scalars(runs / jobs[2].id)["loss"][0] == list(
+        wb.Run.open(jobs[2].folder.path).history["step"]
+    )
     (hparams,) = (runs / jobs[0].id).glob("*/hparams.yml")
     assert "max_epochs: 3" in hparams.read_text()
 
@@ -115,7 +127,8 @@ def mlflow_runs(uri):
     return client, {run.info.run_name: run for run in client.search_runs([experiment])}
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of MLflow's own database code
+# of MLflow's own database code
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 @pytest.mark.parametrize("store", ["files", "database"])
 def test_mlflow_has_each_fit(tmp_path, monkeypatch, store):
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
@@ -147,7 +160,15 @@ def test_mlflow_keeps_a_users_hyperparameter_of_the_name_of_a_setting(tmp_path, 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (tmp_path / "mlflow").as_uri()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    with wb.Workbench(Tells(), train=loader(), root=tmp_path / "root", accelerator="cpu", max_epochs=1, trackers="mlflow", dry_run=False) as bench:
+    with wb.Workbench(
+        Tells(),
+        train=loader(),
+        root=tmp_path / "root",
+        accelerator="cpu",
+        max_epochs=1,
+        trackers="mlflow",
+        dry_run=False,
+    ) as bench:
         job = bench.fit()
         job.result()
     _, runs = mlflow_runs(uri)
@@ -165,7 +186,9 @@ def test_mlflow_leaves_the_users_run_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     given = {"mlflow": {"tags": {"kind": "test"}, "description": "a try"}}
     with mlflow.start_run(run_name="the user's") as mine:
-        job = made(tmp_path, given, metrics={"acc@1": lambda out, y: (out.argmax(1) == y).float().mean()}).fit()
+        job = made(
+            tmp_path, given, metrics={"acc@1": lambda out, y: (out.argmax(1) == y).float().mean()}
+        ).fit()
         job.result()
         assert mlflow.active_run().info.run_id == mine.info.run_id
         mlflow.log_metric("own", 1.0)
@@ -241,9 +264,15 @@ def test_the_users_tracker_hears_and_a_broken_one_is_said_once(tmp_path):
     assert "no network here" in text
     assert not errors(second)
     assert broken.calls == ["start", "0001-fit", "finish", "start", "0002-fit", "finish"]
-    losses = [values["loss"] for step, values in (c for c in own.calls if isinstance(c, tuple)) if "loss" in values]
+    losses = [
+        values["loss"]
+        for step, values in (c for c in own.calls if isinstance(c, tuple))
+        if "loss" in values
+    ]
     np.testing.assert_array_equal(losses, np.concatenate([run.history["loss"] for run in runs]))
-    assert scalars(tmp_path / "trackers" / "tensorboard" / "0002-fit")["loss"][0] == list(runs[1].history["step"])
+    assert scalars(tmp_path / "trackers" / "tensorboard" / "0002-fit")["loss"][0] == list(
+        runs[1].history["step"]
+    )
 
 
 def test_finders_and_dry_runs_are_no_runs(tmp_path):
@@ -263,7 +292,9 @@ def test_a_live_change_is_told(tmp_path):
     job = b.fit()
     job.change(lr=0.125)
     job.result(timeout=240)
-    assert [c[1] for c in own.calls if isinstance(c, tuple) and "changed/lr" in c[1]] == [{"changed/lr": 0.125}]
+    assert [c[1] for c in own.calls if isinstance(c, tuple) and "changed/lr" in c[1]] == [
+        {"changed/lr": 0.125}
+    ]
 
 
 def test_what_is_no_tracker_is_said_before_anything_is_tried(tmp_path):

@@ -35,7 +35,9 @@ class Logs(boring.BoringModel):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         found = super().training_step(batch, batch_idx)
         self.logger.experiment.add_scalar("raw", float(found["loss"].detach()), self.global_step)
-        self.logger.log_metrics({"handed": found["loss"].detach(), "whole": 2}, step=10 * self.global_step)
+        self.logger.log_metrics(
+            {"handed": found["loss"].detach(), "whole": 2}, step=10 * self.global_step
+        )
         return found
 
     def on_validation_epoch_end(self) -> None:
@@ -58,7 +60,14 @@ def test_what_is_logged_is_in_the_trackers_run_as_with_lightnings_logger(tmp_pat
     theirs = read(tmp_path / "theirs" / "one")
     torch.manual_seed(0)
     with wb.Workbench(
-        Logs(), train=loader(), val=loader(8, seed=2), root=tmp_path, accelerator="cpu", max_epochs=2, num_sanity_val_steps=0, trackers="tensorboard"
+        Logs(),
+        train=loader(),
+        val=loader(8, seed=2),
+        root=tmp_path,
+        accelerator="cpu",
+        max_epochs=2,
+        num_sanity_val_steps=0,
+        trackers="tensorboard",
     ) as bench:
         bench.find_lr(num_training=5).result()
         bench.validate().result()
@@ -69,10 +78,19 @@ def test_what_is_logged_is_in_the_trackers_run_as_with_lightnings_logger(tmp_pat
     assert folders == ["0003-fit", "0004-fit"], "nothing else is logged"
     ours = read(tmp_path / "trackers" / "tensorboard" / run.id)
     for name in ("raw", "handed", "whole", "checked"):
-        assert [(e.step, e.value) for e in ours.Scalars(name)] == [(e.step, e.value) for e in theirs.Scalars(name)]
-    assert [e.step for e in ours.Images("picture")] == [e.step for e in theirs.Images("picture")] == [6, 12]
+        assert [(e.step, e.value) for e in ours.Scalars(name)] == [
+            (e.step, e.value) for e in theirs.Scalars(name)
+        ]
+    assert (
+        [e.step for e in ours.Images("picture")]
+        == [e.step for e in theirs.Images("picture")]
+        == [6, 12]
+    )
     assert len(ours.Scalars("raw")) == 12
-    texts = [path.read_text() for path in (tmp_path / "trackers" / "tensorboard" / run.id).rglob("hparams.yml")]
+    texts = [
+        path.read_text()
+        for path in (tmp_path / "trackers" / "tensorboard" / run.id).rglob("hparams.yml")
+    ]
     assert any("nested/depth: 1" in text for text in texts)
 
 
@@ -87,7 +105,14 @@ class Asks(boring.BoringModel):
 
 
 def test_it_is_of_lightnings_class_for_the_tracker(tmp_path: Path) -> None:
-    with wb.Workbench(Asks(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=2, trackers="tensorboard") as bench:
+    with wb.Workbench(
+        Asks(),
+        train=loader(),
+        root=tmp_path,
+        accelerator="cpu",
+        max_epochs=2,
+        trackers="tensorboard",
+    ) as bench:
         run = bench.fit().result()
         logger = _logger_of(bench)
         for package in ("lightning.pytorch", "pytorch_lightning"):
@@ -96,12 +121,16 @@ def test_it_is_of_lightnings_class_for_the_tracker(tmp_path: Path) -> None:
             assert isinstance(logger, loggers.TensorBoardLogger)
             assert not isinstance(logger, loggers.CSVLogger)
             assert {"experiment", "log_metrics", "name"} <= {*dir(logger)}
-            assert not {"log_graph", "log_dir", "version"} & {*dir(logger)}, "what is refused is not offered"
+            assert not {"log_graph", "log_dir", "version"} & {*dir(logger)}, (
+                "what is refused is not offered"
+            )
         sent = pickle.loads(cloudpickle.dumps({"logger": logger, "again": logger}))
         assert sent["logger"] is sent["again"]
         assert isinstance(sent["logger"], Logger)
         assert sent["logger"].name == "tensorboard"
-    assert [e.step for e in read(tmp_path / "trackers" / "tensorboard" / run.id).Images("picture")] == [6, 12]
+    assert [
+        e.step for e in read(tmp_path / "trackers" / "tensorboard" / run.id).Images("picture")
+    ] == [6, 12]
 
 
 class Own(GeneralTracker):
@@ -136,10 +165,20 @@ class Appends(boring.BoringModel):
 
 def test_an_object_of_the_users_own(tmp_path: Path) -> None:
     own = Own()
-    with wb.Workbench(Appends(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=2, trackers=[own, "tensorboard"]) as bench:
+    with wb.Workbench(
+        Appends(),
+        train=loader(),
+        root=tmp_path,
+        accelerator="cpu",
+        max_epochs=2,
+        trackers=[own, "tensorboard"],
+    ) as bench:
         bench.fit().result()
         assert [call for call in own.calls if isinstance(call, str)] == ["epoch 0", "epoch 1"]
-        with pytest.raises(wb.TaskError, match=r"self\.logger\.watch is not supported. Instead: self\.logger\.experiment is the object of Own itself"):
+        with pytest.raises(
+            wb.TaskError,
+            match=r"self\.logger\.watch is not supported. Instead: self\.logger\.experiment is the object of Own itself",
+        ):
             _logger_of(bench).watch(bench.model)
 
 
@@ -159,13 +198,22 @@ def test_a_tracker_that_does_not_start_is_named(tmp_path: Path) -> None:
             self.logger.experiment.append(1)
 
     with (
-        wb.Workbench(Reads(), train=loader(), root=tmp_path, accelerator="cpu", max_epochs=1, trackers=NoStart()) as bench,
-        pytest.raises(Exception, match=r"tracker 'NoStart' failed at starting for 0001-fit .*no network"),
+        wb.Workbench(
+            Reads(),
+            train=loader(),
+            root=tmp_path,
+            accelerator="cpu",
+            max_epochs=1,
+            trackers=NoStart(),
+        ) as bench,
+        pytest.raises(
+            Exception, match=r"tracker 'NoStart' failed at starting for 0001-fit .*no network"
+        ),
     ):
         bench.fit().result()
 
 
-# ---- several processes ------------------------------------------------------------------------------------------------
+# ---- several processes ---------------------------------------------------------------------------
 
 
 class Kept:
@@ -205,8 +253,20 @@ def test_ranks_other_than_0_have_a_dummy() -> None:
 
 
 def test_ranks_of_a_notebook_refuse_its_tracker(tmp_path: Path) -> None:
-    with wb.Workbench(Logs(), train=loader(), root=tmp_path, accelerator="cpu", devices=2, max_epochs=1, trackers="tensorboard") as bench, pytest.raises(
-        Exception, match=r"self\.logger: the tracker 'tensorboard' belongs to the notebook's process.*strategy='launch'"
+    with (
+        wb.Workbench(
+            Logs(),
+            train=loader(),
+            root=tmp_path,
+            accelerator="cpu",
+            devices=2,
+            max_epochs=1,
+            trackers="tensorboard",
+        ) as bench,
+        pytest.raises(
+            Exception,
+            match=r"self\.logger: the tracker 'tensorboard' belongs to the notebook's process.*strategy='launch'",
+        ),
     ):
         bench.fit().result()
 
@@ -219,7 +279,16 @@ class LogsMine(boring.BoringModel):
 @pytest.mark.usefixtures("forked_ranks")
 def test_a_launched_run_logs_in_its_first_process(tmp_path: Path) -> None:
     with wb.Workbench(
-        LogsMine(), train=loader(), root=tmp_path, accelerator="cpu", strategy="launch", devices=2, max_epochs=2, trackers="tensorboard"
+        LogsMine(),
+        train=loader(),
+        root=tmp_path,
+        accelerator="cpu",
+        strategy="launch",
+        devices=2,
+        max_epochs=2,
+        trackers="tensorboard",
     ) as bench:
         id = bench.fit().result().id
-    assert [(e.step, e.value) for e in read(tmp_path / "trackers" / "tensorboard" / id).Scalars("mine")] == [(3, 1.0), (6, 1.0)]
+    assert [
+        (e.step, e.value) for e in read(tmp_path / "trackers" / "tensorboard" / id).Scalars("mine")
+    ] == [(3, 1.0), (6, 1.0)]

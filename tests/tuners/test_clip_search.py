@@ -8,7 +8,16 @@ import torch
 import torch.nn.functional as F
 
 import workbench as wb
-from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, twin_of, weights
+from tests.engine.problems import (
+    adam,
+    bench,
+    labelled,
+    noisy_net,
+    plain_net,
+    same_weights,
+    twin_of,
+    weights,
+)
 from workbench.events import ClipSearchEnded
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
@@ -27,10 +36,18 @@ def test_its_norms_are_those_of_a_fit(tmp_path):
     found = b.find_clip_val(updates=50, max_epochs=2).result()
     assert same_weights(before, weights(model))
     assert torch.equal(random, torch.get_rng_state())
-    run = bench(twin, data, tmp_path / "other", adam, warmup=10, shuffle=False).fit(max_epochs=2, log_every_n_steps=1).result()
+    run = (
+        bench(twin, data, tmp_path / "other", adam, warmup=10, shuffle=False)
+        .fit(max_epochs=2, log_every_n_steps=1)
+        .result()
+    )
     np.testing.assert_array_equal(found.norms[0], run.history["grad_norm"].astype(np.float64))
     assert found.suggestion == run.clip_suggestion
-    assert found.share_at(found.suggestion) == pytest.approx(run.clip_share_at(found.suggestion)) == pytest.approx(0.1, abs=0.05)
+    assert (
+        found.share_at(found.suggestion)
+        == pytest.approx(run.clip_share_at(found.suggestion))
+        == pytest.approx(0.1, abs=0.05)
+    )
     assert found.share_at(1e9) == 0.0
     assert wb.attach("0001-find_clip_val", root=tmp_path).result().reason == found.reason
 
@@ -53,7 +70,11 @@ def test_a_spike_gets_a_value_and_its_absence_none(tmp_path):
         calls.append(1)
         return F.cross_entropy(output, y) * (50.0 if len(calls) % 20 == 0 else 1.0)
 
-    found = bench(plain_net(), labelled(400), tmp_path, loss=spiky, lr=1e-4).find_clip_val(updates=100).result()
+    found = (
+        bench(plain_net(), labelled(400), tmp_path, loss=spiky, lr=1e-4)
+        .find_clip_val(updates=100)
+        .result()
+    )
     assert found.best == {"gradient_clip_val": found.suggestion}
     assert 0.03 < found.share_at(found.suggestion) < 0.2
     assert "times those around them" in found.reason
@@ -72,12 +93,18 @@ def test_each_optimizer_has_its_norms(tmp_path):
 
         def training_step(self, batch, batch_idx, optimizer_idx):
             x, y = batch
-            return F.cross_entropy((self.one, self.two)[optimizer_idx](x), y) * (1, 10)[optimizer_idx]
+            return (
+                F.cross_entropy((self.one, self.two)[optimizer_idx](x), y) * (1, 10)[optimizer_idx]
+            )
 
         def configure_optimizers(self):
             return [torch.optim.SGD(part.parameters(), lr=1e-3) for part in (self.one, self.two)]
 
-    found = wb.Workbench(Two(), train=labelled(200), root=tmp_path, batch_size=8).find_clip_val(updates=25).result()
+    found = (
+        wb.Workbench(Two(), train=labelled(200), root=tmp_path, batch_size=8)
+        .find_clip_val(updates=25)
+        .result()
+    )
     assert [len(one) for one in found.norms] == [25, 25]
     assert np.median(found.norms[1]) > 3 * np.median(found.norms[0])
     assert found.suggestion > np.median(found.norms[1])
@@ -105,12 +132,22 @@ def test_bad_input_is_named(tmp_path):
     assert isinstance(error, TaskError)
     assert "gradient_clip_algorithm='value'" in str(error)
     with pytest.raises(NonFiniteError):
-        bench(plain_net(), labelled(), tmp_path, loss=lambda output, y: output.sum() * float("nan"), dry_run=False).find_clip_val().result()
+        bench(
+            plain_net(),
+            labelled(),
+            tmp_path,
+            loss=lambda output, y: output.sum() * float("nan"),
+            dry_run=False,
+        ).find_clip_val().result()
 
 
 def test_ranks_have_the_norms_of_one_process_and_stop_together(tmp_path):
     data = labelled(200)
-    alone = bench(plain_net(), data, tmp_path / "alone", adam, batch_size=8).find_clip_val(updates=25).result()
+    alone = (
+        bench(plain_net(), data, tmp_path / "alone", adam, batch_size=8)
+        .find_clip_val(updates=25)
+        .result()
+    )
     b = bench(plain_net(), data, tmp_path / "two", adam, batch_size=4, devices=2, accelerator="cpu")
     together = b.find_clip_val(updates=25).result()
     np.testing.assert_allclose(together.norms[0], alone.norms[0], rtol=1e-4)

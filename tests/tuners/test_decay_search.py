@@ -40,7 +40,13 @@ def no_decay(params, lr=1e-2, weight_decay=0.01):
     """As usual for transformers: biases have no decay."""
     params = list(params)
     matrices, others = [p for p in params if p.ndim > 1], [p for p in params if p.ndim == 1]
-    return torch.optim.AdamW([{"params": others, "weight_decay": 0.0}, {"params": matrices, "weight_decay": weight_decay}], lr=lr)
+    return torch.optim.AdamW(
+        [
+            {"params": others, "weight_decay": 0.0},
+            {"params": matrices, "weight_decay": weight_decay},
+        ],
+        lr=lr,
+    )
 
 
 def test_more_decay_is_suggested_where_it_is_clearly_better():
@@ -52,7 +58,11 @@ def test_more_decay_is_suggested_where_it_is_clearly_better():
 
 
 def test_the_present_value_stays_on_thin_evidence():
-    for losses in ({0.01: 0.5, 0.1: 0.485, 1.0: 0.49}, {0.01: 0.5, 0.1: math.inf, 1.0: math.inf}, {0.01: math.inf, 0.1: 0.5, 1.0: 0.4}):
+    for losses in (
+        {0.01: 0.5, 0.1: 0.485, 1.0: 0.49},
+        {0.01: 0.5, 0.1: math.inf, 1.0: math.inf},
+        {0.01: math.inf, 0.1: 0.5, 1.0: 0.4},
+    ):
         found = conclusion(trials(losses))
         assert found.suggestion is None
         assert found.best == {}
@@ -85,13 +95,20 @@ def test_a_stretch_is_the_plain_loops(tmp_path):
     """With the run's schedule as short as the stretch, and more decay where the run is longer, by its root."""
     model, data, val = noisy_net(), labelled(600), labelled(40, seed=2)
     twin = twin_of(model)
-    b = bench(model, data, tmp_path, no_decay, lr_schedule="cosine", max_steps=150, val=val, lr=0.02)
+    b = bench(
+        model, data, tmp_path, no_decay, lr_schedule="cosine", max_steps=150, val=val, lr=0.02
+    )
     found = b.find_weight_decay(updates=200).result()
     assert [t.weight_decay for t in found.trials[:3]] == [0.01, 0.1, 1.0]
-    loader, optimizer = loop.loader_of(data, 8), no_decay(twin.parameters(), lr=0.02, weight_decay=math.sqrt(3) * 1.0)
+    loader, optimizer = (
+        loop.loader_of(data, 8),
+        no_decay(twin.parameters(), lr=0.02, weight_decay=math.sqrt(3) * 1.0),
+    )
     loop.seed_all(0)
     twin.train()
-    for update, batch in enumerate(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), 50)):
+    for update, batch in enumerate(
+        itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), 50)
+    ):
         for group in optimizer.param_groups:
             group["lr"] = 0.02 * 0.5 * (1 + math.cos(math.pi * update / 50))
         loss_of(twin, batch).backward()
@@ -113,7 +130,17 @@ def test_a_model_that_overfits_gets_more_decay_and_no_trace_is_left(tmp_path):
     def made(folder):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(60, 64), nn.ReLU(), nn.Linear(64, 2))
-        return bench(model, train, folder, adamw, val=val, lr=1e-2, batch_size=8, loss=F.cross_entropy, max_steps=200)
+        return bench(
+            model,
+            train,
+            folder,
+            adamw,
+            val=val,
+            lr=1e-2,
+            batch_size=8,
+            loss=F.cross_entropy,
+            max_steps=200,
+        )
 
     plain = made(tmp_path / "plain").fit().result()
     b = made(tmp_path / "searched")
@@ -127,7 +154,11 @@ def test_a_model_that_overfits_gets_more_decay_and_no_trace_is_left(tmp_path):
     assert found.plot() is not None
     assert b.settings.weight_decay is None, "nothing is applied by itself"
     record = wb.attach("0001-find_weight_decay", root=tmp_path / "searched").result()
-    assert (record.suggestion, record.reason, record.trials) == (found.suggestion, found.reason, found.trials)
+    assert (record.suggestion, record.reason, record.trials) == (
+        found.suggestion,
+        found.reason,
+        found.trials,
+    )
     assert b.fit().result().history["loss"].tolist() == plain.history["loss"].tolist()
 
 
@@ -151,7 +182,11 @@ def test_groups_keep_their_ratio_and_no_decay_stays_none(tmp_path):
 
     model = Own()
     b = wb.Workbench(model, train=labelled(800), root=tmp_path, batch_size=8)
-    assert [t.weight_decay for t in b.find_weight_decay(updates=200).result().trials[:3]] == [0.01, 0.1, 1.0]
+    assert [t.weight_decay for t in b.find_weight_decay(updates=200).result().trials[:3]] == [
+        0.01,
+        0.1,
+        1.0,
+    ]
     b.fit(max_steps=1, weight_decay=0.5).result()
     assert [group["weight_decay"] for group in model.made.param_groups] == [0.0, 0.5, 0.25]
 
@@ -160,7 +195,11 @@ def test_the_present_value_is_the_settings_where_a_function_scales_it(tmp_path):
     def halved(params, lr=1e-2, weight_decay=0.1):
         return torch.optim.AdamW(params, lr=lr, weight_decay=weight_decay / 2)
 
-    found = bench(plain_net(), labelled(80), tmp_path, halved, val=labelled(40, seed=2)).find_weight_decay(updates=200).result()
+    found = (
+        bench(plain_net(), labelled(80), tmp_path, halved, val=labelled(40, seed=2))
+        .find_weight_decay(updates=200)
+        .result()
+    )
     assert found.trials[0].weight_decay == 0.1
 
 
@@ -177,7 +216,10 @@ def test_without_held_out_batches_nothing_is_tried(tmp_path):
     [
         (torch.optim.Rprop, "Rprop has no weight_decay"),
         (lambda params, lr: torch.optim.AdamW(params, lr), "takes no weight_decay"),
-        (lambda params, lr, weight_decay=0.1: torch.optim.AdamW(params, lr, weight_decay=0.1), "does not change the decay of the AdamW"),
+        (
+            lambda params, lr, weight_decay=0.1: torch.optim.AdamW(params, lr, weight_decay=0.1),
+            "does not change the decay of the AdamW",
+        ),
     ],
     ids=["none", "no argument", "unused"],
 )
@@ -195,15 +237,33 @@ def test_too_few_updates_are_refused(updates, tmp_path):
 
 def test_a_search_that_did_not_get_far_suggests_nothing():
     assert WeightDecaySearch.from_events([]).suggestion is None
-    cut = WeightDecaySearch.from_events([*trials({0.01: 1.0}), DecaySearchEnded({}, None, "", "stopped")])
+    cut = WeightDecaySearch.from_events(
+        [*trials({0.01: 1.0}), DecaySearchEnded({}, None, "", "stopped")]
+    )
     assert (cut.ended, len(cut.trials)) == ("stopped", 1)
     assert cut.plot() is not None
 
 
 def test_ranks_search_together(tmp_path):
     data, val = labelled(200), labelled(40, seed=2)
-    alone = bench(plain_net(), data, tmp_path / "alone", adamw, batch_size=8, val=val, max_steps=50).find_weight_decay(updates=200).result()
-    b = bench(plain_net(), data, tmp_path / "two", adamw, batch_size=4, val=val, max_steps=50, devices=2, accelerator="cpu")
+    alone = (
+        bench(plain_net(), data, tmp_path / "alone", adamw, batch_size=8, val=val, max_steps=50)
+        .find_weight_decay(updates=200)
+        .result()
+    )
+    b = bench(
+        plain_net(),
+        data,
+        tmp_path / "two",
+        adamw,
+        batch_size=4,
+        val=val,
+        max_steps=50,
+        devices=2,
+        accelerator="cpu",
+    )
     together = b.find_weight_decay(updates=200).result()
     assert [t.weight_decay for t in together.trials] == [t.weight_decay for t in alone.trials]
-    assert [t.loss for t in together.trials] == pytest.approx([t.loss for t in alone.trials], rel=1e-3)
+    assert [t.loss for t in together.trials] == pytest.approx(
+        [t.loss for t in alone.trials], rel=1e-3
+    )

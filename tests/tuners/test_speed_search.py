@@ -8,7 +8,16 @@ import torch.nn.functional as F
 from torch.utils.data import Dataset
 
 import workbench as wb
-from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, twin_of, weights
+from tests.engine.problems import (
+    adam,
+    bench,
+    labelled,
+    noisy_net,
+    plain_net,
+    same_weights,
+    twin_of,
+    weights,
+)
 from workbench.events import SpeedSearchEnded, SpeedTrial
 from workbench.settings import SettingsError
 from workbench.tuners.speed_search import SpeedSearch, best_precision, best_workers, spread
@@ -18,11 +27,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def workers(speeds):
-    return [SpeedTrial({"num_workers": n}, speed, waiting=waits) for n, (speed, waits) in speeds.items()]
+    return [
+        SpeedTrial({"num_workers": n}, speed, waiting=waits) for n, (speed, waits) in speeds.items()
+    ]
 
 
 def precisions(found):
-    return [SpeedTrial({"precision": name}, speed, loss=loss) for name, (speed, loss) in found.items()]
+    return [
+        SpeedTrial({"precision": name}, speed, loss=loss) for name, (speed, loss) in found.items()
+    ]
 
 
 class Slow(Dataset):
@@ -37,11 +50,16 @@ class Slow(Dataset):
     def __getitems__(self, indices):
         time.sleep(0.1)
         generators = [torch.Generator().manual_seed(index) for index in indices]
-        return [(torch.randn(6, generator=one), torch.randint(3, (), generator=one)) for one in generators]
+        return [
+            (torch.randn(6, generator=one), torch.randint(3, (), generator=one))
+            for one in generators
+        ]
 
 
 def test_the_fewest_workers_that_are_nearly_as_fast_are_recommended():
-    best, reason = best_workers(workers({0: (10.0, 0.6), 1: (20.0, 0.4), 2: (39.0, 0.02), 4: (40.0, 0.01)}))
+    best, reason = best_workers(
+        workers({0: (10.0, 0.6), 1: (20.0, 0.4), 2: (39.0, 0.02), 4: (40.0, 0.01)})
+    )
     assert best == {"num_workers": 2}
     assert reason == "2: 3.9x as fast as 0; training waits 2% of the time, with 0 60%."
     best, reason = best_workers(workers({0: (40.0, 0.01), 1: (39.0, 0.01), 2: (41.0, 0.01)}))
@@ -56,13 +74,20 @@ def test_the_fastest_precision_whose_losses_agree_is_recommended():
     assert "2x as fast" in reason
     assert "'16-mixed' differ by more than 5%" in reason
     assert best_precision(precisions(found), 0.5)[0] == {"precision": "16-mixed"}
-    assert best_precision(precisions({"32-true": (10.0, 1.0), "bf16-mixed": (10.2, 1.0)}), 0.05)[0] == {"precision": "32-true"}
-    assert best_precision(precisions({"32-true": (10.0, 1.0), "bf16-mixed": (20.0, float("nan"))}), 0.05)[0] == {"precision": "32-true"}
+    assert best_precision(precisions({"32-true": (10.0, 1.0), "bf16-mixed": (10.2, 1.0)}), 0.05)[
+        0
+    ] == {"precision": "32-true"}
+    assert best_precision(
+        precisions({"32-true": (10.0, 1.0), "bf16-mixed": (20.0, float("nan"))}), 0.05
+    )[0] == {"precision": "32-true"}
 
 
 def test_what_may_be_noise_is_not_faster():
     def tried(uncertainty):
-        return [SpeedTrial({"precision": name}, speed, uncertainty, loss=1.0) for name, speed in (("32-true", 10.0), ("bf16-mixed", 13.0))]
+        return [
+            SpeedTrial({"precision": name}, speed, uncertainty, loss=1.0)
+            for name, speed in (("32-true", 10.0), ("bf16-mixed", 13.0))
+        ]
 
     assert best_precision(tried(0.02), 0.05)[0] == {"precision": "bf16-mixed"}
     assert best_precision(tried(0.2), 0.05)[0] == {"precision": "32-true"}
@@ -70,7 +95,10 @@ def test_what_may_be_noise_is_not_faster():
 
 def test_workers_whose_speed_may_be_noise_are_not_recommended():
     def tried(uncertainty):
-        return [SpeedTrial({"num_workers": n}, speed, uncertainty, waiting=0.3) for n, speed in ((0, 10.0), (1, 12.0), (2, 13.0))]
+        return [
+            SpeedTrial({"num_workers": n}, speed, uncertainty, waiting=0.3)
+            for n, speed in ((0, 10.0), (1, 12.0), (2, 13.0))
+        ]
 
     assert best_workers(tried(0.01))[0] == {"num_workers": 2}
     assert best_workers(tried(0.2))[0] == {"num_workers": 0}
@@ -85,12 +113,18 @@ def test_the_memory_of_a_device_is_said_where_it_is_known():
     assert told[-3].endswith("memory")
     assert told[-2].endswith("8.39 MB")
     assert told[-1].endswith("5.24 MB  best")
-    assert "memory" not in repr(SpeedSearch({}, "", (SpeedTrial({"precision": "32-true"}, 10.0),), "all tried"))
+    assert "memory" not in repr(
+        SpeedSearch({}, "", (SpeedTrial({"precision": "32-true"}, 10.0),), "all tried")
+    )
 
 
 @pytest.mark.gpu
 def test_precisions_differ_in_memory_on_cuda(tmp_path):
-    found = bench(plain_net(), labelled(), tmp_path, accelerator="cuda").find_precision(updates=10).result()
+    found = (
+        bench(plain_net(), labelled(), tmp_path, accelerator="cuda")
+        .find_precision(updates=10)
+        .result()
+    )
     assert all(t.peak_bytes > 0 for t in found.trials)
 
 
@@ -101,12 +135,21 @@ def test_spread_is_that_of_the_mean():
     assert spread([1.0] * 50 + [2.0] * 50) > 0.2
     bursts = [0.2, 0.0] * 10 + [0.2]
     assert spread(bursts, 2) < 1e-12 < spread(bursts[:15])
-    assert spread([0.2, 0.0, 0.0] * 4, 3) == spread([0.2, 0.0, 0.0] * 4) > 0.5  # too few for ten parts of three
+    # too few for ten parts of three
+    assert spread([0.2, 0.0, 0.0] * 4, 3) == spread([0.2, 0.0, 0.0] * 4) > 0.5
 
 
 def test_workers_that_load_beside_the_training_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.tuners.speed_search.spread", lambda times, together: 0.0)  # on a busy machine twice the speed may be noise; the test below has a clock
-    b = wb.Workbench(plain_net(), train=Slow(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8)
+    # on a busy machine twice the speed may be noise; the test below has a clock
+    monkeypatch.setattr("workbench.tuners.speed_search.spread", lambda times, together: 0.0)
+    b = wb.Workbench(
+        plain_net(),
+        train=Slow(),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        accelerator="cpu",
+        batch_size=8,
+    )
     found = b.find_num_workers(max_val=2, seconds_per_trial=0.5).result()
     assert found.trials[0].values == {"num_workers": 0}
     assert found.trials[0].waiting > 0.5
@@ -127,7 +170,9 @@ def test_batches_that_arrive_together_are_no_noise(monkeypatch, tmp_path):
 
     def windows(task, settings, **rest):
         nonlocal now
-        for at, window in enumerate(cycled_windows(task, settings.replace(num_workers=0, prefetch_factor=None), **rest)):
+        for at, window in enumerate(
+            cycled_windows(task, settings.replace(num_workers=0, prefetch_factor=None), **rest)
+        ):
             now += 0.5 if at % max(1, settings.num_workers) == 0 else 0.0
             yield window
             now += 0.01
@@ -153,7 +198,11 @@ def test_what_else_loaders_can_do_is_tried_where_it_is_off(monkeypatch, tmp_path
         return trial
 
     monkeypatch.setattr("workbench.tuners.speed_search.attempt", attempt)
-    found = bench(plain_net(), labelled(), tmp_path, persistent_workers=False).find_num_workers(max_val=2).result()
+    found = (
+        bench(plain_net(), labelled(), tmp_path, persistent_workers=False)
+        .find_num_workers(max_val=2)
+        .result()
+    )
     kept = {"num_workers": 2, "persistent_workers": True}
     ahead = [{**kept, "prefetch_factor": 4}, {**kept, "prefetch_factor": 8}]
     assert tried == [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2}, kept, *ahead]
@@ -174,13 +223,18 @@ def test_reading_ahead_is_left_where_no_worker_reads(monkeypatch, tmp_path):
 
 
 def test_a_search_ends_where_training_does_not_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.tuners.speed_search.KEEPS_UP", 0.5)  # a busy machine may stop any process for a moment
+    # a busy machine may stop any process for a moment
+    monkeypatch.setattr("workbench.tuners.speed_search.KEEPS_UP", 0.5)
 
     def loss(output, y):
         time.sleep(0.03)
         return F.cross_entropy(output, y)
 
-    found = bench(plain_net(), labelled(), tmp_path, loss=loss).find_num_workers(max_val=4, seconds_per_trial=0.2).result()
+    found = (
+        bench(plain_net(), labelled(), tmp_path, loss=loss)
+        .find_num_workers(max_val=4, seconds_per_trial=0.2)
+        .result()
+    )
     assert [t.values for t in found.trials] == [{"num_workers": 0}]
     assert found.best == {"num_workers": 0}
     assert "waits for" in found.ended
@@ -193,7 +247,11 @@ def test_a_run_that_diverges_has_a_speed_but_no_precision(tmp_path):
         calls.append(len(y))
         return F.cross_entropy(output, y) * (1.0 if len(calls) < 60 else float("nan"))
 
-    found = bench(plain_net(), labelled(), tmp_path, loss=loss).find_num_workers(max_val=1, seconds_per_trial=1.0).result()
+    found = (
+        bench(plain_net(), labelled(), tmp_path, loss=loss)
+        .find_num_workers(max_val=1, seconds_per_trial=1.0)
+        .result()
+    )
     assert found.trials[0].updates_per_second > 0
     assert found.best == {"num_workers": 0}
     b = bench(plain_net(), labelled(), tmp_path, loss=lambda output, y: output.pow(4).sum(), lr=1e3)
@@ -224,13 +282,18 @@ def test_what_fails_in_the_first_trial_is_the_error(tmp_path):
             raise LookupError("of the user")
         return F.cross_entropy(output, y)
 
-    assert isinstance(bench(plain_net(), labelled(), tmp_path, loss=loss).find_precision().exception(), LookupError)
+    assert isinstance(
+        bench(plain_net(), labelled(), tmp_path, loss=loss).find_precision().exception(),
+        LookupError,
+    )
 
 
 def test_as_far_as_it_got():
     trials = workers({0: (10.0, 0.5)})
     assert SpeedSearch.from_events(trials).ended == "not ended"
-    assert SpeedSearch.from_events([*trials, SpeedSearchEnded({"num_workers": 0}, "why", "all")]).best == {"num_workers": 0}
+    assert SpeedSearch.from_events(
+        [*trials, SpeedSearchEnded({"num_workers": 0}, "why", "all")]
+    ).best == {"num_workers": 0}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from workbench.tuners import trial
 
 @pytest.fixture
 def bench(tmp_path):
-    with wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu") as made:
+    with wb.Workbench(
+        plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu"
+    ) as made:
         yield made
 
 
@@ -39,7 +41,9 @@ def test_a_steady_speed_is_known_soon(bench, monkeypatch):
 
 
 def test_a_speed_that_varies_is_timed_until_it_is_known_to_the_accuracy(bench, monkeypatch):
-    found, count = measured(bench, monkeypatch, itertools.cycle([0.008, 0.012, 0.010, 0.0095, 0.0105]))
+    found, count = measured(
+        bench, monkeypatch, itertools.cycle([0.008, 0.012, 0.010, 0.0095, 0.0105])
+    )
     assert 20 <= count < 300
     assert found.uncertainty <= trial.CERTAIN
 

@@ -5,7 +5,16 @@ import torch
 import torch.nn.functional as F
 
 import workbench as wb
-from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, twin_of, weights
+from tests.engine.problems import (
+    adam,
+    bench,
+    labelled,
+    noisy_net,
+    plain_net,
+    same_weights,
+    twin_of,
+    weights,
+)
 from workbench.events import CurvePoint, RunStarted, SpeedTrial, Trial, TuneStep
 from workbench.settings import SettingsError
 from workbench.tuners.plan import Plan
@@ -22,7 +31,11 @@ def test_one_job_finds_all(tmp_path):
     job = b.tune()
     plan = job.result()
     assert [step.search for step in plan.steps] == SEARCHES
-    assert {"num_workers", "batch_size", "lr"} <= set(plan.settings) <= {"num_workers", "batch_size", "lr", "gradient_clip_val"}
+    assert (
+        {"num_workers", "batch_size", "lr"}
+        <= set(plan.settings)
+        <= {"num_workers", "batch_size", "lr", "gradient_clip_val"}
+    )
     assert plan.clip.best == {k: v for k, v in plan.settings.items() if k == "gradient_clip_val"}
     assert all(step.reason for step in plan.steps)
     assert sum(isinstance(event, RunStarted) for event in job.events) == 1
@@ -69,14 +82,20 @@ def test_each_search_runs_with_what_was_found_before(tmp_path):
         seen.append(len(y))
         return F.cross_entropy(output, y)
 
-    plan = bench(plain_net(), labelled(800), tmp_path, adam, loss=loss).tune(searches=("batch_size", "lr")).result()
+    plan = (
+        bench(plain_net(), labelled(800), tmp_path, adam, loss=loss)
+        .tune(searches=("batch_size", "lr"))
+        .result()
+    )
     size = plan.settings["batch_size"]
     assert size != 8
     assert seen[-1] in (size, 800 % size)
 
 
 def test_a_search_that_the_data_does_not_allow_leaves_its_setting(tmp_path):
-    loader = torch.utils.data.DataLoader(labelled(200), batch_sampler=[list(range(i, i + 10)) for i in range(0, 200, 10)])
+    loader = torch.utils.data.DataLoader(
+        labelled(200), batch_sampler=[list(range(i, i + 10)) for i in range(0, 200, 10)]
+    )
     plan = bench(plain_net(), loader, tmp_path, adam).tune(searches=("batch_size", "lr")).result()
     first, second = plan.steps
     assert first == TuneStep("find_batch_size", {}, first.reason)
@@ -90,18 +109,27 @@ def test_a_stop_ends_it(tmp_path):
     job.stop()
     job.wait(200)
     assert job.status == "stopped"
-    assert not job.result().settings or set(job.result().settings) < {"num_workers", "batch_size", "lr"}
+    assert not job.result().settings or set(job.result().settings) < {
+        "num_workers",
+        "batch_size",
+        "lr",
+    }
 
 
 def test_as_far_as_it_got():
-    steps = [TuneStep("find_num_workers", {"num_workers": 2}, "why"), TuneStep("find_batch_size", {}, "why not")]
+    steps = [
+        TuneStep("find_num_workers", {"num_workers": 2}, "why"),
+        TuneStep("find_batch_size", {}, "why not"),
+    ]
     plan = Plan.from_events(steps)
     assert plan.settings == {"num_workers": 2}
     assert plan.curve.suggestion is None
 
 
 @pytest.mark.parametrize(
-    "given", [{"searches": ()}, {"searches": ("clip",)}, {"searches": "epochs"}, {"apply": "yes"}], ids=lambda g: next(iter(g))
+    "given",
+    [{"searches": ()}, {"searches": ("clip",)}, {"searches": "epochs"}, {"apply": "yes"}],
+    ids=lambda g: next(iter(g)),
 )
 def test_bad_arguments_are_named(given, tmp_path):
     with pytest.raises(SettingsError, match=f"{next(iter(given))}="):

@@ -45,7 +45,12 @@ from workbench.events import (
 )
 from workbench.settings import Settings
 
-LAYERS = ("stem.conv", "stem.norm", *(f"block{b}.{p}" for b in range(1, 5) for p in ("conv1", "conv2", "norm")), "head")
+LAYERS = (
+    "stem.conv",
+    "stem.norm",
+    *(f"block{b}.{p}" for b in range(1, 5) for p in ("conv1", "conv2", "norm")),
+    "head",
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,9 @@ class FakeJob:
 class FakeBench:
     """The part of a Workbench that the panel sees."""
 
-    def __init__(self, speed: float = 0.0, epochs: int = 5, updates: int = 196, **settings: Any) -> None:
+    def __init__(
+        self, speed: float = 0.0, epochs: int = 5, updates: int = 196, **settings: Any
+    ) -> None:
         self.settings = Settings.make(**settings)
         self.summary = Summary()
         self.root = Path("no-such-folder")
@@ -140,7 +147,9 @@ class FakeBench:
         return self._start("find_num_workers", speeds)
 
     def find_precision(self) -> FakeJob:
-        return self._start("find_precision", lambda job: speeds(job, "precision", ("32-true", "bf16-mixed")))
+        return self._start(
+            "find_precision", lambda job: speeds(job, "precision", ("32-true", "bf16-mixed"))
+        )
 
     def find_clip_val(self) -> FakeJob:
         return self._start("find_clip_val", clips)
@@ -214,7 +223,9 @@ def flush(
     norm = (0.6 + 3.5 * np.exp(-7 * share)) * rng.lognormal(0, 0.3, rows)
     depth = np.linspace(1.2, 0.15, layers)[None] * rng.lognormal(0, 0.12, (rows, layers))
     grown = np.exp(-2.5 * share)[:, None] * (1 + np.linspace(0, 2, layers)[None] * share[:, None])
-    per_layer = norm[:, None] * depth * grown * np.where(np.arange(layers) % 3 == 1, 0.06, 1.0)[None] / 2
+    per_layer = (
+        norm[:, None] * depth * grown * np.where(np.arange(layers) % 3 == 1, 0.06, 1.0)[None] / 2
+    )
     columns = {
         "loss": pack(loss),
         "lr": pack(np.full(rows, lr)),
@@ -233,20 +244,35 @@ def training(job: FakeJob, epochs: int, updates: int) -> Iterator[Event]:
     rng = np.random.default_rng(1)
     while step < total and not job.stopped:
         if job.changes:
-            changes, job.changes = job.changes, {}  # at once: more may be asked for while this is told
+            # at once: more may be asked for while this is told
+            changes, job.changes = job.changes, {}
             settings |= changes
             yield Changed(step, changes)
         rows = min(7, total - step, updates - step % updates)
         yield flush(
-            step, rows, step // updates, total=total, rng=rng, lr=settings["lr"], clip=settings["gradient_clip_val"]
+            step,
+            rows,
+            step // updates,
+            total=total,
+            rng=rng,
+            lr=settings["lr"],
+            clip=settings["gradient_clip_val"],
         )
         step += rows
         if step % updates == 0 or step == total // 2:
-            yield Validated(step, (step - 1) // updates, {"val_loss": 0.42 + 1.7 * math.exp(-4.6 * step / total)})
-    yield RunEnded("stopped" if job.stopped else "finished", step, step / 7.6, metrics={"val_loss": 0.437})
+            yield Validated(
+                step,
+                (step - 1) // updates,
+                {"val_loss": 0.42 + 1.7 * math.exp(-4.6 * step / total)},
+            )
+    yield RunEnded(
+        "stopped" if job.stopped else "finished", step, step / 7.6, metrics={"val_loss": 0.437}
+    )
 
 
-def speeds(job: FakeJob, name: str = "num_workers", values: tuple[Any, ...] = (0, 2)) -> Iterator[Event]:
+def speeds(
+    job: FakeJob, name: str = "num_workers", values: tuple[Any, ...] = (0, 2)
+) -> Iterator[Event]:
     """A search in which the last value is the fastest."""
     yield RunStarted(job.id, job.kind, job.settings.model_dump(), "cuda:0")
     for number, value in enumerate(values):
@@ -258,7 +284,13 @@ def speeds(job: FakeJob, name: str = "num_workers", values: tuple[Any, ...] = (0
 def clips(job: FakeJob) -> Iterator[Event]:
     """A search that finds a clip value."""
     yield RunStarted(job.id, "find_clip_val", job.settings.model_dump(), "cuda:0")
-    yield ClipSearchEnded({"gradient_clip_val": 0.5}, 0.5, ((0.1, 0.2, 3.0),), "some norms are up to 15 times those around them", "all taken")
+    yield ClipSearchEnded(
+        {"gradient_clip_val": 0.5},
+        0.5,
+        ((0.1, 0.2, 3.0),),
+        "some norms are up to 15 times those around them",
+        "all taken",
+    )
     yield RunEnded("finished", 0, 4.0)
 
 
@@ -267,7 +299,9 @@ def decays(job: FakeJob) -> Iterator[Event]:
     yield RunStarted(job.id, "find_weight_decay", job.settings.model_dump(), "cuda:0")
     yield DecayTrial(0.01, 200, 0.5)
     yield DecayTrial(0.1, 200, 0.25)
-    yield DecaySearchEnded({"weight_decay": 0.1}, 0.1, "at 0.1 it is clearly lower", "all values tried")
+    yield DecaySearchEnded(
+        {"weight_decay": 0.1}, 0.1, "at 0.1 it is clearly lower", "all values tried"
+    )
     yield RunEnded("finished", 0, 4.0)
 
 
@@ -282,7 +316,9 @@ def tuning(job: FakeJob) -> Iterator[Event]:
     yield RunEnded("finished", 0, 20.0)
 
 
-def sweep(job: FakeJob, optimizer: int = 0, shift: float = 1.0, race: bool = False) -> Iterator[Event]:
+def sweep(
+    job: FakeJob, optimizer: int = 0, shift: float = 1.0, race: bool = False
+) -> Iterator[Event]:
     """shift: the curve lies at rates that are so many times as high."""
     groups = ((("backbone", 1.0), ("head", 10.0)), (("", 0.5),))
     yield RunStarted(
@@ -299,24 +335,55 @@ def sweep(job: FakeJob, optimizer: int = 0, shift: float = 1.0, race: bool = Fal
         loss = base + float(rng.normal(0, 0.09))
         smoothed, debias = 0.9 * smoothed + 0.1 * loss, debias * 0.9
         yield CurvePoint(i, float(lr), loss, smoothed / (1 - debias))
-    rules = [("landmarks", 4.7e-3), ("steepest", 2.1e-3), ("valley", 3.6e-3), ("slide", 1.2e-2), ("minimum", 2.4e-2)]
+    rules = [
+        ("landmarks", 4.7e-3),
+        ("steepest", 2.1e-3),
+        ("valley", 3.6e-3),
+        ("slide", 1.2e-2),
+        ("minimum", 2.4e-2),
+    ]
     found = [(name, lr * shift) for name, lr in rules]
-    suggestions = tuple(Suggestion(name, lr, int(np.argmin(abs(lrs - lr))), "why it says so") for name, lr in found)
-    notes = ("24x below divergence", "Worth trying: 2.3e-3 to 9.4e-3", "The loss fell by only 9%: the curve says little.")
-    for lr, loss in ((4.7e-3, 0.5), (1.9e-3, 0.9), (1.2e-2, float("inf")), (3e-3, 0.6)) if race else ():
+    suggestions = tuple(
+        Suggestion(name, lr, int(np.argmin(abs(lrs - lr))), "why it says so") for name, lr in found
+    )
+    notes = (
+        "24x below divergence",
+        "Worth trying: 2.3e-3 to 9.4e-3",
+        "The loss fell by only 9%: the curve says little.",
+    )
+    for lr, loss in (
+        ((4.7e-3, 0.5), (1.9e-3, 0.9), (1.2e-2, float("inf")), (3e-3, 0.6)) if race else ()
+    ):
         yield RaceTrial(lr * shift, 75, loss)
-    yield CurveEnded("the loss diverged, as expected (smoothed loss above 4 x its best)", suggestions, 4.7e-3 * shift, notes, notes[2:], 2.1 * shift)
+    yield CurveEnded(
+        "the loss diverged, as expected (smoothed loss above 4 x its best)",
+        suggestions,
+        4.7e-3 * shift,
+        notes,
+        notes[2:],
+        2.1 * shift,
+    )
     yield RunEnded("stopped" if job.stopped else "finished", 93, 11.0)
 
 
 def sizes(job: FakeJob, keep_effective: bool = False) -> Iterator[Event]:
     settings, limit = job.settings.model_dump(), int(4.3e10)
     request = {"max_memory": None, "keep_effective": keep_effective}
-    yield RunStarted(job.id, "find_batch_size", settings, "cuda:0", memory=int(8e10), request=request)
+    yield RunStarted(
+        job.id, "find_batch_size", settings, "cuda:0", memory=int(8e10), request=request
+    )
     for size in (2, 4, 8, 16, 32, 64, 128, 256, 512):
         rate, many = 5200 * size / (size + 38), max(1, 512 // size) if keep_effective else None
         yield TrialStarted(size, many)
-        yield Trial(size, True, 0.1, rate, int(2.1e8 + 3.9e7 * size), accumulate_grad_batches=many, limit_bytes=limit)
+        yield Trial(
+            size,
+            True,
+            0.1,
+            rate,
+            int(2.1e8 + 3.9e7 * size),
+            accumulate_grad_batches=many,
+            limit_bytes=limit,
+        )
     if not keep_effective:
         yield TrialStarted(1024)
         said = "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a total capacity of 79.10 GiB, of which 1.2 GiB is free."

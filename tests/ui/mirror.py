@@ -36,7 +36,12 @@ class Mirror:
     def _apply(self, part: dict[str, Any], data: Floats) -> None:
         name, generation = part["channel"], part["generation"]
         target = next(
-            (t for t in (self.tables.get(name), self.staged.get(name)) if t and t.generation == generation), None
+            (
+                t
+                for t in (self.tables.get(name), self.staged.get(name))
+                if t and t.generation == generation
+            ),
+            None,
         )
         if target is None:
             if part["start"] > 0:
@@ -49,7 +54,9 @@ class Mirror:
             return
         assert len(data) == part["rows"] * target.columns
         target.data = np.concatenate([target.data[:at], data])
-        target.head = {key: part[key] for key in ("origin", "width", "every", "view") if key in part}
+        target.head = {
+            key: part[key] for key in ("origin", "width", "every", "view") if key in part
+        }
         if target is self.staged.get(name) and not part["more"]:
             self.tables[name] = self.staged.pop(name)
 

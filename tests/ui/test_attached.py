@@ -21,7 +21,12 @@ class Job(FakeJob):
     """A fit that says what it is told to, and notes what it is asked."""
 
     def __init__(self, events: list[Any], kind: str = "fit") -> None:
-        super().__init__("0012-fit", kind, FakeBench(lr=0.1, gradient_clip_val=1.0).settings, lambda job: iter(()))
+        super().__init__(
+            "0012-fit",
+            kind,
+            FakeBench(lr=0.1, gradient_clip_val=1.0).settings,
+            lambda job: iter(()),
+        )
         self.events, self.status = events[:-1], "running"
         self.last = events[-1]
         self.asked: list[str] = []
@@ -62,7 +67,9 @@ def browser(view: AttachedPanel, monkeypatch: pytest.MonkeyPatch) -> Mirror:
     return mirror
 
 
-def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_shows_the_whole_history_and_what_comes(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job.events, later = job.events[:4], job.events[4:]
     view = AttachedPanel.of(job)
     assert AttachedPanel.of(job) is view
@@ -81,7 +88,11 @@ def test_a_view_whose_cell_runs_again_ends(job: Job) -> None:
     before = set(threading.enumerate())
     view = AttachedPanel.of(job)
     shown = view._display_()
-    [following] = [one for one in threading.enumerate() if one.name == "workbench-following" and one not in before]
+    [following] = [
+        one
+        for one in threading.enumerate()
+        if one.name == "workbench-following" and one not in before
+    ]
     models = {widget.model_id for widget in (shown, *tree(view))}
     for widget in (shown, *tree(view)):  # what marimo does
         widget.comm.close()
@@ -114,7 +125,10 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     view.validate.click()
     assert job.asked == ["validate"]
     view.checkpoint.click()
-    assert view.notice.lines[0] == ("error", "Save a checkpoint now: RuntimeError: checkpoint() comes too late: fit 0012-fit has finished.")
+    assert view.notice.lines[0] == (
+        "error",
+        "Save a checkpoint now: RuntimeError: checkpoint() comes too late: fit 0012-fit has finished.",
+    )
     assert view.apply.layout.display == "none"
     view.boxes["lr"].widget.value = "0.05"
     assert view.apply.description == "Apply to the run: lr 0.05"
@@ -146,7 +160,9 @@ def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(jo
     assert "does not train now" in view.notice.lines[0][1]
     assert view.boxes["gradient_clip_val"].read() == 0.5
     sweep = AttachedPanel(Job(job.events, kind="find_lr"))
-    assert (sweep.canvas.marker, sweep.canvas.clip) == (0.0, 0.0), "nothing of a sweep can be changed"
+    assert (sweep.canvas.marker, sweep.canvas.clip) == (0.0, 0.0), (
+        "nothing of a sweep can be changed"
+    )
     sweep._job.finish()  # type: ignore[attr-defined]
 
 

@@ -58,9 +58,13 @@ def test_there_are_no_more_flushes_than_intervals_and_the_last_event_is_flushed(
     assert pump.drain(60)
     assert len(ear.heard) == 1501
     assert ear.at_flush[-1][1] == 1501
-    assert len(ear.at_flush) - 1 <= 1 + (time.monotonic() - began) / 0.03, "no more than the intervals since then"
+    assert len(ear.at_flush) - 1 <= 1 + (time.monotonic() - began) / 0.03, (
+        "no more than the intervals since then"
+    )
     apart = [b - a for (a, _), (b, _) in pairwise(ear.at_flush)]
-    assert median(apart) >= 0.03 * 0.9, "one by one; a thread that is halted before it notes the time makes a single one look short"
+    assert median(apart) >= 0.03 * 0.9, (
+        "one by one; a thread that is halted before it notes the time makes a single one look short"
+    )
 
 
 def test_each_threads_events_stay_in_order() -> None:

@@ -18,7 +18,13 @@ from workbench.ui.panel import Panel
 
 
 def make_bench(root: Path, **settings: int) -> wb.Workbench:
-    return wb.Workbench(nn.Linear(4, 1), train=(torch.randn(8, 4), torch.randn(8, 1)), loss=nn.functional.mse_loss, root=root, **settings)
+    return wb.Workbench(
+        nn.Linear(4, 1),
+        train=(torch.randn(8, 4), torch.randn(8, 1)),
+        loss=nn.functional.mse_loss,
+        root=root,
+        **settings,
+    )
 
 
 def cell_runs_again(shown: EmbeddedPanel) -> None:
@@ -51,7 +57,11 @@ def test_a_new_panel_closes_those_of_other_benches_that_no_cell_shows(tmp_path: 
     """What it showed is freed, the bench, its model and its data too."""
     old = make_bench(tmp_path)
     shown = old._display_()
-    models, bench, module = {widget.model_id for widget in (shown, *tree(shown.panel))}, weakref.ref(old), weakref.ref(old.model)
+    models, bench, module = (
+        {widget.model_id for widget in (shown, *tree(shown.panel))},
+        weakref.ref(old),
+        weakref.ref(old.model),
+    )
     cell_runs_again(shown)
     del old, shown
     with make_bench(tmp_path) as new, make_bench(tmp_path) as beside:
@@ -64,7 +74,10 @@ def test_a_new_panel_closes_those_of_other_benches_that_no_cell_shows(tmp_path: 
 
 
 def test_a_job_of_a_bench_that_no_cell_shows_can_be_stopped(tmp_path: Path) -> None:
-    with make_bench(tmp_path, max_epochs=1_000_000) as old, make_bench(tmp_path, max_epochs=1) as new:
+    with (
+        make_bench(tmp_path, max_epochs=1_000_000) as old,
+        make_bench(tmp_path, max_epochs=1) as new,
+    ):
         shown, job, queued = old._display_(), old.fit(), old.fit()
         cell_runs_again(shown)
         panel = Panel.of(new)
@@ -72,7 +85,11 @@ def test_a_job_of_a_bench_that_no_cell_shows_can_be_stopped(tmp_path: Path) -> N
         assert level == "warning"
         assert f"{job.id}, {queued.id}" in text
         fit = new.fit()
-        [stop] = [one for one in panel.notice.children if getattr(one, "description", "").startswith("Stop")]
+        [stop] = [
+            one
+            for one in panel.notice.children
+            if getattr(one, "description", "").startswith("Stop")
+        ]
         assert stop.description == f"Stop {job.id}, {queued.id}"
         stop.click()
         assert fit.wait(120)

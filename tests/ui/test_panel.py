@@ -124,10 +124,14 @@ def test_train_says_which_box_is_wrong(panel: Panel, bench: FakeBench) -> None:
     panel.run.tune.click()
     panel.header.find_lr.click()
     assert bench.jobs == []
-    assert panel.notice.lines == [("error", "Find learning rate: correct batch_size, max_epochs first.")]
+    assert panel.notice.lines == [
+        ("error", "Find learning rate: correct batch_size, max_epochs first.")
+    ]
     panel.header.epochs.widget.value = ""
     panel.header.find_batch_size.click()
-    assert [job.kind for job in bench.jobs] == ["find_batch_size"], "it looks for the value that is wrong"
+    assert [job.kind for job in bench.jobs] == ["find_batch_size"], (
+        "it looks for the value that is wrong"
+    )
     assert bench.jobs[0].wait(60)
     wait_for(lambda: visible(panel.header.use_batch_size))
     panel.header.use_batch_size.click()
@@ -164,7 +168,9 @@ def test_a_text_that_is_refused_stays_until_it_is_put_right(panel: Panel, bench:
     assert below(panel, "early_stopping") == ""
 
 
-def test_a_refused_text_can_be_emptied_and_gives_way_to_code(panel: Panel, bench: FakeBench) -> None:
+def test_a_refused_text_can_be_emptied_and_gives_way_to_code(
+    panel: Panel, bench: FakeBench
+) -> None:
     control = panel.form.controls["max_time"]
     control.widget.value = "soon"
     assert below(panel, "max_time")
@@ -186,10 +192,17 @@ def test_the_form_and_the_bench_follow_each_other(panel: Panel, bench: FakeBench
     panel.form.controls["seed"].widget.value = "7"
     assert bench.settings.seed == 7
     bench.set(num_workers=3, max_epochs=None)
-    wait_for(lambda: panel.form.controls["num_workers"].read() == 3 and panel.header.epochs.widget.placeholder == "10")
+    wait_for(
+        lambda: (
+            panel.form.controls["num_workers"].read() == 3
+            and panel.header.epochs.widget.placeholder == "10"
+        )
+    )
 
 
-def test_devices_are_set_from_the_form_and_a_batch_is_each_ones(panel: Panel, bench: FakeBench) -> None:
+def test_devices_are_set_from_the_form_and_a_batch_is_each_ones(
+    panel: Panel, bench: FakeBench
+) -> None:
     title = panel.header.children[0].children[0]
     bench.set(accelerator="cpu")
     panel._show_settings()
@@ -201,14 +214,17 @@ def test_devices_are_set_from_the_form_and_a_batch_is_each_ones(panel: Panel, be
     panel._show_settings()
     assert "each of 3" in title.value
     bench.set(strategy="auto", launch=None)
-    panel.form.controls["devices"].widget.value = "[0, 1]"  # of GPUs, and this is set to be the CPU: a job would say so
+    # of GPUs, and this is set to be the CPU: a job would say so
+    panel.form.controls["devices"].widget.value = "[0, 1]"
     assert "each of" not in title.value
     panel.form.controls["devices"].widget.value = "two"
     assert bench.settings.devices == (0, 1)
     assert "a number of devices" in below(panel, "devices")
 
 
-def test_found_values_are_offered_and_only_a_click_applies_them(panel: Panel, bench: FakeBench) -> None:
+def test_found_values_are_offered_and_only_a_click_applies_them(
+    panel: Panel, bench: FakeBench
+) -> None:
     panel.header.find_lr.click()
     panel.header.find_batch_size.click()
     wait_for(lambda: visible(panel.header.use_lr) and visible(panel.header.use_batch_size))
@@ -266,7 +282,9 @@ def test_buttons_say_what_can_be_done() -> None:
 def said(bench: FakeBench) -> list[str]:
     """The lines of code of what was asked for, from now on."""
     lines: list[str] = []
-    bench._callbacks.append(lambda event: lines.append(event.code) if isinstance(event, Called) else None)
+    bench._callbacks.append(
+        lambda event: lines.append(event.code) if isinstance(event, Called) else None
+    )
     return lines
 
 
@@ -283,7 +301,9 @@ def test_a_stopped_fit_can_be_continued() -> None:
     assert visible(late.run.continue_), "a panel made now says the same"
     panel.run.continue_.click()
     panel.run.continue_.click()
-    assert lines == ["bench.fit()", "bench.fit(start='continue')"], "once, however often it is clicked"
+    assert lines == ["bench.fit()", "bench.fit(start='continue')"], (
+        "once, however often it is clicked"
+    )
     wait_for(lambda: not visible(panel.run.continue_) and not visible(late.run.continue_))
     bench.jobs[1].stop()
     wait_for(lambda: visible(panel.run.continue_))
@@ -319,7 +339,8 @@ def test_a_fit_is_continued_as_code_would(tmp_path: Path) -> None:
         model.gate.clear()
         model.reached.clear()
         stopped = bench.fit(max_epochs=3)
-        assert model.reached.wait(120)  # stopped before its first update it would have nothing to go on from
+        # stopped before its first update it would have nothing to go on from
+        assert model.reached.wait(120)
         wait_for(lambda: panel._run_id == stopped.id)
         panel.run.stop.click()
         model.gate.set()
@@ -351,8 +372,10 @@ def test_a_recorded_fit_is_repeated_by_a_click(tmp_path: Path) -> None:
         wait_for(lambda: "0001-fit" not in values["unkept"])
         asked(panel, "rerun", run="0001-fit")
         wait_for(
-            lambda: [text for _, text in panel.notice.lines]
-            == ["0003-fit repeats 0001-fit: 2 of 2 losses equal"]
+            lambda: (
+                [text for _, text in panel.notice.lines]
+                == ["0003-fit repeats 0001-fit: 2 of 2 losses equal"]
+            )
         )
         asked(panel, "rerun", run="0002-fit")
         wait_for(lambda: "Rerun: FileNotFoundError: 0002-fit cannot" in panel.notice.lines[0][1])
@@ -394,14 +417,29 @@ def test_errors_of_a_click_are_shown(panel: Panel, bench: FakeBench) -> None:
 def test_errors_and_messages_of_a_job_are_shown_and_escaped(panel: Panel, bench: FakeBench) -> None:
     bench.tell(RunStarted("x", "fit", bench.settings.model_dump(), "cpu"))
     bench.tell(Message("weights <changed>", "warning"))
-    bench.tell(Message("loss is nan at update 1. The update was not taken.", "warning"))  # health tells of those
-    bench.tell(RunEnded("failed", 3, 0.1, "ValueError: no", where="cell 4, line 7: net(x)", traceback="Traceback\n" + 40_000 * "é" + "ValueError: no"))
+    # health tells of those
+    bench.tell(Message("loss is nan at update 1. The update was not taken.", "warning"))
+    bench.tell(
+        RunEnded(
+            "failed",
+            3,
+            0.1,
+            "ValueError: no",
+            where="cell 4, line 7: net(x)",
+            traceback="Traceback\n" + 40_000 * "é" + "ValueError: no",
+        )
+    )
     assert panel.dispatcher.drain(60)
     assert panel.notice.lines == [("warning", "weights <changed>")]
     assert "weights &lt;changed&gt;" in panel.notice._text.value
     failure = panel.canvas._picture.outbox._values["failure"]
     trace = failure.pop("traceback")
-    assert failure == {"title": "Training failed", "type": "ValueError", "message": "no", "where": "cell 4, line 7: net(x)"}
+    assert failure == {
+        "title": "Training failed",
+        "type": "ValueError",
+        "message": "no",
+        "where": "cell 4, line 7: net(x)",
+    }
     assert trace.endswith("ééValueError: no")
     # It goes when the next job starts, as the notice of a click that failed does.
     panel.notice.attempt("Fit", lambda: 1 / 0)
@@ -436,7 +474,9 @@ def test_export_writes_where_it_is_told(panel: Panel, bench: FakeBench) -> None:
     wait_for(lambda: panel.notice.lines == [("info", "Written: out/mine.py")])
     gate.set()
     wait_for(lambda: panel.canvas._picture.outbox._values.get("script"))
-    assert panel.notice.lines == [("info", "Written: out/mine.py")], "the preview comes behind it, and takes nothing away"
+    assert panel.notice.lines == [("info", "Written: out/mine.py")], (
+        "the preview comes behind it, and takes nothing away"
+    )
 
 
 def test_while_a_script_is_verified_the_panel_says_so(panel: Panel, bench: FakeBench) -> None:
@@ -499,7 +539,9 @@ def test_the_script_of_the_last_fit_is_that_of_the_last_fit(panel: Panel, bench:
     assert panel.run.export.value is False
 
 
-def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panel_made_later_has_seen_it_all_once(
+    bench: FakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert bench.find_lr().wait(60)
     assert bench.fit().wait(60)
 
@@ -521,12 +563,18 @@ def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench, monkeypatch: 
 
 def test_a_panel_made_later_says_that_the_last_job_failed_before_it_began(bench: FakeBench) -> None:
     assert bench.fit().wait(60)
-    bench._start("fit", lambda job: iter([RunEnded("failed", 0, 0.1, "Traceback\nTaskError: no such loss")]))
+    bench._start(
+        "fit", lambda job: iter([RunEnded("failed", 0, 0.1, "Traceback\nTaskError: no such loss")])
+    )
     assert bench.jobs[-1].wait(60)
     panel = Panel(bench)
     assert panel.dispatcher.drain(60)
     values = panel.canvas._picture.outbox._values
-    assert (values["failure"]["title"], values["failure"]["type"], values["failure"]["message"]) == ("Job failed", "TaskError", "no such loss")
+    assert (
+        values["failure"]["title"],
+        values["failure"]["type"],
+        values["failure"]["message"],
+    ) == ("Job failed", "TaskError", "no such loss")
     assert (values["progress"]["status"], panel.notice.lines) == ("failed", [])
     assert bench.find_lr().wait(60)
     later = Panel(bench)
@@ -563,13 +611,16 @@ def test_the_static_face_has_a_picture_and_a_table(panel: Panel, bench: FakeBenc
     assert "application/vnd.jupyter.widget-view+json" in after
 
 
-def test_a_click_from_one_thread_is_not_lost_while_another_shows_settings(panel: Panel, bench: FakeBench) -> None:
+def test_a_click_from_one_thread_is_not_lost_while_another_shows_settings(
+    panel: Panel, bench: FakeBench
+) -> None:
     """Settings come through the pump while a person edits; what they typed last is what holds."""
     noise = threading.Event()
 
     def make_noise() -> None:
         while not noise.is_set():
-            if len(panel.dispatcher._events) < 10:  # always some, and never more than are shown in a moment
+            # always some, and never more than are shown in a moment
+            if len(panel.dispatcher._events) < 10:
                 bench.tell(SettingsSet(bench.settings.model_dump()))
             time.sleep(0.0005)
 
@@ -587,7 +638,9 @@ def test_a_click_from_one_thread_is_not_lost_while_another_shows_settings(panel:
 
 
 @pytest.mark.parametrize("by", ["the front end", "code"])
-def test_an_edit_counts_that_was_shown_over_before_it_was_heard(by: str, panel: Panel, bench: FakeBench) -> None:
+def test_an_edit_counts_that_was_shown_over_before_it_was_heard(
+    by: str, panel: Panel, bench: FakeBench
+) -> None:
     """Between a widget's new value and those who hear of it, another thread brings the controls to the settings."""
     box = panel.form.controls["seed"].widget
     notify, put = box.notify_change, box.set_trait
@@ -622,7 +675,8 @@ def test_making_a_panel_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> Non
     start, started = threading.Thread.start, []
 
     def noted(thread: threading.Thread) -> None:
-        if threading.current_thread() is threading.main_thread():  # what other tests have left goes on as it likes
+        # what other tests have left goes on as it likes
+        if threading.current_thread() is threading.main_thread():
             started.append(thread.name)
         start(thread)
 
@@ -653,7 +707,13 @@ class Held(nn.Module):
 def real(model: nn.Module, root: Path) -> wb.Workbench:
     data = (torch.zeros(8, 2), torch.zeros(8, 1))
     return wb.Workbench(
-        model, train=data, loss=nn.functional.mse_loss, root=root, accelerator="cpu", batch_size=4, max_epochs=1
+        model,
+        train=data,
+        loss=nn.functional.mse_loss,
+        root=root,
+        accelerator="cpu",
+        batch_size=4,
+        max_epochs=1,
     )
 
 
@@ -758,11 +818,21 @@ def test_clicks_start_one_job_of_a_kind_and_those_that_wait_can_be_removed(tmp_p
         for _ in range(3):
             panel.run.fit.click()
         assert len(bench.jobs) == 1
-        wait_for(lambda: panel.run.fit.description == "Training…" and (values.get("progress") or {}).get("status") == "running")
+        wait_for(
+            lambda: (
+                panel.run.fit.description == "Training…"
+                and (values.get("progress") or {}).get("status") == "running"
+            )
+        )
         panel.header.find_lr.click()
         panel.header.find_lr.click()
         fits = [bench.fit(), bench.fit()]
-        wait_for(lambda: [one["words"] for one in values["queue"]] == ["Learning-rate finder", "Training", "Training"])
+        wait_for(
+            lambda: (
+                [one["words"] for one in values["queue"]]
+                == ["Learning-rate finder", "Training", "Training"]
+            )
+        )
         panel.canvas._heard(panel.canvas, {"type": "ask", "what": "stop", "job": fits[0].id}, [])
         assert fits[0].result().status == "stopped", "without its turn"
         wait_for(lambda: [one["job"] for one in values["queue"]] == [bench.jobs[1].id, fits[1].id])
@@ -804,13 +874,21 @@ def test_a_closed_panel_is_not_held_by_its_bench(tmp_path: Path) -> None:
         wait_for(lambda: collected(gone))
 
 
-def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(panel: Panel, bench: FakeBench) -> None:
+def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(
+    panel: Panel, bench: FakeBench
+) -> None:
     """Started from code: the record of the other run comes first, in a burst, with what was said and changed there."""
 
     def going_on(job: FakeJob) -> Iterator[Event]:
-        yield RunStarted(job.id, "fit", {**job.settings.model_dump(), "lr": 0.1}, "cpu", LAYERS, 400, 10)
+        yield RunStarted(
+            job.id, "fit", {**job.settings.model_dump(), "lr": 0.1}, "cpu", LAYERS, 400, 10
+        )
         yield flush(0, 100, total=400)
-        yield from (Message("said in the other run", "warning"), Changed(50, {"lr": 0.2}), Validated(100, 0, {"val_loss": 0.5}))
+        yield from (
+            Message("said in the other run", "warning"),
+            Changed(50, {"lr": 0.2}),
+            Validated(100, 0, {"val_loss": 0.5}),
+        )
         yield Logged(100, 0, {"train_acc": 0.5}, ("train_acc",))
         yield Saved(100, 1, "00000100", True, "val_loss", 0.5)
         yield Resumed(100, "0001-fit", "00000100", {"max_epochs": 10, "lr": 1e-3})

@@ -16,7 +16,9 @@ SENTENCE = re.compile(r"[A-Za-z]{2,}[,:;.)]? (# )?[A-Za-z]{2,}|^[A-Z][a-z]+")
 SHOWN = {"description", "tooltip", "placeholder"}
 """Arguments of a widget that are shown: no word may stand there."""
 MARKUP = re.compile(r"<[^>]*(?:>|$)")
-CODE = re.compile(r"^export default|^(Traceback|NonFiniteError: )$|^\[job\.stop|^batches or a fraction$| is too long for one message|^only arguments by name")
+CODE = re.compile(
+    r"^export default|^(Traceback|NonFiniteError: )$|^\[job\.stop|^batches or a fraction$| is too long for one message|^only arguments by name"
+)
 """Texts that are compared with, code, and errors of programmers."""
 
 
@@ -26,8 +28,14 @@ def strays(source: str) -> Iterator[str]:
     keywords = [node for node in ast.walk(tree) if isinstance(node, ast.keyword)]
     shown = {id(part) for node in keywords if node.arg in SHOWN for part in branches(node.value)}
     skipped = {id(part) for node in keywords if node.arg == "help" for part in branches(node.value)}
-    skipped |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
-    skipped |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    # docstrings
+    skipped |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    skipped |= {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
     for node in ast.walk(tree):
         text = text_of(node)
         if text is None or id(node) in skipped or CODE.search(text):
@@ -48,16 +56,29 @@ def branches(value: ast.expr) -> Iterator[ast.expr]:
 def text_of(node: ast.AST) -> str | None:
     """The text of a string, with # for what is computed in it; None for anything else."""
     if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else "#" for part in node.values)
+        return "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "#" for part in node.values
+        )
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def test_no_text_stands_elsewhere() -> None:
     paths = [path for path in ROOT.rglob("*.py") if path.name != "texts.py"]
-    found = {str(path.relative_to(ROOT)): list(strays(path.read_text(encoding="utf-8"))) for path in paths}
+    found = {
+        str(path.relative_to(ROOT)): list(strays(path.read_text(encoding="utf-8")))
+        for path in paths
+    }
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-@pytest.mark.parametrize("source", ['Button(description="find")', 'say(f"run {run} ended")', 'title = "Loss"', 'page = f"<div id=\'{id}\'>no run ended</div>"'])
+@pytest.mark.parametrize(
+    "source",
+    [
+        'Button(description="find")',
+        'say(f"run {run} ended")',
+        'title = "Loss"',
+        "page = f\"<div id='{id}'>no run ended</div>\"",
+    ],
+)
 def test_a_stray_text_is_found(source: str) -> None:
     assert list(strays(source))

@@ -66,7 +66,9 @@ ENVIRONMENT, UMASK = environment(), _umask()
 class Script:
     """A process that runs a script, as `subprocess.Popen` would show it: stdout is a pipe, stderr is kept in a file."""
 
-    def __init__(self, argv: Sequence[str], status: socket.socket, stdout: IO[str], stderr: int) -> None:
+    def __init__(
+        self, argv: Sequence[str], status: socket.socket, stdout: IO[str], stderr: int
+    ) -> None:
         self.argv, self.stdout = argv, stdout
         self.returncode: int | None = None
         self._stderr = stderr
@@ -75,7 +77,9 @@ class Script:
             lines = status.makefile("r")
         first = lines.readline().strip()
         if not first.isdigit():
-            raise OSError(f"no process was forked for {list(argv)}: {first or 'the forking process has ended'}")
+            raise OSError(
+                f"no process was forked for {list(argv)}: {first or 'the forking process has ended'}"
+            )
         self.pid = int(first)
         self._waiting = threading.Thread(target=self._wait_for_end, args=(lines,), daemon=True)
         self._waiting.start()
@@ -83,7 +87,8 @@ class Script:
     def _wait_for_end(self, lines: IO[str]) -> None:
         with lines:
             line = lines.readline()
-        self.returncode = int(line) if line else -signal.SIGKILL  # the forking process has ended, and all of its own with it
+        # the forking process has ended, and all of its own with it
+        self.returncode = int(line) if line else -signal.SIGKILL
 
     def said(self) -> str:
         """What it has written to stderr."""
@@ -132,7 +137,11 @@ class Warm:
     """A process that has imported `modules` and forks for scripts; none of them can import what is `blocked`."""
 
     def __init__(
-        self, modules: Sequence[str], blocked: Sequence[str] = (), environment: dict[str, str] | None = None, name: str | None = None
+        self,
+        modules: Sequence[str],
+        blocked: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        name: str | None = None,
     ) -> None:
         """environment: that of its scripts; None: this process's at the time of each, with this repository on the path.
 
@@ -143,7 +152,8 @@ class Warm:
         self._process: subprocess.Popen[bytes] | None = None
         self.folder = Path(tempfile.mkdtemp()) if name is None else _run() / name
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        self._address = str(self.folder / "s")  # short: the path of a socket has at most 107 characters
+        # short: the path of a socket has at most 107 characters
+        self._address = str(self.folder / "s")
         self._connected().close()
 
     @property
@@ -175,13 +185,20 @@ class Warm:
     def _start(self) -> None:
         if self._process is not None:
             self._process.wait(120)  # it takes no jobs any more
-        stand_in = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("stand_in.py")), self._address])
+        stand_in = shlex.join(
+            [sys.executable, "-S", str(Path(__file__).with_name("stand_in.py")), self._address]
+        )
         executable = self.folder / "python"
         executable.write_text(f'#!/bin/sh\nexec {stand_in} "$@"\n')
         executable.chmod(0o700)
         Path(self._address).unlink(missing_ok=True)
         run = _run()
-        given = {"modules": self._modules, "blocked": self._blocked, "run": str(run), "controller": int((run / "pid").read_text())}
+        given = {
+            "modules": self._modules,
+            "blocked": self._blocked,
+            "run": str(run),
+            "controller": int((run / "pid").read_text()),
+        }
         known = ENVIRONMENT if self._environment is None else self._environment
         # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork. Without the other,
         # asking whether there is a GPU starts CUDA, which no forked process could use then.
@@ -200,7 +217,11 @@ class Warm:
         return environment() if self._environment is None else dict(self._environment)
 
     def start(
-        self, *argv: str, folder: Path | None = None, environment: dict[str, str] | None = None, leave: bool = False
+        self,
+        *argv: str,
+        folder: Path | None = None,
+        environment: dict[str, str] | None = None,
+        leave: bool = False,
     ) -> Script:
         """`python argv…` in this folder. leave: without the interpreter's own end."""
         here, there = socket.socketpair()
@@ -214,12 +235,18 @@ class Warm:
             "leave": leave,
         }
         with there, self._connected() as connection:
-            socket.send_fds(connection, [json.dumps(job).encode()], [there.fileno(), writing, stderr])
+            socket.send_fds(
+                connection, [json.dumps(job).encode()], [there.fileno(), writing, stderr]
+            )
         os.close(writing)
         return Script(argv, here, os.fdopen(reading), stderr)
 
     def run(
-        self, *argv: str, timeout: float = 250.0, folder: Path | None = None, environment: dict[str, str] | None = None
+        self,
+        *argv: str,
+        timeout: float = 250.0,
+        folder: Path | None = None,
+        environment: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """`python argv…` to its end."""
         script = self.start(*argv, folder=folder, environment=environment)
@@ -266,7 +293,13 @@ def kernels() -> Path:
     # page that is loaded again asks for each widget alone.
     widgets = "--IPKernelApp.exec_lines=__import__('ipywidgets').register_comm_target()"
     argv = [str(made.executable), "-m", "ipykernel_launcher", "-f", "{connection_file}", widgets]
-    known = {"argv": argv, "env": FORKED_SERVER, "display_name": "Python 3", "language": "python", "metadata": {"debugger": False}}
+    known = {
+        "argv": argv,
+        "env": FORKED_SERVER,
+        "display_name": "Python 3",
+        "language": "python",
+        "metadata": {"debugger": False},
+    }
     written = spec / f"{os.getpid()}.json"
     written.write_text(json.dumps(known))
     written.replace(spec / "kernel.json")  # another process may read it

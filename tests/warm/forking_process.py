@@ -54,7 +54,8 @@ class Server:
         """A job and its files, in the process that was forked for it. In the server itself this never returns."""
         while True:
             for key, _ in self._select.select():
-                if self._select.get_map().get(key.fd) is key and (job := key.data()):  # what came before may have unregistered it
+                # what came before may have unregistered it
+                if self._select.get_map().get(key.fd) is key and (job := key.data()):
                     return job
 
     def _accept(self):
@@ -73,7 +74,8 @@ class Server:
                 return None
         if len(fds) >= 3:
             return self._fork(json.loads(message), fds)
-        for fd in fds:  # it only looked whether this process runs, or no file descriptors were free for its files
+        # it only looked whether this process runs, or no file descriptors were free for its files
+        for fd in fds:
             os.close(fd)
         return None
 
@@ -155,20 +157,25 @@ def become(job, fds):
     os.close(status)
     for fd in network:
         enter(fd)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background, without it
+    # also where the tests run in the background, without it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
     for fd, number in ((out, 1), (err, 2)):
         os.dup2(fd, number)
         os.close(fd)
     os.environ.clear()
     os.environ.update(job["environment"])
-    sys.executable = os.environ.get("PYTHON_EXEC", sys.executable)  # what it starts itself is forked, too, where tests ask for that
+    # what it starts itself is forked, too, where tests ask for that
+    sys.executable = os.environ.get("PYTHON_EXEC", sys.executable)
     os.chdir(job["folder"])
     if os.environ.pop("WORKBENCH_TEST_FORKED_SERVER", None):
         fork_a_fork_server()
     if job["argv"][0] == "-u":
         del job["argv"][0]
-        sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True) for number in (1, 2))
+        sys.stdout, sys.stderr = (
+            io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True)
+            for number in (1, 2)
+        )
     return compiled(*job["argv"])
 
 
@@ -178,7 +185,8 @@ def compiled(first, *rest):
         module, *rest = rest
         sys.argv = ["-m", *rest]
         sys.path.insert(0, os.getcwd())
-        return compile(f"import runpy; runpy._run_module_as_main({module!r})", "<string>", "exec")  # as Python does it
+        # as Python does it
+        return compile(f"import runpy; runpy._run_module_as_main({module!r})", "<string>", "exec")
     if first == "-c":
         code, *rest = rest
         sys.argv = ["-c", *rest]
@@ -240,11 +248,17 @@ def fork_a_fork_server():
 
     def start(argv, *, stdout, pass_fds, env, process_group, **more):
         if not unused:
-            return subprocess.Popen(argv, stdout=stdout, pass_fds=pass_fds, env=env, process_group=process_group, **more)
+            return subprocess.Popen(
+                argv, stdout=stdout, pass_fds=pass_fds, env=env, process_group=process_group, **more
+            )
         assert argv[1] == "-P", "the forked one has no folder of the script in its sys.path"
         assert process_group == 0, "the forked one has a group of its own"
         with unused.pop() as request:
-            socket.send_fds(request, [json.dumps({"arguments": argv[4:], "environment": env}).encode()], [stdout.fileno(), *pass_fds])
+            socket.send_fds(
+                request,
+                [json.dumps({"arguments": argv[4:], "environment": env}).encode()],
+                [stdout.fileno(), *pass_fds],
+            )
         return Forked(pid)
 
     fork_client.subprocess = types.SimpleNamespace(**vars(subprocess) | {"Popen": start})
@@ -271,13 +285,16 @@ def be_fork_server(request, parent):
     from workbench.launch.process import fork_server
 
     sys.argv = [fork_server.__file__, *job["arguments"]]
-    _, _, temporary, *more = job["arguments"]  # the first two are numbers of the parent's: its socket's, which is another here, and its own
+    # the first two are numbers of the parent's: its socket's, which is another here, and its own
+    _, _, temporary, *more = job["arguments"]
     fork_server.main(control, parent, temporary, more)
 
 
 def enter(network):
     """Into the network namespace of whoever asked."""
-    if os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino and ctypes.CDLL(None, use_errno=True).setns(network, CLONE_NEWNET):
+    if os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino and ctypes.CDLL(
+        None, use_errno=True
+    ).setns(network, CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "setns")
     os.close(network)
 
@@ -309,7 +326,8 @@ def run_and_leave(code, names):
 
 
 def main(listener, given):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a ^C goes to all processes of a terminal; this one ends with the tests
+    # a ^C goes to all processes of a terminal; this one ends with the tests
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in given["modules"]:
         importlib.import_module(module)
     sys.modules.update(dict.fromkeys(given["blocked"]))
@@ -320,7 +338,9 @@ def main(listener, given):
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # tests/lightning is not lightning. With -P, forked kernels would not find modules beside their notebook
+    # tests/lightning is not lightning. With -P, forked kernels would not find modules beside their
+    # notebook
+    del sys.path[0]
     job, fds = main(socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2]))
     code, names = become(job, fds), new_main(job)
     if job["leave"]:

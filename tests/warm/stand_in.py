@@ -25,7 +25,8 @@ def main(address, *argv):
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: os.killpg(int(first), number))
     last = lines.readline()
-    code = int(last) if last else -signal.SIGKILL  # the forking process has ended, and all of its own with it
+    # the forking process has ended, and all of its own with it
+    code = int(last) if last else -signal.SIGKILL
     if code < 0:
         if code != -signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)

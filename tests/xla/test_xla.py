@@ -34,7 +34,9 @@ def data(n: int = 160) -> tuple[Tensor, Tensor]:
 
 def net(dropout: float = 0.0) -> nn.Sequential:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(dropout), nn.BatchNorm1d(32), nn.Linear(32, 3))
+    return nn.Sequential(
+        nn.Linear(16, 32), nn.ReLU(), nn.Dropout(dropout), nn.BatchNorm1d(32), nn.Linear(32, 3)
+    )
 
 
 def loader() -> DataLoader[Any]:
@@ -42,11 +44,25 @@ def loader() -> DataLoader[Any]:
 
 
 def bench(root: Path, model: nn.Module | None = None, **settings: Any) -> wb.Workbench:
-    settings = {"optimizer": torch.optim.AdamW, "lr": 1e-2, "accelerator": "tpu", "enable_progress_bar": False, **settings}
-    return wb.Workbench(net() if model is None else model, train=loader(), loss=F.cross_entropy, root=root, **settings)
+    settings = {
+        "optimizer": torch.optim.AdamW,
+        "lr": 1e-2,
+        "accelerator": "tpu",
+        "enable_progress_bar": False,
+        **settings,
+    }
+    return wb.Workbench(
+        net() if model is None else model,
+        train=loader(),
+        loss=F.cross_entropy,
+        root=root,
+        **settings,
+    )
 
 
-def plain(steps: int, window: int = 1, clip: float | None = None, precision: Any = None) -> tuple[list[float], list[float], nn.Module]:
+def plain(
+    steps: int, window: int = 1, clip: float | None = None, precision: Any = None
+) -> tuple[list[float], list[float], nn.Module]:
     """Losses and gradient norms of a loop as torch_xla's manual has it."""
     device = xla.device()
     model = net().to(device)
@@ -60,7 +76,9 @@ def plain(steps: int, window: int = 1, clip: float | None = None, precision: Any
                 loss = F.cross_entropy(model(x.to(device)), y.to(device))
             (loss / window).backward()
             total = total + loss.detach() / window
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf if clip is None else clip))
+        norms.append(
+            torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf if clip is None else clip)
+        )
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)
@@ -92,7 +110,9 @@ def test_a_fit_has_the_losses_norms_and_weights_of_a_plain_loop(case: str, tmp_p
     np.testing.assert_allclose(run.history["loss"], losses, rtol=tolerance)
     np.testing.assert_allclose(run.history["grad_norm"], norms, rtol=10 * tolerance)
     for a, b in zip(ours.parameters(), model.parameters(), strict=True):
-        np.testing.assert_allclose(a.detach().cpu(), b.detach().cpu(), rtol=100 * tolerance, atol=tolerance)
+        np.testing.assert_allclose(
+            a.detach().cpu(), b.detach().cpu(), rtol=100 * tolerance, atol=tolerance
+        )
 
 
 def test_a_longer_fit_compiles_nothing_more(tmp_path: Path) -> None:
@@ -113,7 +133,8 @@ def test_an_update_waits_for_no_value(tmp_path: Path) -> None:
         return 0 if found is None else int(found[0])
 
     before = fetches()
-    run = made.fit(max_steps=400, log_every_n_steps=400).result()  # one row, and no flush but that of each epoch's end
+    # one row, and no flush but that of each epoch's end
+    run = made.fit(max_steps=400, log_every_n_steps=400).result()
     assert len(run.history["loss"]) == 1
     assert fetches() - before < 200
 
@@ -138,7 +159,9 @@ class Tied(nn.Module):
         self.decayed = [self.first.weight, self.last.weight]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.relu(self.second(torch.relu(self.first(x))))) + 0.1 * sum((p**2).sum() for p in self.decayed)
+        return self.last(torch.relu(self.second(torch.relu(self.first(x))))) + 0.1 * sum(
+            (p**2).sum() for p in self.decayed
+        )
 
 
 def test_parameters_stay_the_same_objects(tmp_path: Path) -> None:
@@ -146,7 +169,12 @@ def test_parameters_stay_the_same_objects(tmp_path: Path) -> None:
     for where in ("cpu", "tpu"):
         model = Tied()
         held = [*model.parameters()]
-        losses[where] = bench(tmp_path / where, model, accelerator=where).fit(max_steps=STEPS).result().history["loss"]
+        losses[where] = (
+            bench(tmp_path / where, model, accelerator=where)
+            .fit(max_steps=STEPS)
+            .result()
+            .history["loss"]
+        )
         assert model.second.weight is model.first.weight
         assert all(a is b for a, b in zip(model.parameters(), held, strict=True))
     np.testing.assert_allclose(losses["tpu"], losses["cpu"], rtol=1e-3)
@@ -155,7 +183,11 @@ def test_parameters_stay_the_same_objects(tmp_path: Path) -> None:
 def test_a_fit_of_a_tpu_continues_on_the_cpu(tmp_path: Path) -> None:
     whole = bench(tmp_path / "whole", Tied(), accelerator="cpu").fit(max_steps=STEPS).result()
     bench(tmp_path / "part", Tied()).fit(max_steps=STEPS // 2).result()
-    again = bench(tmp_path / "part", Tied(), accelerator="cpu").fit(start="0001-fit", max_steps=STEPS).result()
+    again = (
+        bench(tmp_path / "part", Tied(), accelerator="cpu")
+        .fit(start="0001-fit", max_steps=STEPS)
+        .result()
+    )
     np.testing.assert_allclose(again.history["loss"], whole.history["loss"], rtol=1e-3)
 
 
@@ -178,7 +210,15 @@ def test_validation_is_that_of_a_plain_loop(tmp_path: Path) -> None:
 
 def test_searches_leave_the_weights_as_they_were(tmp_path: Path) -> None:
     model = net()
-    made = wb.Workbench(model, train=data(), loss=F.cross_entropy, root=tmp_path, accelerator="tpu", batch_size=16, enable_progress_bar=False)
+    made = wb.Workbench(
+        model,
+        train=data(),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        accelerator="tpu",
+        batch_size=16,
+        enable_progress_bar=False,
+    )
     made.fit(max_steps=3).result()
     before = [p.detach().cpu().clone() for p in model.parameters()]
     curve = made.find_lr().result()
@@ -201,7 +241,9 @@ def test_searches_leave_the_weights_as_they_were(tmp_path: Path) -> None:
         ({"accelerator": "cpu", "devices": 2}, "without torch_xla"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_refused_with_the_remedy(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_what_is_not_there_is_refused_with_the_remedy(
+    settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     with pytest.raises((wb.TaskError, wb.SettingsError), match=words):
         bench(tmp_path, **settings).fit(max_steps=2).result()
 
@@ -216,10 +258,15 @@ def test_several_optimizers_are_refused(tmp_path: Path) -> None:
             return F.cross_entropy(self.second(self.first(batch[0])), batch[1])
 
         def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-            return [torch.optim.SGD(self.first.parameters(), 0.1), torch.optim.SGD(self.second.parameters(), 0.1)]
+            return [
+                torch.optim.SGD(self.first.parameters(), 0.1),
+                torch.optim.SGD(self.second.parameters(), 0.1),
+            ]
 
     with pytest.raises(wb.TaskError, match="one optimizer"):
-        wb.Workbench(Two(), train=loader(), root=tmp_path, accelerator="tpu").fit(max_steps=2).result()
+        wb.Workbench(Two(), train=loader(), root=tmp_path, accelerator="tpu").fit(
+            max_steps=2
+        ).result()
 
 
 NOTEBOOK = """
@@ -241,17 +288,34 @@ bench.export("train.py")
 """
 TECHNIQUES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "many": {"gradient_clip_val": 0.5, "accumulate_grad_batches": 2, "weight_averaging": "ema", "lr_schedule": "cosine", "precision": "bf16-mixed"},
+    "many": {
+        "gradient_clip_val": 0.5,
+        "accumulate_grad_batches": 2,
+        "weight_averaging": "ema",
+        "lr_schedule": "cosine",
+        "precision": "bf16-mixed",
+    },
 }
 
 
 @pytest.mark.parametrize("case", TECHNIQUES)
 def test_the_script_of_a_run_repeats_it_and_continues(case: str, tmp_path: Path) -> None:
-    (tmp_path / "notebook.py").write_text(NOTEBOOK.replace("**OPTIONS", ", ".join(f"{name}={value!r}" for name, value in TECHNIQUES[case].items())))
+    (tmp_path / "notebook.py").write_text(
+        NOTEBOOK.replace(
+            "**OPTIONS", ", ".join(f"{name}={value!r}" for name, value in TECHNIQUES[case].items())
+        )
+    )
     environment = os.environ | {"PYTHONPATH": str(Path(wb.__file__).parents[1])}
 
     def python(*words: str) -> list[dict[str, float]]:
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         assert "Not the run's" not in done.stdout
         log = tmp_path / "log.jsonl"
@@ -262,7 +326,9 @@ def test_the_script_of_a_run_repeats_it_and_continues(case: str, tmp_path: Path)
     run = wb.Run.open(folder)
     whole = python("train.py", "--log_file", "log.jsonl")
     tolerance = 2e-2 if case == "many" else 2e-5
-    np.testing.assert_allclose([row["loss"] for row in whole if "loss" in row], run.history["loss"], rtol=tolerance)
+    np.testing.assert_allclose(
+        [row["loss"] for row in whole if "loss" in row], run.history["loss"], rtol=tolerance
+    )
     checks = [event.metrics for event in run.events if isinstance(event, Validated)]
     theirs = [row for row in whole if "val_loss" in row]
     assert len(theirs) == len(checks) == 4
@@ -277,7 +343,14 @@ def test_the_script_of_a_run_repeats_it_and_continues(case: str, tmp_path: Path)
 
 def test_a_script_on_lightning_is_refused(tmp_path: Path) -> None:
     x, y = data()
-    made = wb.Workbench(nn.Linear(16, 3), train=(x, y), loss=F.cross_entropy, root=tmp_path, accelerator="tpu", enable_progress_bar=False)
+    made = wb.Workbench(
+        nn.Linear(16, 3),
+        train=(x, y),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        accelerator="tpu",
+        enable_progress_bar=False,
+    )
     made.fit(max_steps=2).result()
     with pytest.raises(wb.ExportError, match=r"accelerator='tpu'.*bench\.export\('train\.py'\)"):
         made.export(tmp_path / "train.py", format="lightning")
@@ -287,4 +360,7 @@ def test_auto_takes_no_device_of_xla_that_is_no_tpu(tmp_path: Path) -> None:
     made = bench(tmp_path, accelerator="auto")
     made.fit(max_steps=2).result()
     assert made.summary.device == "cpu"
-    assert next(event for event in made.job.events if type(event).__name__ == "RunStarted").device == "cpu"
+    assert (
+        next(event for event in made.job.events if type(event).__name__ == "RunStarted").device
+        == "cpu"
+    )

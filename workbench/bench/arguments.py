@@ -26,7 +26,15 @@ from workbench.task.protocol import Task
 from workbench.techniques.cadence import refuse_no_interval
 from workbench.values import shown
 
-_OF_TRAINING = ("optimisation", "length", "validation", "early stopping", "averaging", "scheduled searches", "checkpoints")
+_OF_TRAINING = (
+    "optimisation",
+    "length",
+    "validation",
+    "early stopping",
+    "averaging",
+    "scheduled searches",
+    "checkpoints",
+)
 """Groups of settings that only training reads."""
 _OF_MODELS = ("batch_size", "precision", "compile")
 """Groups of settings that all uses of a model share."""
@@ -38,7 +46,8 @@ _TAKE_CALLBACKS = ("Workbench", "set", "fit")
 def settings_named(
     keywords: Mapping[str, Any], called: Callable[..., Any], name: str = ""
 ) -> dict[str, Any]:
-    """Return the settings among the keyword arguments of a method; for any other name, `SettingsError` suggests the right one.
+    """Return the settings among the keyword arguments of a method; for any other name,
+    `SettingsError` suggests the right one.
 
     Callbacks of Lightning's become settings, and the caller's line gets a warning that says which.
     """
@@ -48,11 +57,16 @@ def settings_named(
     refuse_backend(keywords)
     if "callbacks" in keywords and any_from_lightning(keywords["callbacks"]):
         if method not in _TAKE_CALLBACKS:
-            raise SettingsError(f"callbacks= has no effect on {method}(): give them to the bench, or to fit().")
+            raise SettingsError(
+                f"callbacks= has no effect on {method}(): give them to the bench, or to fit()."
+            )
         hooked = with_hooks(keywords["callbacks"])
         if hooked and method != "Workbench":
             name = type(hooked[0]).__name__
-            raise SettingsError(f"callbacks=: {name} works by its hooks, which all jobs of a bench call: give it to the bench, wb.Workbench(…, callbacks=[…]).")
+            raise SettingsError(
+                f"callbacks=: {name} works by its hooks, which all jobs of a bench call: give it to"
+                " the bench, wb.Workbench(…, callbacks=[…])."
+            )
         keywords = _with_callbacks(keywords)
     parameters = [
         parameter
@@ -77,7 +91,9 @@ def _with_callbacks(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unnamed(model: Any, unnamed: Sequence[Any]) -> None:
-    """Raise TaskError for arguments of a new bench without a name, with the call that was probably meant."""
+    """Raise TaskError for arguments of a new bench without a name, with the call that was
+    probably meant.
+    """
     if not unnamed:
         return
     arguments = (model, *unnamed)
@@ -95,7 +111,9 @@ def refuse_unnamed(model: Any, unnamed: Sequence[Any]) -> None:
 
 
 def first_settings(task: Task, given: dict[str, Any]) -> Settings:
-    """Return the settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
+    """Return the settings of a new bench: what was given, else what the user's objects imply,
+    else the defaults.
+    """
     compiled = {} if task.compiler is None else {"compile": True}
     implied = dict(task.implied)
     task.own_lr = implied.get("lr", task.own_lr)
@@ -105,7 +123,12 @@ def first_settings(task: Task, given: dict[str, Any]) -> Settings:
     refuse_without_effect(task, settings, given)
     task.refuse_unused(given)
     samples = task.train.samples if task.train is not None else None
-    if "batch_size" not in given and samples and settings.batch_size > samples and not settings.drop_last:
+    if (
+        "batch_size" not in given
+        and samples
+        and settings.batch_size > samples
+        and not settings.drop_last
+    ):
         return settings.replace(batch_size=samples)  # no limit was set, and it is the same batch
     return settings
 
@@ -113,8 +136,9 @@ def first_settings(task: Task, given: dict[str, Any]) -> Settings:
 def callback_note(task: Task, given: Mapping[str, Any], typed: Mapping[str, Any]) -> str:
     """Say which settings the module's own callbacks became; "" where it has none.
 
-    given: the settings of the call, of which `typed` has the arguments as they were written. SettingsError: `callbacks=` and
-    the module want different values, where Lightning would take the module's.
+    given: the settings of the call, of which `typed` has the arguments as they were written.
+    SettingsError: `callbacks=` and the module want different values, where Lightning would take the
+    module's.
     """
     if task.preparation is None or not task.preparation.callback_note:
         return ""
@@ -134,7 +158,9 @@ def callback_note(task: Task, given: Mapping[str, Any], typed: Mapping[str, Any]
 
 
 def refuse_unfit(task: Task, settings: Settings) -> None:
-    """Raise an error for settings that no fit of this bench could have, above all a monitor that nothing reports."""
+    """Raise an error for settings that no fit of this bench could have, above all a monitor that
+    nothing reports.
+    """
     try:
         refuse_no_interval(settings)
     except TaskError as error:
@@ -154,11 +180,16 @@ def refuse_of_training(kind: str, given: Mapping[str, Any]) -> None:
     """Raise SettingsError for a setting that only training reads, in a job that trains nothing."""
     for name, value in given.items():
         if metadata_of(name).group in _OF_TRAINING and name not in _OF_MODELS:
-            raise SettingsError(f"{name}={shown(value)} has no effect on {kind}(), which trains nothing. Leave {name} out.")
+            raise SettingsError(
+                f"{name}={shown(value)} has no effect on {kind}(), which trains nothing. Leave"
+                f" {name} out."
+            )
 
 
 def refuse_without_effect(task: Task, settings: Settings, names: Iterable[str]) -> None:
-    """Raise SettingsError for one of these settings, which the user gave, that has no effect beside the others."""
+    """Raise SettingsError for one of these settings, which the user gave, that has no effect
+    beside the others.
+    """
     for text in given_without_effect(task, settings, names).values():
         raise SettingsError(text)
 
@@ -202,27 +233,41 @@ def why_not_set(bench: type, name: str, value: Any) -> str:
     """Say what to write instead of `bench.name = value`, as text for an error. bench: its class."""
     text = shown(value) if isinstance(value, (bool, int, float, str, type(None))) else "…"
     if name in Settings.model_fields:
-        return f"bench.{name} = {text} would change nothing: settings are changed by bench.set({name}={text})."
+        return (
+            f"bench.{name} = {text} would change nothing: settings are changed by"
+            f" bench.set({name}={text})."
+        )
     if name == "settings":
         return "bench.settings cannot be set: bench.set(lr=…) replaces some of them."
     if name in inspect.signature(bench).parameters:
-        return f"bench.{name} cannot be set: {name} is given when a bench is made, wb.Workbench(…, {name}=…). Make another bench."
+        return (
+            f"bench.{name} cannot be set: {name} is given when a bench is made, wb.Workbench(…,"
+            f" {name}=…). Make another bench."
+        )
     if name in PUBLIC or isinstance(getattr(bench, name, None), property):
         return f"bench.{name} cannot be set: it is read-only."
     near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.6)
-    hint = f" Did you mean bench.set({near[0]}={text})?" if near else " Settings are changed by bench.set(…)."
+    hint = (
+        f" Did you mean bench.set({near[0]}={text})?"
+        if near
+        else " Settings are changed by bench.set(…)."
+    )
     return f"bench.{name} = {text} would do nothing: a bench has no attribute of that name.{hint}"
 
 
 def spec_to_predict(data: Any, collate_fn: Collate | None) -> DataSpec:
-    """Return the spec of the data for a prediction: anything that the bench takes as data, or a single array of inputs."""
+    """Return the spec of the data for a prediction: anything that the bench takes as data, or a
+    single array of inputs.
+    """
     if has_loader(data, "predict_dataloader"):
         spec = spec_of("predict", data)
         assert spec is not None
         return spec
     if isinstance(data, (Tensor, np.ndarray)):
         if data.ndim == 0:
-            raise TaskError("data holds a single number; an array needs a first dimension of samples.")
+            raise TaskError(
+                "data holds a single number; an array needs a first dimension of samples."
+            )
         if not len(data):
             raise TaskError("data is empty: it has 0 samples, and at least one is needed.")
         return DataSpec("data", Parts(data))  # type: ignore[arg-type]  # its rows are the samples

@@ -1,4 +1,6 @@
-"""Defines BenchBase: the task, the settings and the jobs of a bench, which its other methods work with."""
+"""Defines BenchBase: the task, the settings and the jobs of a bench, which its other methods
+work with.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,18 @@ from workbench.trackers.listener import TrackerListener
 
 T = TypeVar("T")
 
+
 class BenchBase:
     """A task, its settings and its jobs: what the methods that start jobs share."""
 
     def __init__(
-        self, task: Task, settings: Settings, root: Path, optimizers: int, listeners: Iterable[Listener], trackers: Sequence[TrackerListener]
+        self,
+        task: Task,
+        settings: Settings,
+        root: Path,
+        optimizers: int,
+        listeners: Iterable[Listener],
+        trackers: Sequence[TrackerListener],
     ) -> None:
         self._task = task
         self._settings = settings
@@ -50,7 +59,9 @@ class BenchBase:
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs whose folders each job needs until it ends."""
         self._waiting: set[str] = set()
-        """The settings that `set` was given and that have had no effect yet, for want of another."""
+        """The settings that `set` was given and that have had no effect yet, for want of
+        another.
+        """
         self._sets: list[dict[str, Any]] = []
         """The arguments of every call of `set`, in order."""
         self._sets_before: dict[AnyJob, int] = {}
@@ -76,7 +87,8 @@ class BenchBase:
     def set(self, **changes: Unpack[SettingsKwargs]) -> Settings:
         """Replace some settings: `bench.set(lr=3e-3)`. Earlier jobs keep theirs.
 
-        A setting that needs another (`ema_decay` needs `weight_averaging`) may be set before it; a fit without the other refuses it.
+        A setting that needs another (`ema_decay` needs `weight_averaging`) may be set before it; a
+        fit without the other refuses it.
         """
         replaced = settings_named(changes, self.set)
         with self._lock:  # two threads may each set something, and neither change may be lost
@@ -105,7 +117,10 @@ class BenchBase:
         """The fits so far, each with the settings that changed after it."""
         with self._lock:
             fits = [job for job in self.jobs if job.kind == "fit"]
-            return [SubmittedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
+            return [
+                SubmittedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :]))))
+                for job in fits
+            ]
 
     def _needed(self) -> dict[str, str]:
         """The runs that jobs still need, each with the id of a job. The caller holds the lock."""
@@ -118,7 +133,8 @@ class BenchBase:
     def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
         """The settings of a job: those of the bench, replaced by `settings` where given."""
         chosen = self._settings.replace(**settings)
-        refuse_without_effect(self._task, chosen, settings.keys() - {"gradient_clip_algorithm"})  # find_clip_val has its own error for it
+        # find_clip_val has its own error for it
+        refuse_without_effect(self._task, chosen, settings.keys() - {"gradient_clip_algorithm"})
         self._task.refuse_unused(settings, phase)
         return chosen
 
@@ -135,8 +151,10 @@ class BenchBase:
     ) -> Job[T]:
         """Put a job into the queue.
 
-        called: the keywords of the call, and `positional` its other arguments, for the line of code that views show.
-        finish: makes the job's result. needs: the runs that must not be deleted before it ends. repeats: the run that it repeats.
+        called: the keywords of the call, and `positional` its other arguments, for the line of code
+        that views show.
+        finish: makes the job's result. needs: the runs that must not be deleted before it ends.
+        repeats: the run that it repeats.
         """
         self._launcher.check_open()
         CellContext.refuse(kind)
@@ -169,8 +187,12 @@ class BenchBase:
             raise
         return job
 
-    def _called(self, job: AnyJob, method: str, arguments: Mapping[str, Any], of: str) -> Callable[[], None]:
-        """Return a function that reports the line of code for a request to a job. of: the job in that line; "": its present name here."""
+    def _called(
+        self, job: AnyJob, method: str, arguments: Mapping[str, Any], of: str
+    ) -> Callable[[], None]:
+        """Return a function that reports the line of code for a request to a job. of: the job in
+        that line; "": its present name here.
+        """
         name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
         report = partial(self._listeners.called, line(method, arguments, of=of or f"bench.{name}"))
         ends = method == "stop" and "at" not in arguments
@@ -189,7 +211,8 @@ class BenchBase:
 def _in_the_callers_thread(finish: Callable[[Job[T]], T]) -> Callable[[Job[T]], T]:
     """Finish the job when its result is read.
 
-    In the main thread, tensors then move to the buffer cache's copy of their memory: no cell works on a tensor meanwhile.
+    In the main thread, tensors then move to the buffer cache's copy of their memory: no cell works
+    on a tensor meanwhile.
     """
 
     def finished(job: Job[T]) -> T:

@@ -48,18 +48,32 @@ class Searches(BenchBase):
         start: str | Path = "fresh",
         **settings: Unpack[SettingsKwargs],
     ) -> Job[LRCurve]:
-        """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; the model and the settings stay as they are.
+        """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; the model
+        and the settings stay as they are.
 
-        mode: "exponential" or "linear". early_stop_threshold: the sweep ends where the smoothed loss is this many times
-        its best; None: never. The suggestion is not applied: `bench.set(lr=curve.suggestion)` does that. start: the
-        weights it sweeps from, as for `fit`; "continue": the model's present ones. optimizer: of several, the one
-        (counted from 0) whose rate is swept and whose loss is read; the others step at their own rates. The setting
-        `lr` is the first one's and changes all of them. group: of its parameter groups, the one (counted from 0) whose rate
-        is swept, with the others at theirs: a head on a pretrained body, say. race: for a better suggestion, which follows from
-        losses on held-out batches: four rates around the first suggestion train for `race_updates` updates in all.
+        mode: "exponential" or "linear". early_stop_threshold: the sweep ends where the smoothed
+        loss is this many times its best; None: never. The suggestion is not applied:
+        `bench.set(lr=curve.suggestion)` does that. start: the weights it sweeps from, as for `fit`;
+        "continue": the model's present ones. optimizer: of several, the one (counted from 0) whose
+        rate is swept and whose loss is read; the others step at their own rates. The setting `lr`
+        is the first one's and changes all of them. group: of its parameter groups, the one (counted
+        from 0) whose rate
+        is swept, with the others at theirs: a head on a pretrained body, say. race: for a better
+        suggestion, which follows from losses on held-out batches: four rates around the first
+        suggestion train for `race_updates` updates in all.
         """
         overrides = settings_named(settings, self.find_lr)
-        request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer, group, race, race_updates)
+        request = LRRequest(
+            min_lr,
+            max_lr,
+            num_training,
+            mode,
+            early_stop_threshold,
+            optimizer,
+            group,
+            race,
+            race_updates,
+        )
         chosen, wanted = self._chosen(overrides), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
         work = AssignmentWork(
@@ -67,7 +81,14 @@ class Searches(BenchBase):
             StartWeights(self._task, self._start, wanted, self.root),
         )
         called = {**differing(request, LRRequest()), **wanted.keywords, **overrides}
-        return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), wanted.needs)
+        return self._submit(
+            "find_lr",
+            chosen,
+            called,
+            work,
+            lambda job: LRCurve.from_events(job.events),
+            wanted.needs,
+        )
 
     @lists_keywords(SettingsKwargs)
     def find_batch_size(
@@ -88,25 +109,41 @@ class Searches(BenchBase):
     ) -> Job[BatchSizes]:
         """Try batch sizes with real updates until one does not fit, or all data is one batch.
 
-        mode: "power" doubles; "binsearch" goes to the exact maximum, by the memory of the sizes tried, and takes
-        `headroom` off. min_updates_per_epoch: `best` is the fastest size that leaves that many. max_memory: bytes that a
-        trial on CPU may take (None: what is free). The result's `noise_scale` is the gradient noise scale at the model's
-        present weights, measured after the trials on one device. The size is not applied: `bench.set(batch_size=…)` does that.
-        Several devices try a size together: sizes and max_memory are per device, samples/s are the sum over all devices.
+        mode: "power" doubles; "binsearch" goes to the exact maximum, by the memory of the sizes
+        tried, and takes
+        `headroom` off. min_updates_per_epoch: `best` is the fastest size that leaves that many.
+        max_memory: bytes that a trial on CPU may take (None: what is free). The result's
+        `noise_scale` is the gradient noise scale at the model's present weights, measured after the
+        trials on one device. The size is not applied: `bench.set(batch_size=…)` does that.
+        Several devices try a size together: sizes and max_memory are per device, samples/s are the
+        sum over all devices.
         method: "validate", "test" or "predict" try batches of that stage instead of updates.
-        keep_effective: keep the samples per update, batch_size x accumulate_grad_batches, as they are now: the result's
-        `accumulate_grad_batches` is the number of batches of `best` that make one update. Otherwise an update has more
-        samples or fewer, and may need another learning rate: `BatchSizes.lr` rescales one.
-        longest: the length of a sample, such as `lambda sample: len(sample[0])`, where samples differ: trials take the
-        longest ones, so that a size which passes never runs out of memory later. A sampler with `lengths` needs none.
+        keep_effective: keep the samples per update, batch_size x accumulate_grad_batches, as they
+        are now: the result's `accumulate_grad_batches` is the number of batches of `best` that make
+        one update. Otherwise an update has more samples or fewer, and may need another learning
+        rate: `BatchSizes.lr` rescales one.
+        longest: the length of a sample, such as `lambda sample: len(sample[0])`, where samples
+        differ: trials take the longest ones, so that a size which passes never runs out of memory
+        later. A sampler with `lengths` needs none.
         """
         overrides = settings_named(settings, self.find_batch_size)
         request = BatchSizeRequest(
-            mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective,
-            min_updates_per_epoch, longest is not None,
-        )  # fmt: skip
+            mode,
+            init_val,
+            steps_per_trial,
+            max_trials,
+            max_val,
+            headroom,
+            max_memory,
+            method,
+            keep_effective,
+            min_updates_per_epoch,
+            longest is not None,
+        )
         if longest is not None and not callable(longest):
-            raise SettingsError(f"longest={shown(longest)}: give a function of one sample that returns its length.")
+            raise SettingsError(
+                f"longest={shown(longest)}: give a function of one sample that returns its length."
+            )
         chosen = self._chosen(overrides) if method == "fit" else self._settings.replace(**overrides)
         work = FindBatchSizeWork(self._task, chosen, request, longest)
         called = {
@@ -120,11 +157,17 @@ class Searches(BenchBase):
 
     @lists_keywords(SettingsKwargs)
     def find_num_workers(
-        self, *, max_val: int | None = None, seconds_per_trial: float = 2.0, **settings: Unpack[SettingsKwargs]
+        self,
+        *,
+        max_val: int | None = None,
+        seconds_per_trial: float = 2.0,
+        **settings: Unpack[SettingsKwargs],
     ) -> Job[SpeedSearch]:
-        """Try 0, 1, 2, 4, … loader workers with real updates, until training waits no longer or is not faster.
+        """Try 0, 1, 2, 4, … loader workers with real updates, until training waits no longer or is
+        not faster.
 
-        max_val: the most to try; None: one per core. The result's `best` is the smallest number that is nearly as fast as the
+        max_val: the most to try; None: one per core. The result's `best` is the smallest number
+        that is nearly as fast as the
         fastest. It is not applied: `bench.set(**found.best)` does that.
         """
         overrides = settings_named(settings, self.find_num_workers)
@@ -139,12 +182,19 @@ class Searches(BenchBase):
 
     @lists_keywords(SettingsKwargs)
     def find_precision(
-        self, *, try_compile: bool = False, updates: int = 50, tolerance: float = 0.05, **settings: Unpack[SettingsKwargs]
+        self,
+        *,
+        try_compile: bool = False,
+        updates: int = 50,
+        tolerance: float = 0.05,
+        **settings: Unpack[SettingsKwargs],
     ) -> Job[SpeedSearch]:
-        """Try float32, bf16 and float16 mixed precision with `updates` updates each: speed, and whether losses agree.
+        """Try float32, bf16 and float16 mixed precision with `updates` updates each: speed, and
+        whether losses agree.
 
-        try_compile: the best of them with `torch.compile` as well, which takes a minute or more. tolerance: the share by which
-        the mean of the last ten losses may differ from float32's. The result's `best` is the fastest that agrees. It is not
+        try_compile: the best of them with `torch.compile` as well, which takes a minute or more.
+        tolerance: the share by which the mean of the last ten losses may differ from float32's. The
+        result's `best` is the fastest that agrees. It is not
         applied: `bench.set(**found.best)` does that.
         """
         overrides = settings_named(settings, self.find_precision)
@@ -158,12 +208,16 @@ class Searches(BenchBase):
         )
 
     @lists_keywords(SettingsKwargs)
-    def find_clip_val(self, *, updates: int = 200, **settings: Unpack[SettingsKwargs]) -> Job[ClipSearch]:
-        """Take `updates` updates without clipping, and suggest a clip value from their gradient norms.
+    def find_clip_val(
+        self, *, updates: int = 200, **settings: Unpack[SettingsKwargs]
+    ) -> Job[ClipSearch]:
+        """Take `updates` updates without clipping, and suggest a clip value from their gradient
+        norms.
 
-        The model and the settings stay as they are. The result's `best` is empty where no norm stands out; `suggestion` is the
-        value that a tenth of the norms exceed, and `share_at(1.0)` is the share that a clip value of 1.0 would cut. After a
-        fit, `run.clip_suggestion` and `run.plot("clip")` show the same for the whole run.
+        The model and the settings stay as they are. The result's `best` is empty where no norm
+        stands out; `suggestion` is the value that a tenth of the norms exceed, and `share_at(1.0)`
+        is the share that a clip value of 1.0 would cut. After a fit, `run.clip_suggestion` and
+        `run.plot("clip")` show the same for the whole run.
         """
         overrides = settings_named(settings, self.find_clip_val)
         request = ClipRequest(updates)
@@ -176,14 +230,19 @@ class Searches(BenchBase):
         )
 
     @lists_keywords(SettingsKwargs)
-    def find_weight_decay(self, *, updates: int = 800, start: str | Path = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[WeightDecaySearch]:
-        """Train with the present weight decay and three others, `updates` updates in all; compare the losses on held-out batches.
+    def find_weight_decay(
+        self, *, updates: int = 800, start: str | Path = "fresh", **settings: Unpack[SettingsKwargs]
+    ) -> Job[WeightDecaySearch]:
+        """Train with the present weight decay and three others, `updates` updates in all; compare
+        the losses on held-out batches.
 
-        The result's `suggestion` is None, and `best` empty, where no value is clearly better than the present one; less decay
-        needs more evidence than more. Each trial stands for the whole run: its schedule is as short as the trial, and its decay
-        is larger by the square root of (updates of the run / updates of the trial). Find the learning rate first: the best decay
-        depends on it. `tune()` leaves this search out, since it finds something only where a model overfits early. start: the
-        weights that it trains from, as for `find_lr`. The model and the settings stay as they are.
+        The result's `suggestion` is None, and `best` empty, where no value is clearly better than
+        the present one; less decay needs more evidence than more. Each trial stands for the whole
+        run: its schedule is as short as the trial, and its decay is larger by the square root of
+        (updates of the run / updates of the trial). Find the learning rate first: the best decay
+        depends on it. `tune()` leaves this search out, since it finds something only where a model
+        overfits early. start: the weights that it trains from, as for `find_lr`. The model and the
+        settings stay as they are.
         """
         overrides = settings_named(settings, self.find_weight_decay)
         request, wanted = WeightDecayRequest(updates), StartSpec.of(start)
@@ -195,17 +254,25 @@ class Searches(BenchBase):
 
     @lists_keywords(SettingsKwargs)
     def tune(
-        self, *, searches: Sequence[str] = TUNED, apply: bool = False, **settings: Unpack[SettingsKwargs]
+        self,
+        *,
+        searches: Sequence[str] = TUNED,
+        apply: bool = False,
+        **settings: Unpack[SettingsKwargs],
     ) -> Job[Plan]:
-        """Find loader workers, then a batch size, a learning rate (with a race) and a clip value, as one job.
+        """Find loader workers, then a batch size, a learning rate (with a race) and a clip value,
+        as one job.
 
-        Each search runs with the settings that the searches before it found. searches: those to run, in this order. apply: set
-        what was found when the job ends; otherwise `bench.set(**plan.settings)` does that.
+        Each search runs with the settings that the searches before it found. searches: those to
+        run, in this order. apply: set what was found when the job ends; otherwise
+        `bench.set(**plan.settings)` does that.
         """
         overrides = settings_named(settings, self.tune)
         asked = (searches,) if isinstance(searches, str) else tuple(searches)
         if not asked or any(name not in TUNED for name in asked):
-            raise SettingsError(f"searches={shown(searches)}: give one or more of {', '.join(map(repr, TUNED))}.")
+            raise SettingsError(
+                f"searches={shown(searches)}: give one or more of {', '.join(map(repr, TUNED))}."
+            )
         if not isinstance(apply, bool):
             raise SettingsError(f"apply={shown(apply)}: give True or False.")
         chosen = self._chosen(overrides)

@@ -1,7 +1,8 @@
 """Tries settings by Optuna: each trial is a fit of one bench, and a run that stays.
 
     study = wb.sweep(bench, {"lr": (1e-4, 1e-1), "weight_decay": (1e-5, 1.0)}, n_trials=20)
-How to read it: `study.best_params` are settings for `bench.set`. Every fit of a bench starts from the same weights, so only the settings differ.
+How to read it: `study.best_params` are settings for `bench.set`. Every fit of a bench starts from
+the same weights, so only the settings differ.
 """
 
 from __future__ import annotations
@@ -44,37 +45,54 @@ def sweep(
     study: Study | None = None,
     **settings: Any,
 ) -> Study:
-    """Let Optuna choose settings for `n_trials` fits of a bench, one after another; returns Optuna's study.
+    """Let Optuna choose settings for `n_trials` fits of a bench, one after another; returns
+    Optuna's study.
 
-    Each validation is reported to the trial by its number, and a fit is stopped when the pruner says so. Each run has the sweep's name as a tag,
-    "sweep-1", by which the panel's table of runs can be filtered, and each trial its run's id: `study.best_trial.user_attrs["run"]`. A loss that
-    is not finite fails its trial alone. Stop in the panel ends one trial; an interrupt of the cell ends the sweep. Nothing is applied:
-    `bench.set(**study.best_params)`.
+    Each validation is reported to the trial by its number, and a fit is stopped when the pruner
+    says so. Each run has the sweep's name as a tag, "sweep-1", by which the panel's table of runs
+    can be filtered, and each trial its run's id: `study.best_trial.user_attrs["run"]`. A loss that
+    is not finite fails its trial alone. Stop in the panel ends one trial; an interrupt of the cell
+    ends the sweep. Nothing is applied: `bench.set(**study.best_params)`.
 
     Args:
-        space: settings by name. A tuple (low, high) is a range: of integers, or of floats, which is logarithmic for rates (`lr`,
-            `weight_decay`, `gradient_clip_val`, `swa_lrs`). A list has the values to choose from. Or one of Optuna's distributions.
-        n_trials, timeout: how many trials, and for how many seconds trials begin, as in Optuna's `Study.optimize`.
-        monitor: the metric of the last validation that counts. None: the bench's `monitor`, else "val_loss".
+        space: settings by name. A tuple (low, high) is a range: of integers, or of floats, which is
+            logarithmic for rates (`lr`, `weight_decay`, `gradient_clip_val`, `swa_lrs`). A list has
+            the values to choose from. Or one of Optuna's distributions.
+        n_trials, timeout: how many trials, and for how many seconds trials begin, as in Optuna's
+            `Study.optimize`.
+        monitor: the metric of the last validation that counts. None: the bench's `monitor`, else
+            "val_loss".
         direction: "minimize" or "maximize". None: as the metric's name says.
-        sampler, pruner: Optuna's. None: its defaults, of which the pruner stops none of the first five trials.
-        study: one of yours, with a storage, say, that this sweep continues; it has sampler, pruner and direction.
+        sampler, pruner: Optuna's. None: its defaults, of which the pruner stops none of the first
+            five trials.
+        study: one of yours, with a storage, say, that this sweep continues; it has sampler, pruner
+            and direction.
         settings: of all these fits: `max_epochs=5`.
 
-    Raises `SettingsError` for a setting or a value that does not exist, or a metric that no validation reports. Source: Optuna.
+    Raises `SettingsError` for a setting or a value that does not exist, or a metric that no
+    validation reports. Source: Optuna.
     """
     try:
         import optuna
     except ImportError:
-        raise ImportError("wb.sweep() needs Optuna, which is not installed: pip install optuna") from None
+        raise ImportError(
+            "wb.sweep() needs Optuna, which is not installed: pip install optuna"
+        ) from None
     if not isinstance(space, Mapping):
-        raise SettingsError(f'sweep: space={shown(space)}: give settings by name, {{"lr": (1e-4, 1e-1)}}.')
+        raise SettingsError(
+            f'sweep: space={shown(space)}: give settings by name, {{"lr": (1e-4, 1e-1)}}.'
+        )
     overrides = settings_named(settings, bench.fit)
-    distributions = {name: _distribution(bench.settings, name, value) for name, value in settings_named(space, bench.fit, "sweep").items()}
+    distributions = {
+        name: _distribution(bench.settings, name, value)
+        for name, value in settings_named(space, bench.fit, "sweep").items()
+    }
     if not distributions:
         raise SettingsError('sweep({}): give settings to choose, {"lr": (1e-4, 1e-1)}.')
     if twice := distributions.keys() & overrides.keys():
-        raise SettingsError(f"{min(twice)} is in the space and given for all trials too: leave one out.")
+        raise SettingsError(
+            f"{min(twice)} is in the space and given for all trials too: leave one out."
+        )
     fixed = bench.settings.replace(**overrides)
     mode = fixed.monitor_mode if monitor in (None, fixed.monitor) else None
     monitor = monitor or fixed.monitor or "val_loss"
@@ -82,10 +100,17 @@ def sweep(
     refuse_unreported_monitor(bench._task, fixed.replace(monitor=monitor, monitor_mode="min"))
     tag = _new_name(bench.runs)
     if study is None:
-        study = optuna.create_study(direction=direction or _direction(monitor, mode), sampler=sampler, pruner=pruner, study_name=tag)
+        study = optuna.create_study(
+            direction=direction or _direction(monitor, mode),
+            sampler=sampler,
+            pruner=pruner,
+            study_name=tag,
+        )
     else:
         _refuse_unfit(study, monitor, mode, direction=direction, sampler=sampler, pruner=pruner)
-        tag = study.study_name if len(study.study_name) <= TAG else tag  # Optuna's own names are longer
+        tag = (
+            study.study_name if len(study.study_name) <= TAG else tag
+        )  # Optuna's own names are longer
 
     def objective(trial: Trial) -> float:
         chosen = {
@@ -95,15 +120,22 @@ def sweep(
         if run.status == "stopped":
             raise optuna.TrialPruned(f"run {run.id} was stopped after {run.step} updates")
         if monitor not in run.metrics:
-            raise SettingsError(f"monitor={monitor!r}: run {run.id} has no such metric. It has {first_names([*run.metrics], 8)}.")
+            raise SettingsError(
+                f"monitor={monitor!r}: run {run.id} has no such metric. It has"
+                f" {first_names([*run.metrics], 8)}."
+            )
         return float(run.metrics[monitor])
 
     study.optimize(objective, n_trials=n_trials, timeout=timeout, catch=(FloatingPointError,))
     return study
 
 
-def _fit(bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, Any], tag: str) -> Run:
-    """Run one fit, report its validations to the trial, and stop it when the pruner says so; its run gets the tag."""
+def _fit(
+    bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, Any], tag: str
+) -> Run:
+    """Run one fit, report its validations to the trial, and stop it when the pruner says so; its
+    run gets the tag.
+    """
     begun = threading.Event()
     jobs: list[Job[Run]] = []
     running, count, pruned = "", 0, False
@@ -112,7 +144,12 @@ def _fit(bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, An
         nonlocal running, count, pruned
         if isinstance(event, RunStarted):
             running = event.run
-        if isinstance(event, Validated) and monitor in event.metrics and not pruned and not event.asked:
+        if (
+            isinstance(event, Validated)
+            and monitor in event.metrics
+            and not pruned
+            and not event.asked
+        ):
             begun.wait()  # until `job` is set; events of the bench's other jobs arrive here too
             if jobs and running == jobs[0].id and event.step > 0:
                 count += 1  # not the update: it depends on the batch size
@@ -136,24 +173,37 @@ def _fit(bench: Workbench, trial: Trial, monitor: str, settings: Mapping[str, An
 
 def _direction(monitor: str, mode: Mode | None) -> Direction:
     if mode is None:
-        raise SettingsError(f"monitor={monitor!r}: its name does not say whether lower or higher is better; give direction='minimize' or 'maximize'.")
+        raise SettingsError(
+            f"monitor={monitor!r}: its name does not say whether lower or higher is better; give"
+            " direction='minimize' or 'maximize'."
+        )
     return "minimize" if mode == "min" else "maximize"
 
 
 def _refuse_unfit(study: Study, monitor: str, mode: Mode | None, **arguments: Any) -> None:
-    """Raise SettingsError for a study with another direction, or for an argument given with `study=` that the study already has."""
+    """Raise SettingsError for a study with another direction, or for an argument given with
+    `study=` that the study already has.
+    """
     for name, value in arguments.items():
         if value is not None:
-            raise SettingsError(f"{name}={shown(value)} is given together with study=: the study has its own, optuna.create_study({name}=…).")
+            raise SettingsError(
+                f"{name}={shown(value)} is given together with study=: the study has its own,"
+                f" optuna.create_study({name}=…)."
+            )
     if len(study.directions) > 1:
-        raise SettingsError(f"study= has {len(study.directions)} objectives; a sweep has one metric, monitor=…")
+        raise SettingsError(
+            f"study= has {len(study.directions)} objectives; a sweep has one metric, monitor=…"
+        )
     way = study.direction.name.lower()
     if mode is not None and way != _direction(monitor, mode):
-        raise SettingsError(f"study= would {way} {monitor}: make it with optuna.create_study(direction={_direction(monitor, mode)!r}).")
+        raise SettingsError(
+            f"study= would {way} {monitor}: make it with"
+            f" optuna.create_study(direction={_direction(monitor, mode)!r})."
+        )
 
 
 def _new_name(runs: Sequence[Run]) -> str:
-    """"sweep-1" or the first number that no run has as a tag."""
+    """ "sweep-1" or the first number that no run has as a tag."""
     tags = {tag for run in runs for tag in run.tags}
     return next(
         name
@@ -163,22 +213,31 @@ def _new_name(runs: Sequence[Run]) -> str:
 
 
 def _distribution(base: Settings, name: str, value: Any) -> BaseDistribution:
-    """Return Optuna's distribution for the values of one setting. SettingsError: the setting does not accept its ends or choices."""
+    """Return Optuna's distribution for the values of one setting. SettingsError: the setting
+    does not accept its ends or choices.
+    """
     from optuna import distributions
 
     if isinstance(value, distributions.BaseDistribution):
         if isinstance(value, distributions.CategoricalDistribution):
             _check(base, name, value.choices)
         else:
-            _check_range(base, name, value.low, value.high, whole=isinstance(value, distributions.IntDistribution) or bool(value.step))  # type: ignore[attr-defined]
+            numbers: Any = value
+            whole = isinstance(value, distributions.IntDistribution) or bool(numbers.step)
+            _check_range(base, name, numbers.low, numbers.high, whole=whole)
         return value
     if isinstance(value, list) and value:
         _check(base, name, value)
         return distributions.CategoricalDistribution(value)
-    numbers = isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, int | float) and not isinstance(end, bool) for end in value)
+    numbers = (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and all(isinstance(end, int | float) and not isinstance(end, bool) for end in value)
+    )
     if not numbers:
         raise SettingsError(
-            f"sweep: {name}={shown(value)}: give a tuple (low, high) for a range, a list of values to choose from, or one of Optuna's distributions."
+            f"sweep: {name}={shown(value)}: give a tuple (low, high) for a range, a list of values"
+            " to choose from, or one of Optuna's distributions."
         )
     low, high = value
     whole = all(isinstance(end, int) for end in value)
@@ -186,7 +245,10 @@ def _distribution(base: Settings, name: str, value: Any) -> BaseDistribution:
     if not low < high:
         raise SettingsError(f"sweep: {name}={value!r}: give (low, high), the lower one first.")
     if name in RATES and low <= 0:
-        raise SettingsError(f"sweep: {name}={value!r}: the range of a rate is logarithmic and begins above 0; give a list, {name}=[0, 1e-3, 1e-2], to try 0.")
+        raise SettingsError(
+            f"sweep: {name}={value!r}: the range of a rate is logarithmic and begins above 0; give"
+            f" a list, {name}=[0, 1e-3, 1e-2], to try 0."
+        )
     if whole and name not in RATES:
         return distributions.IntDistribution(low, high)
     return distributions.FloatDistribution(low, high, log=name in RATES)
@@ -198,7 +260,9 @@ def _check(base: Settings, name: str, values: Iterable[Any]) -> None:
 
 
 def _check_range(base: Settings, name: str, low: float, high: float, *, whole: bool) -> None:
-    between = () if whole else (low + 0.3819660113 * (high - low),)  # a setting that takes only whole numbers refuses this value
+    between = (
+        () if whole else (low + 0.3819660113 * (high - low),)
+    )  # a setting that takes only whole numbers refuses this value
     _check(base, name, (low, high, *between))
 
 
@@ -208,5 +272,9 @@ def _suggested(trial: Trial, name: str, distribution: Any) -> Any:
     if isinstance(distribution, distributions.CategoricalDistribution):
         return trial.suggest_categorical(name, distribution.choices)
     if isinstance(distribution, distributions.IntDistribution):
-        return trial.suggest_int(name, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
-    return trial.suggest_float(name, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
+        return trial.suggest_int(
+            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+        )
+    return trial.suggest_float(
+        name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+    )

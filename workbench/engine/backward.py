@@ -33,7 +33,9 @@ class WindowBackward:
     gradients and loss are averaged over all ranks.
     """
 
-    def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False) -> None:
+    def __init__(
+        self, session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False
+    ) -> None:
         """anew: the optimizer evaluates the window again within one update; the hooks after each
         batch are not called again.
         """
@@ -48,7 +50,9 @@ class WindowBackward:
             session.noise_scale.begin(session.state.records)
 
     def accumulate(self) -> bool:
-        """Run all batches but the last; returns whether a step follows. False: every batch was left out."""
+        """Run all batches but the last; returns whether a step follows. False: every batch was
+        left out.
+        """
         hooks, parallel = self._session.update_hooks, self._session.parallel
         for index, number in enumerate(self._plan.present):
             self._ready = hooks.continues(self._forward.start(number))
@@ -56,16 +60,21 @@ class WindowBackward:
                 return index > 0 or parallel.several
             if index < self._final:
                 self._run(index)
-        return self._ready or parallel.several  # a rank without a batch of its own takes the step with the others
+        # a rank without a batch of its own takes the step with the others
+        return self._ready or parallel.several
 
     def finish(self) -> Tensor | None:
-        """Run the last batch; returns the mean loss of the window, detached. None: every batch was left out."""
+        """Run the last batch; returns the mean loss of the window, detached. None: every batch
+        was left out.
+        """
         loss, complete = self._run(self._final) if self._ready else (None, False)
         self._forward.leave()
         return loss if complete else self._finish_without_batch()
 
     def _run(self, place: int) -> tuple[Tensor | None, bool]:
-        """Run one batch forward and backward; returns the window's loss, and whether it is complete."""
+        """Run one batch forward and backward; returns the window's loss, and whether it is
+        complete.
+        """
         session, opt, plan = self._session, self._opt, self._plan
         parallel, hooks, mark = session.parallel, session.hooks, session.timer.mark
         number, final = plan.present[place], place == self._final
@@ -75,7 +84,8 @@ class WindowBackward:
         if result is not None:
             weighted_loss, first = self._loss.take(place, result)
             if result.parts:
-                session.state.loss_parts.setdefault(opt.index, self._loss.parts.means)  # of the first evaluation, as the loss
+                # of the first evaluation, as the loss
+                session.state.loss_parts.setdefault(opt.index, self._loss.parts.means)
             if not self._loss.single and result.weight is None and session.plan.tbptt is None:
                 note_count(session, "train", self._window[number], plan.weights[place])
             if last and parallel.synced:
@@ -93,15 +103,22 @@ class WindowBackward:
             self._forward.end(number, result, waits=final)
         return loss, last and result is not None
 
-    def _note_noise(self, noise: RunningNoiseScale, place: int, found: Result, *, first: bool) -> None:
-        """Measure, after its backward, the gradient of the window's first batch for the noise scale, where it can be used."""
+    def _note_noise(
+        self, noise: RunningNoiseScale, place: int, found: Result, *, first: bool
+    ) -> None:
+        """Measure, after its backward, the gradient of the window's first batch for the noise
+        scale, where it can be used.
+        """
         session, plan = self._session, self._plan
         if found.weight is None:
             if noise.measures and first and len(plan.present) > 1:
                 session.parallel.measure_first(noise, self._opt, plan, place)
         elif not noise.weights_reported:
             noise.weights_reported = True
-            text = "track_noise_scale: the gradient noise scale is not measured, since training_step reports a 'weight' other than samples."
+            text = (
+                "track_noise_scale: the gradient noise scale is not measured, since training_step"
+                " reports a 'weight' other than samples."
+            )
             session.notes.append(Message(text, "warning", session.state.step))
 
     def _finish_without_batch(self) -> Tensor | None:
@@ -125,7 +142,9 @@ class WindowBackward:
 
 
 def of_one_batch(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | None:
-    """Run the only batch of an update forward and backward, where `session.plan.direct` holds; returns its loss. None: it is left out."""
+    """Run the only batch of an update forward and backward, where `session.plan.direct` holds;
+    returns its loss. None: it is left out.
+    """
     state, mark, batch = session.state, session.timer.mark, window[0]
     if batch is None:
         return None
@@ -146,7 +165,9 @@ def of_one_batch(session: Session, opt: OptimizerHandle, window: Sequence[Any]) 
 
 
 class WindowForward:
-    """Runs the forward passes of one optimizer over a window, with batch numbers, hooks and hidden state."""
+    """Runs the forward passes of one optimizer over a window, with batch numbers, hooks and
+    hidden state.
+    """
 
     def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> None:
         self._session, self._opt, self._window = session, opt, window
@@ -155,14 +176,18 @@ class WindowForward:
         self._hiddens: Any = None
         if session.plan.tbptt is not None:
             self._hiddens = session.state.hiddens.get(opt.index)
-            self._indices = [first - 1 + begun for begun in itertools.accumulate(item.first for item in window)]
+            self._indices = [
+                first - 1 + begun for begun in itertools.accumulate(item.first for item in window)
+            ]
 
     def start(self, number: int) -> bool:
         """Call the hooks before a batch. False: a hook asked to leave out the rest of the epoch."""
         return self._session.update_hooks.start(self._window, number, self._indices[number])
 
     def run(self, number: int, *, last: bool = False) -> Result | None:
-        """Run the training step of one batch; None: it left the batch out. last: it is the last step of this update."""
+        """Run the training step of one batch; None: it left the batch out. last: it is the last
+        step of this update.
+        """
         session, item, mark = self._session, self._window[number], self._session.timer.mark
         batch = session.update_hooks.ready.get(number)
         if batch is None:
@@ -175,21 +200,29 @@ class WindowForward:
                 mark("transfer")
         extra: Mapping[str, Any] = self._opt.extra
         if session.plan.tbptt is not None:
-            self._hiddens = None if item.first else self._hiddens  # a new batch in time begins without state, also where the step leaves its first piece out
+            # a new batch in time begins without state, also where the step leaves its first piece
+            # out
+            self._hiddens = None if item.first else self._hiddens
             extra = {**extra, "hiddens": self._hiddens}
         session.task.begin_batch(samples_at(self._window, number))
         mark("workbench")
         with session.precision.autocast():
-            result = read(session.parallel.training_step(batch, self._indices[number], last=last, **extra))
+            result = read(
+                session.parallel.training_step(batch, self._indices[number], last=last, **extra)
+            )
         mark("forward")
         if result is not None and session.plan.tbptt is not None:
             self._hiddens = detached(result.hiddens)
         return result
 
     def end(self, number: int, result: Result | None, *, waits: bool) -> None:
-        """Call the hook after a batch, after its last optimizer. waits: it comes after the update."""
+        """Call the hook after a batch, after its last optimizer. waits: it comes after the
+        update.
+        """
         hooks = self._session.update_hooks
-        if self._opt is self._session.optimizers.turn(self._session.state.step)[-1] and getattr(self._window[number], "last", True):
+        if self._opt is self._session.optimizers.turn(self._session.state.step)[-1] and getattr(
+            self._window[number], "last", True
+        ):
             hooks.end(result, hooks.ready.get(number), self._indices[number], waits=waits)
 
     def leave(self) -> None:
@@ -201,13 +234,17 @@ class WindowForward:
 def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss) -> None:
     """Run, with weight 0, the steps for which other ranks have a batch and this one has none."""
     parallel = session.parallel
-    extra: dict[str, Any] = {**opt.extra} if session.plan.tbptt is None else {**opt.extra, "hiddens": None}
+    extra: dict[str, Any] = (
+        {**opt.extra} if session.plan.tbptt is None else {**opt.extra, "hiddens": None}
+    )
     for left in reversed(range(parallel.padding_batches)):
         if not session.update_hooks.continues(True):
             return
 
         def step(batch: Any, *, last: bool = not left) -> None:
-            result = parallel.after_forward(read(parallel.training_step(batch, session.state.batch_idx, last=last, **extra)))
+            result = parallel.after_forward(
+                read(parallel.training_step(batch, session.state.batch_idx, last=last, **extra))
+            )
             if result is None:
                 return
             if last:  # at the point where ranks with a batch call theirs
@@ -218,15 +255,20 @@ def _run_padding(session: Session, opt: OptimizerHandle, window_loss: WindowLoss
 
 
 def losses(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor:
-    """The sum of the window's losses with their graph, in which the origin of a non-finite value is searched."""
+    """The sum of the window's losses with their graph, in which the origin of a non-finite value
+    is searched.
+    """
     forward = WindowForward(session, opt, window)
     results = [forward.run(number) for number in range(len(window))]
     forward.leave()
     return torch.stack([result.loss for result in results if result is not None]).sum()
 
 
-def batch_gradient(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | float | None:
-    """Compute the gradient of a single batch, without an update; returns the batch's weight. None: it was left out.
+def batch_gradient(
+    session: Session, opt: OptimizerHandle, window: Sequence[Any]
+) -> Tensor | float | None:
+    """Compute the gradient of a single batch, without an update; returns the batch's weight. None:
+    it was left out.
 
     In one process only: no other rank takes part.
     """
@@ -259,4 +301,8 @@ def finish_window(session: Session, window: Sequence[Any]) -> None:
     if session.plan.tbptt is None:
         state.batch_idx += batches
     elif window:
-        state.end_pieces([piece.first for piece in window], ends=window[-1].last, optimizers=[opt.index for opt in session.optimizers])
+        state.end_pieces(
+            [piece.first for piece in window],
+            ends=window[-1].last,
+            optimizers=[opt.index for opt in session.optimizers],
+        )

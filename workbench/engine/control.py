@@ -1,4 +1,6 @@
-"""Carries out the user's commands between two updates: pause, stop, change, validate, checkpoint."""
+"""Carries out the user's commands between two updates: pause, stop, change, validate,
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,14 @@ class ValidationRequests(Protocol):
 
 
 class CheckpointRequests:
-    """Writes the checkpoints that a user requests (engine/checkpoint/manager.py); this base class writes none."""
+    """Writes the checkpoints that a user requests (engine/checkpoint/manager.py); this base
+    class writes none.
+    """
 
     def save_requested(self) -> bool:
-        """Write a checkpoint that is kept as long as the run; returns whether this run writes checkpoints at all."""
+        """Write a checkpoint that is kept as long as the run; returns whether this run writes
+        checkpoints at all.
+        """
         return False
 
 
@@ -74,7 +80,9 @@ class Control:
         self._scheduled.remove(later)
         if later.at < step:
             name = method_of(later.command)
-            self.recorder.warn(f"{name}(at={later.at}) came after update {step}, and holds from there.")
+            self.recorder.warn(
+                f"{name}(at={later.at}) came after update {step}, and holds from there."
+            )
         return later.command
 
     def apply(self, *, stopping: bool = False) -> bool:
@@ -120,7 +128,11 @@ class Control:
         """Carry out one request; returns whether it was stopped."""
         if stopping:
             method = "validate()" if isinstance(command, Validate) else "checkpoint()"
-            self.recorder.add(Message(f"{method} was left out: the run stops here.", "info", self._session.state.step))
+            self.recorder.add(
+                Message(
+                    f"{method} was left out: the run stops here.", "info", self._session.state.step
+                )
+            )
             return False
         if isinstance(command, Validate):
             return self._validate()
@@ -128,16 +140,22 @@ class Control:
         return False
 
     def _validate(self) -> bool:
-        """Run a validation (`ValidationSchedule.validate_now`); returns whether it was stopped. Without validation data it
-        emits a message.
+        """Run a validation (`ValidationSchedule.validate_now`); returns whether it was stopped.
+        Without validation data it emits a message.
         """
         val = self._session.task.val
         if val is None:
             why = "there is no validation data: make the bench with val=…"
         elif not self._session.data.validates:
-            why = f"limit_val_batches={self._session.settings.limit_val_batches!r} leaves no batch: take a larger one"
+            why = (
+                f"limit_val_batches={self._session.settings.limit_val_batches!r} leaves no batch:"
+                " take a larger one"
+            )
         elif val.one_shot:
-            why = "the validation data can be read only once, and a later validation needs them: give a Dataset or a DataLoader"
+            why = (
+                "the validation data can be read only once, and a later validation needs them: give"
+                " a Dataset or a DataLoader"
+            )
         else:
             return self._validation.validate_now(self)
         self.recorder.warn(f"nothing was validated: {why}.")
@@ -148,11 +166,17 @@ class Control:
         if self._checkpoints.save_requested():
             return
         dry = self._session.settings.fast_dev_run
-        why = f"fast_dev_run={dry} is a dry run, which keeps nothing" if dry else "this run has no folder to keep it in"
+        why = (
+            f"fast_dev_run={dry} is a dry run, which keeps nothing"
+            if dry
+            else "this run has no folder to keep it in"
+        )
         self.recorder.warn(f"no checkpoint was written: {why}.")
 
     def change(self, values: Mapping[str, float | None]) -> None:
-        """Apply new values from the next update on (a batch size: from the next epoch on) and record the change."""
+        """Apply new values from the next update on (a batch size: from the next epoch on) and
+        record the change.
+        """
         session, applied = self._session, dict(values)
         if values.get("lr") is not None and not self._set_lr(float(values["lr"])):  # type: ignore[arg-type]
             del applied["lr"]
@@ -170,8 +194,8 @@ class Control:
             self.recorder.add(Changed(session.state.step, applied))
 
     def _set_lr(self, lr: float) -> bool:
-        """Set this base rate from the next update on. False: it was refused, since a change to or from 0 would lose the ratios of
-        groups and schedules.
+        """Set this base rate from the next update on. False: it was refused, since a change to or
+        from 0 would lose the ratios of groups and schedules.
         """
         optimizers = self._session.optimizers
         if lr and optimizers.base_lr:
@@ -179,22 +203,33 @@ class Control:
             return True
         if lr != optimizers.base_lr:
             direction = "to 0" if optimizers.base_lr else "from 0"
-            self.recorder.warn(f"lr={rate(lr)} was left out: the rate of a running fit cannot change {direction}. pause() the run, or fit(lr=…) anew.")
+            self.recorder.warn(
+                f"lr={rate(lr)} was left out: the rate of a running fit cannot change {direction}."
+                " pause() the run, or fit(lr=…) anew."
+            )
         return lr == optimizers.base_lr
 
     def _accumulate(self, size: int) -> bool:
-        """Accumulate this many batches from the next update on; False: these batches cannot be accumulated."""
+        """Accumulate this many batches from the next update on; False: these batches cannot be
+        accumulated.
+        """
         session = self._session
         if session.task.manual:
             self.recorder.warn(
-                f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run is running, "
-                "since the module knows of it from the beginning. Stop, and continue with fit(start=…, accumulate_grad_batches=…)."
+                f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot"
+                " change while a run is running, since the module knows of it from the beginning."
+                " Stop, and continue with fit(start=…, accumulate_grad_batches=…)."
             )
             return False
-        setting = with_size_from(session.settings.accumulate_grad_batches, session.state.epoch, size)
+        setting = with_size_from(
+            session.settings.accumulate_grad_batches, session.state.epoch, size
+        )
         if setting == session.settings.accumulate_grad_batches:
             return True
         session.accumulate(setting)
         if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
-            self.recorder.warn(f"{size} batches make an update, and the schedule keeps the {session.updates} updates for which it was made.")
+            self.recorder.warn(
+                f"{size} batches make an update, and the schedule keeps the {session.updates}"
+                " updates for which it was made."
+            )
         return True

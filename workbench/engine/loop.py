@@ -1,6 +1,7 @@
 """Runs a fit: epochs of updates, validation in between, the user's commands between two updates.
 
-`fit` is the outline. The engine imports no tuner: searches at the start of an epoch are passed to `fit` as `at_epoch`.
+`fit` is the outline. The engine imports no tuner: searches at the start of an epoch are passed to
+`fit` as `at_epoch`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ AtEpoch = Mapping[int, Callable[[Session, Control], bool]]
 
 
 class Checkpointing(ValidationListener, CheckpointRequests):
-    """Defines the calls at which checkpoints may be written. This base class writes none; `CheckpointManager` (engine/checkpoint/manager.py) does."""
+    """Defines the calls at which checkpoints may be written. This base class writes none;
+    `CheckpointManager` (engine/checkpoint/manager.py) does.
+    """
 
     def due(self) -> bool:
         """Whether a checkpoint is due; called between two updates."""
@@ -47,19 +50,27 @@ class Checkpointing(ValidationListener, CheckpointRequests):
         """Write a checkpoint; called after an update, before a batch of the next is read."""
 
     def mark(self) -> None:
-        """Store the present resume point, before the batches of the next update are read and a validation runs."""
+        """Store the present resume point, before the batches of the next update are read and a
+        validation runs.
+        """
 
     def save_best(self) -> None:
-        """Write a checkpoint of the marked point, if the validation between two updates was among the best."""
+        """Write a checkpoint of the marked point, if the validation between two updates was
+        among the best.
+        """
 
     def cut(self) -> None:
-        """Store all state where the run's length ends within an epoch; called before a batch of the next update is read."""
+        """Store all state where the run's length ends within an epoch; called before a batch of
+        the next update is read.
+        """
 
     def after_epoch(self) -> None:
         """Write a checkpoint between two epochs, if one is due."""
 
     def save_before(self, error: TaskError) -> TaskError:
-        """Write a checkpoint before the run ends with this error; the returned error says how to continue from it."""
+        """Write a checkpoint before the run ends with this error; the returned error says how to
+        continue from it.
+        """
         return error
 
     def the_end(self) -> contextlib.AbstractContextManager[None]:
@@ -67,20 +78,31 @@ class Checkpointing(ValidationListener, CheckpointRequests):
         return contextlib.nullcontext()
 
     def restore_best(self) -> None:
-        """Give the model the best weights, where `EarlyStopping(restore_best=True)` asks for them."""
+        """Give the model the best weights, where `EarlyStopping(restore_best=True)` asks for
+        them.
+        """
 
     def compare_with_best(self) -> str:
-        """Compare the model's weights with the best ones, in a sentence; "": there are no better ones."""
+        """Compare the model's weights with the best ones, in a sentence; "": there are no better
+        ones.
+        """
         return ""
 
 
 def fit(
-    session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, validation: ValidationSchedule | None = None,
-    checkpoints: Checkpointing | None = None, scheduled: Sequence[Scheduled] = (),
-) -> Status:  # fmt: skip
-    """Train until the run's length is reached ("finished") or a Stop arrives ("stopped"), and emit events.
+    session: Session,
+    emit: Emit,
+    inbox: Inbox,
+    at_epoch: AtEpoch | None = None,
+    validation: ValidationSchedule | None = None,
+    checkpoints: Checkpointing | None = None,
+    scheduled: Sequence[Scheduled] = (),
+) -> Status:
+    """Train until the run's length is reached ("finished") or a Stop arrives ("stopped"), and emit
+    events.
 
-    validation: the schedule of validations; for a resumed session, the one that was restored with it.
+    validation: the schedule of validations; for a resumed session, the one that was restored with
+    it.
     scheduled: commands that are known before it begins.
     """
     refuse_unguarded(session)
@@ -119,12 +141,15 @@ class _Fit:
         inbox: Inbox,
         scheduled: Sequence[Scheduled],
     ) -> None:
-        self.session, self.validation, self.checkpoints, self.inbox = session, validation, checkpoints, inbox
+        self.session, self.validation, self.checkpoints, self.inbox = (
+            session,
+            validation,
+            checkpoints,
+            inbox,
+        )
         validation.checkpoints = checkpoints
         self.recorder = Recorder(session, emit)
-        self.control = Control(
-            session, self.recorder, inbox, validation, checkpoints, scheduled
-        )
+        self.control = Control(session, self.recorder, inbox, validation, checkpoints, scheduled)
         self.observations = Observations(session, self.recorder)
         self._limits = Limits.of(session.settings)
         self.stopped = False
@@ -140,11 +165,17 @@ class _Fit:
         state.fitting = True
         self.observations.begin()
         session.timer.begin()
-        if not state.resumed:  # drops values that the dry run logged; a checkpoint restores those of its epoch
+        # drops values that the dry run logged; a checkpoint restores those of its epoch
+        if not state.resumed:
             session.hooks.forget()
-        elif session.hooks.stop_requested and minimums_met(session.settings, state.step, state.epoch):
+        elif session.hooks.stop_requested and minimums_met(
+            session.settings, state.step, state.epoch
+        ):
             session.hooks.clear_stop()
-        with self._without_new_draws(), _restored_groups(session.optimizers) if state.resumed else contextlib.nullcontext():
+        with (
+            self._without_new_draws(),
+            _restored_groups(session.optimizers) if state.resumed else contextlib.nullcontext(),
+        ):
             session.hooks.fit_started()
         self.stopped = self.control.apply()
         if not self.stopped and not state.resumed:
@@ -152,17 +183,25 @@ class _Fit:
                 self.stopped = self.validation.sanity(self.control)
 
     def _without_new_draws(self) -> contextlib.AbstractContextManager[None]:
-        """Context manager that restores the random state afterwards if the fit is resumed, since the checkpoint's state includes these draws."""
+        """Context manager that restores the random state afterwards if the fit is resumed, since
+        the checkpoint's state includes these draws.
+        """
         return rng.preserved() if self.session.state.resumed else contextlib.nullcontext()
 
     def epochs(self, at_epoch: AtEpoch) -> Iterator[int]:
-        """Yield the epochs until the fit ends, each after the searches that are scheduled for its start."""
+        """Yield the epochs until the fit ends, each after the searches that are scheduled for
+        its start.
+        """
         session, state = self.session, self.session.state
         if self.stopped or (not state.resumed and self.over(state.epoch)):  # as in Lightning
             return
         with self._without_new_draws():
             session.hooks.train_started()
-        while not self.stopped and not self.validation.ended and (state.mid_epoch or not self.over(state.epoch)):
+        while (
+            not self.stopped
+            and not self.validation.ended
+            and (state.mid_epoch or not self.over(state.epoch))
+        ):
             if state.epoch in at_epoch and not state.mid_epoch:
                 with session.timer.timed("searches"):
                     self.stopped = at_epoch[state.epoch](session, self.control)
@@ -188,15 +227,28 @@ class _Fit:
         session.refresh_parameters()
 
     def _reload_loaders(self) -> None:
-        """Let the task make its loaders again, where `reload_dataloaders_every_n_epochs` asks for it."""
+        """Let the task make its loaders again, where `reload_dataloaders_every_n_epochs` asks
+        for it.
+        """
         session, before = self.session, self.session.data.batches
         session.data.reload_if_due()
         now = session.data.batches
-        if now != before and session.settings.lr_schedule != "constant" and not self._length_reported:
+        if (
+            now != before
+            and session.settings.lr_schedule != "constant"
+            and not self._length_reported
+        ):
             self._length_reported = True
             text = f"epoch {session.state.epoch} has {now} batches, and the one before had {before}"
             plan = "" if session.updates is None else f" for {session.updates} updates"
-            session.notes.append(Message(f"{text}: lr_schedule={session.settings.lr_schedule!r} was planned{plan}, before the loaders were made again.", "warning", session.state.step))
+            session.notes.append(
+                Message(
+                    f"{text}: lr_schedule={session.settings.lr_schedule!r} was planned{plan},"
+                    " before the loaders were made again.",
+                    "warning",
+                    session.state.step,
+                )
+            )
 
     def windows(self) -> Iterator[Sequence[Any]]:
         """Yield the batches of each update until the epoch ends, or the run ends within it."""
@@ -212,7 +264,8 @@ class _Fit:
             if window is None:
                 note_length(session)
                 break
-            # Another window exists, so the update before was not the epoch's last one, after which `end_epoch` validates.
+            # Another window exists, so the update before was not the epoch's last one, after which
+            # `end_epoch` validates.
             if due and self._validate_midway():
                 return
             if (due or state.step == state.epoch_step) and self.over(state.epoch):
@@ -223,15 +276,18 @@ class _Fit:
             if self.over(state.epoch):
                 self.checkpoints.cut()
                 if not session.ranks.any(state.batch_idx != session.data.batches_of_pass):
-                    data.next()  # reads to the end of the pass, where a sampler may draw random numbers
+                    # reads to the end of the pass, where a sampler may draw random numbers
+                    data.next()
                 break
         self.observations.after_pass()
         self._refuse_nothing()
 
     def _between_updates(self, data: _Pass) -> bool:
-        """Carry out the user's commands and write a checkpoint that is due; returns whether a validation is due.
+        """Carry out the user's commands and write a checkpoint that is due; returns whether a
+        validation is due.
 
-        No batch of the next update has been read: only here can a run be stopped, changed, stored and resumed.
+        No batch of the next update has been read: only here can a run be stopped, changed, stored
+        and resumed.
         """
         state, validation, checkpoints = self.session.state, self.validation, self.checkpoints
         rng.yield_lock()
@@ -250,8 +306,8 @@ class _Fit:
         return due
 
     def _validate_midway(self) -> bool:
-        """Run the validation that is due between two updates, and write a checkpoint if it is among the best; returns
-        whether a Stop has arrived.
+        """Run the validation that is due between two updates, and write a checkpoint if it is among
+        the best; returns whether a Stop has arrived.
         """
         timed = self.session.timer.timed
         with timed("validation"):
@@ -273,11 +329,15 @@ class _Fit:
                     train_step(session, window)
         except RuntimeError as error:
             if session.settings.detect_anomaly and "returned nan values" in str(error):
-                raise NonFiniteError(f"at update {session.state.step}, detect_anomaly: {error}") from error
+                raise NonFiniteError(
+                    f"at update {session.state.step}, detect_anomaly: {error}"
+                ) from error
             raise
 
     def after_step(self) -> None:
-        """Emit the messages of the update, and the measurements since the last flush if one is due."""
+        """Emit the messages of the update, and the measurements since the last flush if one is
+        due.
+        """
         session = self.session
         self.observations.after_update()
         planned = session.data.batches
@@ -290,7 +350,9 @@ class _Fit:
         session.timer.end()
 
     def end_epoch(self) -> None:
-        """Run the schedules, the validation, the hooks and the checkpoint after the epoch's last update."""
+        """Run the schedules, the validation, the hooks and the checkpoint after the epoch's last
+        update.
+        """
         session, state = self.session, self.session.state
         self.recorder.flush(wait=True)
         if self.stopped:
@@ -302,7 +364,9 @@ class _Fit:
                 session.optimizers.step_epoch_schedules(state, session.hooks)
                 state.validation_due = True
             with session.timer.timed("validation"):
-                self.stopped = self.validation.at_end_of_epoch(self.over(state.epoch + 1), self.control)
+                self.stopped = self.validation.at_end_of_epoch(
+                    self.over(state.epoch + 1), self.control
+                )
             if self.stopped:
                 return
         session.hooks.epoch_ended()
@@ -342,15 +406,32 @@ class _Fit:
             emit(Message(compared, "info", state.step))
         if state.left_out:
             updates = "1 update was" if state.left_out == 1 else f"{state.left_out} updates were"
-            emit(Message(f"{updates} left out because of numbers that are not finite.", "warning", state.step))
+            emit(
+                Message(
+                    f"{updates} left out because of numbers that are not finite.",
+                    "warning",
+                    state.step,
+                )
+            )
         if session.average is not None and not session.average.count and state.step:
-            text = "no weights were averaged: the run was over before the first average (averaging_start, should_update)."
+            text = (
+                "no weights were averaged: the run was over before the first average"
+                " (averaging_start, should_update)."
+            )
             emit(Message(text, "warning", state.step))
         if not state.step and state.epoch:
-            emit(Message("no update was taken: every batch was left out (None, or training_step returned None).", "warning"))
+            emit(
+                Message(
+                    "no update was taken: every batch was left out (None, or training_step returned"
+                    " None).",
+                    "warning",
+                )
+            )
 
     def _refuse_missing(self) -> None:
-        """End the run with TaskError, after a checkpoint, if nothing reports a metric that early stopping or a scheduler needs."""
+        """End the run with TaskError, after a checkpoint, if nothing reports a metric that early
+        stopping or a scheduler needs.
+        """
         if self.validation.missing is not None:
             raise self.checkpoints.save_before(self.validation.missing)
 
@@ -359,25 +440,33 @@ class _Fit:
         session = self.session
         none = not session.state.batch_idx and session.state.step == session.state.epoch_step
         if none and not session.update_hooks.cut_short and not self.over(session.state.epoch):
-            raise TaskError(f"the training data gave no batch in epoch {session.state.epoch}: {self._why_none()}.")
+            raise TaskError(
+                f"the training data gave no batch in epoch {session.state.epoch}:"
+                f" {self._why_none()}."
+            )
         nothing = session.state.batch_idx and session.state.step == session.state.epoch_step
         if nothing and session.settings.epochs is None and not self.validation.ended:
             raise TaskError(
-                f"every batch of epoch {session.state.epoch} was left out (None, or training_step returned None): no update was "
-                "taken, and no later epoch would take one."
+                f"every batch of epoch {session.state.epoch} was left out (None, or training_step"
+                " returned None): no update was taken, and no later epoch would take one."
             )
 
     def _why_none(self) -> str:
         session = self.session
         if session.parallel.dropped_batches:
             return "it has none for each rank; take smaller batches or fewer devices"
-        read = session.state.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
+        read = session.state.epoch > 0 or (
+            session.task.train is not None and session.task.train.one_shot
+        )
         return "it can be read only once; give a Dataset or a DataLoader" if read else "it is empty"
 
     def over(self, finished: int) -> bool:
-        """Whether the run ends here: by its length, by a metric, or because the task asked for it. finished: epochs."""
+        """Whether the run ends here: by its length, by a metric, or because the task asked for
+        it. finished: epochs.
+        """
         session, limits = self.session, self._limits
-        seconds = 0.0 if limits.max_seconds is None else session.seconds  # else the clock would be read between any two updates
+        # else the clock would be read between any two updates
+        seconds = 0.0 if limits.max_seconds is None else session.seconds
         if limits.reached(session.state.step, finished, seconds):
             return True
         if session.task.hooks is not None:
@@ -402,7 +491,9 @@ class _Pass:
         return next(self._windows, None)
 
     def resize(self) -> bool:
-        """Follow the setting `accumulate_grad_batches` from the next window on; returns whether it has changed."""
+        """Follow the setting `accumulate_grad_batches` from the next window on; returns whether
+        it has changed.
+        """
         size, self._size = self._size, self._wanted()
         if size == self._size:
             return False
@@ -413,7 +504,9 @@ class _Pass:
         return size_at(self._session.settings.accumulate_grad_batches, self._session.state.epoch)
 
     def _in_windows(self, sure: int) -> Iterator[Sequence[Any]]:
-        """Yield the rest of the batches in windows. All ranks are known to have the first `sure` windows."""
+        """Yield the rest of the batches in windows. All ranks are known to have the first `sure`
+        windows.
+        """
         session = self._session
         read = windows(self._batches, self._size, session.data.samples, session.data.kept)
         timed = session.meter.waiting(read, session.timer)
@@ -422,25 +515,38 @@ class _Pass:
 
 @contextlib.contextmanager
 def _restored_groups(optimizers: Sequence[OptimizerHandle]) -> Iterator[None]:
-    """Context manager for `on_fit_start`, in which the optimizers have the parameter groups that the task made.
+    """Context manager for `on_fit_start`, in which the optimizers have the parameter groups that
+    the task made.
 
-    As in Lightning, which restores a checkpoint's optimizers after this hook, the hook may add the groups that the checkpoint has. At the
-    end the groups are the checkpoint's. Raises TaskError where the hook added others.
+    As in Lightning, which restores a checkpoint's optimizers after this hook, the hook may add the
+    groups that the checkpoint has. At the end the groups are the checkpoint's. Raises TaskError
+    where the hook added others.
     """
-    before = [(opt, opt.optimizer.param_groups, list(opt.optimizer.param_groups), [dict(group) for group in opt.optimizer.param_groups])
-              for opt in optimizers]
+    before = [
+        (
+            opt,
+            opt.optimizer.param_groups,
+            list(opt.optimizer.param_groups),
+            [dict(group) for group in opt.optimizer.param_groups],
+        )
+        for opt in optimizers
+    ]
     for opt, param_groups, _, _ in before:
         del param_groups[opt.made_groups :]
     yield
     for opt, param_groups, groups, options in before:
         now = opt.optimizer.param_groups
         added = [] if opt.continued else now[len(groups) :]
-        ours, theirs = ([[id(p) for p in group["params"]] for group in list_of_groups] for list_of_groups in (now, options))
+        ours, theirs = (
+            [[id(p) for p in group["params"]] for group in list_of_groups]
+            for list_of_groups in (now, options)
+        )
         if opt.continued and ours != theirs[: len(ours)]:
             raise TaskError(
-                f"on_fit_start leaves the optimizer with {_parameters(now)}, and the run that continues had {_parameters(options)}: as in "
-                "Lightning, the hook may add only the groups that the checkpoint has. Add them before the optimizer is made, in "
-                "configure_optimizers, or begin a new fit."
+                f"on_fit_start leaves the optimizer with {_parameters(now)}, and the run that"
+                f" continues had {_parameters(options)}: as in Lightning, the hook may add only the"
+                " groups that the checkpoint has. Add them before the optimizer is made, in"
+                " configure_optimizers, or begin a new fit."
             )
         for group, kept in zip(groups, options, strict=True):
             group.clear()
@@ -451,15 +557,31 @@ def _restored_groups(optimizers: Sequence[OptimizerHandle]) -> Iterator[None]:
 
 
 def _parameters(groups: Sequence[Mapping[str, Any]]) -> str:
-    return f"parameter groups of {' and '.join(str(len(group['params'])) for group in groups)} parameters"
+    return (
+        f"parameter groups of {' and '.join(str(len(group['params'])) for group in groups)}"
+        " parameters"
+    )
 
 
 def _refuse_second_pass(settings: Settings, data: DataSpec | None, *, resumed: bool) -> None:
-    """Raise TaskError where the run's length needs several passes over data that can be read only once."""
-    no_other_end = settings.max_steps is None and settings.max_time is None and is_whole(settings.limit_train_batches)
-    if data is None or not data.one_shot or resumed or not no_other_end or (settings.epochs or 0) < 2:
+    """Raise TaskError where the run's length needs several passes over data that can be read
+    only once.
+    """
+    no_other_end = (
+        settings.max_steps is None
+        and settings.max_time is None
+        and is_whole(settings.limit_train_batches)
+    )
+    if (
+        data is None
+        or not data.one_shot
+        or resumed
+        or not no_other_end
+        or (settings.epochs or 0) < 2
+    ):
         return
     raise TaskError(
-        f"the training data can be read only once (it is an iterator), and max_epochs={settings.epochs} reads it "
-        f"{settings.epochs} times: give max_epochs=1, or a Dataset, a DataLoader, or wb.batches(list)."
+        "the training data can be read only once (it is an iterator), and"
+        f" max_epochs={settings.epochs} reads it {settings.epochs} times: give max_epochs=1, or a"
+        " Dataset, a DataLoader, or wb.batches(list)."
     )

@@ -1,7 +1,8 @@
-"""Handles losses and gradients that are not finite: on CPU before the step, on a device by a guarded step.
+"""Handles losses and gradients that are not finite: on CPU before the step, on a device by a
+guarded step.
 
-On a device the loop must not wait for a value, so the values are checked when a flush copies them to the host. Until then
-an optimizer with a `found_inf` flag (`fused=True`) skips such steps itself.
+On a device the loop must not wait for a value, so the values are checked when a flush copies them
+to the host. Until then an optimizer with a `found_inf` flag (`fused=True`) skips such steps itself.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ TOLD = 3
 
 
 EXACT = (2.0, math.inf)
-"""The orders of norms that overflow only where the gradients are useless anyway; sums of higher powers overflow much earlier."""
+"""The orders of norms that overflow only where the gradients are useless anyway; sums of higher
+powers overflow much earlier.
+"""
 
 
 class UpdateSkipped(Exception):
@@ -44,10 +47,15 @@ class UpdateSkipped(Exception):
 
 
 def check(
-    session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, gradients: Sequence[Tensor],
+    session: Session,
+    opt: OptimizerHandle,
+    window: Sequence[Any],
+    loss: Tensor,
+    gradients: Sequence[Tensor],
     norms: Sequence[float],
-) -> None:  # fmt: skip
-    """Check loss and gradients before the step, on CPU: raise `NonFiniteError`, or `UpdateSkipped` if on_nonfinite="skip".
+) -> None:
+    """Check loss and gradients before the step, on CPU: raise `NonFiniteError`, or `UpdateSkipped`
+    if on_nonfinite="skip".
 
     norms: of all gradients, of any order; empty: they are not measured.
     """
@@ -59,10 +67,14 @@ def check(
     ):
         return
     if session.plan.skips_nonfinite and not session.state.searching:
-        session.state.left_out += not session.state.skipped  # not if another optimizer's step of this update was skipped already
+        # not if another optimizer's step of this update was skipped already
+        session.state.left_out += not session.state.skipped
         if session.state.left_out <= TOLD:
-            session.notes.append(Message(_words(session, opt, window, value), "warning", session.state.step))
-        session.replay.restore_buffers()  # a forward pass over non-finite values spoils the statistics of BatchNorm for good
+            session.notes.append(
+                Message(_words(session, opt, window, value), "warning", session.state.step)
+            )
+        # a forward pass over non-finite values spoils the statistics of BatchNorm for good
+        session.replay.restore_buffers()
         raise UpdateSkipped(loss.detach())
     error = finite.NonFiniteError(_words(session, opt, window, value), value)
     error.own = session.parallel.own_loss_bad
@@ -72,7 +84,8 @@ def check(
 def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value: float) -> str:
     trained = {id(p) for p in opt.trained}
     named = session.task.trained_parameters()
-    # Ranks with sharded weights could repeat the update only together, and not every rank gets here.
+    # Ranks with sharded weights could repeat the update only together, and not every rank gets
+    # here.
     replays = not (session.state.searching or session.task.manual or session.weights.sharded)
     return finite.explain(
         session.state.step,
@@ -89,7 +102,9 @@ def _gradients(weights: WholeWeights, trained: Mapping[str, Tensor]) -> Mapping[
 
 
 def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> str | None:
-    """Repeat the window with its random numbers to find the origin of the value; the session does not change."""
+    """Repeat the window with its random numbers to find the origin of the value; the session
+    does not change.
+    """
     carried = session.state.hiddens, session.state.next_hiddens
     with rng.preserved(), session.optimizers.only(opt):
         try:
@@ -98,13 +113,18 @@ def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> st
                 rng.set_device_state(session.device, moment.random)
             return replay(lambda: backward.losses(session, opt, moment.window), session.task.model)
         except Exception as error:  # noqa: BLE001  # an error here must not replace the one that is being explained
-            return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
+            return (
+                f"somewhere that could not be found ({type(error).__name__} when the update was"
+                " tried again)"
+            )
         finally:
             session.state.hiddens, session.state.next_hiddens = carried
 
 
 def locate_on_device(session: Session, step: int) -> str | None:
-    """Find, on a device, the origin of the non-finite value of update `step` by repeating it, if its window is still kept."""
+    """Find, on a device, the origin of the non-finite value of update `step` by repeating it, if
+    its window is still kept.
+    """
     if session.task.manual or session.device.type != "cuda" or session.weights.sharded:
         return None
     moment = session.replay.at(step)
@@ -114,7 +134,8 @@ def locate_on_device(session: Session, step: int) -> str | None:
 
 
 def _finite(opt: OptimizerHandle, gradients: Sequence[Tensor]) -> bool:
-    # A sum of powers may overflow where every entry is finite. The largest entry cannot, but torch needs longer for it.
+    # A sum of powers may overflow where every entry is finite. The largest entry cannot, but torch
+    # needs longer for it.
     return any(math.isfinite(opt.total_norm(gradients, order).item()) for order in (2.0, math.inf))
 
 
@@ -124,23 +145,36 @@ def can_guard(opt: OptimizerHandle) -> bool:
 
 
 def refuse_unguarded(session: Session) -> None:
-    """Raise TaskError if `on_nonfinite="skip"` is set on a device and an optimizer cannot skip a step there."""
-    if session.settings.on_nonfinite != "skip" or session.plan.on_cpu or session.precision.scaler is not None:
+    """Raise TaskError if `on_nonfinite="skip"` is set on a device and an optimizer cannot skip a
+    step there.
+    """
+    if (
+        session.settings.on_nonfinite != "skip"
+        or session.plan.on_cpu
+        or session.precision.scaler is not None
+    ):
         return
     if xla.is_xla(session.device):
-        raise TaskError("on_nonfinite='skip' on a TPU: no optimizer there can skip a step without waiting for the device; take 'stop'.")
+        raise TaskError(
+            "on_nonfinite='skip' on a TPU: no optimizer there can skip a step without waiting for"
+            " the device; take 'stop'."
+        )
     for opt in session.optimizers:
         if not can_guard(opt):
             kind = type(opt.optimizer).__name__
             raise TaskError(
-                f"on_nonfinite='skip' on {session.device.type} needs an optimizer that can skip a step on the device, "
-                f"and {kind} cannot: give functools.partial(torch.optim.AdamW, fused=True), or take 'stop'."
+                f"on_nonfinite='skip' on {session.device.type} needs an optimizer that can skip a"
+                f" step on the device, and {kind} cannot: give functools.partial(torch.optim.AdamW,"
+                " fused=True), or take 'stop'."
             )
 
 
 @contextlib.contextmanager
-def guarded(opt: OptimizerHandle, loss: Tensor, total: Tensor | None, replay: Replay) -> Iterator[None]:
-    """Context manager in which a step with non-finite values is skipped on the device, without waiting for it.
+def guarded(
+    opt: OptimizerHandle, loss: Tensor, total: Tensor | None, replay: Replay
+) -> Iterator[None]:
+    """Context manager in which a step with non-finite values is skipped on the device, without
+    waiting for it.
 
     total: the norm of all gradients, of an order in `EXACT`; None: it is not known.
     """

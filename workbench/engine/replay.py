@@ -1,4 +1,6 @@
-"""Keeps the inputs of the latest updates, so that one with non-finite values can be repeated or undone (engine/nonfinite.py)."""
+"""Keeps the inputs of the latest updates, so that one with non-finite values can be repeated or
+undone (engine/nonfinite.py).
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,20 @@ class ReplayPoint(NamedTuple):
 
 
 class Replay:
-    """The inputs of the latest updates: on CPU of the current one; on a GPU also of those whose values have not reached the host."""
+    """The inputs of the latest updates: on CPU of the current one; on a GPU also of those whose
+    values have not reached the host.
+    """
 
     def __init__(self, device: torch.device, modules: Sequence[nn.Module] = ()) -> None:
-        """modules: the modules whose buffers are restored when an update is skipped; none if updates are never skipped."""
+        """modules: the modules whose buffers are restored when an update is skipped; none if
+        updates are never skipped.
+        """
         self._device, self._modules = device, modules
         self._recent: list[ReplayPoint] = []
         self._random: Tensor | None = None
-        """The random state before the current update; None: no random numbers are known to be drawn."""
+        """The random state before the current update; None: no random numbers are known to be
+        drawn.
+        """
         self._buffers: list[tuple[Tensor, Tensor]] = []
         """The buffers, each with its value before the current update."""
         self._draws = False
@@ -39,7 +47,8 @@ class Replay:
     def remember(self, state: TrainState, window: Sequence[Any], *, look: bool) -> None:
         """Keep the inputs of this update. look: find out whether it draws random numbers.
 
-        Reading the random state takes longer than everything else here, so a model without dropout is checked only in some updates.
+        Reading the random state takes longer than everything else here, so a model without dropout
+        is checked only in some updates.
         """
         if state.searching:
             return
@@ -61,7 +70,9 @@ class Replay:
         return ReplayPoint(state.step, window, state.hiddens, self._random)
 
     def at(self, step: int) -> ReplayPoint | None:
-        """The inputs of a recent update; None: they are not kept, or its random state is not known."""
+        """The inputs of a recent update; None: they are not kept, or its random state is not
+        known.
+        """
         point = next((recent for recent in self._recent if recent.step == step), None)
         return None if point is None or (point.random is None and self._draws) else point
 
@@ -70,6 +81,8 @@ class Replay:
         self._recent = [point for point in self._recent if point.step > step]
 
     def restore_buffers(self, where: Tensor | None = None) -> None:
-        """Restore the buffers' values from before the update. where: a boolean on the device; restore only where it is True."""
+        """Restore the buffers' values from before the update. where: a boolean on the device;
+        restore only where it is True.
+        """
         for buffer, before in self._buffers:
             buffer.copy_(before if where is None else torch.where(where, before, buffer))

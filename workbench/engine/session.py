@@ -1,4 +1,5 @@
-"""Defines Session, which connects a task with its device, optimizers, loaders and meter for one job.
+"""Defines Session, which connects a task with its device, optimizers, loaders and meter for one
+job.
 
 A fit, a finder and a trial each open one (`engine/setup.py`). `Session.state` has its progress.
 """
@@ -47,7 +48,9 @@ from workbench.units import rate
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """Properties of a session that are the same in all its updates; they are computed once, before the first."""
+    """Properties of a session that are the same in all its updates; they are computed once,
+    before the first.
+    """
 
     on_cpu: bool
     """Whether values can be read at once: the device is the CPU."""
@@ -60,11 +63,15 @@ class UpdatePlan:
     several_optimizers: bool
     """Whether there are several optimizers."""
     tbptt: int | None
-    """The length of the pieces into which batches are split in time (truncated BPTT); None: they are not split."""
+    """The length of the pieces into which batches are split in time (truncated BPTT); None: they
+    are not split.
+    """
     skips_nonfinite: bool
     """Whether updates with non-finite values are skipped; else they end the run."""
     direct: bool
-    """Whether an update of one batch can take the short path `backward.of_one_batch`: no other ranks, hooks or turns."""
+    """Whether an update of one batch can take the short path `backward.of_one_batch`: no other
+    ranks, hooks or turns.
+    """
     training_step: Callable[..., StepResult]
     """The task's training step in the precision of the settings, for such an update."""
 
@@ -83,7 +90,9 @@ class Session:
         self.device = runtime.device
         self.precision = _precision_of(task, settings, runtime.device)
         self.state = TrainState(clip_val=settings.gradient_clip_val)
-        self.replay = Replay(runtime.device, task.modules if settings.on_nonfinite == "skip" else ())
+        self.replay = Replay(
+            runtime.device, task.modules if settings.on_nonfinite == "skip" else ()
+        )
         self.notes: list[Message] = []
         """Messages for the user, to be emitted at their place in the record."""
         self.ranks = runtime.ranks
@@ -93,21 +102,35 @@ class Session:
         self.data = Loaders(task, settings, self.ranks) if trains else NoLoaders(task, settings)
         self.total_steps = TotalSteps(self.data, past)
         self.updates = self.total_steps.planned()
-        """The length of the run as planned when it began, for its schedules; `total_steps.planned()` is the present plan."""
+        """The length of the run as planned when it began, for its schedules;
+        `total_steps.planned()` is the present plan.
+        """
         parameters = list(self.parameters.values())
-        self.optimizers = optimizers_of(task, settings, self.updates, parameters, self.weights) if trains else Optimizers((), parameters, self.weights)
+        self.optimizers = (
+            optimizers_of(task, settings, self.updates, parameters, self.weights)
+            if trains
+            else Optimizers((), parameters, self.weights)
+        )
         self.hooks = Hooks() if task.hooks is None else task.hooks
         self.update_hooks = UpdateHooks()
-        """The calls around the hooks within an update; `open_session` replaces it for a task that has such hooks."""
+        """The calls around the hooks within an update; `open_session` replaces it for a task
+        that has such hooks.
+        """
         self.plan = self._plan(trains)
         if self.plan.lazy:
             self._refuse_on_tpu()
         self._connect_task(trains)
         self.optimizers.modes.check(settings, self.weights.shard_strategy)
         self.optimizers.modes.train()
-        self.average = WeightAverage(task, settings, self.weights) if trains and settings.weight_averaging else None
+        self.average = (
+            WeightAverage(task, settings, self.weights)
+            if trains and settings.weight_averaging
+            else None
+        )
         self.handle: Handle | None = None
-        """The handle through which a task with manual optimization steps (engine/optim/manual.py)."""
+        """The handle through which a task with manual optimization steps
+        (engine/optim/manual.py).
+        """
         self.meter = self._meter()
         self.timer = StepTimer(self.device, lambda: self.meter.seconds)
         self.ratios: UpdateRatios | None = None
@@ -120,17 +143,29 @@ class Session:
         self._note_doubts()
 
     def _refuse_on_tpu(self) -> None:
-        """Raise TaskError for options with which torch_xla would compile each update anew, or which it does not support."""
+        """Raise TaskError for options with which torch_xla would compile each update anew, or
+        which it does not support.
+        """
         why = "this one has several" if self.plan.several_optimizers else ""
         if any(opt.needs_closure for opt in self.optimizers):
             why = f"{type(self.optimizers[0].optimizer).__name__} evaluates the loss itself"
         if why:
-            raise TaskError(f"accelerator='tpu': the bench trains with one optimizer there, which steps once for each gradient, and {why}; take another accelerator.")
+            raise TaskError(
+                "accelerator='tpu': the bench trains with one optimizer there, which steps once"
+                f" for each gradient, and {why}; take another accelerator."
+            )
         if self.settings.compile:
-            raise TaskError(f"compile={self.settings.compile!r} on a TPU: torch_xla compiles each update itself; leave compile out.")
+            raise TaskError(
+                f"compile={self.settings.compile!r} on a TPU: torch_xla compiles each update"
+                " itself; leave compile out."
+            )
 
     def _plan(self, trains: bool) -> UpdatePlan:
-        on_cpu, lazy, devices = self.device.type == "cpu", xla.is_xla(self.device), self.settings.devices
+        on_cpu, lazy, devices = (
+            self.device.type == "cpu",
+            xla.is_xla(self.device),
+            self.settings.devices,
+        )
         return UpdatePlan(
             on_cpu=on_cpu,
             lazy=lazy,
@@ -140,17 +175,23 @@ class Session:
             tbptt=self.settings.truncated_bptt_steps,
             skips_nonfinite=self.settings.on_nonfinite == "skip",
             direct=trains and self._direct(),
-            training_step=self.precision.autocasting(self.weights.training_step if self.weights.sharded else self.task.training_step),
+            training_step=self.precision.autocasting(
+                self.weights.training_step if self.weights.sharded else self.task.training_step
+            ),
         )
 
     def _direct(self) -> bool:
-        needs_more = self.ranks.several or self.hooks.within or len(self.optimizers) > 1 or self.task.manual
+        needs_more = (
+            self.ranks.several or self.hooks.within or len(self.optimizers) > 1 or self.task.manual
+        )
         measures_noise = self.settings.track_noise_scale and self._why_no_noise_scale() is None
         needs_more = needs_more or self.settings.truncated_bptt_steps is not None or measures_noise
         return not needs_more and not any(opt.needs_closure for opt in self.optimizers)
 
     def _connect_task(self, trains: bool) -> None:
-        """Give the task this session, which now has optimizers; they begin at the rate of the settings."""
+        """Give the task this session, which now has optimizers; they begin at the rate of the
+        settings.
+        """
         if self.weights.sharded:
             check_shardable(self.task, self.settings, self.optimizers, self.weights.shard_strategy)
         self.task.follow(self)
@@ -162,17 +203,29 @@ class Session:
         every, norms = self.settings.log_every_n_steps, self.settings.track_grad_norm
         kinds = {p.dtype for p in self.parameters.values()}
         kind = kinds.pop() if len(kinds) == 1 else None
-        return Meter(len(self.parameters), self.device, every, norms, len(self.optimizers), double, kind)
+        return Meter(
+            len(self.parameters), self.device, every, norms, len(self.optimizers), double, kind
+        )
 
     def _parallel(self, runtime: Runtime, trains: bool) -> Single:
-        """Make the object that takes this process's part in an update: `Single`, `DDP` or `FSDP`."""
+        """Make the object that takes this process's part in an update: `Single`, `DDP` or
+        `FSDP`.
+        """
         if isinstance(self.ranks, MultiProcessGroup):
             self.ranks.clock = lambda: self.meter.seconds
             if trains:
                 return distributed(
-                    self.task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, self.timer,
-                    self.noise_scale, alternating=self.plan.several_optimizers,
-                )  # fmt: skip
+                    self.task,
+                    self.data,
+                    self.weights,
+                    self.ranks,
+                    runtime,
+                    self.state,
+                    self.notes,
+                    self.timer,
+                    self.noise_scale,
+                    alternating=self.plan.several_optimizers,
+                )
         return Single(self.task, self.weights, self.plan.on_cpu)
 
     def _note_doubts(self) -> None:
@@ -184,25 +237,41 @@ class Session:
             self.notes.append(Message(doubt, "warning"))
 
     def _noise_scale(self) -> RunningNoiseScale | None:
-        """Make the object that measures the gradient noise scale; None: off, or (with a message) impossible."""
+        """Make the object that measures the gradient noise scale; None: off, or (with a message)
+        impossible.
+        """
         why = self._why_no_noise_scale()
         if why is not None:
-            self.notes.append(Message(f"track_noise_scale: the gradient noise scale is not measured, since {why}.", "warning"))
+            self.notes.append(
+                Message(
+                    f"track_noise_scale: the gradient noise scale is not measured, since {why}.",
+                    "warning",
+                )
+            )
             return None
         by_module = self.settings.track_noise_scale == "modules"
-        return RunningNoiseScale(list(self.parameters.values()), modules(tuple(self.parameters)) if by_module else {})
+        return RunningNoiseScale(
+            list(self.parameters.values()), modules(tuple(self.parameters)) if by_module else {}
+        )
 
     def _why_no_noise_scale(self) -> str | None:
         """Why the gradient noise scale cannot be measured; None: it can."""
         many = self.settings.accumulate_grad_batches
         if self.weights.sharded:
-            return f"{self.weights.shard_strategy} averages gradients over the ranks piece by piece: no rank has a whole one of its own"
+            return (
+                f"{self.weights.shard_strategy} averages gradients over the ranks piece by piece:"
+                " no rank has a whole one of its own"
+            )
         if not self.ranks.several and (many if isinstance(many, int) else max(many.values())) < 2:
             return (
-                "each update has one batch: set accumulate_grad_batches to 2 or more, or train on several devices; find_batch_size() "
-                "measures it without"
+                "each update has one batch: set accumulate_grad_batches to 2 or more, or train on"
+                " several devices; find_batch_size() measures it without"
             )
-        if self.task.manual or len(self.optimizers) > 1 or self.settings.truncated_bptt_steps is not None:
+        if (
+            self.task.manual
+            or len(self.optimizers) > 1
+            or self.settings.truncated_bptt_steps is not None
+        ):
             return "that needs one optimizer, automatic optimization and whole batches"
         return "float16 scales the gradients" if self.precision.scaler is not None else None
 
@@ -211,20 +280,28 @@ class Session:
         self.settings = self.settings.replace(**values)
 
     def track_ratios(self, wanted: bool) -> None:
-        """Measure update ratios from the next update on, or stop. Only rank 0 measures, since all ranks have the same weights."""
+        """Measure update ratios from the next update on, or stop. Only rank 0 measures, since
+        all ranks have the same weights.
+        """
         self.change_settings(track_update_ratio=wanted)
         if not wanted:
             self.ratios = None
             self.meter.end_ratios()
         elif self.weights.sharded or self.plan.lazy:
-            why = "on a TPU each row would be compiled" if self.plan.lazy else f"{self.weights.shard_strategy}: between two updates no layer is whole"
+            why = (
+                "on a TPU each row would be compiled"
+                if self.plan.lazy
+                else f"{self.weights.shard_strategy}: between two updates no layer is whole"
+            )
             text = f"update ratios are not measured ({why})."
             self.notes.append(Message(text, "warning", self.state.step))
         elif self.ratios is None and self.ranks.first:
             self.ratios = UpdateRatios(self.meter)
 
     def accumulate(self, setting: int | Mapping[int, int]) -> None:
-        """Accumulate this many batches from the next update on. The planned number of updates does not change."""
+        """Accumulate this many batches from the next update on. The planned number of updates
+        does not change.
+        """
         self.change_settings(accumulate_grad_batches=setting)
         self.data.accumulate(setting)
         self.total_steps.recount(self.state)
@@ -232,35 +309,46 @@ class Session:
     @property
     def device_name(self) -> str:
         """The name of the device, with the number of ranks."""
-        devices = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
+        devices = (
+            f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
+        )
         return f"{devices}, {self.weights.shard_strategy}" if self.weights.sharded else devices
 
     @property
     def seconds(self) -> float:
-        """Seconds since the run began, for decisions; on several ranks, rank 0's clock at the latest
-        synchronization.
+        """Seconds since the run began, for decisions; on several ranks, rank 0's clock at the
+        latest synchronization.
         """
         return self.meter.seconds if self.ranks.seconds is None else self.ranks.seconds
 
     @property
     def batches(self) -> tuple[int | None, tuple[int | None, ...]]:
-        """The numbers of training batches of an epoch, and of validation batches of each set; None where unknown."""
+        """The numbers of training batches of an epoch, and of validation batches of each set;
+        None where unknown.
+        """
         return self.data.batches, self.data.val_batches
 
     def sync_device(self) -> None:
-        """Let a device that records operations (a TPU) run them; called after an update, or a batch of a validation."""
+        """Let a device that records operations (a TPU) run them; called after an update, or a
+        batch of a validation.
+        """
         if self.plan.lazy:
             xla.sync()
 
     def to_device(self, batch: Any, stage: Stage = "train") -> Any:
         """Move a batch to the session's device, by the task's own hook where it has one."""
-        moved = self.hooks.transfer(batch, self.device, stage) if self.hooks.transfers else to_device(batch, self.device)
+        moved = (
+            self.hooks.transfer(batch, self.device, stage)
+            if self.hooks.transfers
+            else to_device(batch, self.device)
+        )
         if self.plan.cores > 1:
             xla.split(moved, self.plan.cores)
         return moved
 
     def run_padding(self, item: Any, stage: Stage, step: Callable[[Any], object]) -> None:
-        """Run a step on a padding batch: a rank with sharded weights that has no batch left must still take part in each step.
+        """Run a step on a padding batch: a rank with sharded weights that has no batch left must
+        still take part in each step.
 
         Buffers, attributes, random numbers and logged values are restored afterwards.
         """
@@ -272,15 +360,18 @@ class Session:
             step(self.to_device(batch, stage))
 
     def note_rate_set_by_code(self) -> None:
-        """Add a message, once, where the user has set `lr` and the code of the run sets the rate itself."""
+        """Add a message, once, where the user has set `lr` and the code of the run sets the rate
+        itself.
+        """
         for opt in self.optimizers:
             if not opt.rate_set_by_code or opt.rate_reported or self.state.searching:
                 continue
             opt.rate_reported = True
             if opt.base_lr != self.task.own_lr:
                 text = (
-                    f"lr={rate(opt.base_lr)}: the run's own code sets the learning rate (to {rate(float(opt.rate))} at update "
-                    f"{self.state.step - 1}), so lr has an effect only where that code uses it."
+                    f"lr={rate(opt.base_lr)}: the run's own code sets the learning rate (to"
+                    f" {rate(float(opt.rate))} at update {self.state.step - 1}), so lr has an"
+                    " effect only where that code uses it."
                 )
                 self.notes.append(Message(text, "warning", self.state.step))
 
@@ -290,14 +381,19 @@ class Session:
         self.task.drive(handle)
 
     def train_mode(self) -> None:
-        """Put the model into training mode; parts that the user holds in evaluation mode stay so (`train_mode` of task/modules.py)."""
+        """Put the model into training mode; parts that the user holds in evaluation mode stay so
+        (`train_mode` of task/modules.py).
+        """
         train_mode(self.task.model)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Context manager in which this rank works alone and does not wait for the others."""
         ranks, parallel = self.ranks, self.parallel
-        self.ranks, self.parallel = ProcessGroup(), Single(self.task, self.weights, self.plan.on_cpu)
+        self.ranks, self.parallel = (
+            ProcessGroup(),
+            Single(self.task, self.weights, self.plan.on_cpu),
+        )
         try:
             with self.weights.alone():
                 yield
@@ -305,7 +401,9 @@ class Session:
             self.ranks, self.parallel = ranks, parallel
 
     def refresh_parameters(self) -> None:
-        """Refresh the trained parameters between two updates, on all ranks; some may also have been frozen."""
+        """Refresh the trained parameters between two updates, on all ranks; some may also have
+        been frozen.
+        """
         self.optimizers.add_new_parameters()
         self.parallel.refresh()
 
@@ -326,7 +424,9 @@ def _precision_of(task: Task, settings: Settings, device: torch.device) -> Preci
 
 def _trainable(task: Task) -> dict[str, Tensor]:
     """The parameters that are trained, by name."""
-    trained: dict[str, Tensor] = {name: p for name, p in task.trained_parameters().items() if p.requires_grad}
+    trained: dict[str, Tensor] = {
+        name: p for name, p in task.trained_parameters().items() if p.requires_grad
+    }
     if not trained:
         raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
     return trained

@@ -26,11 +26,17 @@ from workbench.task.rng import seed
 def open_session(
     task: Task, settings: Settings, phase: Phase = "fit", past: Mapping[str, Any] | None = None
 ) -> Iterator[Session]:
-    """Open a seeded session for one job; the process's random state and torch flags are restored at the end.
+    """Open a seeded session for one job; the process's random state and torch flags are restored at
+    the end.
 
     past: for a resumed fit, the state on which its length depends (`total_steps.NAMES`).
     """
-    with rng.preserved(), _kernel_choice(settings), task.running(settings, phase), default_device.set_aside():
+    with (
+        rng.preserved(),
+        _kernel_choice(settings),
+        task.running(settings, phase),
+        default_device.set_aside(),
+    ):
         runtime = Runtime(settings)
         seed(settings.seed)
         for spec in (task.train, task.val, task.test, task.predict):
@@ -49,8 +55,14 @@ def open_session(
             if session.hooks.within:
                 session.update_hooks = CalledUpdateHooks(session)
             rng.seed_rank(settings.seed, runtime.ranks.rank)
-            compiling = compiled(task, settings.compile) if settings.compile else contextlib.nullcontext()
-            with _clipping_by(session.hooks, session.optimizers), compiling, _watched(settings.detect_anomaly):
+            compiling = (
+                compiled(task, settings.compile) if settings.compile else contextlib.nullcontext()
+            )
+            with (
+                _clipping_by(session.hooks, session.optimizers),
+                compiling,
+                _watched(settings.detect_anomaly),
+            ):
                 yield session
         finally:
             modes.restore()
@@ -68,7 +80,9 @@ def _parameters(task: Task) -> list[torch.nn.Parameter]:
 
 @contextlib.contextmanager
 def _clipping_by(hooks: Hooks, optimizers: Optimizers) -> Iterator[None]:
-    """Context manager in which the hooks clip the gradients of these optimizers; a session may be opened within another."""
+    """Context manager in which the hooks clip the gradients of these optimizers; a session may
+    be opened within another.
+    """
     before, hooks.clipper = hooks.clipper, optimizers.clip
     try:
         yield
@@ -82,7 +96,9 @@ def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def _kernel_choice(settings: Settings) -> Iterator[None]:
-    """Context manager in which torch chooses kernels as `deterministic` and `benchmark` say; the process's own flags are restored."""
+    """Context manager in which torch chooses kernels as `deterministic` and `benchmark` say; the
+    process's own flags are restored.
+    """
     wanted, benchmark = settings.deterministic, settings.benchmark
     if not wanted and benchmark is None:
         yield

@@ -17,8 +17,9 @@ from workbench.task.state.of_task import copy_all
 
 @contextlib.contextmanager
 def scratch(session: Session) -> Iterator[None]:
-    """Context manager for trials: no update is recorded, no schedule steps, and all state is restored at the end, also after an error,
-    including the counters and generators of the user's own functions and data.
+    """Context manager for trials: no update is recorded, no schedule steps, and all state is
+    restored at the end, also after an error, including the counters and generators of the user's
+    own functions and data.
 
     The copy of the weights is in host memory, so that it needs none of the device's.
     """

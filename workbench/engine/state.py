@@ -14,7 +14,9 @@ Stage = Literal["sanity", "train", "val", "test", "predict", ""]
 
 @dataclass
 class TrainState:
-    """The progress of one job. The engine updates it while the job runs, and restores it from a checkpoint or a snapshot."""
+    """The progress of one job. The engine updates it while the job runs, and restores it from a
+    checkpoint or a snapshot.
+    """
 
     step: int = 0
     """The updates taken."""
@@ -46,7 +48,9 @@ class TrainState:
     left_out: int = 0
     """The updates skipped for values that are not finite."""
     counts_seen: set[str] = field(default_factory=set)
-    """The kinds of data whose first batch was checked for its number of samples (engine/data/sample_count.py)."""
+    """The kinds of data whose first batch was checked for its number of samples
+    (engine/data/sample_count.py).
+    """
     moved: set[tuple[str, str]] = field(default_factory=set)
     """Places in the user's objects that a checkpoint restored (task/state/held.py)."""
 
@@ -70,7 +74,9 @@ class TrainState:
     skipped: bool = False
     """Whether the current update skipped a step."""
     clip_next: dict[int, tuple[float, str]] = field(default_factory=dict)
-    """How a task with manual optimization wants the gradients of an optimizer clipped at its next step."""
+    """How a task with manual optimization wants the gradients of an optimizer clipped at its
+    next step.
+    """
 
     def begin_epoch(self) -> None:
         """Set the counters for a new epoch."""
@@ -82,8 +88,10 @@ class TrainState:
         self.batch_idx, self.mid_epoch, self.validation_due = 0, False, False
 
     def end_pieces(self, firsts: Sequence[bool], *, ends: bool, optimizers: Iterable[int]) -> None:
-        """Advance the counters after an update with pieces of batches. firsts: for each piece, whether it was the first of its batch;
-        ends: whether the last piece ended its batch; optimizers: the indices of the session's optimizers.
+        """Advance the counters after an update with pieces of batches. firsts: for each piece,
+        whether it was the first of its batch;
+        ends: whether the last piece ended its batch; optimizers: the indices of the session's
+        optimizers.
         """
         self.batch_idx += sum(firsts)
         since = [*firsts][::-1]

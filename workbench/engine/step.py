@@ -1,8 +1,8 @@
 """Takes one update, in the order of Lightning's loop.
 
-For each optimizer in turn: forward and backward over a window of batches, norms, the check for NaN, clipping, the
-optimizer's step, zero_grad; then schedules and averages. Hooks are calls on `Hooks` and `UpdateHooks`, which do nothing for a task
-that has none.
+For each optimizer in turn: forward and backward over a window of batches, norms, the check for NaN,
+clipping, the optimizer's step, zero_grad; then schedules and averages. Hooks are calls on `Hooks`
+and `UpdateHooks`, which do nothing for a task that has none.
 """
 
 from __future__ import annotations
@@ -26,24 +26,35 @@ from workbench.task.hints import explain_batch_error, explain_step_error
 
 
 def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
-    """Take one update (`take_update`); an error gets notes with the update, the batch and, where one is known, the remedy."""
+    """Take one update (`take_update`); an error gets notes with the update, the batch and, where
+    one is known, the remedy.
+    """
     try:
         return take_update(session, window)
     except Exception as error:
         first = window[0] if window else None  # a rank without a batch steps with the others
         batch = first.batch if first is not None and session.plan.tbptt is not None else first
-        error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch) if window else 'no batch'}")
-        remedy = explain_out_of_memory(error, session.data.batch_size("train")) or explain_step_error(error) or explain_batch_error(error, batch)
+        error.add_note(
+            f"at update {session.state.step}, epoch {session.state.epoch}, on"
+            f" {describe(batch) if window else 'no batch'}"
+        )
+        remedy = (
+            explain_out_of_memory(error, session.data.batch_size("train"))
+            or explain_step_error(error)
+            or explain_batch_error(error, batch)
+        )
         if remedy:
             error.add_note(remedy)
         raise
 
 
 def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
-    """Take one update with the gradient of `window`; returns its loss, a detached scalar on the device.
+    """Take one update with the gradient of `window`; returns its loss, a detached scalar on the
+    device.
 
-    With several optimizers the loss is the sum of theirs. None: the window was empty, and no update was taken. On CPU it raises
-    `NonFiniteError` before the step; on a device a flush finds non-finite values.
+    With several optimizers the loss is the sum of theirs. None: the window was empty, and no update
+    was taken. On CPU it raises `NonFiniteError` before the step; on a device a flush finds
+    non-finite values.
     """
     state, meter, ratios = session.state, session.meter, session.ratios
     state.begin_update(records=not state.searching and state.step % meter.every == 0)
@@ -52,7 +63,9 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
         opt.watch_rate()
     session.replay.remember(state, window, look=meter.row == 0)
     if ratios is not None and state.records:
-        ratios.begin(session.optimizers if session.task.manual else session.optimizers.turn(state.step))
+        ratios.begin(
+            session.optimizers if session.task.manual else session.optimizers.turn(state.step)
+        )
     if session.task.manual:
         loss, stepped = manual.update(session, window, clip_and_step)
     else:
@@ -74,8 +87,12 @@ def take_update(session: Session, window: Sequence[Any]) -> Tensor | None:
     return loss
 
 
-def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
-    """Let each optimizer that has its turn step; returns the sum of their losses and those that stepped."""
+def _step_optimizers(
+    session: Session, window: Sequence[Any]
+) -> tuple[Tensor | None, list[OptimizerHandle]]:
+    """Let each optimizer that has its turn step; returns the sum of their losses and those that
+    stepped.
+    """
     total: Tensor | None = None
     stepped: list[OptimizerHandle] = []
     optimizers = session.optimizers
@@ -93,10 +110,15 @@ def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | 
     return total, stepped
 
 
-def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
-    """Take one optimizer's part of an update; returns its loss (None: every batch was left out) and whether it stepped."""
+def _step_optimizer(
+    session: Session, opt: OptimizerHandle, window: Sequence[Any]
+) -> tuple[Tensor | None, bool]:
+    """Take one optimizer's part of an update; returns its loss (None: every batch was left out)
+    and whether it stepped.
+    """
     if session.plan.direct and len(window) == 1:
-        # No other ranks, hooks, closures or batches take part. The objects for them would make the update of a tiny model a tenth slower.
+        # No other ranks, hooks, closures or batches take part. The objects for them would make the
+        # update of a tiny model a tenth slower.
         loss = backward.of_one_batch(session, opt, window)
         return loss, loss is not None and clip_and_step(session, opt, window, loss)
     step = OptimizerStep(session, opt, window)
@@ -105,8 +127,9 @@ def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any
 
 
 class OptimizerStep:
-    """Takes one optimizer's part of an update, in the order of Lightning: all batches but the last go forward and backward; then
-    the task's optimizer_step hook evaluates the last one (`closure`) and steps (`take`), each as often as it wants.
+    """Takes one optimizer's part of an update, in the order of Lightning: all batches but the last
+    go forward and backward; then the task's optimizer_step hook evaluates the last one (`closure`)
+    and steps (`take`), each as often as it wants.
     """
 
     def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> None:
@@ -126,10 +149,14 @@ class OptimizerStep:
             return
         # A rank without batches steps with the others and uses rank 0's batch number.
         batches = len(window) or session.parallel.batches(window)
-        session.hooks.step(self._opt.index, session.state.batch_idx + batches - 1, self.closure, self.take)
+        session.hooks.step(
+            self._opt.index, session.state.batch_idx + batches - 1, self.closure, self.take
+        )
 
     def closure(self) -> Tensor | None:
-        """Compute the window's gradient and return its loss. Called again (by LBFGS, or the task), it goes through the whole window."""
+        """Compute the window's gradient and return its loss. Called again (by LBFGS, or the
+        task), it goes through the whole window.
+        """
         if self._evaluated:
             self._session.update_hooks.zero_after_step(self._opt)
             self._backward = WindowBackward(self._session, self._opt, self._window, anew=True)
@@ -140,7 +167,9 @@ class OptimizerStep:
         return loss
 
     def take(self, evaluate: Callable[[], Tensor | None], **options: Any) -> Tensor | None:
-        """Step with the gradients that `evaluate` computes; returns its loss. options: further arguments of the optimizer's step."""
+        """Step with the gradients that `evaluate` computes; returns its loss. options: further
+        arguments of the optimizer's step.
+        """
         session, opt, window = self._session, self._opt, self._window
         opt.step_options = options
         try:
@@ -155,7 +184,9 @@ class OptimizerStep:
         return loss
 
 
-def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor) -> bool:
+def clip_and_step(
+    session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor
+) -> bool:
     """Measure, check and clip the gradients, and step; False: the step was skipped."""
     session.precision.unscale(opt.optimizer)
     session.hooks.before_step(opt.index)
@@ -212,4 +243,3 @@ def _record(session: Session, loss: Tensor | None) -> None:
     if logged:
         meter.note(logged)
     meter.record(state.step - 1, [opt.rate for opt in session.optimizers], loss, state.skipped)
-

@@ -17,7 +17,9 @@ from workbench.values import shown
 
 
 class Result(NamedTuple):
-    """The result of a training step: the loss, its weight, the hidden state, the named parts of the loss."""
+    """The result of a training step: the loss, its weight, the hidden state, the named parts of
+    the loss.
+    """
 
     loss: Tensor
     weight: Tensor | float | None
@@ -32,10 +34,17 @@ def read(result: Any) -> Result | None:
     if result is None:
         return None
     if isinstance(result, Mapping) and isinstance(result.get("loss"), Tensor):
-        return Result(scalar(result["loss"]), result.get("weight"), result.get("hiddens"), loss_parts(result))
-    got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else f"{shown(result)}"
+        return Result(
+            scalar(result["loss"]), result.get("weight"), result.get("hiddens"), loss_parts(result)
+        )
+    got = (
+        f"a dict with {sorted(map(str, result))}"
+        if isinstance(result, Mapping)
+        else f"{shown(result)}"
+    )
     raise TaskError(
-        f"training_step returned {got}: it must return the loss, a dict with 'loss', or None to leave a batch out."
+        f"training_step returned {got}: it must return the loss, a dict with 'loss', or None to"
+        " leave a batch out."
     )
 
 
@@ -43,7 +52,9 @@ def scalar(loss: Tensor) -> Tensor:
     """The loss with shape (). Raises TaskError where it has more than one element."""
     if loss.ndim == 0 or loss.numel() == 1:
         return loss if loss.ndim == 0 else loss.reshape(())
-    raise TaskError(f"the loss has shape {tuple(loss.shape)}; it must be one number: take its mean.")
+    raise TaskError(
+        f"the loss has shape {tuple(loss.shape)}; it must be one number: take its mean."
+    )
 
 
 def batch_in(item: Any) -> Any:
@@ -57,7 +68,9 @@ def batch_weights(task: Task, window: Sequence[Any]) -> list[float | None]:
 
 
 def sample_count(window: Sequence[Any]) -> int | None:
-    """The number of samples in a window of this rank; None: unknown. A batch in pieces counts once."""
+    """The number of samples in a window of this rank; None: unknown. A batch in pieces counts
+    once.
+    """
     total = 0
     for number, item in enumerate(window):
         if isinstance(item, Piece) and not item.first:
@@ -81,7 +94,9 @@ def _weight(task: Task, item: Any, samples: int | None) -> float | None:
 
 
 class WindowPlan(NamedTuple):
-    """The batches of a window that count, with their weights and shares, before its forward passes."""
+    """The batches of a window that count, with their weights and shares, before its forward
+    passes.
+    """
 
     present: list[int]
     """The indices of the batches that are not None."""
@@ -91,7 +106,9 @@ class WindowPlan(NamedTuple):
     """The factors by which their losses are multiplied."""
 
     @classmethod
-    def of(cls, task: Task, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]) -> WindowPlan:
+    def of(
+        cls, task: Task, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]
+    ) -> WindowPlan:
         """The plan of a window: the weight of each batch, as the task counts it."""
         all_weights = batch_weights(task, window)
         present = [number for number, weight in enumerate(all_weights) if weight is not None]
@@ -100,7 +117,9 @@ class WindowPlan(NamedTuple):
 
 
 class WeightedMeans:
-    """The means of named scalars over the batches that have them, weighted by the batches' weights."""
+    """The means of named scalars over the batches that have them, weighted by the batches'
+    weights.
+    """
 
     def __init__(self) -> None:
         self.means: dict[str, Tensor] = {}
@@ -113,7 +132,11 @@ class WeightedMeans:
             before = self.means.get(name)
             total = self._weights[name] = self._weights.get(name, 0.0) + weight
             known = isinstance(total, Tensor) or total > 0
-            self.means[name] = value if before is None or not known else before + (value - before) * (weight / total)
+            self.means[name] = (
+                value
+                if before is None or not known
+                else before + (value - before) * (weight / total)
+            )
 
 
 class WindowLoss:
@@ -127,7 +150,9 @@ class WindowLoss:
         self._plan, self._unit = plan, unit
         self.single = whole and len(plan.present) == 1
         self.loss: Tensor | None = None
-        """The sum of the losses times their shares, or times their reported weights, without a graph."""
+        """The sum of the losses times their shares, or times their reported weights, without a
+        graph.
+        """
         self.reported: list[Tensor | float] = []
         self.kept: list[float] = []
         """The shares of the batches that reported no weight."""
@@ -136,24 +161,36 @@ class WindowLoss:
         """The named parts of the losses, over this process's batches."""
 
     def take(self, place: int, found: Result) -> tuple[Tensor, bool]:
-        """Add the batch at index `place` of the plan; returns the loss to run backward, and whether the batch is the first."""
+        """Add the batch at index `place` of the plan; returns the loss to run backward, and
+        whether the batch is the first.
+        """
         if found.parts:
-            self.parts.add(found.parts, self._plan.weights[place] if found.weight is None else found.weight)
+            self.parts.add(
+                found.parts, self._plan.weights[place] if found.weight is None else found.weight
+            )
         if self.single:
             self.loss = found.loss.detach()
             return found.loss, True
         if bool(self.reported) != (found.weight is not None) and (self.reported or self.kept):
-            raise TaskError("training_step reports a 'weight' for some batches of a window and not for others.")
+            raise TaskError(
+                "training_step reports a 'weight' for some batches of a window and not for others."
+            )
         share = self._plan.shares[place]
         if found.weight is not None:
             self.reported.append(found.weight)
-            weighted_loss = found.loss * found.weight if self._unit == 1.0 else found.loss * found.weight * self._unit
+            weighted_loss = (
+                found.loss * found.weight
+                if self._unit == 1.0
+                else found.loss * found.weight * self._unit
+            )
         else:
             self.kept.append(share)
             weighted_loss = found.loss if share == 1.0 else found.loss * share
         self._weights.append(self._plan.weights[place] if found.weight is None else found.weight)
         first = self.loss is None
-        self.loss = weighted_loss.detach() if self.loss is None else self.loss + weighted_loss.detach()
+        self.loss = (
+            weighted_loss.detach() if self.loss is None else self.loss + weighted_loss.detach()
+        )
         return weighted_loss, first
 
     @property
@@ -168,9 +205,11 @@ class WindowLoss:
 
 
 def refuse_no_weight(total: Tensor | float) -> None:
-    """Raise TaskError where the reported weights of an update add up to 0. Call it on CPU only, since it reads the value."""
+    """Raise TaskError where the reported weights of an update add up to 0. Call it on CPU only,
+    since it reads the value.
+    """
     if float(total) == 0.0:
         raise TaskError(
-            "the weights that training_step reported for the batches of one update add up to 0, so they have no "
-            "mean: return None for a batch without anything to learn from."
+            "the weights that training_step reported for the batches of one update add up to 0, so"
+            " they have no mean: return None for a batch without anything to learn from."
         )

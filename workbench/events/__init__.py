@@ -1,7 +1,7 @@
 """Events: frozen dataclasses of plain data, which a running job sends to its listeners.
 
-They are also the record of a run: its folder holds them line by line. An event that is read back equals the one that was
-emitted, so that views draw a live run and a recorded one in the same way.
+They are also the record of a run: its folder holds them line by line. An event that is read back
+equals the one that was emitted, so that views draw a live run and a recorded one in the same way.
 """
 
 from workbench.events.columns import (

@@ -1,4 +1,6 @@
-"""Packs columns of numbers as little-endian bytes (float32, or float64 where that was measured), and names them."""
+"""Packs columns of numbers as little-endian bytes (float32, or float64 where that was measured),
+and names them.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,37 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.float32] | NDArray[np.float64]
 
-MEASURED = re.compile(r"(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|layer_norms|update_ratios|skipped")
+MEASURED = re.compile(
+    r"(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|layer_norms|update_ratios|skipped"
+)
 """The columns that the engine measures itself."""
 BY_LAYER = ("layer_norms", "update_ratios")
 """Columns with one number for each layer."""
 MARK = "_logged"
 """The suffix of a logged name that the record already uses for something else."""
-_RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|(grad_norm|update_ratio)/.*)")
+_RESERVED = re.compile(
+    r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|(grad_norm|update_ratio)/.*)"
+)
 
 _T = TypeVar("_T")
 
 
 def recorded_name(name: str) -> str:
-    """Return the name under which a logged value is recorded: it gets a suffix if the record has a column of that name, such as "loss"."""
+    """Return the name under which a logged value is recorded: it gets a suffix if the record has
+    a column of that name, such as "loss".
+    """
     return f"{name}{MARK}" if _RESERVED.fullmatch(name) else name
 
 
 def by_own_names(values: Mapping[str, _T]) -> dict[str, _T]:
-    """Return the values by recorded name, and also by the name with which the user logged them where that differs."""
-    marked = [name for name in values if name.endswith(MARK) and recorded_name(name.removesuffix(MARK)) == name]
+    """Return the values by recorded name, and also by the name with which the user logged them
+    where that differs.
+    """
+    marked = [
+        name
+        for name in values
+        if name.endswith(MARK) and recorded_name(name.removesuffix(MARK)) == name
+    ]
     return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
 

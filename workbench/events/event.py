@@ -1,4 +1,6 @@
-"""Defines Event, any of the events that a job emits and a record holds, and the events of the bench itself, for views."""
+"""Defines Event, any of the events that a job emits and a record holds, and the events of the
+bench itself, for views.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,32 @@ from workbench.events.training import (
 )
 
 Event = (
-    RunStarted | StepsDone | TimeSpent | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | RaceTrial | CurveEnded
-    | TrialStarted | Trial | SearchEnded | SpeedTrial | SpeedSearchEnded | ClipSearchEnded | DecayTrial | DecaySearchEnded | TuneStep
-    | Message | Checksums | Observed | RunEnded
-)  # fmt: skip
+    RunStarted
+    | StepsDone
+    | TimeSpent
+    | Validated
+    | Logged
+    | Saved
+    | Resumed
+    | Changed
+    | StatusChanged
+    | CurvePoint
+    | RaceTrial
+    | CurveEnded
+    | TrialStarted
+    | Trial
+    | SearchEnded
+    | SpeedTrial
+    | SpeedSearchEnded
+    | ClipSearchEnded
+    | DecayTrial
+    | DecaySearchEnded
+    | TuneStep
+    | Message
+    | Checksums
+    | Observed
+    | RunEnded
+)
 Emit = Callable[[Event], None]
 
 

@@ -1,4 +1,5 @@
-"""Reads the fields of a dataclass from JSON data, each checked against the type that the class names.
+"""Reads the fields of a dataclass from JSON data, each checked against the type that the class
+names.
 
 A record may come from an untrusted source: counts above 2^53 and data nested too deeply are errors.
 """
@@ -20,7 +21,9 @@ _Read = Callable[[Any], Any]
 
 
 def dataclass_from(kind: type, record: Mapping[str, Any]) -> Any:
-    """Make an object of a frozen class from its fields by name. Each must have the type that the class names; unknown fields are an error."""
+    """Make an object of a frozen class from its fields by name. Each must have the type that the
+    class names; unknown fields are an error.
+    """
     readers = _readers_of(kind)
     values = {}
     for name, value in record.items():
@@ -40,7 +43,9 @@ def _readers_of(kind: type) -> dict[str, _Read]:
 
 
 def _reader(hint: Any) -> _Read:
-    """Return a function that reads a value of this type from JSON data, and raises TypeError or ValueError for any other value."""
+    """Return a function that reads a value of this type from JSON data, and raises TypeError or
+    ValueError for any other value.
+    """
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return _plain
@@ -86,7 +91,8 @@ def _count(value: Any) -> int:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r:.80} is not a number")
-    # Whole numbers stay what they are (batch_size=32); numpy does not take those that are too large.
+    # Whole numbers stay what they are (batch_size=32); numpy does not take those that are too
+    # large.
     return value if isinstance(value, int) and abs(value) < 1 << 53 else float(value)
 
 
@@ -125,7 +131,9 @@ def json_object(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Return JSON data after a check that it is not nested too deeply and its numbers are not too large."""
+    """Return JSON data after a check that it is not nested too deeply and its numbers are not
+    too large.
+    """
     if depth > _DEEPEST:
         raise ValueError(f"more than {_DEEPEST} containers within one another")
     if isinstance(value, int) and value.bit_length() > 64:

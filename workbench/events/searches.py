@@ -1,4 +1,6 @@
-"""Events of searches: of a learning rate, a batch size, loader workers, a precision, a clip value, a weight decay."""
+"""Events of searches: of a learning rate, a batch size, loader workers, a precision, a clip
+value, a weight decay.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A learning rate that a rule proposes. `index` is the nearest point of the curve; None if it proposes no rate."""
+    """A learning rate that a rule proposes. `index` is the nearest point of the curve; None if
+    it proposes no rate.
+    """
 
     name: str
     lr: float | None
@@ -31,7 +35,9 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class RaceTrial:
-    """One learning rate of a race has trained for `updates` updates. `loss`: the mean of held-out batches; inf: it diverged."""
+    """One learning rate of a race has trained for `updates` updates. `loss`: the mean of
+    held-out batches; inf: it diverged.
+    """
 
     lr: float
     updates: int
@@ -40,7 +46,9 @@ class RaceTrial:
 
 @dataclass(frozen=True, slots=True)
 class CurveEnded:
-    """The sweep ended: the reason, what each rule proposes, and the recommended rate (None: none can be trusted)."""
+    """The sweep ended: the reason, what each rule proposes, and the recommended rate (None: none
+    can be trusted).
+    """
 
     ended: str
     suggestions: tuple[Suggestion, ...]
@@ -68,9 +76,11 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One batch size that was tried. `seconds` is for a typical update; bytes are the peak above idle.
+    """One batch size that was tried. `seconds` is for a typical update; bytes are the peak above
+    idle.
 
-    Where several `ranks` tried it together, `size` and `peak_bytes` (the largest) are per rank, and samples/s are of all.
+    Where several `ranks` tried it together, `size` and `peak_bytes` (the largest) are per rank, and
+    samples/s are of all.
     """
 
     size: int
@@ -85,12 +95,16 @@ class Trial:
     limit_bytes: int | None = None
     """How many bytes were available, on the same scale as the peak; None: unknown."""
     uncertainty: float | None = None
-    """The typical time is known within this share of itself (95%); None: too few updates were timed."""
+    """The typical time is known within this share of itself (95%); None: too few updates were
+    timed.
+    """
     updates_per_epoch: int | None = None
-    """How many updates an epoch has with batches of this size; None: the data has no length, or no updates are taken."""
+    """How many updates an epoch has with batches of this size; None: the data has no length, or
+    no updates are taken.
+    """
     refused: int | None = None
-    """Of how many samples the batch was with which the model failed, though memory sufficed: `size`, or
-    an epoch's last batch. None: it failed with none.
+    """Of how many samples the batch was with which the model failed, though memory sufficed:
+    `size`, or an epoch's last batch. None: it failed with none.
     """
 
     @property
@@ -101,12 +115,16 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchEnded:
-    """The batch-size search ended: the recommended size and the largest one, both of which were tried and passed.
+    """The batch-size search ended: the recommended size and the largest one, both of which were
+    tried and passed.
 
-    `accumulate_grad_batches`: how many batches of the recommended size make the effective batch, where it was kept.
-    `fastest`: the smallest size nearly as fast as the fastest. `reason`: why the recommended size is recommended.
-    `noise_scale`: the gradient noise scale in samples at the weights that the model had, None where it is not known;
-    `noise_reason` says what it means, or why it is not known ("": nothing measured it).
+    `accumulate_grad_batches`: how many batches of the recommended size make the effective batch,
+    where it was kept.
+    `fastest`: the smallest size nearly as fast as the fastest. `reason`: why the recommended size
+    is recommended.
+    `noise_scale`: the gradient noise scale in samples at the weights that the model had, None where
+    it is not known; `noise_reason` says what it means, or why it is not known ("": nothing measured
+    it).
     """
 
     best: int | None
@@ -125,9 +143,11 @@ class SearchEnded:
 class SpeedTrial:
     """A trial of values of settings ended: how fast updates are with them, or why they failed.
 
-    `uncertainty`: half the width of the speed's 95% interval, as a share of it. `waiting`: the share of the time in which
-    training waited for batches. `loss`: the mean of the last losses. `peak_bytes`: the peak memory of a CUDA
-    device; None on a CPU, where a process keeps the memory that earlier trials have freed.
+    `uncertainty`: half the width of the speed's 95% interval, as a share of it. `waiting`: the
+    share of the time in which
+    training waited for batches. `loss`: the mean of the last losses. `peak_bytes`: the peak memory
+    of a CUDA device; None on a CPU, where a process keeps the memory that earlier trials have
+    freed.
     """
 
     values: dict[str, Any]
@@ -150,9 +170,11 @@ class SpeedSearchEnded:
 
 @dataclass(frozen=True, slots=True)
 class ClipSearchEnded:
-    """The search for a clip value ended. `best`: the settings it recommends; empty: no clipping is needed.
+    """The search for a clip value ended. `best`: the settings it recommends; empty: no clipping is
+    needed.
 
-    `suggestion`: the value that a tenth of the norms exceed. `norms`: for each optimizer, the gradient norms of its updates.
+    `suggestion`: the value that a tenth of the norms exceed. `norms`: for each optimizer, the
+    gradient norms of its updates.
     """
 
     best: dict[str, Any]
@@ -164,7 +186,9 @@ class ClipSearchEnded:
 
 @dataclass(frozen=True, slots=True)
 class DecayTrial:
-    """A weight decay has trained for `updates` updates. `loss`: the mean of held-out batches; inf: it diverged."""
+    """A weight decay has trained for `updates` updates. `loss`: the mean of held-out batches;
+    inf: it diverged.
+    """
 
     weight_decay: float
     updates: int
@@ -173,7 +197,8 @@ class DecayTrial:
 
 @dataclass(frozen=True, slots=True)
 class DecaySearchEnded:
-    """The search for a weight decay ended. `best`: the settings it recommends; empty: the present value stays.
+    """The search for a weight decay ended. `best`: the settings it recommends; empty: the present
+    value stays.
 
     `suggestion`: the weight decay itself; None: nothing is clearly better than the present value.
     """
@@ -186,7 +211,9 @@ class DecaySearchEnded:
 
 @dataclass(frozen=True, slots=True)
 class TuneStep:
-    """A search of a `tune` job ended: the settings that it recommends, and why. Empty: the settings stay."""
+    """A search of a `tune` job ended: the settings that it recommends, and why. Empty: the
+    settings stay.
+    """
 
     search: str
     values: dict[str, Any]

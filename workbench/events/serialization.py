@@ -36,17 +36,20 @@ def to_line(event: Event) -> str:
     for name in _FIELDS[type(event)]:
         record[name] = getattr(event, name)
     if isinstance(event, StepsDone):
-        record["columns"] = {k: base64.b64encode(v).decode("ascii") for k, v in event.columns.items()}
+        record["columns"] = {
+            k: base64.b64encode(v).decode("ascii") for k, v in event.columns.items()
+        }
     if isinstance(event, CurveEnded):
         record["suggestions"] = [[s.name, s.lr, s.index, s.why] for s in event.suggestions]
     return _ENCODER.encode(record)
 
 
 def from_line(line: str | bytes, only: Container[str] | None = None) -> Event:
-    """Read an event that `to_line` wrote. `only`: the columns of flushes that are wanted; the others are not decoded.
+    """Read an event that `to_line` wrote. `only`: the columns of flushes that are wanted; the
+    others are not decoded.
 
-    Raises ValueError or TypeError for anything else: a field of another type, a count above 2^53, a column whose
-    length is not that of its flush, data nested too deeply.
+    Raises ValueError or TypeError for anything else: a field of another type, a count above 2^53, a
+    column whose length is not that of its flush, data nested too deeply.
     """
     try:
         if len(line) > _LONG:
@@ -60,7 +63,9 @@ def from_line(line: str | bytes, only: Container[str] | None = None) -> Event:
 
 
 def _check_long(line: bytes) -> None:
-    """Raise ValueError for a long line that is no flush, or that would take several times its length in memory."""
+    """Raise ValueError for a long line that is no flush, or that would take several times its
+    length in memory.
+    """
     if not line.startswith(b'{"type":"StepsDone",') or not line.isascii():
         raise ValueError(f"a line of more than {_LONG} bytes that is no flush")
     position, escapes = line.find(b"\\"), 0
@@ -92,8 +97,16 @@ def _checked(record: dict[str, Any], only: Container[str] | None) -> Event:
 
 
 def _check_flush(event: StepsDone, texts: Mapping[str, Any]) -> None:
-    """Check that the columns are as long as the flush says, without decoding them; ValueError if not."""
-    if event.step < 0 or event.every < 1 or event.rows < 0 or event.layers_every < 1 or event.step + event.every * event.rows > 2 * LARGEST:
+    """Check that the columns are as long as the flush says, without decoding them; ValueError if
+    not.
+    """
+    if (
+        event.step < 0
+        or event.every < 1
+        or event.rows < 0
+        or event.layers_every < 1
+        or event.step + event.every * event.rows > 2 * LARGEST
+    ):
         raise ValueError("updates are counted from 0 on")
     if not math.isfinite(event.seconds) or not math.isfinite(event.waited):
         raise ValueError("a time is a finite number")
@@ -106,7 +119,9 @@ def _check_flush(event: StepsDone, texts: Mapping[str, Any]) -> None:
             fits = name not in event.double and (size % by_layer == 0 if by_layer else size == 0)
             fits = fits and (event.layers_every == 1 or size * event.rows <= by_layer * _TABLE)
         else:  # one of a newer version may be a table
-            fits = size == column or bool(column and size % column == 0 and not MEASURED.fullmatch(name))
+            fits = size == column or bool(
+                column and size % column == 0 and not MEASURED.fullmatch(name)
+            )
             single |= size == column
         if not fits:
             raise ValueError(f"column {name!r:.80} does not have {event.rows} rows")

@@ -15,7 +15,9 @@ Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """A job starts to run. `updates` and `epochs` are the totals, None where the data has no length."""
+    """A job starts to run. `updates` and `epochs` are the totals, None where the data has no
+    length.
+    """
 
     run: str
     kind: str
@@ -27,23 +29,31 @@ class RunStarted:
     ranks: int = 1
     """How many processes run the job together."""
     memory: int | None = None
-    """Bytes of memory that the device has (for a CPU: the machine, or this process's container); None: unknown."""
+    """Bytes of memory that the device has (for a CPU: the machine, or this process's container);
+    None: unknown.
+    """
     request: dict[str, Any] = field(default_factory=dict)
     """The arguments of a search besides the settings, by name."""
     groups: tuple[tuple[tuple[str, float], ...], ...] = ()
-    """The parameter groups of each optimizer: the name ("" where it has none), and the learning rate as a multiple of the setting `lr`."""
+    """The parameter groups of each optimizer: the name ("" where it has none), and the learning
+    rate as a multiple of the setting `lr`.
+    """
     supervised: bool = False
-    """Whether a single loss compares outputs with fixed targets: such a loss does not grow while a model learns."""
+    """Whether a single loss compares outputs with fixed targets: such a loss does not grow while
+    a model learns.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """The updates since the last flush: rows `step`, `step + every`, …, one number per row and column, float32 unless named in `double`.
+    """The updates since the last flush: rows `step`, `step + every`, …, one number per row and
+    column, float32 unless named in `double`.
 
     Columns: "loss", "lr", "grad_norm" (total, before clipping), "grad_norm_clipped" (after), and
-    "layer_norms" (rows x layers of `RunStarted.layers`, row-major, before clipping), "update_ratios" (the same shape: how
-    far the update moved each layer's weights, relative to their norm; there only while it is measured, NaN for updates
-    between two measurements), and whatever the model logged for single updates, by its name. NaN: no value.
+    "layer_norms" (rows x layers of `RunStarted.layers`, row-major, before clipping),
+    "update_ratios" (the same shape: how far the update moved each layer's weights, relative to
+    their norm; there only while it is measured, NaN for updates between two measurements), and
+    whatever the model logged for single updates, by its name. NaN: no value.
     """
 
     step: int
@@ -58,22 +68,34 @@ class StepsDone:
     waited: float = 0.0
     """The part of `seconds` in which training waited for batches (without validation)."""
     memory: int | None = None
-    """Bytes that the process which writes the record uses on the device (on a CPU: its memory, without loader workers)."""
+    """Bytes that the process which writes the record uses on the device (on a CPU: its memory,
+    without loader workers).
+    """
     double: tuple[str, ...] = ()
-    """The columns that hold float64 numbers, because their values were float64; never columns by layer."""
+    """The columns that hold float64 numbers, because their values were float64; never columns by
+    layer.
+    """
     layers_every: int = 1
-    """The stride of the rows that have columns by layer; `thinned` removes the others from old flushes."""
+    """The stride of the rows that have columns by layer; `thinned` removes the others from old
+    flushes.
+    """
     samples: int | None = None
-    """How many samples the updates after the last row of the flush before, up to the last row here, were made of, on all ranks; None: unknown."""
+    """How many samples the updates after the last row of the flush before, up to the last row
+    here, were made of, on all ranks; None: unknown.
+    """
 
     @property
     def layer_rows(self) -> NDArray[np.bool_]:
         """Whether each row has columns by layer, shape (rows,)."""
-        rows: NDArray[np.bool_] = (self.step // self.every + np.arange(self.rows)) % self.layers_every == 0
+        rows: NDArray[np.bool_] = (
+            self.step // self.every + np.arange(self.rows)
+        ) % self.layers_every == 0
         return rows
 
     def array(self, name: str) -> NDArray[Any]:
-        """Column `name`, shape (rows,), float32 or (if named in `double`) float64; those by layer have shape (rows, layers), float32."""
+        """Column `name`, shape (rows,), float32 or (if named in `double`) float64; those by
+        layer have shape (rows, layers), float32.
+        """
         if name in self.double:
             return np.frombuffer(self.columns[name], dtype="<f8").astype(np.float64)
         flat = unpack(self.columns[name])
@@ -110,19 +132,25 @@ class StepsDone:
     @property
     def on_bar(self) -> dict[str, float]:
         """The last value of each column that the progress line shows."""
-        known = {name: values[~np.isnan(values)] for name in self.prog_bar for values in [self.array(name)]}
+        known = {
+            name: values[~np.isnan(values)]
+            for name in self.prog_bar
+            for values in [self.array(name)]
+        }
         return {name: float(values[-1]) for name, values in known.items() if len(values)}
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """How `seconds` of training were spent, up to update `step`: the seconds of each part, which add up to `seconds`.
+    """How `seconds` of training were spent, up to update `step`: the seconds of each part, which
+    add up to `seconds`.
 
-    Parts: "data" (waiting for batches), "first batch" (the same, for the first one of an epoch), "transfer" (to the device),
-    "forward", "backward", "sync" (waiting for other ranks), "optimizer", "hooks" (of a LightningModule and its callbacks),
-    "validation", "checkpoints", "logging", "searches" (at the start of an epoch), and "workbench" (norms, checks and
-    counting). "compile": what torch.compile takes, in whichever part it compiles. "other": updates on a
-    device that cannot be timed.
+    Parts: "data" (waiting for batches), "first batch" (the same, for the first one of an epoch),
+    "transfer" (to the device), "forward", "backward", "sync" (waiting for other ranks),
+    "optimizer", "hooks" (of a LightningModule and its callbacks), "validation", "checkpoints",
+    "logging", "searches" (at the start of an epoch), and "workbench" (norms, checks and counting).
+    "compile": what torch.compile takes, in whichever part it compiles. "other": updates on a device
+    that cannot be timed.
     """
 
     step: int
@@ -143,17 +171,27 @@ class Validated:
     prog_bar: tuple[str, ...] = ()
     """Those that the model logged with `prog_bar=True`."""
     asked: bool = False
-    """Whether the user requested it by `job.validate()`; nothing in the run depends on such a validation."""
+    """Whether the user requested it by `job.validate()`; nothing in the run depends on such a
+    validation.
+    """
 
     @property
     def on_bar(self) -> dict[str, float]:
-        """The metrics that the progress line shows (`prog_bar=True`), also those of averaged weights."""
-        return {name: value for name, value in self.metrics.items() if name.removesuffix("_averaged") in self.prog_bar}
+        """The metrics that the progress line shows (`prog_bar=True`), also those of averaged
+        weights.
+        """
+        return {
+            name: value
+            for name, value in self.metrics.items()
+            if name.removesuffix("_averaged") in self.prog_bar
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What the model logged over an epoch of training, after `step` updates (`self.log(…, on_epoch=True)`)."""
+    """What the model logged over an epoch of training, after `step` updates (`self.log(…,
+    on_epoch=True)`).
+    """
 
     step: int
     epoch: int
@@ -168,7 +206,9 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint was written, after `step` updates. `best`: it is the best so far by `monitor`, which had this `value`."""
+    """A checkpoint was written, after `step` updates. `best`: it is the best so far by
+    `monitor`, which had this `value`.
+    """
 
     step: int
     epoch: int
@@ -180,8 +220,8 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Events before this one are the record of `run` up to its `checkpoint`; from here on this run continues, with
-    `values` changed.
+    """Events before this one are the record of `run` up to its `checkpoint`; from here on this run
+    continues, with `values` changed.
     """
 
     step: int
@@ -196,7 +236,9 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Settings were changed while the job runs: the applied values, which hold from update `step` on."""
+    """Settings were changed while the job runs: the applied values, which hold from update
+    `step` on.
+    """
 
     step: int
     values: dict[str, float | bool | None]
@@ -213,7 +255,9 @@ class StatusChanged:
 REPEATS, DOES_NOT_REPEAT = "repeats ", "does not repeat "
 """The first words of the message at the end of a fit that repeats another (`wb.rerun`)."""
 ENDED_EARLY = "the run ended early"
-"""The first words of the message about a fit that ended before its length: by early stopping, or `trainer.should_stop`."""
+"""The first words of the message about a fit that ended before its length: by early stopping, or
+`trainer.should_stop`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,28 +271,37 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """Checksums of what a fit began with, eight hex digits each ("": none); an exported script compares its own with them."""
+    """Checksums of what a fit began with, eight hex digits each ("": none); an exported script
+    compares its own with them.
+    """
 
     weights: str = ""
     """The checksum of the first numbers of each parameter of the trained modules."""
     order: str = ""
     """The checksum of the number of training samples and of the generator that shuffles them."""
     batches: tuple[str, ...] = ()
-    """The checksums of the first training batches of rank 0, before they are moved to the device."""
+    """The checksums of the first training batches of rank 0, before they are moved to the
+    device.
+    """
     setup: str = ""
-    """The checksum of how the trained modules are set up: classes, modes, what is trained, hooks, plain attributes."""
+    """The checksum of how the trained modules are set up: classes, modes, what is trained,
+    hooks, plain attributes.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A fact of the training that only the engine can see, after `step` updates; `runs.health` judges it.
+    """A fact of the training that only the engine can see, after `step` updates; `runs.health`
+    judges it.
 
-    "evaluation_mode": these `parts` of the model ("" is all of it) were in evaluation mode during an update.
-    "same_order": the samples of this epoch came in the order of the epoch before, although they are shuffled.
-    "slow_calls": these `parts` of the user's code make training wait in each update; sentences with the share of the time
-    that was measured.
-    "loader_option": the training loader has an option. The first of `parts` is the option ("num_workers=0"), the second is where
-    it comes from: "setting"; "DataLoader", whose parts the loader is made from; or "own DataLoader", which is used unchanged.
+    "evaluation_mode": these `parts` of the model ("" is all of it) were in evaluation mode during
+    an update. "same_order": the samples of this epoch came in the order of the epoch before,
+    although they are shuffled. "slow_calls": these `parts` of the user's code make training wait in
+    each update; sentences with the share of the time that was measured. "loader_option": the
+    training loader has an option. The first of `parts` is the option ("num_workers=0"), the second
+    is where
+    it comes from: "setting"; "DataLoader", whose parts the loader is made from; or "own
+    DataLoader", which is used unchanged.
     """
 
     step: int
@@ -267,12 +320,15 @@ class RunEnded:
     error: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     where: str = ""
-    """The last line of the user's own code that the error passed: "cell 4, line 7: loss = self.net(x)"."""
+    """The last line of the user's own code that the error passed: "cell 4, line 7: loss =
+    self.net(x)".
+    """
     traceback: str = ""
 
 
 def thinned(event: StepsDone, every: int) -> StepsDone:
-    """Return the flush with its columns by layer at only every `every`-th update; `every` is a multiple of the present stride.
+    """Return the flush with its columns by layer at only every `every`-th update; `every` is a
+    multiple of the present stride.
 
     The columns by layer are removed where no such update is in the flush.
     """

@@ -6,7 +6,9 @@ from workbench.tracebacks import UserError
 
 
 class ExportError(UserError):
-    """The script needs something that cannot be written; the message names it and says what to do."""
+    """The script needs something that cannot be written; the message names it and says what to
+    do.
+    """
 
 
 class NotStandAlone(ExportError):

@@ -35,22 +35,34 @@ class ExportOptions:
 
 
 def format_of(path: Path, format: Format | None) -> Format:
-    """The format of a file: the one that is given, else that of its extension. Raises ExportError where the two contradict each other."""
+    """The format of a file: the one that is given, else that of its extension. Raises
+    ExportError where the two contradict each other.
+    """
     if not path.name.strip(".") or path.is_dir():
-        raise ExportError(f"{str(path)!r} is not a name for a script: give a file, as in 'train.py'.")
+        raise ExportError(
+            f"{str(path)!r} is not a name for a script: give a file, as in 'train.py'."
+        )
     if not path.suffix and format is None:
         raise ExportError(
             f"path={str(path)!r} has no ending, which says what is written: {path}.py is a script, "
             f"{path}.ipynb a notebook, {path}.yaml the settings."
         )
-    found: Format = "notebook" if path.suffix == ".ipynb" else "settings" if path.suffix in (".yaml", ".yml") else "script"
+    found: Format = (
+        "notebook"
+        if path.suffix == ".ipynb"
+        else "settings"
+        if path.suffix in (".yaml", ".yml")
+        else "script"
+    )
     if format is None or format == found:
         return found
     if format not in ENDINGS:
         raise ExportError(f"format={format!r} is unknown: give {', '.join(map(repr, ENDINGS))}.")
     if found == "script" and ENDINGS[format] == ".py":
         return format
-    raise ExportError(f"{path} does not fit format={format!r}: give a name that ends in {ENDINGS[format]}.")
+    raise ExportError(
+        f"{path} does not fit format={format!r}: give a name that ends in {ENDINGS[format]}."
+    )
 
 
 def is_verified(format: Format) -> bool:

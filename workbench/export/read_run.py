@@ -1,4 +1,6 @@
-"""Builds the ScriptSpec of a run from its record and its bench; raises ExportError for what no script supports."""
+"""Builds the ScriptSpec of a run from its record and its bench; raises ExportError for what no
+script supports.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,18 @@ _CHECKSUM = re.compile("[0-9a-f]{8}")
 
 
 def script_spec_of(
-    path: Path, run: Run, site: CallSite, task: Task, weights: str | None, evidence: Sequence[str] = (), *, data_file: str | None = None,
+    path: Path,
+    run: Run,
+    site: CallSite,
+    task: Task,
+    weights: str | None,
+    evidence: Sequence[str] = (),
+    *,
+    data_file: str | None = None,
     plain: bool = False,
 ) -> tuple[ScriptSpec, SavedData | None]:
-    """The ScriptSpec of the script at `path`, and the data for `data_file` next to it, if there is to be one.
+    """The ScriptSpec of the script at `path`, and the data for `data_file` next to it, if there is
+    to be one.
 
     plain: LightningModules inherit from nn.Module.
     """
@@ -88,7 +98,8 @@ def script_spec_of(
     saved = None
     if data_file is not None:
         saved = SavedData.of(data_file, task, sliced.arguments)
-    lightning = lightning_needs_of(task, sources, sliced.code, plain)  # before the session, in which the objects get further attributes
+    # before the session, in which the objects get further attributes
+    lightning = lightning_needs_of(task, sources, sliced.code, plain)
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(
             run=run.id,
@@ -99,7 +110,11 @@ def script_spec_of(
             kinds=site.kinds,
             settings=settings,
             ranks=ranks,
-            threads=max(1, int(header.get("threads") or torch.get_num_threads()) // (ranks // settings.num_nodes)),
+            threads=max(
+                1,
+                int(header.get("threads") or torch.get_num_threads())
+                // (ranks // settings.num_nodes),
+            ),
             weights=weights,
             data_file=data_file,
             checksums=_checksums(run),
@@ -108,7 +123,9 @@ def script_spec_of(
             by_hand=run.status == "stopped",
             stopped_in_validation=_in_a_check(run),
             planned=planned,
-            by_length=isinstance(task, Supervised) and task._scheduler is not None and reads(task._scheduler, 1),
+            by_length=isinstance(task, Supervised)
+            and task._scheduler is not None
+            and reads(task._scheduler, 1),
             changes=_changes(run),
             sizes=_sizes(run),
             logged=_logged(run, task),
@@ -124,7 +141,9 @@ def script_spec_of(
 
 
 def _checksums(run: Run) -> Checksums:
-    """The checksums of the run's beginning. Entries of the record that are no checksums are dropped, since it may come from an untrusted source."""
+    """The checksums of the run's beginning. Entries of the record that are no checksums are
+    dropped, since it may come from an untrusted source.
+    """
     recorded = next((e for e in run.outline if isinstance(e, Checksums)), Checksums())
     found = (recorded.weights, recorded.order, recorded.setup, *recorded.batches[:BATCHES])
     weights, order, setup, *batches = (text if _CHECKSUM.fullmatch(text) else "" for text in found)
@@ -132,7 +151,9 @@ def _checksums(run: Run) -> Checksums:
 
 
 def _best(run: Run, settings: Settings) -> tuple[str, str] | None:
-    """The metric that chose the run's best checkpoint, if every validation had it, and whether lower is better."""
+    """The metric that chose the run's best checkpoint, if every validation had it, and whether
+    lower is better.
+    """
     name = settings.monitor or "val_loss"
     checks = [e.metrics for e in run.outline if isinstance(e, Validated) and not e.asked]
     there = settings.save_top_k and checks and all(name in metrics for metrics in checks)
@@ -140,18 +161,22 @@ def _best(run: Run, settings: Settings) -> tuple[str, str] | None:
 
 
 def _ended_at(run: Run, settings: Settings) -> int | None:
-    """The number of updates after which the run was stopped by hand or by the clock, or after which a run without a length ended. None: its
-    length ended it."""
+    """The number of updates after which the run was stopped by hand or by the clock, or after
+    which a run without a length ended. None: its length ended it.
+    """
     no_number = settings.epochs is None and settings.max_steps is None
     if run.status != "stopped" and settings.max_time is None and not no_number:
         return None
-    # If a metric ended the run, it ends the script too: the limit of one more update is not reached.
+    # If a metric ended the run, it ends the script too: the limit of one more update is not
+    # reached.
     return int(run.step) + bool(run.ended_early)
 
 
 def _in_a_check(run: Run) -> bool:
     """Whether it was stopped during the validation after an epoch, where its end was saved."""
-    there = list_checkpoints(run.folder) if run.status == "stopped" and run.folder is not None else []
+    there = (
+        list_checkpoints(run.folder) if run.status == "stopped" and run.folder is not None else []
+    )
     if not (there and there[-1].end and there[-1].step == run.step):
         return False
     with contextlib.suppress(OSError, ValueError):
@@ -167,21 +192,29 @@ def header_of(run: Run) -> Mapping[str, Any]:
 def check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
     """Raise ExportError unless it is a fit of this task's model that ended."""
     if run.kind != "fit" or run.status not in ("finished", "stopped"):
-        raise ExportError(f"run {run.id} is a {run.kind} that {run.status}: only a fit that ended can be repeated.")
+        raise ExportError(
+            f"run {run.id} is a {run.kind} that {run.status}: only a fit that ended can be"
+            " repeated."
+        )
     there = _recorded_task(header).get("parameters")
     here = sum(p.numel() for p in task.trained_parameters().values())
     if there not in (None, here):
         raise ExportError(
-            f"run {run.id} trained a model of {there} parameters, and this bench has one of {here}: "
-            "export it from the bench that made it."
+            f"run {run.id} trained a model of {there} parameters, and this bench has one of {here}:"
+            " export it from the bench that made it."
         )
     name, own = _recorded_task(header).get("model"), ModelSummary.of(task).name
     if name not in (None, own):
-        raise ExportError(f"run {run.id} trained {name}, and this bench has {own}: export it from the bench that made it.")
+        raise ExportError(
+            f"run {run.id} trained {name}, and this bench has {own}: export it from the bench that"
+            " made it."
+        )
 
 
 def _recorded_task(header: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entries of a header about the model; empty where they do not have the form that the workbench writes."""
+    """The entries of a header about the model; empty where they do not have the form that the
+    workbench writes.
+    """
     task = header.get("task")
     return task if isinstance(task, Mapping) else {}
 
@@ -198,8 +231,9 @@ def check_start(run: Run, task: Task) -> None:
         return
     if not start.exists():
         raise ExportError(
-            f"the starting weights of run {run.id} are gone ({start} was removed, or could not be written), so no script "
-            "can begin where it began: fit again, and raise keep_runs if runs are removed too early."
+            f"the starting weights of run {run.id} are gone ({start} was removed, or could not be"
+            " written), so no script can begin where it began: fit again, and raise keep_runs if"
+            " runs are removed too early."
         )
     with safetensors(start) as file:
         tied = file.metadata() or {}  # names of weights that are stored under another name
@@ -208,8 +242,8 @@ def check_start(run: Run, task: Task) -> None:
     for name in [*here, *there]:
         if there.get(name) != here.get(name):
             raise ExportError(
-                f"run {run.id} began with {name} of shape {there.get(name)}, and in the model of this bench it is "
-                f"{here.get(name)}: export it from the bench that made it."
+                f"run {run.id} began with {name} of shape {there.get(name)}, and in the model of"
+                f" this bench it is {here.get(name)}: export it from the bench that made it."
             )
 
 
@@ -223,7 +257,9 @@ def _check_settings(settings: Settings) -> None:
         named = ", ".join(f"{name}={getattr(settings, name)!r}" for name in missing)
         raise NotStandAlone(f"a stand-alone script does not support {named}.")
     if settings.seed >= 2**32:
-        raise NotStandAlone(f"a stand-alone script does not support seed={settings.seed}, which is not below 2**32.")
+        raise NotStandAlone(
+            f"a stand-alone script does not support seed={settings.seed}, which is not below 2**32."
+        )
 
 
 def _logged(run: Run, task: Task) -> LoggedNames:
@@ -235,7 +271,11 @@ def _logged(run: Run, task: Task) -> LoggedNames:
     in_updates = recorded - parts if isinstance(task, LightningTask) else set()
     in_epochs = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
     validated = {name for e in run.outline if isinstance(e, Validated) for name in e.metrics}
-    marked = {name.removesuffix(MARK) for name in in_updates | in_epochs | validated if name.endswith(MARK)}
+    marked = {
+        name.removesuffix(MARK)
+        for name in in_updates | in_epochs | validated
+        if name.endswith(MARK)
+    }
     return LoggedNames(
         in_updates=frozenset(in_updates),
         in_epochs=frozenset(in_epochs),
@@ -247,19 +287,34 @@ def _logged(run: Run, task: Task) -> LoggedNames:
 
 
 def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
-    """The live changes that were followed by an update, in order, except for those of accumulate_grad_batches."""
-    found = [(e.step, {name: value for name, value in e.values.items() if name not in NOT_NEEDED}) for e in _followed(run)]
+    """The live changes that were followed by an update, in order, except for those of
+    accumulate_grad_batches.
+    """
+    found = [
+        (e.step, {name: value for name, value in e.values.items() if name not in NOT_NEEDED})
+        for e in _followed(run)
+    ]
     for _, values in found:
         if unknown := sorted(set(values) - REPLAYED):
-            raise NotStandAlone(f"{', '.join(unknown)} was changed during run {run.id}, which a stand-alone script does not replay.")
-    kept = [(step, {name: value for name, value in values.items() if name in SET}) for step, values in found]
+            raise NotStandAlone(
+                f"{', '.join(unknown)} was changed during run {run.id}, which a stand-alone script"
+                " does not replay."
+            )
+    kept = [
+        (step, {name: value for name, value in values.items() if name in SET})
+        for step, values in found
+    ]
     return tuple((int(step), values) for step, values in kept if values)
 
 
 def _sizes(run: Run) -> tuple[tuple[int, int], ...]:
-    """The live changes of accumulate_grad_batches, each with its update; of several at one update the last counts."""
+    """The live changes of accumulate_grad_batches, each with its update; of several at one
+    update the last counts.
+    """
     name = "accumulate_grad_batches"
-    return tuple({int(e.step): int(e.values[name] or 1) for e in _followed(run) if name in e.values}.items())
+    return tuple(
+        {int(e.step): int(e.values[name] or 1) for e in _followed(run) if name in e.values}.items()
+    )
 
 
 def _followed(run: Run) -> list[Changed]:
@@ -267,23 +322,32 @@ def _followed(run: Run) -> list[Changed]:
     return [change for change in run.changes if change.step < run.step]
 
 
-# ---- the task ---------------------------------------------------------------------------------------------------
+# ---- the task ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
-    """Context manager with a session like the run's, in which the user's objects are set up as in the run; it trains nothing."""
+    """Context manager with a session like the run's, in which the user's objects are set up as
+    in the run; it trains nothing.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_devices(task))
         try:
             session = stack.enter_context(open_session(task, settings.replace(compile=False)))
         except Exception as error:
-            raise NotStandAlone(f"the fit cannot be set up for reading: {type(error).__name__}: {error}") from error
+            raise NotStandAlone(
+                f"the fit cannot be set up for reading: {type(error).__name__}: {error}"
+            ) from error
         yield session
 
 
 def _of_task(
-    session: Session, sliced: Sliced, settings: Settings, updates: int | None, ranks: int, saved: SavedData | None
+    session: Session,
+    sliced: Sliced,
+    settings: Settings,
+    updates: int | None,
+    ranks: int,
+    saved: SavedData | None,
 ) -> dict[str, Any]:
     task = session.task
     assert isinstance(task, (Supervised, LightningTask))
@@ -295,25 +359,43 @@ def _of_task(
     batch = first_batch(task.train, settings)
     found: dict[str, Any] = {
         "train": train,
-        "val": None if task.val is None else held_out_of(task.val, owner, sliced, settings, sets.get("val")),
-        "val_sets": tuple(one.key for one in task.val.sets) if several and task.val is not None else (),
+        "val": (
+            None
+            if task.val is None
+            else held_out_of(task.val, owner, sliced, settings, sets.get("val"))
+        ),
+        "val_sets": (
+            tuple(one.key for one in task.val.sets) if several and task.val is not None else ()
+        ),
         "step": step_of(session, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
         "partial": task.partial,
         "double": session.meter.double,
         "batch_norm": has_batch_norm([task.model]),
         **_averaging(session, settings),
-        "overrides_modes": any(overrides_modes(part) for module in task.modules for part in module.modules()),
-        "tensor_first": isinstance(batch, (list, tuple)) and len(batch) > 0 and isinstance(batch[0], Tensor),
+        "overrides_modes": any(
+            overrides_modes(part) for module in task.modules for part in module.modules()
+        ),
+        "tensor_first": (
+            isinstance(batch, (list, tuple)) and len(batch) > 0 and isinstance(batch[0], Tensor)
+        ),
         "sparse": bool(task.sparse_layer),
         "compiled": task.compiler is not None,
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
-        "unsaved_buffers": not task.model.state_dict().keys() >= {name for name, _ in task.model.named_buffers()},
+        "unsaved_buffers": (
+            not task.model.state_dict().keys() >= {name for name, _ in task.model.named_buffers()}
+        ),
         "buffers": tuple(_with_buffers(task)),
         "changed_by_validation": _changed_by_validation(session, settings),
     }
     if isinstance(task, LightningTask):
-        none = {"batch": "own", "mean": False, "loss_is_module": False, "loss_prefix": "", "metrics": Metrics()}
+        none = {
+            "batch": "own",
+            "mean": False,
+            "loss_is_module": False,
+            "loss_prefix": "",
+            "metrics": Metrics(),
+        }
         return {**found, **none, "hooks": _hooks(task, settings)}
     return {
         **found,
@@ -327,17 +409,31 @@ def _of_task(
 
 
 def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) -> str:
-    """The kind of the batches. Raises NotStandAlone where training and validation differ, since a script has one forward pass for both."""
+    """The kind of the batches. Raises NotStandAlone where training and validation differ, since
+    a script has one forward pass for both.
+    """
     has_loss = sliced.arguments.get("loss", "None") != "None"
     train = layout_of(batch, has_loss)
     if task.val is None or settings.limit_val_batches == 0:
         return train
-    val = next((found for one in task.val.sets if (found := layout_of(first_batch(one, settings), has_loss)) != train), train)
+    val = next(
+        (
+            found
+            for one in task.val.sets
+            if (found := layout_of(first_batch(one, settings), has_loss)) != train
+        ),
+        train,
+    )
     if train == val:
         return train
     if {train, val} == {"pair", "tuple"}:
         return "tuple"
-    if not has_loss and train.startswith("dict") and val.startswith("dict") and not (task.metrics or task.epoch_metrics):
+    if (
+        not has_loss
+        and train.startswith("dict")
+        and val.startswith("dict")
+        and not (task.metrics or task.epoch_metrics)
+    ):
         return train
     raise NotStandAlone(
         f"a batch of train is {_in_words(train)} and one of val is {_in_words(val)}: "
@@ -353,22 +449,29 @@ def _in_words(layout: str) -> str:
 
 
 def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
-    """The description of a task's metrics for a script. batches: the number in a validation, over all processes."""
+    """The description of a task's metrics for a script. batches: the number in a validation,
+    over all processes.
+    """
     functions, objects = task.metrics, task.epoch_metrics
     return Metrics(
         functions=bool(functions),
-        modules=any(isinstance(metric, nn.Module) for metric in (*functions.values(), *objects.values())),
+        modules=any(
+            isinstance(metric, nn.Module) for metric in (*functions.values(), *objects.values())
+        ),
         objects=bool(objects),
         gathered=tuple(name for name, metric in objects.items() if not synchronises(metric)),
         synchronised=any(map(synchronises, objects.values())),
         pairs=tuple(name for name, metric in objects.items() if takes_pair(metric)),
-        dicts=task.names_its_metrics or any(callable(getattr(metric, "keys", None)) for metric in objects.values()),
+        dicts=task.names_its_metrics
+        or any(callable(getattr(metric, "keys", None)) for metric in objects.values()),
         lacking=batches is not None and batches < ranks,
     )
 
 
 def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
-    """The fields of ScriptSpec that decide whether torch's `AveragedModel`, which copies the model, gives the run's averages."""
+    """The fields of ScriptSpec that decide whether torch's `AveragedModel`, which copies the
+    model, gives the run's averages.
+    """
     task = session.task
     if settings.weight_averaging is None or not isinstance(task, Supervised):
         return {"frozen_modes": True, "copied": False}
@@ -377,16 +480,25 @@ def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
     frozen = any(overrides_modes(part) or not part.training for part in task.model.modules())
     modes.restore()
     given = [task._loss, *task.metrics.values(), *task.epoch_metrics.values()]
-    return {"frozen_modes": frozen, "copied": _is_copied(task.model) and not any(map(reads_modules, given))}
+    return {
+        "frozen_modes": frozen,
+        "copied": _is_copied(task.model) and not any(map(reads_modules, given)),
+    }
 
 
 def _is_copied(model: nn.Module) -> bool:
-    """Whether a deep copy of the model computes the same. A model with hooks or attached functions may not: they may refer to the original.
-    Buffers of classes that are not torch's may change in an evaluation.
+    """Whether a deep copy of the model computes the same. A model with hooks or attached functions
+    may not: they may refer to the original. Buffers of classes that are not torch's may change in
+    an evaluation.
     """
     for part in model.modules():
         own = part.__dict__.values()
-        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or any(map(reads_modules, own)):
+        if (
+            part._forward_hooks
+            or part._forward_pre_hooks
+            or part._backward_hooks
+            or any(map(reads_modules, own))
+        ):
             return False
         if part._buffers and not type(part).__module__.startswith("torch."):
             return False
@@ -410,7 +522,9 @@ def _with_buffers(task: Task) -> Iterator[str]:
 
 
 def _changed_by_validation(session: Session, settings: Settings) -> bool:
-    """Whether a validation step changes buffers of the model or of the loss, such as a count: it is run on a few samples."""
+    """Whether a validation step changes buffers of the model or of the loss, such as a count: it
+    is run on a few samples.
+    """
     task = session.task
     assert isinstance(task, (Supervised, LightningTask))
 
@@ -429,7 +543,10 @@ def _changed_by_validation(session: Session, settings: Settings) -> bool:
                 batch = first_batch(spec, settings)
                 if batch is not None:
                     task.validation_step(session.to_device(batch, "val"), 0)
-            return any(now.shape != old.shape or not torch.equal(now, old) for now, old in zip(buffers(), before, strict=True))
+            return any(
+                now.shape != old.shape or not torch.equal(now, old)
+                for now, old in zip(buffers(), before, strict=True)
+            )
     except Exception:  # noqa: BLE001 - the step may need a whole validation around it; then the script has the sanity check, as the run
         return True
     finally:

@@ -1,4 +1,6 @@
-"""Lists the changes during a run: live changes, and the updates at which it continues another run."""
+"""Lists the changes during a run: live changes, and the updates at which it continues another
+run.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ import dataclasses
 import itertools
 from typing import TypeGuard
 
-from workbench.events import Changed, CurveEnded, Event, Logged, Resumed, SearchEnded, StepsDone, Validated
+from workbench.events import (
+    Changed,
+    CurveEnded,
+    Event,
+    Logged,
+    Resumed,
+    SearchEnded,
+    StepsDone,
+    Validated,
+)
 from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.supported import LENGTHS, NO_MATTER, NOT_NEEDED, REPLAYED, SET
 from workbench.runs.run import Run
@@ -28,7 +39,9 @@ class ResumePoints:
 
 
 def resume_points_of(run: Run) -> ResumePoints:
-    """The points at which the run continues others; raises ExportError for an edit that no script can replay."""
+    """The points at which the run continues others; raises ExportError for an edit that no
+    script can replay.
+    """
     places: dict[str, list[int]] = {"all": [], "cut": [], "last": []}
     every: set[str] = set()
     for place, event in enumerate(run.outline):
@@ -71,13 +84,15 @@ def refuse_other_start(run: Run, event: Resumed) -> None:
 
 
 def _edited(run: Run, event: Resumed) -> set[str]:
-    """The settings that were edited there, without those that the record has as a live change too."""
+    """The settings that were edited there, without those that the record has as a live change
+    too.
+    """
     live = {name for change in run.changes if change.step == event.step for name in change.values}
     for name, value in event.values.items():
         if name not in LENGTHS | NOT_NEEDED | NO_MATTER and not (name in REPLAYED and name in live):
             raise NotStandAlone(
-                f"{name}={value!r} was set where run {run.id} continues {event.run}, at update {event.step}, "
-                f"and a script has one {name} for the whole run."
+                f"{name}={value!r} was set where run {run.id} continues {event.run}, at update"
+                f" {event.step}, and a script has one {name} for the whole run."
             )
     return set(event.values) - live
 
@@ -91,7 +106,11 @@ def _other_epoch(run: Run, place: int) -> bool:
 
 def epoch_ends_of(run: Run) -> tuple[int, ...]:
     """The last updates of epochs that a live change followed, before the end of the epoch."""
-    return tuple(dict.fromkeys(int(e.step) for n, e in enumerate(run.outline) if _sets(e) and _ends_epoch(run, n)))
+    return tuple(
+        dict.fromkeys(
+            int(e.step) for n, e in enumerate(run.outline) if _sets(e) and _ends_epoch(run, n)
+        )
+    )
 
 
 def _sets(event: Event) -> TypeGuard[Changed]:

@@ -1,17 +1,19 @@
-"""Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another format.
+"""Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another
+format.
 
-The script has the code that the run used (`source/` slices it), a Config, and a loop with only the techniques that were
-on. What it does not support raises NotStandAlone; without `format=`, a headless script is written then, in which the
-workbench trains. ExportError is left for code that cannot be found; then nothing is written.
-read_run.py   what the script depends on, from the run and the bench: a ScriptSpec (`script_spec.py`)
-inputs/       … from the user's data, training step, optimizers, hooks
-supported.py  the settings that a script supports
-unsupported.py  combinations that a run may have and a script does not support yet
-resume_points.py  what changed during the run, and where it continues another one
-program/      the training program: `templates/` has it with every technique, `render.py` drops what the run did not need, `text.py`
-joins it with the user's code
-verification/ runs the written script for its first updates, and compares its losses with the run's
-formats/      the other formats: a notebook made from the script, a script on Lightning, a headless script, the settings alone
+The script has the code that the run used (`source/` slices it), a Config, and a loop with only the
+techniques that were on. What it does not support raises NotStandAlone; without `format=`, a
+headless script is written then, in which the workbench trains. ExportError is left for code that
+cannot be found; then nothing is written. read_run.py   what the script depends on, from the run and
+the bench: a ScriptSpec (`script_spec.py`) inputs/       … from the user's data, training step,
+optimizers, hooks supported.py  the settings that a script supports unsupported.py  combinations
+that a run may have and a script does not support yet resume_points.py  what changed during the run,
+and where it continues another one
+program/      the training program: `templates/` has it with every technique, `render.py` drops what
+the run did not need, `text.py` joins it with the user's code verification/ runs the written script
+for its first updates, and compares its losses with the run's
+formats/      the other formats: a notebook made from the script, a script on Lightning, a headless
+script, the settings alone
 """
 
 from __future__ import annotations
@@ -70,13 +72,20 @@ def export(
 ) -> Exported:
     """Write `path` and, where needed, its starting weights and data next to it.
 
-    Raises `ExportError`, and writes nothing, where the run has something that is not supported, or where a file would be lost that no
-    export has written.
+    Raises `ExportError`, and writes nothing, where the run has something that is not supported, or
+    where a file would be lost that no export has written.
     """
     with _naming(path):
         start, of_settings = start_of(run), format_of(path, options.format) == "settings"
         weights = None if start is None or of_settings else _beside(path, "start")
-        _check_free(path, [*([] if weights is None else [weights]), *([] if options.data is None else [_beside(path, "data")])], site)
+        _check_free(
+            path,
+            [
+                *([] if weights is None else [weights]),
+                *([] if options.data is None else [_beside(path, "data")]),
+            ],
+            site,
+        )
     exported = _made(path, run, site, task, options)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
@@ -91,8 +100,12 @@ def export(
     return exported
 
 
-def script(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL) -> str:
-    """The text that `export` would write into `path`, without writing it. Raises the same ExportErrors."""
+def script(
+    path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL
+) -> str:
+    """The text that `export` would write into `path`, without writing it. Raises the same
+    ExportErrors.
+    """
     return _made(path, run, site, task, options).text
 
 
@@ -105,10 +118,16 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
     if base not in (None, "nn.Module"):
         raise ExportError(f"base={base!r} is unknown: give 'nn.Module', or None.")
     if base is not None and format in ("settings", "lightning", "workbench"):
-        raise ExportError(f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py', base='nn.Module').")
+        raise ExportError(
+            f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py',"
+            " base='nn.Module')."
+        )
     if format == "settings":
         if data is not None:
-            raise ExportError("format='settings' has no data='beside': the file has no code that could read them. Export a script, bench.export('train.py').")
+            raise ExportError(
+                "format='settings' has no data='beside': the file has no code that could read them."
+                " Export a script, bench.export('train.py')."
+            )
         return Exported(settings_yaml(run, site), format)
     if format == "workbench":
         if data is not None:
@@ -149,7 +168,16 @@ def _without_workbench(
     """
     data, base, weights = options.data, options.base, _beside(path, "start")
     data_file = None if data is None else _beside(path, "data").name
-    recipe, saved = script_spec_of(path, run, site, task, None if start_of(run) is None else weights.name, options.evidence, data_file=data_file, plain=base is not None)
+    recipe, saved = script_spec_of(
+        path,
+        run,
+        site,
+        task,
+        None if start_of(run) is None else weights.name,
+        options.evidence,
+        data_file=data_file,
+        plain=base is not None,
+    )
     if format == "lightning":
         text = lightning_script(recipe, task)
     else:
@@ -167,7 +195,9 @@ def _check(text: str, path: Path, run: Run) -> None:
     try:
         compile(text, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        raise ExportError(f"the script of run {run.id} would be no valid Python ({error}); nothing was written.") from error
+        raise ExportError(
+            f"the script of run {run.id} would be no valid Python ({error}); nothing was written."
+        ) from error
 
 
 def _beside(path: Path, what: str) -> Path:
@@ -186,19 +216,24 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _check_free(path: Path, beside: Sequence[Path], site: CallSite) -> None:
-    """Raise ExportError where this would replace a file that no export wrote, or from which the run's own code was read."""
+    """Raise ExportError where this would replace a file that no export wrote, or from which the
+    run's own code was read.
+    """
     ours = False
     if path.exists():
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         ours = _OURS.search(text) is not None
         ran = text in {piece.source for piece in site.pieces} | set(site.sources.values())
         if not ours or ran or any(_MAKES_BENCH.search(cell) for cell in _cells(path, text)):
-            raise ExportError(f"{path} was not written by export, and is not overwritten: give another name for the script.")
+            raise ExportError(
+                f"{path} was not written by export, and is not overwritten: give another name for"
+                " the script."
+            )
     for file in beside:
         if file.exists() and not (ours and file.is_file()):
             raise ExportError(
-                f"{file} exists without the script that it would belong to, and is not overwritten: "
-                "remove it, or give another name for the script."
+                f"{file} exists without the script that it would belong to, and is not overwritten:"
+                " remove it, or give another name for the script."
             )
 
 
@@ -207,7 +242,8 @@ def _cells(path: Path, text: str) -> list[str]:
     try:
         cells = json.loads(text)["cells"] if path.suffix == ".ipynb" else []
         return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError, RecursionError):  # it is no notebook, although its name says so
+    except (ValueError, KeyError, TypeError, RecursionError):
+        # it is no notebook, although its name says so
         return []
 
 

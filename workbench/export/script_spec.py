@@ -48,15 +48,23 @@ class ScriptSpec:
     threads: int
     """The number of threads of each process."""
     weights: str | None
-    """The file next to the script with the weights that the run began with; None: the script needs no such file."""
+    """The file next to the script with the weights that the run began with; None: the script
+    needs no such file.
+    """
     data_file: str | None
     """The file beside the script with its data; None: the user's code makes them."""
     best: tuple[str, str] | None
-    """The metric by which the best weights are kept, and "min" or "max"; None: the last weights are kept."""
+    """The metric by which the best weights are kept, and "min" or "max"; None: the last weights
+    are kept.
+    """
     ended_at: int | None
-    """The number of updates after which it was stopped by hand or by the clock; None: its length ended it."""
+    """The number of updates after which it was stopped by hand or by the clock; None: its length
+    ended it.
+    """
     checksums: Checksums
-    """The checksums of the run's beginning; each has eight hex digits, or is "" where the record has no valid one."""
+    """The checksums of the run's beginning; each has eight hex digits, or is "" where the record
+    has no valid one.
+    """
     by_hand: bool
     stopped_in_validation: bool
     """Whether it was stopped during the validation after an epoch."""
@@ -66,7 +74,9 @@ class ScriptSpec:
     """Whether the user's own scheduler depends on the number of updates."""
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
     sizes: tuple[tuple[int, int], ...]
-    """The live changes of accumulate_grad_batches: (update, batches in each update from then on)."""
+    """The live changes of accumulate_grad_batches: (update, batches in each update from then
+    on).
+    """
     logged: LoggedNames
     epoch_ends: tuple[int, ...]
     """Updates before a live change that may have been the last ones of their epochs."""
@@ -81,12 +91,18 @@ class ScriptSpec:
     teardown: tuple[str, ...]
     """The calls that these objects need at the end."""
     batch: str
-    """A training batch: "pair", "tuple", "single", "dict:<key of the target>", or "own" with hooks."""
+    """A training batch: "pair", "tuple", "single", "dict:<key of the target>", or "own" with
+    hooks.
+    """
     mean: bool
-    """Whether the loss is a mean over samples, so that a batch's weight is its number of samples."""
+    """Whether the loss is a mean over samples, so that a batch's weight is its number of
+    samples.
+    """
     loss_is_module: bool
     loss_prefix: str
-    """The prefix of the loss's parameter names, where it has some that are trained; "" where it has none."""
+    """The prefix of the loss's parameter names, where it has some that are trained; "" where it
+    has none.
+    """
     metrics: Metrics
     hooks: Hooks | None
     lightning: LightningNeeds
@@ -109,7 +125,9 @@ class ScriptSpec:
     copied: bool
     """Whether a deep copy of the model computes the same; False also where no copy is needed."""
     compiled: bool
-    """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are one level deeper."""
+    """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are
+    one level deeper.
+    """
     compiled_parts: bool
     """Whether the user has compiled parts of it."""
     sparse: bool
@@ -140,8 +158,14 @@ class ScriptSpec:
 
     @property
     def stops_short(self) -> bool:
-        """Whether it was stopped before an operation at the end of an epoch that would have changed the result."""
-        return self.by_hand and not self.stopped_in_validation and (self.settings.weight_averaging == "swa" or bool(self.lightning.hooks))
+        """Whether it was stopped before an operation at the end of an epoch that would have
+        changed the result.
+        """
+        return (
+            self.by_hand
+            and not self.stopped_in_validation
+            and (self.settings.weight_averaging == "swa" or bool(self.lightning.hooks))
+        )
 
     @property
     def monitors(self) -> tuple[EarlyStopping, ...]:
@@ -158,11 +182,15 @@ class ScriptSpec:
     @property
     def accumulates(self) -> bool:
         """Whether several batches make one update at any time."""
-        return self.settings.accumulate_grad_batches not in (1, {0: 1}) or self.changed("accumulate_grad_batches")
+        return self.settings.accumulate_grad_batches not in (1, {0: 1}) or self.changed(
+            "accumulate_grad_batches"
+        )
 
     @property
     def windows(self) -> dict[int, int] | None:
-        """By the epoch, or the update, from which it holds, the number of batches in an update; None: it never changes."""
+        """By the epoch, or the update, from which it holds, the number of batches in an update;
+        None: it never changes.
+        """
         size = self.settings.accumulate_grad_batches
         if self.sizes:
             return {0: size if isinstance(size, int) else size.get(0, 1), **dict(self.sizes)}
@@ -193,7 +221,11 @@ class ScriptSpec:
     @property
     def parameters(self) -> str:
         """The expression for all parameters that may be trained."""
-        return "[*network.parameters(), *loss_function.parameters()]" if self.trains_loss else "network.parameters()"
+        return (
+            "[*network.parameters(), *loss_function.parameters()]"
+            if self.trains_loss
+            else "network.parameters()"
+        )
 
     @property
     def weights_of(self) -> str:
@@ -207,12 +239,21 @@ class ScriptSpec:
 
     @property
     def wraps_optimizers(self) -> bool:
-        """Whether a model that steps its optimizers itself gets wrapped optimizers, because torch's own step hooks are not enough."""
+        """Whether a model that steps its optimizers itself gets wrapped optimizers, because
+        torch's own step hooks are not enough.
+        """
         clips_twice = self.clips and "clip_gradients" in self.lightning.methods
-        plain = all(optimizer.torchs for optimizer in self.optimizers) and not (self.accumulates or self.lightning.toggles or clips_twice)
+        plain = all(optimizer.torchs for optimizer in self.optimizers) and not (
+            self.accumulates or self.lightning.toggles or clips_twice
+        )
         # A closure computes the gradients within the step, after torch's step hooks.
-        closure = re.search(r"\.step\((?!\))", self.sliced.code) is not None or "training_step" not in self.sliced.code
-        return self.manual and not (plain and not (closure and (self.clips or self.owns("on_before_optimizer_step"))))
+        closure = (
+            re.search(r"\.step\((?!\))", self.sliced.code) is not None
+            or "training_step" not in self.sliced.code
+        )
+        return self.manual and not (
+            plain and not (closure and (self.clips or self.owns("on_before_optimizer_step")))
+        )
 
     @property
     def several(self) -> bool:
@@ -222,7 +263,11 @@ class ScriptSpec:
     @property
     def optimizers_alternate(self) -> bool:
         """Whether each update belongs to one optimizer alone."""
-        return self.several and not self.manual and any(optimizer.frequency for optimizer in self.optimizers)
+        return (
+            self.several
+            and not self.manual
+            and any(optimizer.frequency for optimizer in self.optimizers)
+        )
 
     @property
     def closure(self) -> bool:
@@ -274,12 +319,21 @@ class ScriptSpec:
     @property
     def uses_batch_idx(self) -> bool:
         """Whether a training step, or a hook around it, takes the number of its batch."""
-        return self.step_takes_batch_idx or self.owns(*NUMBERED) or self.schedules_by_batches or "is_last_batch" in self.lightning.asks
+        return (
+            self.step_takes_batch_idx
+            or self.owns(*NUMBERED)
+            or self.schedules_by_batches
+            or "is_last_batch" in self.lightning.asks
+        )
 
     @property
     def schedules_by_batches(self) -> bool:
         """Whether a scheduler's frequency counts the batches of an epoch."""
-        return any(s.by_batches and s.interval == "step" and s.frequency > 1 for s in self.schedules) and not self.tbptt and not self.manual
+        return (
+            any(s.by_batches and s.interval == "step" and s.frequency > 1 for s in self.schedules)
+            and not self.tbptt
+            and not self.manual
+        )
 
     @property
     def step_takes_batch_idx(self) -> bool:
@@ -289,7 +343,9 @@ class ScriptSpec:
     @property
     def may_skip_updates(self) -> bool:
         """Whether all batches of a window may be left out; such a window is no update."""
-        return self.may_skip_batches or self.train.empty or self.manual or self.lightning.ends_epochs
+        return (
+            self.may_skip_batches or self.train.empty or self.manual or self.lightning.ends_epochs
+        )
 
     @property
     def hooks_in_update(self) -> bool:
@@ -328,16 +384,18 @@ class ScriptSpec:
             "the optimizer evaluates the loss again": self.closure,
             "batches are split in time": self.tbptt,
             "an update may be left out": self.settings.on_nonfinite == "skip",
-            "the samples of a stream's batches are counted": any(
-                d.kind == "stream" and self.counts(d) for d in self.loaders
-            )
-            and not self.distributed,
+            "the samples of a stream's batches are counted": (
+                any(d.kind == "stream" and self.counts(d) for d in self.loaders)
+                and not self.distributed
+            ),
             "batches may be left out": self.may_skip_batches or self.train.empty,
             "batches say how much they count": self.reports_weight,
-            "the model changes which parameters are trained": self.lightning.freezes
-            and not self.distributed,
-            "batch-norm statistics are collected anew": self.refreshes_batch_norm
-            and not self.distributed,
+            "the model changes which parameters are trained": (
+                self.lightning.freezes and not self.distributed
+            ),
+            "batch-norm statistics are collected anew": (
+                self.refreshes_batch_norm and not self.distributed
+            ),
         }
         return next((why for why, holds in reasons.items() if holds), "")
 
@@ -354,7 +412,9 @@ class ScriptSpec:
     @property
     def built_in(self) -> bool:
         """Whether the settings ask for a schedule."""
-        return (self.settings.lr_schedule != "constant" or bool(self.settings.warmup)) and self.planned != 0
+        return (
+            self.settings.lr_schedule != "constant" or bool(self.settings.warmup)
+        ) and self.planned != 0
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
@@ -385,10 +445,22 @@ class ScriptSpec:
 
     @property
     def averages_with_torch(self) -> bool:
-        """Whether torch's `AveragedModel` gives the run's averages. It copies the network, with the buffers at the time of the last average."""
-        plain = self.averages and self.hooks is None and not self.trains_loss and self.copied and not self.state
-        plain = plain and not self.compiled and not self.compiled_parts and not self.settings.compile
-        return plain and (not self.buffers or (self.buffers == ("network",) and self._averages_before_validations))
+        """Whether torch's `AveragedModel` gives the run's averages. It copies the network, with
+        the buffers at the time of the last average.
+        """
+        plain = (
+            self.averages
+            and self.hooks is None
+            and not self.trains_loss
+            and self.copied
+            and not self.state
+        )
+        plain = (
+            plain and not self.compiled and not self.compiled_parts and not self.settings.compile
+        )
+        return plain and (
+            not self.buffers or (self.buffers == ("network",) and self._averages_before_validations)
+        )
 
     @property
     def _averages_before_validations(self) -> bool:
@@ -398,13 +470,23 @@ class ScriptSpec:
             return False
         if s.weight_averaging == "swa":
             return not self.validates_in_epoch
-        return s.averaging_every_n_steps == 1 and not s.averaging_start and not s.averaging_start_epoch
+        return (
+            s.averaging_every_n_steps == 1 and not s.averaging_start and not s.averaging_start_epoch
+        )
 
     @property
     def refreshes_with_torch(self) -> bool:
-        """Whether torch's `update_bn`, which takes the first element of a batch as input, computes the run's batch-norm statistics."""
+        """Whether torch's `update_bn`, which takes the first element of a batch as input,
+        computes the run's batch-norm statistics.
+        """
         plain = self.averages_with_torch and self.refreshes_batch_norm and not self.distributed
-        return plain and self.batch == "pair" and self.tensor_first and not self.train.empty and not self.frozen_modes
+        return (
+            plain
+            and self.batch == "pair"
+            and self.tensor_first
+            and not self.train.empty
+            and not self.frozen_modes
+        )
 
     @property
     def has_swa_lrs(self) -> bool:
@@ -426,8 +508,14 @@ class ScriptSpec:
     @property
     def logs_widely(self) -> bool:
         """Whether the values that the object logs need a class in the script that collects them."""
-        of_both = any(name.endswith("_step") for name in self.logged.in_updates)  # on_step=True, on_epoch=True
-        return self.lightning.logs_widely or bool(self.logged.in_epochs or self.logged.marked) or self.logs_over_ranks or of_both
+        # on_step=True, on_epoch=True
+        of_both = any(name.endswith("_step") for name in self.logged.in_updates)
+        return (
+            self.lightning.logs_widely
+            or bool(self.logged.in_epochs or self.logged.marked)
+            or self.logs_over_ranks
+            or of_both
+        )
 
     @property
     def logs_over_ranks(self) -> bool:
@@ -440,10 +528,18 @@ class ScriptSpec:
         return self.validates and self.given("metrics") is not None
 
     def weighs(self, data: Data) -> bool:
-        """Whether the script counts the samples that were drawn for each batch of this data, as its weight."""
+        """Whether the script counts the samples that were drawn for each batch of this data, as
+        its weight.
+        """
         if data is self.train:
-            return bool(self.logged.in_epochs) or (self.mean and (self.accumulates or self.distributed) and not self.step.reports_weight)
-        return self.validates and not (self.step.reports_weight if self.hooks is None else self.lightning.weighs)
+            return bool(self.logged.in_epochs) or (
+                self.mean
+                and (self.accumulates or self.distributed)
+                and not self.step.reports_weight
+            )
+        return self.validates and not (
+            self.step.reports_weight if self.hooks is None else self.lightning.weighs
+        )
 
     def counts(self, data: Data) -> bool:
         """Whether the loader of this data notes of how many samples a batch was made, which its
@@ -458,18 +554,28 @@ class ScriptSpec:
 
     @property
     def tries_validation(self) -> bool:
-        """Whether the sanity check may have an effect: on hooks of the object, its buffers, or code that keeps a state."""
-        seen = self.owns(*VALIDATION, *TRANSFER) or self.changed_by_validation or not all(change.of_data for change in self._changes)
+        """Whether the sanity check may have an effect: on hooks of the object, its buffers, or
+        code that keeps a state.
+        """
+        seen = (
+            self.owns(*VALIDATION, *TRANSFER)
+            or self.changed_by_validation
+            or not all(change.of_data for change in self._changes)
+        )
         return self.validates and self.settings.num_sanity_val_steps != 0 and seen
 
     @property
     def keeps_val_data(self) -> bool:
-        """Whether the sanity check would move the user's samplers, or data with a state: a fit's leaves them as they were."""
+        """Whether the sanity check would move the user's samplers, or data with a state: a fit's
+        leaves them as they were.
+        """
         return self.tries_validation and has_stateful_data(self.sliced.code)
 
     @cached_property
     def state(self) -> str:
-        """The state that the user's code changes from update to update and that no checkpoint has; "": none."""
+        """The state that the user's code changes from update to update and that no checkpoint
+        has; "": none.
+        """
         return next(iter(self._changes), "")
 
     @cached_property
@@ -478,7 +584,9 @@ class ScriptSpec:
 
     @property
     def validates_in_epoch(self) -> bool:
-        """Whether there are validations within epochs; without validation data there are only the ends of epochs."""
+        """Whether there are validations within epochs; without validation data there are only
+        the ends of epochs.
+        """
         return not is_whole(self.settings.val_check_interval) and self.validates
 
     @property
@@ -489,7 +597,9 @@ class ScriptSpec:
     @property
     def monitored(self) -> set[str]:
         """The metrics that early stopping or a scheduler uses."""
-        return {monitor.monitor for monitor in self.monitors} | {s.monitor for s in self.schedules if s.monitor is not None}
+        return {monitor.monitor for monitor in self.monitors} | {
+            s.monitor for s in self.schedules if s.monitor is not None
+        }
 
     @property
     def monitors_train_loss(self) -> bool:
@@ -512,7 +622,9 @@ class ScriptSpec:
 
     @property
     def sets_threads(self) -> bool:
-        """Whether the user's code sets the number of threads: then the script must set it afterwards."""
+        """Whether the user's code sets the number of threads: then the script must set it
+        afterwards.
+        """
         return "set_num_threads" in self.sliced.code
 
     def owns(self, *names: str) -> bool:
@@ -521,7 +633,9 @@ class ScriptSpec:
 
     def changed(self, name: str) -> bool:
         """Whether a setting was changed during the run."""
-        return any(name in values for _, values in self.changes) or (name == "accumulate_grad_batches" and bool(self.sizes))
+        return any(name in values for _, values in self.changes) or (
+            name == "accumulate_grad_batches" and bool(self.sizes)
+        )
 
     @property
     def another_length(self) -> bool:

@@ -13,7 +13,9 @@ from workbench.task.batch import leaves
 
 
 class NonFiniteError(FloatingPointError):
-    """The loss or a gradient became NaN or infinite; the message says at which update and what was seen."""
+    """The loss or a gradient became NaN or infinite; the message says at which update and what
+    was seen.
+    """
 
     def __init__(self, message: str, loss: float = float("nan")) -> None:
         super().__init__(message)
@@ -23,9 +25,11 @@ class NonFiniteError(FloatingPointError):
 
 
 def headline(step: int, loss: float, began: str | None = None, gradient: str | None = None) -> str:
-    """Describe what is not finite at update `step`, and the first layer (in forward order) in which it is so.
+    """Describe what is not finite at update `step`, and the first layer (in forward order) in which
+    it is so.
 
-    began: where it began, as `replay` describes it; None: unknown. gradient: the first gradient that is not finite.
+    began: where it began, as `replay` describes it; None: unknown. gradient: the first gradient
+    that is not finite.
     """
     problem = "a gradient is not finite" if _finite(loss) else f"loss not finite ({loss})"
     if began is not None and began.startswith("first in "):
@@ -37,32 +41,53 @@ def headline(step: int, loss: float, began: str | None = None, gradient: str | N
 
 def origin_sentence(began: str | None) -> str:
     """Return where it began as a separate sentence, where `headline` does not contain it."""
-    return "" if began is None or began.startswith("first in ") else f" {began[:1].upper()}{began[1:]}."
+    return (
+        ""
+        if began is None or began.startswith("first in ")
+        else f" {began[:1].upper()}{began[1:]}."
+    )
 
 
 def explain(
-    step: int, loss: float, gradients: Mapping[str, Tensor], batches: Sequence[Any], before: Mapping[str, Tensor],
+    step: int,
+    loss: float,
+    gradients: Mapping[str, Tensor],
+    batches: Sequence[Any],
+    before: Mapping[str, Tensor],
     began: str | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Explain why update `step` was not taken: where, then inputs, weights, the loss.
 
     gradients, before: by name, in the order of the forward pass. began: as in `headline`.
     """
     bad_inputs = [f"{where} ({count} of {total} values)" for where, count, total in _bad(batches)]
     bad_weights = [name for name, value in before.items() if not bool(torch.isfinite(value).all())]
-    bad_gradients = [name for name, value in gradients.items() if not bool(torch.isfinite(value).all())]
-    # Bad inputs, and mostly a bad loss too, make every gradient bad: then the first of them means nothing.
-    telling = bad_gradients and not (bad_inputs or bad_weights) and (_finite(loss) or len(bad_gradients) < len(gradients))
+    bad_gradients = [
+        name for name, value in gradients.items() if not bool(torch.isfinite(value).all())
+    ]
+    # Bad inputs, and mostly a bad loss too, make every gradient bad: then the first of them means
+    # nothing.
+    telling = (
+        bad_gradients
+        and not (bad_inputs or bad_weights)
+        and (_finite(loss) or len(bad_gradients) < len(gradients))
+    )
     gradient = bad_gradients[0] if telling else None
     lines = [headline(step, loss, began, gradient)]
     if bad_inputs:
-        lines.append(f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. Clean the data")
+        lines.append(
+            f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. Clean the"
+            " data"
+        )
     elif bad_weights:
         lines.append(f"the weights were not finite before it, first in {bad_weights[0]!r}")
     elif _finite(loss):
         lines.append(f"the loss is {units.number(loss)}")
     else:
-        lines.append("inputs and weights are finite: lower the learning rate, clip, or look for log(0) or 0/0")
+        lines.append(
+            "inputs and weights are finite: lower the learning rate, clip, or look for log(0)"
+            " or 0/0"
+        )
     return "; ".join(lines) + f". This update was skipped.{origin_sentence(began)}"
 
 

@@ -1,8 +1,10 @@
-"""Measures gradient norms, per parameter tensor and in total, before clipping and without a host sync.
+"""Measures gradient norms, per parameter tensor and in total, before clipping and without a host
+sync.
 
-How to read them: a layer whose norm is orders of magnitude below the others hardly learns. A total that jumps by
-orders of magnitude shows a batch or a learning rate that may break the run. They are measured after backward and
-accumulation, so they are the norms of the gradient that the update uses.
+How to read them: a layer whose norm is orders of magnitude below the others hardly learns. A total
+that jumps by orders of magnitude shows a batch or a learning rate that may break the run. They are
+measured after backward and accumulation, so they are the norms of the gradient that the update
+uses.
 """
 
 from __future__ import annotations
@@ -19,10 +21,15 @@ Norms = Sequence[Tensor] | Tensor
 def entries(parameters: Iterable[Tensor]) -> list[Tensor]:
     """Return the entries of each gradient of these parameters that exists, in its own memory.
 
-    A sparse gradient (`nn.Embedding(sparse=True)`) is coalesced first, in place: it has the entries of the rows that were used,
-    with the parts of a row added up. Where no row was used, the result is a single 0.
+    A sparse gradient (`nn.Embedding(sparse=True)`) is coalesced first, in place: it has the entries
+    of the rows that were used, with the parts of a row added up. Where no row was used, the result
+    is a single 0.
     """
-    return [_coalesced(p, gradient) if gradient.is_sparse else gradient for p in parameters if (gradient := p.grad) is not None]
+    return [
+        _coalesced(p, gradient) if gradient.is_sparse else gradient
+        for p in parameters
+        if (gradient := p.grad) is not None
+    ]
 
 
 def _coalesced(parameter: Tensor, gradient: Tensor) -> Tensor:
@@ -44,7 +51,9 @@ def total_norm(norms: Norms, p: float) -> Tensor:
 
 
 def total_norms(norms: Tensor, p: float) -> Tensor:
-    """Return `total_norm` of each row of `norms`, shape (len(norms),), on the CPU with the same bits."""
+    """Return `total_norm` of each row of `norms`, shape (len(norms),), on the CPU with the same
+    bits.
+    """
     totals: Tensor = torch.linalg.vector_norm(norms, p, dim=1)
     return totals
 

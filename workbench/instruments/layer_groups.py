@@ -1,8 +1,9 @@
-"""Groups layers by module: into rows of a heat map, and into the modules whose gradients are measured apart.
+"""Groups layers by module: into rows of a heat map, and into the modules whose gradients are
+measured apart.
 
-A layer is a parameter by its dotted name ("encoder.layers.0.attn.weight"); a module is all layers whose names begin
-alike. Where even the modules are too many, neighbours share a row ("h.0 … h.2"), so that depth can still be read from
-top to bottom.
+A layer is a parameter by its dotted name ("encoder.layers.0.attn.weight"); a module is all layers
+whose names begin alike. Where even the modules are too many, neighbours share a row ("h.0 … h.2"),
+so that depth can still be read from top to bottom.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ MOST_ROWS = 40
 MOST_MODULES = 8
 """The most lines that a plot can show distinctly."""
 _LARGE = 0.25
-"""A module with more than this share of all layers is split into its parts while there is room: a stack of blocks."""
+"""A module with more than this share of all layers is split into its parts while there is room:
+a stack of blocks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The layers `first` to `end` (not included) of the order of `in_order`, and their common name."""
+    """The layers `first` to `end` (not included) of the order of `in_order`, and their common
+    name.
+    """
 
     name: str
     first: int
@@ -54,7 +59,9 @@ def in_order(names: Sequence[str]) -> list[int]:
     return list(walk(tree))
 
 
-def rows(names: Sequence[str], first: int = 0, end: int | None = None, most: int = MOST_ROWS) -> list[Row]:
+def rows(
+    names: Sequence[str], first: int = 0, end: int | None = None, most: int = MOST_ROWS
+) -> list[Row]:
     """At most `most` rows for the layers `first` to `end` of `names`, which are in order."""
     end = len(names) if end is None else end
     parts = [name.split(".") for name in names]
@@ -85,7 +92,8 @@ def rows(names: Sequence[str], first: int = 0, end: int | None = None, most: int
 
 
 def modules(names: Sequence[str], most: int = MOST_MODULES) -> dict[str, list[int]]:
-    """At most `most` modules that have all the layers `names`: for each, by its name, the places of its layers.
+    """At most `most` modules that have all the layers `names`: for each, by its name, the places of
+    its layers.
 
     A layer that belongs to no module has an entry of its own.
     """
@@ -98,7 +106,9 @@ def modules(names: Sequence[str], most: int = MOST_MODULES) -> dict[str, list[in
     return indices
 
 
-def _at_depth(names: Sequence[str], parts: Sequence[Sequence[str]], first: int, end: int, depth: int) -> list[Row]:
+def _at_depth(
+    names: Sequence[str], parts: Sequence[Sequence[str]], first: int, end: int, depth: int
+) -> list[Row]:
     """One row for all that have `depth` parts of their names in common."""
     out = []
     for _, places in groupby(range(first, end), lambda i: parts[i][:depth]):
@@ -109,14 +119,17 @@ def _at_depth(names: Sequence[str], parts: Sequence[Sequence[str]], first: int, 
 
 
 def _opened(names: Sequence[str], parts: Sequence[Sequence[str]], row: Row, room: int) -> list[Row]:
-    """The parts of one module, in at most `room` rows; the module itself where that is not possible."""
+    """The parts of one module, in at most `room` rows; the module itself where that is not
+    possible.
+    """
     if room < 2:
         return [row]
     for depth in range(1, max(len(parts[i]) for i in range(row.first, row.end)) + 1):
         inner = _at_depth(names, parts, row.first, row.end, depth)
         if len(inner) > 1:
             return _in_runs(inner, room)
-    return _in_runs([Row(names[i], i, i + 1) for i in range(row.first, row.end)], room)  # all of the same name
+    # all of the same name
+    return _in_runs([Row(names[i], i, i + 1) for i in range(row.first, row.end)], room)
 
 
 def _in_runs(siblings: list[Row], room: int) -> list[Row]:
@@ -125,4 +138,7 @@ def _in_runs(siblings: list[Row], room: int) -> list[Row]:
         return siblings
     each = -(-len(siblings) // room)
     runs = [siblings[i : i + each] for i in range(0, len(siblings), each)]
-    return [r[0] if len(r) == 1 else Row(f"{r[0].name} … {r[-1].name}", r[0].first, r[-1].end, True) for r in runs]
+    return [
+        r[0] if len(r) == 1 else Row(f"{r[0].name} … {r[-1].name}", r[0].first, r[-1].end, True)
+        for r in runs
+    ]

@@ -1,4 +1,6 @@
-"""Measures memory: how much is free, how much a process needed, and whether an error means that it ran out."""
+"""Measures memory: how much is free, how much a process needed, and whether an error means that
+it ran out.
+"""
 
 from __future__ import annotations
 
@@ -54,19 +56,26 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def explain_out_of_memory(error: BaseException, batch_size: int | None) -> str:
-    """The remedy where memory ran out on a batch; "": it is another error. batch_size: None where the data make their own batches."""
+    """The remedy where memory ran out on a batch; "": it is another error. batch_size: None
+    where the data make their own batches.
+    """
     if not is_out_of_memory(error):
         return ""
     if batch_size is None:
-        return "Memory ran out on a batch that the data make themselves: make smaller ones there, or take precision='bf16-mixed'."
+        return (
+            "Memory ran out on a batch that the data make themselves: make smaller ones there, or"
+            " take precision='bf16-mixed'."
+        )
     return (
-        f"Memory ran out at batch_size={batch_size}: take a smaller one (find_batch_size() finds the largest that fits training, and "
-        "accumulate_grad_batches keeps the samples of an update), or precision='bf16-mixed'."
+        f"Memory ran out at batch_size={batch_size}: take a smaller one (find_batch_size() finds"
+        " the largest that fits training, and accumulate_grad_batches keeps the samples of an"
+        " update), or precision='bf16-mixed'."
     )
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that can be used now: those of the system, or of this process's container if they are fewer.
+    """Return the bytes that can be used now: those of the system, or of this process's container if
+    they are fewer.
 
     Cached pages of files, which the system can drop at once, count as free.
     """
@@ -80,7 +89,9 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def total_memory(device: torch.device, root: Path = Path("/")) -> int | None:
-    """Return the bytes of a device; for the CPU those of the machine, or its container's limit if that is less. None: unknown."""
+    """Return the bytes of a device; for the CPU those of the machine, or its container's limit
+    if that is less. None: unknown.
+    """
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     if device.type == "mps":
@@ -95,9 +106,11 @@ def total_memory(device: torch.device, root: Path = Path("/")) -> int | None:
 
 
 def memory_in_use(device: torch.device) -> int | None:
-    """Return the bytes that this process uses on a device (CPU: its resident memory). None: unknown.
+    """Return the bytes that this process uses on a device (CPU: its resident memory). None:
+    unknown.
 
-    Loader processes do not count: the memory that they share with this one would count for each of them.
+    Loader processes do not count: the memory that they share with this one would count for each of
+    them.
     """
     if device.type == "cuda":
         return int(torch.cuda.memory_allocated(device))
@@ -113,11 +126,14 @@ def _resident() -> int:
 
 @functools.cache
 def _process(number: int) -> psutil.Process:
-    return psutil.Process(number)  # it reads when the process began, which takes longer than its memory
+    # it reads when the process began, which takes longer than its memory
+    return psutil.Process(number)
 
 
 def _cgroups(root: Path) -> list[tuple[Path, str, str, str]]:
-    """Return the cgroup folders whose limits apply to this process, with the names of their files. All levels count."""
+    """Return the cgroup folders whose limits apply to this process, with the names of their
+    files. All levels count.
+    """
     folders = []
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -133,7 +149,8 @@ def _cgroups(root: Path) -> list[tuple[Path, str, str, str]]:
         else:
             continue
         below = top / path.lstrip("/")
-        # In a container the path may be the host's: then only the top exists here, and it is the container's.
+        # In a container the path may be the host's: then only the top exists here, and it is the
+        # container's.
         levels = [below, *below.parents]
         folders += [(level, *names) for level in levels[: levels.index(top) + 1]]
     return folders
@@ -159,8 +176,8 @@ def reset_peak() -> None:
 def peak_bytes() -> int:
     """Return the most memory that this process used since `reset_peak`, above its idle memory.
 
-    Pages of files and of packages in shared memory that were first read meanwhile do not count: libraries and data
-    exist once for all processes.
+    Pages of files and of packages in shared memory that were first read meanwhile do not count:
+    libraries and data exist once for all processes.
     """
     peak = _status().get("VmHWM")
     if peak is None:
@@ -169,24 +186,36 @@ def peak_bytes() -> int:
 
 
 def data_bytes() -> int:
-    """Return this process's private writable memory, which RLIMIT_DATA limits. 0 where the system does not report it."""
+    """Return this process's private writable memory, which RLIMIT_DATA limits. 0 where the
+    system does not report it.
+    """
     return _status().get("VmData", 0)
 
 
 @contextlib.contextmanager
 def limited(memory: int | None) -> Iterator[None]:
-    """Context manager in which this process can allocate at most `memory` bytes of new private memory."""
+    """Context manager in which this process can allocate at most `memory` bytes of new private
+    memory.
+    """
     if memory is None:
         yield
         return
     held = data_bytes()
     if sys.platform == "win32" or not held:
-        print("memory_limit: this system cannot limit a process's memory; the trial runs without a limit.", file=sys.stderr)
+        print(
+            "memory_limit: this system cannot limit a process's memory; the trial runs without a"
+            " limit.",
+            file=sys.stderr,
+        )
         yield
         return
-    torch.ones(torch.get_num_threads() << 15).mul_(2)  # starts the threads: their stacks are not the function's
+    # starts the threads: their stacks are not the function's
+    torch.ones(torch.get_num_threads() << 15).mul_(2)
     before = soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [data_bytes() + memory, *(old for old in (soft, hard) if old != resource.RLIM_INFINITY)]
+    limits = [
+        data_bytes() + memory,
+        *(old for old in (soft, hard) if old != resource.RLIM_INFINITY),
+    ]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     try:
         yield
@@ -201,15 +230,20 @@ def _status() -> dict[str, int]:
     except OSError:
         return {}
     rows = (line.split() for line in lines)
-    return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if len(row) == 3 and row[2] == "kB"}
+    return {
+        row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if len(row) == 3 and row[2] == "kB"
+    }
 
 
 def _file_pages() -> int:
-    """Return the bytes of resident pages of files and shared-memory segments that this process has not written to."""
+    """Return the bytes of resident pages of files and shared-memory segments that this process
+    has not written to.
+    """
     total = _status().get("RssFile", 0)
     try:
         if f"/memfd:{NAME}" not in Path("/proc/self/maps").read_text():
-            return total  # for smaps the system counts all pages of the process, for many milliseconds
+            # for smaps the system counts all pages of the process, for many milliseconds
+            return total
         lines = Path("/proc/self/smaps").read_text().splitlines()
     except OSError:
         return total

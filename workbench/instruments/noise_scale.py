@@ -1,13 +1,15 @@
-"""Estimates the gradient noise scale: the batch size beyond which more samples in an update gain little.
+"""Estimates the gradient noise scale: the batch size beyond which more samples in an update gain
+little.
 
-How to read it: with batches far below it, twice the batch saves nearly half of the updates; with batches far above it, twice
-the batch costs twice the samples and saves few updates. At the noise scale itself a training takes twice the fewest updates
-and twice the fewest samples. It belongs to the weights at which it is measured: it is small at the beginning of a training and
-grows while the loss falls, often more than tenfold.
+How to read it: with batches far below it, twice the batch saves nearly half of the updates; with
+batches far above it, twice the batch costs twice the samples and saves few updates. At the noise
+scale itself a training takes twice the fewest updates and twice the fewest samples. It belongs to
+the weights at which it is measured: it is small at the beginning of a training and grows while the
+loss falls, often more than tenfold.
 
-Source: McCandlish, Kaplan, Amodei et al., "An Empirical Model of Large-Batch Training" (2018), the "simple" noise scale
-S / |G|^2: S is the trace of the covariance of one sample's gradient, G the mean gradient. The loss of a batch must be the
-mean over its samples.
+Source: McCandlish, Kaplan, Amodei et al., "An Empirical Model of Large-Batch Training" (2018), the
+"simple" noise scale S / |G|^2: S is the trace of the covariance of one sample's gradient, G the
+mean gradient. The loss of a batch must be the mean over its samples.
 """
 
 from __future__ import annotations
@@ -25,16 +27,22 @@ from workbench.task.device import xla
 FEWEST = 8
 """The number of gradients from which their spread can be estimated."""
 KNOWN = 0.5
-"""The noise scale is known once it lies within this share of itself (95%); before, |G|^2 is not clearly above 0."""
+"""The noise scale is known once it lies within this share of itself (95%); before, |G|^2 is not
+clearly above 0.
+"""
 _WIDTH = 16381
-"""Numbers that a sketch of a gradient has. A prime, so that the rows of a weight do not begin at the same places."""
+"""Numbers that a sketch of a gradient has. A prime, so that the rows of a weight do not begin at
+the same places.
+"""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """The noise scale in samples, and within which share of itself it is known (95%); both None while it is not known."""
+    """The noise scale in samples, and within which share of itself it is known (95%); both None
+    while it is not known.
+    """
 
     value: float | None
     uncertainty: float | None
@@ -43,30 +51,44 @@ class NoiseScale:
 
 
 class Sketch:
-    """Maps gradients to a few thousand numbers that keep their norms and inner products to about 1%.
+    """Maps gradients to a few thousand numbers that keep their norms and inner products to about
+    1%.
 
-    Each number of a gradient gets a random sign, and those at the same place modulo `_WIDTH` are added up (a count sketch:
-    Charikar, Chen, Farach-Colton, "Finding Frequent Items in Data Streams", 2002). So many gradients can be kept at once,
-    which a jackknife needs. A gradient of fewer numbers than that keeps all of them.
+    Each number of a gradient gets a random sign, and those at the same place modulo `_WIDTH` are
+    added up (a count sketch: Charikar, Chen, Farach-Colton, "Finding Frequent Items in Data
+    Streams", 2002). So many gradients can be kept at once, which a jackknife needs. A gradient of
+    fewer numbers than that keeps all of them.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = tuple(parameters)
         device = self._parameters[0].device
-        at = torch.device("cpu") if xla.is_xla(device) else device  # torch_xla has no generators but its own
+        # torch_xla has no generators but its own
+        at = torch.device("cpu") if xla.is_xla(device) else device
         drawn = torch.Generator(at).manual_seed(0)  # its own, so that no stream of the run moves
         self._signs = [
-            torch.randint(0, 2, (_numbers(p),), dtype=torch.int8, device=at, generator=drawn).to(device) * 2 - 1 for p in parameters
+            torch.randint(0, 2, (_numbers(p),), dtype=torch.int8, device=at, generator=drawn).to(
+                device
+            )
+            * 2
+            - 1
+            for p in parameters
         ]
 
     def take(self) -> Array:
-        """The present gradients of the parameters as one vector; without a gradient a parameter counts as 0."""
+        """The present gradients of the parameters as one vector; without a gradient a parameter
+        counts as 0.
+        """
         places, total = 0, torch.zeros(_WIDTH, device=self._parameters[0].device)
         for parameter, signs in zip(self._parameters, self._signs, strict=True):
             before, places = places % _WIDTH, places + len(signs)
             if parameter.grad is not None:
                 signed = _flat(parameter.grad) * signs
-                total += torch.nn.functional.pad(signed, (before, -(before + len(signs)) % _WIDTH)).view(-1, _WIDTH).sum(0)
+                total += (
+                    torch.nn.functional.pad(signed, (before, -(before + len(signs)) % _WIDTH))
+                    .view(-1, _WIDTH)
+                    .sum(0)
+                )
         return total.cpu().numpy().astype(np.float64)
 
 
@@ -81,15 +103,21 @@ def _flat(gradient: Tensor) -> Tensor:
 
 
 def noise_scale(gradients: Sequence[Array], weights: Sequence[float], samples: int) -> NoiseScale:
-    """Estimate the noise scale from the mean gradients of disjoint batches of so many samples, all at the same weights.
+    """Estimate the noise scale from the mean gradients of disjoint batches of so many samples, all
+    at the same weights.
 
-    weights: what each batch counts in a mean of several (its samples, or the tokens of which its loss is the mean).
-    The batches by themselves are the small size of McCandlish et al., all of them together the big one. S and |G|^2 are both
-    unbiased; the noise scale is their ratio, with an uncertainty by a jackknife over the batches.
+    weights: what each batch counts in a mean of several (its samples, or the tokens of which its
+    loss is the mean). The batches by themselves are the small size of McCandlish et al., all of
+    them together the big one. S and |G|^2 are both unbiased; the noise scale is their ratio, with
+    an uncertainty by a jackknife over the batches.
     """
     many = len(gradients)
     if many < FEWEST:
-        return NoiseScale(None, None, f"not known: it needs {FEWEST} batches with a finite gradient, and there were {many}.")
+        return NoiseScale(
+            None,
+            None,
+            f"not known: it needs {FEWEST} batches with a finite gradient, and there were {many}.",
+        )
     rows, w = np.stack(gradients), np.asarray(weights, np.float64)
     products = rows @ rows.T
     squared_norms, with_all = np.diagonal(products), products @ w
@@ -105,27 +133,34 @@ def noise_scale(gradients: Sequence[Array], weights: Sequence[float], samples: i
         w @ squared_norms - w * squared_norms,
     )
     per_sample = w.sum() / (many * samples)
-    if square <= 0 or spread <= 0 or (uncertainty := _uncertainty(spreads / spread - squares / square)) > KNOWN:
+    if (
+        square <= 0
+        or spread <= 0
+        or (uncertainty := _uncertainty(spreads / spread - squares / square)) > KNOWN
+    ):
         return NoiseScale(
-            None, None,
-            f"not known yet: the mean gradient of {many * samples:,} samples is not clearly above its noise, "
-            "so it is large at the model's present weights.",
-        )  # fmt: skip
+            None,
+            None,
+            f"not known yet: the mean gradient of {many * samples:,} samples is not clearly above"
+            " its noise, so it is large at the model's present weights.",
+        )
     value = float(spread / square / per_sample)
     return NoiseScale(
-        value, uncertainty,
-        f"about {rounded(value)} samples (within {uncertainty:.0%}) at the model's present weights: larger batches save few "
-        "updates. It grows while the loss falls.",
-    )  # fmt: skip
+        value,
+        uncertainty,
+        f"about {rounded(value)} samples (within {uncertainty:.0%}) at the model's present weights:"
+        " larger batches save few updates. It grows while the loss falls.",
+    )
 
 
 def _moments(
     many: int, weight: Array, squared: Array, of_sum: Array, own_squared: Array, own: Array
 ) -> tuple[Array, Array]:
-    """The unbiased estimates of S and |G|^2 from sums over batches; with arrays, one for each batch that is left out.
+    """The unbiased estimates of S and |G|^2 from sums over batches; with arrays, one for each batch
+    that is left out.
 
-    of_sum: the squared norm of the weighted sum of all gradients; own_squared, own: the sums of each one's squared norm times
-    its squared weight, and times its weight.
+    of_sum: the squared norm of the weighted sum of all gradients; own_squared, own: the sums of
+    each one's squared norm times its squared weight, and times its weight.
     """
     spread = (own - of_sum / weight) / (many - 1)
     square = (of_sum - own_squared) / (weight**2 - squared)

@@ -1,8 +1,9 @@
 """Runs a step again that was not finite, to find the operation in which NaN or infinity began.
 
-In the forward pass it checks every operation for the first one whose inputs are finite and whose result is not, and
-reaches the loss. (An infinite mask before a softmax is no fault.) In the backward pass it checks every node of the
-graph in the same way; `torch.autograd.set_detect_anomaly` gives the line of the forward pass that made the node.
+In the forward pass it checks every operation for the first one whose inputs are finite and whose
+result is not, and reaches the loss. (An infinite mask before a softmax is no fault.) In the
+backward pass it checks every node of the graph in the same way; `torch.autograd.set_detect_anomaly`
+gives the line of the forward pass that made the node.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ from workbench.task.batch import leaves
 from workbench.task.modules import kept_buffers
 from workbench.tracebacks import shown_line
 
-_NOT_THE_USERS = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+_NOT_THE_USERS = tuple(
+    str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])
+)
 
 
 def replay(forward: Callable[[], Tensor], modules: nn.Module) -> str | None:
-    """Return in words where a NaN or infinity began in `forward` (which returns the loss) or its backward; None: nowhere.
+    """Return in words where a NaN or infinity began in `forward` (which returns the loss) or its
+    backward; None: nowhere.
 
-    Gradients and buffers do not change, and no hook stays. The caller restores the random generators to their states
-    before the step, so that it is the same step.
+    Gradients and buffers do not change, and no hook stays. The caller restores the random
+    generators to their states before the step, so that it is the same step.
     """
     remembering = torch.autograd.set_detect_anomaly(True, check_nan=False)
     with remembering, _eager(), kept_buffers([modules]), torch.enable_grad():
@@ -64,7 +68,9 @@ class _Place:
 
 
 class _Watch(TorchFunctionMode):
-    """Records which operation made each tensor that is not finite, and which module each node of the graph belongs to."""
+    """Records which operation made each tensor that is not finite, and which module each node of
+    the graph belongs to.
+    """
 
     def __init__(self, modules: nn.Module) -> None:
         super().__init__()
@@ -125,7 +131,9 @@ class _Watch(TorchFunctionMode):
         handles: list[torch.utils.hooks.RemovableHandle] = []
         try:
             for path, module in self._modules.named_modules():
-                handles.append(module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
+                handles.append(
+                    module.register_forward_pre_hook(self._enter(path), with_kwargs=True)
+                )
                 handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
             yield
         finally:
@@ -169,15 +177,26 @@ class _Watch(TorchFunctionMode):
         """Return in words where a loss that is not finite came from."""
         noted = self._origins.get(id(loss))
         origin = noted[1] if noted else self._first
-        return origin or "no operation on finite values made it: it came from the batch, the weights or a constant"
+        if origin:
+            return origin
+        return (
+            "no operation on finite values made it: it came from the batch, the weights or a"
+            " constant"
+        )
 
 
 def _backward(loss: Tensor, watch: _Watch) -> str | None:
-    """Return the first node whose inputs are finite and whose result is not; no gradient is stored."""
+    """Return the first node whose inputs are finite and whose result is not; no gradient is
+    stored.
+    """
     if not loss.requires_grad:
         return None
     watch.claim([loss])
-    inputs = [v for v in (getattr(node, "variable", None) for node in watch.owners) if isinstance(v, Tensor)]
+    inputs = [
+        v
+        for v in (getattr(node, "variable", None) for node in watch.owners)
+        if isinstance(v, Tensor)
+    ]
     findings: list[str] = []
 
     def look(node: Node) -> Callable[[Any, Any], None]:
@@ -191,7 +210,8 @@ def _backward(loss: Tensor, watch: _Watch) -> str | None:
     handles = [node.register_hook(look(node)) for node in watch.owners]
     try:
         # Not loss.backward(): that would add to gradients, and wake hooks that step or send them.
-        with torch.autograd.set_detect_anomaly(False):  # it would end at a NaN, and knows nothing of infinities
+        # it would end at a NaN, and knows nothing of infinities
+        with torch.autograd.set_detect_anomaly(False):
             gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
     except RuntimeError as error:  # checkpoint(use_reentrant=True) allows nothing but backward()
         findings.append(f"the forward pass is finite, and its backward cannot be replayed: {error}")
@@ -229,19 +249,24 @@ def _stack_of(node: Node) -> list[traceback.FrameSummary]:
 
 
 def _user_line(stack: list[traceback.FrameSummary]) -> str:
-    """The innermost line of the user's code, outside of `replay`, as ", of `line` at cell 4, line 7" or "… at model.py,
-    line 7"; "" where no line is the user's.
+    """The innermost line of the user's code, outside of `replay`, as ", of `line` at cell 4, line
+    7" or "… at model.py, line 7"; "" where no line is the user's.
     """
     for frame in reversed(stack):
         if frame.filename == __file__ and frame.name == replay.__name__:
             break  # the frames above belong to the caller of the run
         if not frame.filename.startswith(_NOT_THE_USERS):
-            return f", of `{(frame.line or '?').strip()}` at {shown_line(frame.filename, frame.lineno or 0)}"
+            return (
+                f", of `{(frame.line or '?').strip()}` at"
+                f" {shown_line(frame.filename, frame.lineno or 0)}"
+            )
     return ""
 
 
 def _eager() -> contextlib.AbstractContextManager[Any]:
-    """Context manager in which compiled models run eagerly, since compiled code has neither hooks nor lines."""
+    """Context manager in which compiled models run eagerly, since compiled code has neither
+    hooks nor lines.
+    """
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
@@ -264,7 +289,9 @@ def _has_nan(tensor: Tensor) -> bool:
 
 
 def _asked_for(value: Any) -> bool:
-    """Whether an operation was called with an infinite or NaN number on purpose: masked_fill(mask, -inf)."""
+    """Whether an operation was called with an infinite or NaN number on purpose:
+    masked_fill(mask, -inf).
+    """
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):

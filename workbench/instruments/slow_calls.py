@@ -1,9 +1,11 @@
-"""Times calls in the user's code that make training wait: values that are read, tensors that are moved, memory that is freed.
+"""Times calls in the user's code that make training wait: values that are read, tensors that are
+moved, memory that is freed.
 
-`loss.item()`, `x.cpu()` or `if loss > 3:` in a training step wait until the device has done all its work, and a tensor that
-is made on the CPU at each step has to be copied. `torch.cuda.empty_cache()` waits too, and then the memory has to be got
-again; `gc.collect()` looks at every object of the process. What that costs depends on the model, so it is measured: the
-calls of a few updates are timed, by line of code.
+`loss.item()`, `x.cpu()` or `if loss > 3:` in a training step wait until the device has done all its
+work, and a tensor that is made on the CPU at each step has to be copied. `torch.cuda.empty_cache()`
+waits too, and then the memory has to be got again; `gc.collect()` looks at every object of the
+process. What that costs depends on the model, so it is measured: the calls of a few updates are
+timed, by line of code.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from torch.overrides import TorchFunctionMode
 
 from workbench.tracebacks import shown_line
 
-READS = frozenset(("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__array__"))
+READS = frozenset(
+    ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__array__")
+)
 """Methods of a tensor that return its values to Python."""
 MOVES = frozenset(("to", "cuda"))
 """Methods that may copy a tensor from the CPU to a device."""
@@ -35,17 +39,24 @@ MAKES = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
 """Functions that may copy Python's or NumPy's values to a device."""
 LEAST = 0.02
 """The least share of an update for which a call is reported."""
-_LIBRARY_PATHS = (str(Path(torch.__file__).parents[1]) + os.sep, str(Path(__file__).parents[1]) + os.sep, "/lib/python")
+_LIBRARY_PATHS = (
+    str(Path(torch.__file__).parents[1]) + os.sep,
+    str(Path(__file__).parents[1]) + os.sep,
+    "/lib/python",
+)
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OF_TENSORS = (
     _TORCH + "_tensor.py", _TORCH + "overrides.py", _TORCH + os.path.join("utils", "_device.py"),
     str(Path(np.__file__).parent) + os.sep,
 )  # fmt: skip
-"""Code through which a line reads a tensor that it names: methods of tensors in Python, and NumPy."""
+"""Code through which a line reads a tensor that it names: methods of tensors in Python, and
+NumPy.
+"""
 
 
 class _Functions:
-    """The functions of modules that torch's modes do not see. While a thread times its calls, each tells it how long it took.
+    """The functions of modules that torch's modes do not see. While a thread times its calls, each
+    tells it how long it took.
 
     They are replaced as long as any thread does so.
     """
@@ -66,11 +77,16 @@ class _Functions:
             self._timing += 1
             if self._timing == 1:
                 devices = (torch.cuda, torch.mps, torch.xpu, torch.accelerator)
-                self._replace([(gc, "collect"), *((module, name) for module in devices for name in self.NAMES)])
+                self._replace(
+                    [
+                        (gc, "collect"),
+                        *((module, name) for module in devices for name in self.NAMES),
+                    ]
+                )
 
     def end(self) -> None:
-        """Put the functions back, unless another thread still times its calls. A function that the user has replaced
-        meanwhile stays.
+        """Put the functions back, unless another thread still times its calls. A function that the
+        user has replaced meanwhile stays.
         """
         self.here.calls = None
         with self._lock:
@@ -129,7 +145,11 @@ class CallTimer(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         reads = name in READS
         on_device = bool(args) and isinstance(args[0], Tensor) and args[0].device.type != "cpu"
-        if not reads and not (name in MOVES and not on_device) and not (name in MAKES and (name == "new_tensor" or not on_device)):
+        if (
+            not reads
+            and not (name in MOVES and not on_device)
+            and not (name in MAKES and (name == "new_tensor" or not on_device))
+        ):
             return func(*args, **(kwargs or {}))
         began = perf_counter()
         result = func(*args, **(kwargs or {}))
@@ -146,7 +166,9 @@ class CallTimer(TorchFunctionMode):
             self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
     def found(self) -> tuple[str, ...]:
-        """A sentence for each line whose calls take a share of the updates that is worth a look, the slowest first."""
+        """A sentence for each line whose calls take a share of the updates that is worth a look,
+        the slowest first.
+        """
         slow = sorted(self._seconds.items(), key=lambda item: -item[1])
         return tuple(
             f"{_where(file, line)} takes {seconds / self._total:.0%} of an update in {_call(name)}"
@@ -156,14 +178,16 @@ class CallTimer(TorchFunctionMode):
 
 
 def has_compiled() -> bool:
-    """Whether torch.compile has compiled anything in this process: calls cannot be timed in such code."""
+    """Whether torch.compile has compiled anything in this process: calls cannot be timed in such
+    code.
+    """
     dynamo = sys.modules.get("torch._dynamo")
     return dynamo is not None and dynamo.utils.counters["frames"]["total"] > 0
 
 
 def _place(frame: FrameType | None) -> tuple[str, int] | None:
-    """The line of the user's code that makes a call. None: a library makes it, as Adam reads its step,
-    which no line of the user's can change.
+    """The line of the user's code that makes a call. None: a library makes it, as Adam reads its
+    step, which no line of the user's can change.
     """
     while frame is not None and frame.f_code.co_filename.startswith(_OF_TENSORS):
         frame = frame.f_back

@@ -1,7 +1,8 @@
-"""Defines the assignments: the work of a job, which is the same in a thread, in a pool and in launched processes.
+"""Defines the assignments: the work of a job, which is the same in a thread, in a pool and in
+launched processes.
 
-An assignment holds the task, the settings and plain data. Every rank of the job calls it once, and then has the trained
-modules.
+An assignment holds the task, the settings and plain data. Every rank of the job calls it once, and
+then has the trained modules.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class Assignment(abc.ABC):
         self.updates = 0
         """How many updates it has taken, also where an error ended it."""
         self.folder: Path | None = None
-        """The run's folder: for checkpoints, and for data where memory is too small for one copy."""
+        """The run's folder: for checkpoints, and for data where memory is too small for one
+        copy.
+        """
 
     @abc.abstractmethod
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
@@ -86,7 +89,9 @@ class Assignment(abc.ABC):
         return self.updates
 
     def names(self) -> dict[str, Any]:
-        """Its parts by the names that the user knows, for an error about a part that cannot be pickled."""
+        """Its parts by the names that the user knows, for an error about a part that cannot be
+        pickled.
+        """
         attributes = {name.lstrip("_"): attribute for name, attribute in vars(self.task).items()}
         for name, attribute in attributes.items():
             if isinstance(attribute, DataSpec) and not attribute.made_by_object:
@@ -98,16 +103,29 @@ class Assignment(abc.ABC):
         return {**attributes, "the job": self}
 
     def _started(
-        self, session: Session, updates: int | None, epochs: int | None, request: Mapping[str, Any] | None = None
+        self,
+        session: Session,
+        updates: int | None,
+        epochs: int | None,
+        request: Mapping[str, Any] | None = None,
     ) -> RunStarted:
         """request: the arguments of a search."""
         unused = {"batch_size"} if self.trains and not self.task.uses_batch_size else None
         settings, ranks = self.settings.model_dump(exclude=unused), session.ranks.world
         return RunStarted(
-            self.id, self.kind, settings, session.device_name, tuple(session.parameters), updates, epochs, ranks, total_memory(session.device),
-            request=dict(request or {}), groups=shares(session.optimizers, session.settings.lr),
+            self.id,
+            self.kind,
+            settings,
+            session.device_name,
+            tuple(session.parameters),
+            updates,
+            epochs,
+            ranks,
+            total_memory(session.device),
+            request=dict(request or {}),
+            groups=shares(session.optimizers, session.settings.lr),
             supervised=isinstance(self.task, Supervised),
-        )  # fmt: skip
+        )
 
 
 class FitAssignment(Assignment):
@@ -117,11 +135,17 @@ class FitAssignment(Assignment):
     trains = True
 
     def __init__(
-        self, task: Task, settings: Settings, past: Mapping[str, Any] | None = None, point: Path | None = None, *,
+        self,
+        task: Task,
+        settings: Settings,
+        past: Mapping[str, Any] | None = None,
+        point: Path | None = None,
+        *,
         keeps_lr: bool = False,
-    ) -> None:  # fmt: skip
-        """past, point: for a resumed fit, the part of the checkpoint's state on which its length depends, and the checkpoint's path:
-        a directory of a run, or a file of Lightning. keeps_lr: optimizers keep the rate of that file.
+    ) -> None:
+        """past, point: for a resumed fit, the part of the checkpoint's state on which its length
+        depends, and the checkpoint's path: a directory of a run, or a file of Lightning. keeps_lr:
+        optimizers keep the rate of that file.
         """
         super().__init__(task, settings)
         self._past, self.point, self._keeps_lr = past, point, keeps_lr
@@ -146,9 +170,15 @@ class FitAssignment(Assignment):
             at_epoch = scheduled_searches.searches_by_epoch(session)
             checkpoints = None
             if self.folder is not None:
-                checkpoints = CheckpointManager(session, validation, self.folder / "checkpoints", emit, emit.settle)
+                checkpoints = CheckpointManager(
+                    session, validation, self.folder / "checkpoints", emit, emit.settle
+                )
             try:
-                with nullcontext() if self.point is None else first_steps(session.optimizers, self.point):
+                with (
+                    nullcontext()
+                    if self.point is None
+                    else first_steps(session.optimizers, self.point)
+                ):
                     status = loop.fit(
                         session, emit, inbox, at_epoch, validation, checkpoints, self.scheduled
                     )
@@ -186,7 +216,9 @@ class FindLRAssignment(Assignment):
 
 
 class FindSettingsAssignment(Assignment):
-    """A search for workers, a precision, a clip value or a weight decay; afterwards the model is as before."""
+    """A search for workers, a precision, a clip value or a weight decay; afterwards the model is
+    as before.
+    """
 
     def __init__(self, task: Task, settings: Settings, kind: str, request: SettingsRequest) -> None:
         super().__init__(task, settings)
@@ -197,7 +229,8 @@ class FindSettingsAssignment(Assignment):
         with open_session(self.task, self.settings) as session:
             ranks = session.ranks
             emit(self._started(session, None, None, vars(self._request)))
-        # The search opens sessions of its own, so ranks agree here whether a Stop has come to rank 0.
+        # The search opens sessions of its own, so ranks agree here whether a Stop has come to rank
+        # 0.
         end = self._request.run(self.task, self.settings, emit, lambda: ranks.any(inbox.has(Stop)))
         emit(end)
         return Done("stopped" if end.ended == "stopped" else "finished")
@@ -230,7 +263,9 @@ class EvaluateAssignment(Assignment):
 
 
 class PredictAssignment(Assignment):
-    """The model's output for each batch; `Done.value` is the list of them, in the order of the data."""
+    """The model's output for each batch; `Done.value` is the list of them, in the order of the
+    data.
+    """
 
     kind = phase = "predict"
 
@@ -245,7 +280,10 @@ class PredictAssignment(Assignment):
         (spec,) = self.data()
         with _evaluating(self.task, self.settings, self.phase) as session:
             if spec.several:
-                raise TaskError(f"{spec.name} has {len(spec.sets)} sets, and one is predicted at a time: give bench.predict(data).")
+                raise TaskError(
+                    f"{spec.name} has {len(spec.sets)} sets, and one is predicted at a time: give"
+                    " bench.predict(data)."
+                )
             spec.share = session.ranks.share
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
@@ -257,7 +295,11 @@ class PredictAssignment(Assignment):
 @contextmanager
 def _evaluating(task: Task, settings: Settings, phase: Phase) -> Iterator[Session]:
     """Context manager with the session of a job that leaves the weights as they are."""
-    with kept_weights(task.modules), open_session(task, settings, phase) as session, telling_failure(session.hooks):
+    with (
+        kept_weights(task.modules),
+        open_session(task, settings, phase) as session,
+        telling_failure(session.hooks),
+    ):
         yield session
 
 
@@ -283,7 +325,9 @@ def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:
 
 @contextmanager
 def _as_it_was(task: Task) -> Iterator[None]:
-    """Context manager in which a checkpoint replaces all of the model's state; an error restores the state from before."""
+    """Context manager in which a checkpoint replaces all of the model's state; an error restores
+    the state from before.
+    """
     before = copy_all(task)
     try:
         yield

@@ -33,9 +33,12 @@ def attached(run: Path) -> str:
 
 
 def of_folder(name: str, run: Path) -> str:
-    """`wb.name('0012-fit')`, for the run in this folder, with its root where that is not the default."""
+    """`wb.name('0012-fit')`, for the run in this folder, with its root where that is not the
+    default.
+    """
     root = run.parents[1]
-    with contextlib.suppress(ValueError, OSError):  # it lies elsewhere, or the working directory was deleted
+    # it lies elsewhere, or the working directory was deleted
+    with contextlib.suppress(ValueError, OSError):
         root = root.relative_to(Path.cwd())
     return f"wb.{name}({run.name!r}{'' if root == Path('.workbench') else f', {str(root)!r}'})"
 

@@ -1,4 +1,6 @@
-"""Emits the first events of a job after RunStarted: its messages, and the history of a resumed fit."""
+"""Emits the first events of a job after RunStarted: its messages, and the history of a resumed
+fit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class FirstMessages(NamedTuple):
     history: ResumeHistory | None = None
     """The history of a resumed fit."""
     after_start: Callable[[], Iterable[Message]] | None = None
-    """Called when all these events are recorded; yields messages, each of which is emitted before the next is requested."""
+    """Called when all these events are recorded; yields messages, each of which is emitted
+    before the next is requested.
+    """
     trackers: Sequence[TrackerListener] = ()
     """The trackers that run in the launched process."""
 
@@ -50,13 +54,16 @@ class FirstEvents:
         if history is None:
             self.sink(event)
         else:
-            self.sink(event if history.settings is None else replace(event, settings=history.settings))
+            self.sink(
+                event if history.settings is None else replace(event, settings=history.settings)
+            )
             for earlier in history.before(event):
                 self.sink(earlier)
         for message in messages:
             self.sink(message)
         if history is not None:
-            self.sink.settle(_PAST)  # before its checkpoints are copied: no checkpoint may be later than the record
+            # before its checkpoints are copied: no checkpoint may be later than the record
+            self.sink.settle(_PAST)
         for message in () if after_start is None else after_start():
             self.sink(message)
             self.sink.settle()

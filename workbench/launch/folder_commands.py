@@ -1,7 +1,9 @@
-"""Passes the commands in the `control/` folders of this process's jobs to those jobs, while they wait or run.
+"""Passes the commands in the `control/` folders of this process's jobs to those jobs, while they
+wait or run.
 
-One thread reads the folders of all jobs of a root, so that a disk that hangs delays only commands to jobs of its root. Listeners are
-called in a thread of the job, so that a slow one delays no command.
+One thread reads the folders of all jobs of a root, so that a disk that hangs delays only commands
+to jobs of its root. Listeners are called in a thread of the job, so that a slow one delays no
+command.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class _Listening:
         """Held while the folder is read."""
         self._over = False
         self._left_out: set[str] = set()
-        """Files that the latest read could not take. Each read finds a file again that cannot be removed; it is reported once."""
+        """Files that the latest read could not take. Each read finds a file again that cannot be
+        removed; it is reported once.
+        """
         self._reports: deque[Callable[[], object]] = deque()
         self._reporting = False
         self._lock = threading.Lock()
@@ -71,7 +75,8 @@ class _Listening:
             try:
                 threading.Thread(target=self._report_all, name=WORKERS[2], daemon=True).start()
                 self._reporting = True
-            except RuntimeError as error:  # the process ends, or has no thread left; the next command tries again
+            except RuntimeError as error:
+                # the process ends, or has no thread left; the next command tries again
                 self._job._refuse(f"listeners do not get a command now: {error}")
 
     def _report_all(self) -> None:
@@ -84,7 +89,9 @@ class _Listening:
             try:
                 report()
             except Exception as error:  # noqa: BLE001  # the reports after it must still reach the listeners
-                self._job._refuse(f"a command of another process arrived, but could not be reported: {error!r}")
+                self._job._refuse(
+                    f"a command of another process arrived, but could not be reported: {error!r}"
+                )
 
 
 _jobs: dict[AnyJob, _Listening] = {}
@@ -99,21 +106,28 @@ def listen(job: AnyJob) -> None:
     """Start reading the commands in the job's folder, if it has one."""
     if job.folder is None:
         return
-    listening = _Listening(job, job.folder.path.absolute())  # a cell may change the working directory
+    # a cell may change the working directory
+    listening = _Listening(job, job.folder.path.absolute())
     with _lock:
         if listening.root not in _roots:
-            threading.Thread(target=_look_into, args=(listening.root,), name=WORKERS[2], daemon=True).start()
+            threading.Thread(
+                target=_look_into, args=(listening.root,), name=WORKERS[2], daemon=True
+            ).start()
             _roots.add(listening.root)
         _jobs[job] = listening
 
 
 def leave(job: AnyJob) -> None:
-    """Stop reading the commands in the job's folder, which another process now reads; waits for a read in progress."""
+    """Stop reading the commands in the job's folder, which another process now reads; waits for
+    a read in progress.
+    """
     _end(job)
 
 
 def end(job: AnyJob) -> list[Command | str]:
-    """Stop reading the commands in the job's folder; returns those since the last read, and for other files why they are not commands."""
+    """Stop reading the commands in the job's folder; returns those since the last read, and for
+    other files why they are not commands.
+    """
     listening = _end(job)
     return [] if listening is None else listening.take()
 

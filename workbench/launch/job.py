@@ -25,7 +25,16 @@ from workbench.commands import (
     Stop,
     Validate,
 )
-from workbench.events import Event, Message, RunEnded, RunStarted, Status, StatusChanged, StepsDone, Validated
+from workbench.events import (
+    Event,
+    Message,
+    RunEnded,
+    RunStarted,
+    Status,
+    StatusChanged,
+    StepsDone,
+    Validated,
+)
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import code_line, signals
 from workbench.launch.cell_context import CellContext
@@ -84,7 +93,8 @@ class JobSink(EventSink, Protocol):
     """The event sink of a job in the process that submitted it."""
 
     def away(self) -> contextlib.AbstractContextManager[Detached]:
-        """Context manager in which another process does the job and writes its record; this process only passes its events on.
+        """Context manager in which another process does the job and writes its record; this process
+        only passes its events on.
 
         Meanwhile jobs of other benches may run. Raises RuntimeError where the job has no folder.
         """
@@ -109,23 +119,30 @@ class Work(Protocol):
 class Job(Generic[T]):
     """A fit, a search or an evaluation. It is returned at once; `result()` waits for its result.
 
-    `events` grows while it runs: a sequence whose older part is read from the record when needed. An interrupt in
-    `result()` or `wait()` stops the job at its next update, keeps what it has, and is raised again.
+    `events` grows while it runs: a sequence whose older part is read from the record when needed.
+    An interrupt in `result()` or `wait()` stops the job at its next update, keeps what it has, and
+    is raised again.
 
     Attributes:
         id: the name of its record: "0012-fit".
-        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay", "tune",
-            "validate", "test" or "predict".
+        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision",
+            "find_clip_val", "find_weight_decay", "tune", "validate", "test" or "predict".
         folder: the folder of its record; None: this process has none for it.
         events: its events so far, in order.
     """
 
     def __init__(
-        self, id: str, kind: str, folder: RunFolder | None, work: Work, finish: Callable[[Job[T]], T],
+        self,
+        id: str,
+        kind: str,
+        folder: RunFolder | None,
+        work: Work,
+        finish: Callable[[Job[T]], T],
         called: Callable[[Job[T], str, Mapping[str, Any], str], Callable[[], object]] | None = None,
-    ) -> None:  # fmt: skip
-        """called: called before a command is left for the job, with the job, the method's name, its arguments, and "" or (for a command of
-        another process) the code that gives the job there: "wb.attach('0012-fit')". It returns a function to call afterwards.
+    ) -> None:
+        """called: called before a command is left for the job, with the job, the method's name, its
+        arguments, and "" or (for a command of another process) the code that gives the job there:
+        "wb.attach('0012-fit')". It returns a function to call afterwards.
         """
         self.id = id
         self.kind = kind
@@ -154,15 +171,23 @@ class Job(Generic[T]):
         self._refusing = threading.Lock()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raise AttributeError for the name of a setting: an assignment would not change the setting."""
+        """Raise AttributeError for the name of a setting: an assignment would not change the
+        setting.
+        """
         if name in Settings.model_fields:
-            how = f"job.change({name}=…)" if metadata_of(name).live else f"bench.fit({name}=…), when it is asked for"
+            how = (
+                f"job.change({name}=…)"
+                if metadata_of(name).live
+                else f"bench.fit({name}=…), when it is asked for"
+            )
             raise AttributeError(f"job.{name} = … would change nothing: {how}.")
         super().__setattr__(name, value)
 
     @property
     def output(self) -> list[str]:
-        """The last 1000 lines that the ranks of a pool have printed during the job. They are also shown at once."""
+        """The last 1000 lines that the ranks of a pool have printed during the job. They are
+        also shown at once.
+        """
         return list(self._output)
 
     @property
@@ -170,9 +195,11 @@ class Job(Generic[T]):
         """The settings of the job."""
         return self._work.settings
 
-    # An `attrgetter` has no annotations: Jedi, which completes in notebooks, fails at a property that returns a Literal.
+    # An `attrgetter` has no annotations: Jedi, which completes in notebooks, fails at a property
+    # that returns a Literal.
     status: Status = property(  # type: ignore[assignment]
-        attrgetter("_status"), doc='"queued", "running", "paused", "finished", "stopped" or "failed".'
+        attrgetter("_status"),
+        doc='"queued", "running", "paused", "finished", "stopped" or "failed".',
     )
 
     def done(self) -> bool:
@@ -180,7 +207,9 @@ class Job(Generic[T]):
         return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it ends, `timeout` seconds at most, and show its progress; returns whether it has ended."""
+        """Wait until it ends, `timeout` seconds at most, and show its progress; returns whether
+        it has ended.
+        """
         self._check_waits()
         try:
             over = self._watch(timeout)
@@ -194,20 +223,25 @@ class Job(Generic[T]):
     def _check_waits(self) -> None:
         if threading.current_thread().name in WORKERS and not self.done():
             raise RuntimeError(
-                f"result() and wait() would deadlock in a listener or a model of {self.kind} {self.id}: the job waits for this call to return."
+                f"result() and wait() would deadlock in a listener or a model of {self.kind}"
+                f" {self.id}: the job waits for this call to return."
             )
 
     def watch(self) -> bool:
-        """Draw it in a terminal until it ends: progress, values with their history, gradient norms by layer, where the time goes.
+        """Draw it in a terminal until it ends: progress, values with their history, gradient norms
+        by layer, where the time goes.
 
-        Keys pause it, validate, write a checkpoint and stop it. "q" or an interrupt ends the drawing, and the job continues. Where standard
-        output is no terminal, it shows the line of `wait()`. Returns whether the job has ended.
+        Keys pause it, validate, write a checkpoint and stop it. "q" or an interrupt ends the
+        drawing, and the job continues. Where standard output is no terminal, it shows the line of
+        `wait()`. Returns whether the job has ended.
         """
         self._check_waits()
         from workbench.launch.terminal.watch import watch  # rich takes 50 ms to import
 
         with contextlib.suppress(KeyboardInterrupt):
-            shown = watch(self.id, self.kind, self.events, self._ended.wait, self._keys(), shown=self._shown)
+            shown = watch(
+                self.id, self.kind, self.events, self._ended.wait, self._keys(), shown=self._shown
+            )
             if shown is None:
                 self._watch(None)
             else:
@@ -229,23 +263,33 @@ class Job(Generic[T]):
             return call
 
         def pause_or_resume() -> str:
-            return asks("Resume", self.resume)() if self._status == "paused" else asks("Pause", self.pause)()
+            return (
+                asks("Resume", self.resume)()
+                if self._status == "paused"
+                else asks("Pause", self.pause)()
+            )
 
         stop = {"s": ("stop", asks("Stop", self.stop))}
         if self.kind != "fit":
             return stop
         return {
-            "p": ("pause or resume", pause_or_resume), "v": ("validate", asks("Validation", self.validate)),
-            "c": ("write a checkpoint", asks("Checkpoint", self.checkpoint)), **stop,
-        }  # fmt: skip
+            "p": ("pause or resume", pause_or_resume),
+            "v": ("validate", asks("Validation", self.validate)),
+            "c": ("write a checkpoint", asks("Checkpoint", self.checkpoint)),
+            **stop,
+        }
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the end and return the result. A failed job raises its error; a stopped one returns what it has.
+        """Wait for the end and return the result. A failed job raises its error; a stopped one
+        returns what it has.
 
         Raises TimeoutError after `timeout` seconds; the job continues.
         """
         if not self.wait(timeout):
-            raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it continues to run.")
+            raise TimeoutError(
+                f"{self.kind} {self.id} is still {self._status} after {timeout} s; it continues to"
+                " run."
+            )
         if self._error is not None:
             raise self._error
         return self._finish(self)
@@ -256,12 +300,15 @@ class Job(Generic[T]):
         Raises TimeoutError after `timeout` seconds; the job continues.
         """
         if not self.wait(timeout):
-            raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it continues to run.")
+            raise TimeoutError(
+                f"{self.kind} {self.id} is still {self._status} after {timeout} s; it continues to"
+                " run."
+            )
         return self._error
 
     def stop(self, *, at: int | None = None) -> None:
-        """End at the next update and keep the results so far. Where ranks of a pool do not end (one is suspended, say), a second call
-        kills them; the run keeps its last checkpoint.
+        """End at the next update and keep the results so far. Where ranks of a pool do not end (one
+        is suspended, say), a second call kills them; the run keeps its last checkpoint.
 
         at: end after this many updates of the fit.
         """
@@ -276,7 +323,9 @@ class Job(Generic[T]):
         self._ask(Resume())
 
     def validate(self) -> None:
-        """Validate once before the next update, besides the scheduled validations. Schedules, early stopping and the best checkpoint ignore it."""
+        """Validate once before the next update, besides the scheduled validations. Schedules,
+        early stopping and the best checkpoint ignore it.
+        """
         self._ask(Validate())
 
     def checkpoint(self) -> None:
@@ -285,7 +334,8 @@ class Job(Generic[T]):
 
     @lists_keywords(LiveKwargs)
     def change(self, *, at: int | None = None, **values: Unpack[LiveKwargs]) -> None:
-        """Change settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`.
+        """Change settings from the next update on: `change(lr=1e-3)`,
+        `change(gradient_clip_val=None)`.
 
         at: change them after this many updates of the fit: `change(lr=1e-4, at=500)`.
         Where accumulate_grad_batches was {epoch: batches}, its later epochs still take effect.
@@ -301,7 +351,9 @@ class Job(Generic[T]):
         and RuntimeError for a job that has no updates.
         """
         if self.kind != "fit":
-            raise RuntimeError(f"at={at!r} is for fits; a {self.kind} job can only be stopped at once.")
+            raise RuntimeError(
+                f"at={at!r} is for fits; a {self.kind} job can only be stopped at once."
+            )
         if type(at) is not int or at < 0:
             raise ValueError(f"at={at!r} should be a number of updates, 0 or more.")
         return Scheduled(at, command)
@@ -336,7 +388,8 @@ class Job(Generic[T]):
         self._inbox.put(command)
         return report
 
-    def _over(self) -> Status | None:  # no property: Jedi cannot complete an object with a property of this type
+    # no property: Jedi cannot complete an object with a property of this type
+    def _over(self) -> Status | None:
         """The status with which it has ended; None: it has not ended."""
         return self._status if self.done() else None
 
@@ -352,7 +405,9 @@ class Job(Generic[T]):
         if not sys.stderr or (over and self._shown >= len(self.events)):
             return self._ended.wait(timeout)
         bar = self.settings.enable_progress_bar and not over
-        with ProgressBar(self.kind, self._began or time.time(), bar=bar, shown=self._shown) as progress:
+        with ProgressBar(
+            self.kind, self._began or time.time(), bar=bar, shown=self._shown
+        ) as progress:
             seen = 0
             until = math.inf if timeout is None else time.monotonic() + timeout
             while not (over := self._ended.wait(max(0.0, min(0.2, until - time.monotonic())))):
@@ -388,8 +443,8 @@ class Job(Generic[T]):
         self._status = "running"
 
     def _obey(self, command: Command) -> Callable[[], object] | None:
-        """Carry out a command that another process left in the job's folder, as the job's method does; a refusal
-        becomes a message. Returns a function that reports the command to listeners.
+        """Carry out a command that another process left in the job's folder, as the job's method
+        does; a refusal becomes a message. Returns a function that reports the command to listeners.
         """
         assert self.folder is not None
         try:
@@ -398,13 +453,17 @@ class Job(Generic[T]):
                 asked = self._checked_change(command.values)[0]
             elif isinstance(command, Scheduled) and isinstance(command.command, Change):
                 asked = self._at(command.at, self._checked_change(command.command.values)[0])
-            return self._put(asked, commands.arguments_of(asked), code_line.attached(self.folder.path))
+            return self._put(
+                asked, commands.arguments_of(asked), code_line.attached(self.folder.path)
+            )
         except Exception as error:  # noqa: BLE001  # files may hold anything, and the thread serves other jobs, too
             self._refuse(f"a command of another process was left out: {error}")
             return None
 
     def _refuse(self, why: str) -> None:
-        """Emit a message about a command that came through its folder: now, or when its work begins, or before its end."""
+        """Emit a message about a command that came through its folder: now, or when its work
+        begins, or before its end.
+        """
         message = Message(printable(why), "warning")
         with self._refusing:  # also while it is emitted: the work may end at any moment
             if self._emit is None:
@@ -413,7 +472,9 @@ class Job(Generic[T]):
                 self._emit(message)
 
     def _not_done(self, came: Sequence[Command | str]) -> list[Message]:
-        """The messages about commands that were refused or not carried out; emitted before its end. came: the last commands in its folder."""
+        """The messages about commands that were refused or not carried out; emitted before its
+        end. came: the last commands in its folder.
+        """
         for command in came:
             if isinstance(command, str):
                 self._refuse(command)
@@ -430,13 +491,18 @@ class Job(Generic[T]):
                 for command in late
             ]
             more = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
-            self._refuse(f"{self.kind} {self.id} ended before it did what was asked: {', '.join(calls[:_NAMED])}{more}.")
+            self._refuse(
+                f"{self.kind} {self.id} ended before it did what was asked:"
+                f" {', '.join(calls[:_NAMED])}{more}."
+            )
         with self._refusing:
             refused, self._refused = self._refused, []
         return refused
 
     def _set_detached(self, left: threading.Event | None) -> None:
-        """Note that another process runs the job until `_detach` sets this event; None: no longer."""
+        """Note that another process runs the job until `_detach` sets this event; None: no
+        longer.
+        """
         self._left = left
 
     def _detach(self) -> None:
@@ -447,23 +513,31 @@ class Job(Generic[T]):
             self._stop_once()
 
     def _stop_once(self) -> None:
-        """Stop it, unless that was asked for already: a second Stop kills ranks, which may be writing the last checkpoint."""
+        """Stop it, unless that was asked for already: a second Stop kills ranks, which may be
+        writing the last checkpoint.
+        """
         if not self._stopping:
             self._stopping = True
             self._inbox.put(Stop())
 
     @property
     def updates(self) -> int:
-        """How many updates it has taken: while it runs, as of the latest flush, some ten times a second."""
+        """How many updates it has taken: while it runs, as of the latest flush, some ten times a
+        second.
+        """
         return max(self._work.updates, self._recorded)
 
     def _forget_frames(self) -> None:
-        """Free the objects in the frames of its error (mostly the model's state), which were kept for a debugger."""
+        """Free the objects in the frames of its error (mostly the model's state), which were
+        kept for a debugger.
+        """
         if self._error is not None:
             _clear(self._error)
 
     def _record(self, event: Event, line: int | None = None) -> None:
-        """Add an event of this job. line: the number of its line in the record; None: it is not there."""
+        """Add an event of this job. line: the number of its line in the record; None: it is not
+        there.
+        """
         self.events.add(event, line)
         if isinstance(event, StatusChanged):
             self._status = event.status
@@ -480,7 +554,9 @@ class Job(Generic[T]):
         self._output.append(line)
 
     def _end(self, status: Status, error: BaseException | None) -> None:
-        """End it, after the listeners have got all its events; status "running": stop following it."""
+        """End it, after the listeners have got all its events; status "running": stop following
+        it.
+        """
         self._status = status
         self._error = error
         self._ended.set()

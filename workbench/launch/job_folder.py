@@ -33,7 +33,9 @@ from workbench.values import first_names, shown
 NAMED = 5
 """The most runs that an error lists."""
 OTHERS = 50
-"""How many records of each other kind of job are kept: of LR finders, of validations. They hold no weights."""
+"""How many records of each other kind of job are kept: of LR finders, of validations. They hold
+no weights.
+"""
 
 
 class JobFolder(NamedTuple):
@@ -45,12 +47,20 @@ class JobFolder(NamedTuple):
 
 
 def new_job_folder(
-    root: Path, kind: str, settings: Settings, summary: ModelSummary, data: str, number: int, needed: Collection[str],
+    root: Path,
+    kind: str,
+    settings: Settings,
+    summary: ModelSummary,
+    data: str,
+    number: int,
+    needed: Collection[str],
     repeats: str = "",
-) -> JobFolder:  # fmt: skip
-    """Make the folder of job `number` of a bench, and delete old ones of its kind, except for the `needed`. A dry run has none.
+) -> JobFolder:
+    """Make the folder of job `number` of a bench, and delete old ones of its kind, except for the
+    `needed`. A dry run has none.
 
-    data: a description of the training data. repeats: the id of the run that it repeats, for which no run is deleted.
+    data: a description of the training data. repeats: the id of the run that it repeats, for which
+    no run is deleted.
     """
     if settings.fast_dev_run:
         return JobFolder(f"{kind}-dev-{number}")
@@ -66,14 +76,26 @@ def new_job_folder(
     try:
         gone = prune(root, kind, settings.keep_runs if kind == FIT else OTHERS, needed)
     except OSError as error:
-        return JobFolder(id, folder, (Message(f"old runs could not be removed ({error}).", "warning"),))
+        return JobFolder(
+            id, folder, (Message(f"old runs could not be removed ({error}).", "warning"),)
+        )
     if not gone or kind != FIT:
         return JobFolder(id, folder)
-    return JobFolder(id, folder, (Message(f"deleted {_named(gone)}, which an earlier message named (keep_runs={settings.keep_runs})."),))
+    return JobFolder(
+        id,
+        folder,
+        (
+            Message(
+                f"deleted {_named(gone)}, which an earlier message named"
+                f" (keep_runs={settings.keep_runs})."
+            ),
+        ),
+    )
 
 
 def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
-    """Yield a message that names the fits which the next one deletes, for the record of the fit in this folder.
+    """Yield a message that names the fits which the next one deletes, for the record of the fit in
+    this folder.
 
     A fit is deleted only after an earlier record has named it.
     """
@@ -83,21 +105,32 @@ def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
         names = [folder.name for folder in folders if not _is_named(folder)]
         if names:
             yield Message(
-                f"the next fit deletes {_named(names)} with all checkpoints: keep_runs={keep} fits are kept. "
-                f"bench.set(keep_runs={keep + len(folders)}) keeps {'it' if len(names) == 1 else 'them'}.", "warning",
-            )  # fmt: skip
+                f"the next fit deletes {_named(names)} with all checkpoints: keep_runs={keep} fits"
+                f" are kept. bench.set(keep_runs={keep + len(folders)}) keeps"
+                f" {'it' if len(names) == 1 else 'them'}.",
+                "warning",
+            )
         mark_next(root, folders, run.name)
     except OSError as error:
-        yield Message(f"the fits that the next one deletes could not be noted ({error}): the next one deletes none.", "warning")
+        yield Message(
+            f"the fits that the next one deletes could not be noted ({error}): the next one deletes"
+            " none.",
+            "warning",
+        )
 
 
 def _is_named(run: Path) -> bool:
-    """Whether a message in the record of an earlier fit names this one; a mark in the folder notes that."""
+    """Whether a message in the record of an earlier fit names this one; a mark in the folder
+    notes that.
+    """
     by = marked_by(run)
     if by is None:
         return False
     name = re.compile(rf"(?<![\w-]){re.escape(run.name)}(?![\w-])")
-    return any(isinstance(event, Message) and name.search(event.text) for event in stream(run.parent / by, ()))
+    return any(
+        isinstance(event, Message) and name.search(event.text)
+        for event in stream(run.parent / by, ())
+    )
 
 
 def _named(ids: Sequence[str]) -> str:
@@ -141,7 +174,9 @@ def _version(package: str) -> str:
 
 
 def run_folder(root: Path, id: str) -> Path:
-    """The folder of a run; FileNotFoundError names the newest runs, or what to do with a file or folder of this path."""
+    """The folder of a run; FileNotFoundError names the newest runs, or what to do with a file or
+    folder of this path.
+    """
     folders = folders_by_id(root)
     if is_id(id) and id in folders:
         return folders[id]
@@ -154,11 +189,15 @@ def run_folder(root: Path, id: str) -> Path:
             f"{link} is a link to {link.resolve()}: use a bench with the root that holds this run."
         )
     ids = [printable(name) for name in sorted(folders, key=age, reverse=True)]
-    raise FileNotFoundError(f"there is no run {id!r} in {root}; there are: {first_names(ids, NAMED) or 'none'}.")
+    raise FileNotFoundError(
+        f"there is no run {id!r} in {root}; there are: {first_names(ids, NAMED) or 'none'}."
+    )
 
 
 def instead_of_run(path: str | Path) -> str:
-    """Say what a path is that was given as a run, and what to do with it; "": the path does not exist."""
+    """Say what a path is that was given as a run, and what to do with it; "": the path does not
+    exist.
+    """
     expanded = Path(path).expanduser()
     name = repr(str(expanded))
     try:
@@ -170,8 +209,9 @@ def instead_of_run(path: str | Path) -> str:
         return ""
     if is_model:
         return (
-            f"a folder with a config.json, as save_pretrained writes it: make the model from it, Model.from_pretrained({name}) with the model's "
-            "own class, and a new bench with that model"
+            "a folder with a config.json, as save_pretrained writes it: make the model from it,"
+            f" Model.from_pretrained({name}) with the model's own class, and a new bench with that"
+            " model"
         )
     if expanded.parent.name == RUNS and expanded.is_dir():
         return (
@@ -186,8 +226,9 @@ def instead_of_run(path: str | Path) -> str:
         else f"torch.load({name}, weights_only=True)"
     )
     return (
-        f"a file. If it holds a state dict: bench.model.load_state_dict({read}), then bench.fit(), which starts from the weights that the model "
-        "has. A checkpoint of Lightning's Trainer has a name that ends with .ckpt"
+        f"a file. If it holds a state dict: bench.model.load_state_dict({read}), then bench.fit(),"
+        " which starts from the weights that the model has. A checkpoint of Lightning's Trainer"
+        " has a name that ends with .ckpt"
     )
 
 
@@ -198,7 +239,9 @@ def recorded(run: Run | str, root: Path) -> Path:
     if isinstance(run, str):
         return run_folder(root, run)
     if run.folder is None or not run.folder.is_dir():
-        raise FileNotFoundError(f"run {run.id!r} has no record: it was a dry run, or it is deleted.")
+        raise FileNotFoundError(
+            f"run {run.id!r} has no record: it was a dry run, or it is deleted."
+        )
     return run.folder
 
 
@@ -230,7 +273,8 @@ def brief_of(run: Run | str, root: Path) -> RunBrief:
 
 
 def weights_of(run: Path, which: str | int) -> Path:
-    """The file of the weights of the run in this folder: "start", "last", "best", or after so many updates.
+    """The file of the weights of the run in this folder: "start", "last", "best", or after so many
+    updates.
 
     FileNotFoundError names those that exist.
     """
@@ -243,15 +287,23 @@ def weights_of(run: Path, which: str | int) -> Path:
 
 
 def run_to_export(run: Run | str | None, root: Path, jobs: Sequence[AnyJob]) -> Run:
-    """The run to export: None is the last of these jobs' fits that has a result and was not a dry run."""
+    """The run to export: None is the last of these jobs' fits that has a result and was not a
+    dry run.
+    """
     if isinstance(run, Run):
         return run
     if isinstance(run, str):
         return Run.open(run_folder(root, run))
     for job in reversed(jobs):
-        if job.kind == "fit" and job.status in ("finished", "stopped") and not job.settings.fast_dev_run:
+        if (
+            job.kind == "fit"
+            and job.status in ("finished", "stopped")
+            and not job.settings.fast_dev_run
+        ):
             latest: Run = job.result()
             return latest
     from workbench.export.errors import ExportError
 
-    raise ExportError("there is no finished fit to export: call bench.fit().result() first, or give run=.")
+    raise ExportError(
+        "there is no finished fit to export: call bench.fit().result() first, or give run=."
+    )

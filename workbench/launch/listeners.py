@@ -1,4 +1,6 @@
-"""Calls the listeners of a bench's events. An error in one does not end a run and is reported once."""
+"""Calls the listeners of a bench's events. An error in one does not end a run and is reported
+once.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,19 @@ class Listeners:
         return remove
 
     def on_event(self, job: AnyJob, event: Event) -> list[str]:
-        """Call all listeners with an event of a job; returns a message for each that failed for the first time."""
-        new = [(listener, text) for listener, text in self.notify(event) if listener not in self._failing]
+        """Call all listeners with an event of a job; returns a message for each that failed for
+        the first time.
+        """
+        new = [
+            (listener, text)
+            for listener, text in self.notify(event)
+            if listener not in self._failing
+        ]
         self._failing += [listener for listener, _ in new]
-        return [f"a listener failed (it is called again; this message comes once):\n{text}" for _, text in new]
+        return [
+            f"a listener failed (it is called again; this message comes once):\n{text}"
+            for _, text in new
+        ]
 
     def notify(self, event: BenchEvent) -> list[tuple[Listener, str]]:
         """Call all listeners with an event; returns those that failed, with their tracebacks."""
@@ -56,7 +67,9 @@ class Listeners:
         return failed
 
     def called(self, code: str) -> None:
-        """Report a line of code that the user ran; not one that a listener ran, which would be called for it again."""
+        """Report a line of code that the user ran; not one that a listener ran, which would be
+        called for it again.
+        """
         if not self._tells:
             self.notify(Called(code))
 
@@ -76,6 +89,9 @@ def _checked(listener: Any) -> Listener:
     """Return the listener; raise TaskError where it cannot be called."""
     refuse_callbacks(listener, "listeners=")
     if not callable(listener):
-        raise TaskError(f"listeners=: {shown(listener)} cannot be called; a listener is a function of one event.")
+        raise TaskError(
+            f"listeners=: {shown(listener)} cannot be called; a listener is a function of one"
+            " event."
+        )
     typed: Listener = listener
     return typed

@@ -26,8 +26,8 @@ _CONTAINERS = (list, tuple, dict, Tensor, nn.Parameter)
 
 
 class _Slot(NamedTuple):
-    """A parameter or buffer: the submodule, "_parameters" or "_buffers", and the name there. It also
-    stands for one to which something else refers, such as the flat weights of an LSTM.
+    """A parameter or buffer: the submodule, "_parameters" or "_buffers", and the name there. It
+    also stands for one to which something else refers, such as the flat weights of an LSTM.
     """
 
     path: Path
@@ -100,7 +100,9 @@ class ModuleDiff:
 
 
 def _filled(present: Tensor | None, value: Tensor | None, parameter: bool) -> Tensor | None:
-    """The existing tensor, overwritten with this value, or a new one where shape or dtype differ."""
+    """The existing tensor, overwritten with this value, or a new one where shape or dtype
+    differ.
+    """
     if value is None:
         return None
     if present is None:

@@ -32,8 +32,8 @@ class LauncherChoice:
 
 
 def select_launcher(settings: Settings) -> LauncherChoice:
-    """The launcher that `accelerator`, `devices`, `strategy` and `num_nodes` select on this machine; raises SettingsError
-    for what is impossible.
+    """The launcher that `accelerator`, `devices`, `strategy` and `num_nodes` select on this
+    machine; raises SettingsError for what is impossible.
     """
     check_environment()
     accelerator = _accelerator(settings)
@@ -45,18 +45,21 @@ def select_launcher(settings: Settings) -> LauncherChoice:
             strategy = "launch"
     if strategy == "thread" and len(devices) > 1:
         raise SettingsError(
-            f"strategy='thread' trains on one device, and devices={settings.devices!r}: take strategy='pool' (or leave it at "
-            "'auto'), or devices=1."
+            f"strategy='thread' trains on one device, and devices={settings.devices!r}: take"
+            " strategy='pool' (or leave it at 'auto'), or devices=1."
         )
     if strategy != "launch" and settings.num_nodes > 1:
         raise SettingsError(
-            f"num_nodes={settings.num_nodes} with strategy={settings.strategy!r}: several machines train with strategy='launch'."
+            f"num_nodes={settings.num_nodes} with strategy={settings.strategy!r}: several machines"
+            " train with strategy='launch'."
         )
     return LauncherChoice(strategy, accelerator, devices)
 
 
 def ranks(settings: Settings) -> int:
-    """How many processes train together, on all machines; for a launched job as the accelerate config says."""
+    """How many processes train together, on all machines; for a launched job as the accelerate
+    config says.
+    """
     choice = select_launcher(settings)
     if choice.strategy == "launch":
         return command.plan(settings, choice.accelerator).processes
@@ -68,13 +71,15 @@ def check(settings: Settings) -> None:
     choice = select_launcher(settings)
     if choice.strategy == "pool" and not run_in_child.FORK:
         raise SettingsError(
-            f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes needs fork and memfd, which this system "
-        "does not have: take strategy='thread' with devices=1, or strategy='launch'."
+            f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes"
+            " needs fork and memfd, which this system does not have: take strategy='thread' with"
+            " devices=1, or strategy='launch'."
         )
     if choice.strategy != "launch" and settings.launch:
         raise SettingsError(
-            f"launch={settings.launch!r} with strategy={settings.strategy!r}: these are options of `accelerate launch`, and the job "
-            "would run without it: take strategy='launch', or launch=None."
+            f"launch={settings.launch!r} with strategy={settings.strategy!r}: these are options of"
+            " `accelerate launch`, and the job would run without it: take strategy='launch', or"
+            " launch=None."
         )
     several = (
         command.plan(settings, choice.accelerator).processes
@@ -82,11 +87,14 @@ def check(settings: Settings) -> None:
         else len(choice.devices)
     ) > 1
     if several and choice.accelerator == "tpu":
-        raise SettingsError("accelerator='tpu': the bench trains in one process there; take num_nodes=1, and launch= without num_processes.")
+        raise SettingsError(
+            "accelerator='tpu': the bench trains in one process there; take num_nodes=1, and"
+            " launch= without num_processes."
+        )
     if several and xla.installed():
         raise SettingsError(
-            "several processes where torch_xla is installed: accelerate uses its device then, and no other. Take devices=1, or an environment "
-            "without torch_xla."
+            "several processes where torch_xla is installed: accelerate uses its device then, and"
+            " no other. Take devices=1, or an environment without torch_xla."
         )
 
 
@@ -128,7 +136,10 @@ def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
     wanted = usual if settings.devices == "auto" else settings.devices
     if isinstance(wanted, tuple):
         if accelerator != "cuda":
-            raise SettingsError(f"devices={list(wanted)}: numbers name GPUs, and this is the {accelerator}: give how many, devices=2.")
+            raise SettingsError(
+                f"devices={list(wanted)}: numbers name GPUs, and this is the {accelerator}: give"
+                " how many, devices=2."
+            )
         missing = [number for number in wanted if number >= device_count]
         if missing:
             raise SettingsError(
@@ -143,5 +154,9 @@ def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
             "accelerator='cpu'."
         )
     if accelerator in ("mps", "xpu") and wanted > 1:
-        raise SettingsError(f"devices={wanted}: the bench trains on one {accelerator.upper()} device; take devices=1, or accelerator='cpu'.")
-    return tuple(range(1 if accelerator == "tpu" else wanted))  # one process drives all cores of a TPU
+        raise SettingsError(
+            f"devices={wanted}: the bench trains on one {accelerator.upper()} device; take"
+            " devices=1, or accelerator='cpu'."
+        )
+    # one process drives all cores of a TPU
+    return tuple(range(1 if accelerator == "tpu" else wanted))

@@ -1,6 +1,8 @@
-"""Ends this process's jobs when SIGTERM or SIGUSR1 comes, which a scheduler sends before it kills, and then the process as the signal does.
+"""Ends this process's jobs when SIGTERM or SIGUSR1 comes, which a scheduler sends before it kills,
+and then the process as the signal does.
 
-Python runs a handler between two lines of the main thread, which may hold any lock there: so the jobs are stopped in another thread.
+Python runs a handler between two lines of the main thread, which may hold any lock there: so the
+jobs are stopped in another thread.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from pathlib import Path
 NUMBERS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 """The signals. A user's own handlers of them stay."""
 SAME = 2.0
-"""Seconds within which another signal counts as the same one: `timeout` and launchers send it to a process and again to its group."""
+"""Seconds within which another signal counts as the same one: `timeout` and launchers send it to
+a process and again to its group.
+"""
 _LEAVE = 0.5
 """Seconds that the main thread has to leave what it shows, after the jobs have ended."""
 
@@ -42,7 +46,8 @@ _caught = _Caught()
 def catch(busy: Callable[[], bool], stop: Callable[[str], None]) -> None:
     """Handle the signals from now on; in another thread than the main one it does nothing.
 
-    busy: whether a job has not ended. stop: stops the jobs and waits until they have ended; it gets the signal's name.
+    busy: whether a job has not ended. stop: stops the jobs and waits until they have ended; it gets
+    the signal's name.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -54,7 +59,9 @@ def catch(busy: Callable[[], bool], stop: Callable[[str], None]) -> None:
 
 
 def let_go() -> None:
-    """Where no job is left, restore the handlers from before; where the jobs were stopped by a signal, wait for the process's end."""
+    """Where no job is left, restore the handlers from before; where the jobs were stopped by a
+    signal, wait for the process's end.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     if _caught.received is not None and os.getpid() == _caught.owner:
@@ -68,8 +75,9 @@ def let_go() -> None:
 
 
 def ask_to_stop(ask: Callable[[int], object], *numbers: int) -> None:
-    """In a process that belongs to a job: at one of these signals call `ask`, which asks for the end of the job. It may raise an error
-    to end the process; a second signal calls it again. In a process that is forked from this one they have no such effect.
+    """In a process that belongs to a job: at one of these signals call `ask`, which asks for the
+    end of the job. It may raise an error to end the process; a second signal calls it again. In a
+    process that is forked from this one they have no such effect.
     """
     owner, last = os.getpid(), -SAME
 
@@ -97,16 +105,22 @@ def end_by(number: int) -> None:
 
 def _on_signal(number: int, frame: object) -> None:
     if os.getpid() != _caught.owner:
-        if number == signal.SIGTERM:  # SIGUSR1 is meant for the process that trains, and not for a loader's worker
+        # SIGUSR1 is meant for the process that trains, and not for a loader's worker
+        if number == signal.SIGTERM:
             end_by(number)
     elif _caught.received is None and _caught.busy():
         _caught.received = number, time.monotonic()
         ending = threading.Thread(target=_end, args=(number,), name="workbench-signal")
         try:
             ending.start()
-        except RuntimeError:  # the interpreter ends, and starts no thread; its main thread holds no lock then
+        except RuntimeError:
+            # the interpreter ends, and starts no thread; its main thread holds no lock then
             _end(number)
-    elif _caught.received is None or _caught.waits.is_set() or time.monotonic() - _caught.received[1] > SAME:
+    elif (
+        _caught.received is None
+        or _caught.waits.is_set()
+        or time.monotonic() - _caught.received[1] > SAME
+    ):
         end_by(number)
 
 
@@ -116,13 +130,16 @@ def _end(number: int) -> None:
         _caught.waits.wait(_LEAVE)
     finally:
         _caught.waits.set()
-        os.kill(os.getpid(), number)  # its handler ends the process, which only the main thread can do
+        # its handler ends the process, which only the main thread can do
+        os.kill(os.getpid(), number)
     time.sleep(SAME)
     os._exit(128 + number)  # the main thread is busy outside of Python
 
 
 def _is_caught_in_c(number: int) -> bool:
-    """Whether code outside of Python handles the signal, as faulthandler does. Only Linux says so."""
+    """Whether code outside of Python handles the signal, as faulthandler does. Only Linux says
+    so.
+    """
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,8 +1,9 @@
 """Runs jobs in a thread of this process, one after another.
 
-Two threads live while there are jobs. The runner runs one. The event writer gives each event to the record and to the listeners,
-so that neither a slow disk nor a slow listener delays an update. Outside a notebook's kernel both keep the process alive until
-the jobs have ended; in a kernel they end with it.
+Two threads live while there are jobs. The runner runs one. The event writer gives each event to the
+record and to the listeners, so that neither a slow disk nor a slow listener delays an update.
+Outside a notebook's kernel both keep the process alive until the jobs have ended; in a kernel they
+end with it.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ from workbench.secrets import beginning, ending, hidden
 from workbench.tracebacks import user_line, whole_text
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]
-"""Gives an event of a job to the listeners; returns a message for each listener that failed for the first time."""
+"""Gives an event of a job to the listeners; returns a message for each listener that failed for
+the first time.
+"""
 SWITCH_INTERVAL = 5e-4
-"""The interpreter's switch interval while a job runs, in seconds: a busy cell then slows training half as much."""
+"""The interpreter's switch interval while a job runs, in seconds: a busy cell then slows
+training half as much.
+"""
 
 _open: weakref.WeakSet[ThreadLauncher] = weakref.WeakSet()
 
@@ -51,13 +56,17 @@ def _has_jobs() -> bool:
 def _stop_all(signal: str) -> None:
     """Stop all jobs and wait until they have ended. signal: why, for their records.
 
-    A notebook's launched jobs continue, and its kernel waits for the others only for a few seconds: Jupyter kills it then.
+    A notebook's launched jobs continue, and its kernel waits for the others only for a few seconds:
+    Jupyter kills it then.
     """
     kernel = _in_kernel()
     until = time.monotonic() + (_GRACE if kernel else threading.TIMEOUT_MAX / 2)
     jobs = [job for launcher in tuple(_open) for job in launcher.shut()]
     for job in jobs:
-        job._refuse(f"{signal} has come: {job.kind} {job.id} stops at its next update, and then its process ends.")
+        job._refuse(
+            f"{signal} has come: {job.kind} {job.id} stops at its next update, and then its process"
+            " ends."
+        )
         if kernel:
             job._detach()
         else:
@@ -85,13 +94,16 @@ _depth = 0
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Context manager in which no job of this process runs: jobs wait for their turn, and so do other threads that enter it.
-    Raises RuntimeError while a job of another bench runs.
+    """Context manager in which no job of this process runs: jobs wait for their turn, and so do
+    other threads that enter it. Raises RuntimeError while a job of another bench runs.
     """
     global _depth
     with _looking:
         if _depth == 0 and not _turn.acquire(timeout=PATIENCE):
-            raise RuntimeError("a job of another bench runs, and all benches share the process's random states: try again when that job has ended.")
+            raise RuntimeError(
+                "a job of another bench runs, and all benches share the process's random states:"
+                " try again when that job has ended."
+            )
         _depth += 1
         try:
             yield
@@ -124,13 +136,19 @@ class ThreadLauncher:
         signals.catch(_has_jobs, _stop_all)
 
     def _start_runner(self) -> None:
-        """Run the next job in a thread of its own: what it leaves in the state of its thread reaches no other job. The caller holds the lock."""
-        runner = threading.Thread(target=self._run, args=(self._waiting[0],), name=WORKERS[0], daemon=_in_kernel())
+        """Run the next job in a thread of its own: what it leaves in the state of its thread
+        reaches no other job. The caller holds the lock.
+        """
+        runner = threading.Thread(
+            target=self._run, args=(self._waiting[0],), name=WORKERS[0], daemon=_in_kernel()
+        )
         runner.start()
         self._runner, self._running = runner, self._waiting.popleft()
 
     def drop(self, job: AnyJob) -> None:
-        """End a stopped job that waits for another one, before its turn; its end is recorded, and listeners get no event."""
+        """End a stopped job that waits for another one, before its turn; its end is recorded,
+        and listeners get no event.
+        """
         with self._lock:
             if job is self._running or job not in self._waiting:
                 return
@@ -138,7 +156,9 @@ class ThreadLauncher:
         JobRunner(job, lambda job, event: ()).run()
 
     def cancel(self, job: AnyJob) -> None:
-        """Stop a job whose submission an error or an interrupt cut off, and end it here if the runner does not have it."""
+        """Stop a job whose submission an error or an interrupt cut off, and end it here if the
+        runner does not have it.
+        """
         job._inbox.put(Stop())
         with self._lock:
             if job is self._running or job.done():
@@ -169,7 +189,9 @@ class ThreadLauncher:
             return [*self._waiting, *([self._running] if self._running else [])]
 
     def close(self) -> None:
-        """Stop the running job, drop the waiting ones, and wait until they end. Launched jobs continue."""
+        """Stop the running job, drop the waiting ones, and wait until they end. Launched jobs
+        continue.
+        """
         jobs = self.shut()
         for job in jobs:
             job._detach()
@@ -184,7 +206,8 @@ class ThreadLauncher:
             self._runner.join()
 
     def _run(self, job: AnyJob) -> None:
-        # A thread uses the value of `torch.set_num_threads` only after its first `get_num_threads`; until then MKL takes all cores.
+        # A thread uses the value of `torch.set_num_threads` only after its first `get_num_threads`;
+        # until then MKL takes all cores.
         torch.get_num_threads()
         while True:
             with contextlib.ExitStack() as turn:
@@ -208,7 +231,9 @@ class ThreadLauncher:
 
 
 def _has_turn(job: AnyJob) -> bool:
-    """Wait for the turn, and return True; False: the job was stopped meanwhile, and needs no turn (`Job._run`)."""
+    """Wait for the turn, and return True; False: the job was stopped meanwhile, and needs no
+    turn (`Job._run`).
+    """
     while not job._inbox.has(Stop):
         if _turn.acquire(timeout=_LOOK):
             return True
@@ -227,14 +252,20 @@ class StillRunning(RuntimeError):
 class JobRunner:
     """Runs one job, and is its event sink; an event writer of its own hands the events on."""
 
-    def __init__(self, job: AnyJob, tell: Tell, end_turn: Callable[[], None] = lambda: None) -> None:
-        """end_turn: called when jobs of other benches may run, which can be before this one has ended."""
+    def __init__(
+        self, job: AnyJob, tell: Tell, end_turn: Callable[[], None] = lambda: None
+    ) -> None:
+        """end_turn: called when jobs of other benches may run, which can be before this one has
+        ended.
+        """
         self._job = job
         self._tell = tell
         self._end_turn = end_turn
         self._ended: RunEnded | None = None
         """The RunEnded that another process has emitted for the job."""
-        self._post: queue.SimpleQueue[tuple[Event, int | None] | threading.Event | None] = queue.SimpleQueue()
+        self._post: queue.SimpleQueue[tuple[Event, int | None] | threading.Event | None] = (
+            queue.SimpleQueue()
+        )
         self._writing = job.folder is not None
         self._warned_unwritable = False
         """Whether the message that the record cannot be written was emitted."""
@@ -248,7 +279,8 @@ class JobRunner:
 
     def run(self) -> None:
         """Run the job in this thread, while another thread writes its events."""
-        event_writer = threading.Thread(target=self._write_events, name=WORKERS[1])  # a daemon where this thread is one
+        # a daemon where this thread is one
+        event_writer = threading.Thread(target=self._write_events, name=WORKERS[1])
         event_writer.start()
         began = time.perf_counter()
         status, error = self._job._run(self)
@@ -273,7 +305,9 @@ class JobRunner:
         if error is None and self._gone is not None:  # it was seen when the end was written
             status, error = "failed", self._gone
         folder_commands.leave(self._job)
-        self._end_turn()  # before the end is announced: code that waited for it finds the process's own state restored
+        # before the end is announced: code that waited for it finds the process's own state
+        # restored
+        self._end_turn()
         self._job._end("running" if left else status, error)
 
     def _lost_record(self) -> RecordGone | None:
@@ -294,9 +328,13 @@ class JobRunner:
 
     @contextlib.contextmanager
     def away(self) -> Iterator[Detached]:
-        """See `JobSink.away`. If that process has emitted the end, this process does not write the record afterwards either."""
+        """See `JobSink.away`. If that process has emitted the end, this process does not write
+        the record afterwards either.
+        """
         if self._job.folder is None:
-            raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder, which another process would need.")
+            raise RuntimeError(
+                f"{self._job.kind} {self._job.id} has no folder, which another process would need."
+            )
         self.settle()
         self._writing, left = False, threading.Event()
         self._job._set_detached(left)
@@ -312,7 +350,9 @@ class JobRunner:
                 self._writing = True
 
     def settle(self, seconds: float = 3.0) -> None:
-        """Wait until the event writer has written the queued events, so that what the caller saves next is not ahead of the record."""
+        """Wait until the event writer has written the queued events, so that what the caller
+        saves next is not ahead of the record.
+        """
         reached = threading.Event()
         self._post.put(reached)
         reached.wait(seconds)
@@ -359,12 +399,15 @@ class JobRunner:
             try:
                 self._handle(event, line)
             except BaseException as error:  # noqa: BLE001  # the events after it must still be passed on
-                self._job._record(hidden(Message(f"{type(event).__name__} was not passed on: {error!r}", "error")))
+                self._job._record(
+                    hidden(Message(f"{type(event).__name__} was not passed on: {error!r}", "error"))
+                )
         if self._job.folder is not None:
             self._job.folder.close()
 
     def _handle(self, event: Event, line: int | None = None) -> None:
-        event = hidden(event)  # once, for the record, the job's own events, the panel and the trackers
+        # once, for the record, the job's own events, the panel and the trackers
+        event = hidden(event)
         if isinstance(event, RunEnded):
             self._catch_up()
             for message in self._job._not_done(folder_commands.end(self._job)):
@@ -387,16 +430,24 @@ class JobRunner:
     def _warn_unwritable(self, folder: RunFolder, error: OSError) -> None:
         if not self._warned_unwritable:
             self._warned_unwritable = True
-            text = f"the record in {folder.path} cannot be written now ({error}): the run continues, and its events wait in memory."
+            text = (
+                f"the record in {folder.path} cannot be written now ({error}): the run continues,"
+                " and its events wait in memory."
+            )
             self._handle(Message(text, "warning"))
 
     def _catch_up(self) -> None:
-        """Write the waiting events before the end, or emit a message about those that the record lacks."""
+        """Write the waiting events before the end, or emit a message about those that the record
+        lacks.
+        """
         folder = self._job.folder
         lacks = "" if folder is None or not self._writing else folder.catch_up(_CATCH_UP)
         if lacks:
             assert folder is not None
-            text = f"the record in {folder.path} lacks {lacks}: it could not be written. The training is not affected."
+            text = (
+                f"the record in {folder.path} lacks {lacks}: it could not be written. The training"
+                " is not affected."
+            )
             self._handle(Message(text, "warning", self._job.updates))
 
 
@@ -411,7 +462,11 @@ def _fast_thread_switches() -> Iterator[None]:
 
 
 def _in_kernel() -> bool:
-    return "ipykernel" in sys.modules and hasattr(sys.modules["ipykernel"], "kernelapp") and _has_kernel_app()
+    return (
+        "ipykernel" in sys.modules
+        and hasattr(sys.modules["ipykernel"], "kernelapp")
+        and _has_kernel_app()
+    )
 
 
 def _has_kernel_app() -> bool:

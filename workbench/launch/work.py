@@ -1,4 +1,6 @@
-"""Does the work of a job in the process that submitted it: run folder, starting weights, launcher, result."""
+"""Does the work of a job in the process that submitted it: run folder, starting weights,
+launcher, result.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ from workbench.tuners.stages import data_of_stage
 
 
 class BenchWork(abc.ABC):
-    """The work of a job that knows its run; the launcher calls it with an event sink and an inbox."""
+    """The work of a job that knows its run; the launcher calls it with an event sink and an
+    inbox.
+    """
 
     def __init__(self, task: Task, settings: Settings) -> None:
         self._task = task
@@ -86,11 +90,21 @@ class BenchWork(abc.ABC):
         """Do the work, and return the job's status."""
 
     def _run_assignment(
-        self, assignment: Assignment, emit: JobSink, inbox: Mailbox, messages: Sequence[Message] = (),
-        history: ResumeHistory | None = None, after_start: _InitRunFolder | None = None,
-    ) -> Done:  # fmt: skip
-        """Run the assignment on the selected launcher. messages, history, after_start: see `FirstMessages`."""
-        opening = FirstEvents(emit, FirstMessages([*self._place.messages, *messages], history, after_start, self._trackers))
+        self,
+        assignment: Assignment,
+        emit: JobSink,
+        inbox: Mailbox,
+        messages: Sequence[Message] = (),
+        history: ResumeHistory | None = None,
+        after_start: _InitRunFolder | None = None,
+    ) -> Done:
+        """Run the assignment on the selected launcher. messages, history, after_start: see
+        `FirstMessages`.
+        """
+        opening = FirstEvents(
+            emit,
+            FirstMessages([*self._place.messages, *messages], history, after_start, self._trackers),
+        )
         assignment.id = self._place.id
         assignment.folder = None if self._place.folder is None else self._place.folder.path
         try:
@@ -133,20 +147,32 @@ class FitWork(BenchWork):
         scheduled_searches.check(self.settings)
         select_launcher.check(self.settings)
         early = [*self._notes, *([] if self._origin.note is None else [self._origin.note])]
-        with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id, resumed=on is not None):
+        with self._start.placed(
+            None, self._origin.fresh, early.append, fit=self._place.id, resumed=on is not None
+        ):
             training = FitAssignment(
-                self._task, self.settings if on is None else on.begun, None if on is None else on.past(), None if on is None else on.path,
+                self._task,
+                self.settings if on is None else on.begun,
+                None if on is None else on.past(),
+                None if on is None else on.path,
                 keeps_lr=on is not None and on.keeps_lr,
-            )  # fmt: skip
+            )
             past = None if on is None else on.inherited
             history = None if on is None else on.history()
             return self._train(training, emit, inbox, early, history, past, self.settings.keep_runs)
 
     def _train(
-        self, training: FitAssignment, emit: JobSink, inbox: Mailbox, early: list[Message], history: ResumeHistory | None,
-        past: tuple[Path, Checkpoint] | None, keep_runs: int | None,
-    ) -> Status:  # fmt: skip
-        """Run a fit from the weights that the model has now; what it starts from is kept in its folder.
+        self,
+        training: FitAssignment,
+        emit: JobSink,
+        inbox: Mailbox,
+        early: list[Message],
+        history: ResumeHistory | None,
+        past: tuple[Path, Checkpoint] | None,
+        keep_runs: int | None,
+    ) -> Status:
+        """Run a fit from the weights that the model has now; what it starts from is kept in its
+        folder.
 
         history, past: of a fit that continues another. keep_runs: see `_InitRunFolder`.
         """
@@ -178,9 +204,7 @@ class RerunWork(FitWork):
                 None, False, early.append, fit=self._place.id, resumed=resumed
             )
             with placed, self._kept.process():
-                return self._train(
-                    training, emit, inbox, early, self._history, self._past, None
-                )
+                return self._train(training, emit, inbox, early, self._history, self._past, None)
         finally:
             if self._place.folder is not None:
                 emit.settle()
@@ -194,8 +218,8 @@ class RerunWork(FitWork):
 class _InitRunFolder:
     """Prepares the folder of a fit when RunStarted is in the record; yields messages.
 
-    It saves the starting weights, or copies the checkpoints of the run that the fit continues (`past`). And it names the
-    fits that the next one deletes (keep_runs=None: it deletes none).
+    It saves the starting weights, or copies the checkpoints of the run that the fit continues
+    (`past`). And it names the fits that the next one deletes (keep_runs=None: it deletes none).
     """
 
     run: Path
@@ -214,7 +238,10 @@ class _InitRunFolder:
                 run, point = self.past
                 take_over(run, folder, point)
         except OSError as error:
-            yield Message(f"what the run starts from could not be saved ({error}); the run continues.", "warning")
+            yield Message(
+                f"what the run starts from could not be saved ({error}); the run continues.",
+                "warning",
+            )
         if self.keep_runs is not None:
             yield from name_next_to_go(self.run, self.keep_runs)
 
@@ -230,9 +257,13 @@ class StartWeights:
 
     @contextmanager
     def placed(self, early: list[Message]) -> Iterator[None]:
-        """Context manager in which the model has these weights; afterwards it has its own again. Messages are appended to `early`."""
+        """Context manager in which the model has these weights; afterwards it has its own again.
+        Messages are appended to `early`.
+        """
         before = copy_all(self.task)
-        with self.initial.placed(self.wanted.weights(self.root), self.wanted.text == "fresh", early.append):
+        with self.initial.placed(
+            self.wanted.weights(self.root), self.wanted.text == "fresh", early.append
+        ):
             try:
                 yield
             finally:
@@ -243,7 +274,9 @@ class AssignmentWork(BenchWork):
     """Runs an assignment that leaves the model as it was: a search, an evaluation, a prediction."""
 
     def __init__(self, assignment: Assignment, start: StartWeights | InitialWeights) -> None:
-        """start: the weights that a search starts from; or, where it starts from the present ones, those from which fits start."""
+        """start: the weights that a search starts from; or, where it starts from the present
+        ones, those from which fits start.
+        """
         super().__init__(assignment.task, assignment.settings)
         self._assignment, self._start = assignment, start
         self.value: Any = None
@@ -251,7 +284,11 @@ class AssignmentWork(BenchWork):
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         early: list[Message] = []
-        with self._start.placed(early) if isinstance(self._start, StartWeights) else self._start.evaluated():
+        with (
+            self._start.placed(early)
+            if isinstance(self._start, StartWeights)
+            else self._start.evaluated()
+        ):
             early += self._read_ahead(self._assignment.phase, *self._assignment.data())
             done = self._run_assignment(self._assignment, emit, inbox, early)
         self.value = done.value
@@ -259,16 +296,26 @@ class AssignmentWork(BenchWork):
 
 
 class TuneWork(BenchWork):
-    """Searches for workers, a batch size, a learning rate and a clip value; each search uses the results of those before."""
+    """Searches for workers, a batch size, a learning rate and a clip value; each search uses the
+    results of those before.
+    """
 
     def __init__(
-        self, task: Task, settings: Settings, start: InitialWeights, root: Path, searches: Sequence[str],
+        self,
+        task: Task,
+        settings: Settings,
+        start: InitialWeights,
+        root: Path,
+        searches: Sequence[str],
         apply: Callable[[Mapping[str, Any]], object] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """apply: gets the settings at the end; None: nothing is applied."""
         super().__init__(task, settings)
         if select_launcher.select_launcher(settings).strategy == "launch":
-            raise TaskError("tune() cannot run in launched processes: call find_num_workers, find_batch_size, find_lr and find_clip_val one by one.")
+            raise TaskError(
+                "tune() cannot run in launched processes: call find_num_workers, find_batch_size,"
+                " find_lr and find_clip_val one by one."
+            )
         self._start, self._root, self._searches, self._apply = start, root, searches, apply
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
@@ -294,13 +341,19 @@ class TuneWork(BenchWork):
 
     def _work(self, name: str, settings: Settings) -> BenchWork:
         if name == "find_num_workers":
-            return AssignmentWork(FindSettingsAssignment(self._task, settings, name, WorkersRequest()), self._start)
+            return AssignmentWork(
+                FindSettingsAssignment(self._task, settings, name, WorkersRequest()), self._start
+            )
         if name == "find_batch_size":
             return FindBatchSizeWork(self._task, settings, BatchSizeRequest())
         if name == "find_clip_val":
-            return AssignmentWork(FindSettingsAssignment(self._task, settings, name, ClipRequest()), self._start)
+            return AssignmentWork(
+                FindSettingsAssignment(self._task, settings, name, ClipRequest()), self._start
+            )
         start = StartWeights(self._task, self._start, StartSpec.of("fresh"), self._root)
-        return AssignmentWork(FindLRAssignment(self._task, settings, LRRequest(race=not self._task.manual)), start)
+        return AssignmentWork(
+            FindLRAssignment(self._task, settings, LRRequest(race=not self._task.manual)), start
+        )
 
 
 def _step(name: str, events: Sequence[Event]) -> TuneStep:
@@ -312,7 +365,11 @@ def _step(name: str, events: Sequence[Event]) -> TuneStep:
             case SearchEnded() if event.best is not None:
                 return TuneStep(name, {"batch_size": event.best}, event.reason)
             case CurveEnded() if event.suggestion is not None:
-                return TuneStep(name, {"lr": float(f"{event.suggestion:.3g}")}, "; ".join([event.why, *event.doubts]))
+                return TuneStep(
+                    name,
+                    {"lr": float(f"{event.suggestion:.3g}")},
+                    "; ".join([event.why, *event.doubts]),
+                )
             case CurveEnded():
                 return TuneStep(name, {}, " ".join(event.doubts) or event.ended)
             case SearchEnded():
@@ -323,11 +380,18 @@ def _step(name: str, events: Sequence[Event]) -> TuneStep:
 
 
 class _OneStart:
-    """An event sink for several searches in one job. It passes only the first RunStarted; `events` has those of the present search."""
+    """An event sink for several searches in one job. It passes only the first RunStarted;
+    `events` has those of the present search.
+    """
 
     def __init__(self, sink: JobSink) -> None:
         self.sink, self.started = sink, False
-        self.settle, self.printed, self.away, self.recorded = sink.settle, sink.printed, sink.away, sink.recorded
+        self.settle, self.printed, self.away, self.recorded = (
+            sink.settle,
+            sink.printed,
+            sink.away,
+            sink.recorded,
+        )
         self.events: list[Event] = []
 
     def __call__(self, event: Event, /) -> None:
@@ -343,7 +407,11 @@ class FindBatchSizeWork(BenchWork):
     """Searches a batch size; the model is only read."""
 
     def __init__(
-        self, task: Task, settings: Settings, request: BatchSizeRequest, longest: Callable[[Any], Any] | None = None
+        self,
+        task: Task,
+        settings: Settings,
+        request: BatchSizeRequest,
+        longest: Callable[[Any], Any] | None = None,
     ) -> None:
         """longest: the length of a sample; trials take the longest ones."""
         super().__init__(task, settings)
@@ -362,26 +430,51 @@ class FindBatchSizeWork(BenchWork):
         in_order = longest_first(self._task, self._request.method, self._longest)
         if in_order is not self._task:
             self._task, self._request = in_order, replace(self._request, longest=True)
-        self._early = self._read_ahead("fit", data_of_stage(self._task, self._request.method), self._task.val)
+        self._early = self._read_ahead(
+            "fit", data_of_stage(self._task, self._request.method), self._task.val
+        )
         if choice.strategy == "launch":
             searching = RankSearch(self._task, self.settings, self._request)
             return self._run_assignment(searching, emit, inbox, self._early).status
         if choice.strategy == "thread":
             with open_session(self._task, self.settings) as session:
-                self._tell_start(emit, session.device_name, tuple(session.parameters), memory=total_memory(session.device))
+                self._tell_start(
+                    emit,
+                    session.device_name,
+                    tuple(session.parameters),
+                    memory=total_memory(session.device),
+                )
             with trials(self._task, self.settings, self._request, inbox) as trial:
                 return self._search(emit, inbox, trial)
-        names = tuple(name for name, p in self._task.trained_parameters().items() if p.requires_grad)
+        names = tuple(
+            name for name, p in self._task.trained_parameters().items() if p.requires_grad
+        )
         self._tell_start(emit, f"{ranks} x {choice.accelerator}", names, ranks)
-        trial = trials_of_ranks(self._place.id, self._task, self.settings, self._request, emit, inbox, ranks)
+        trial = trials_of_ranks(
+            self._place.id, self._task, self.settings, self._request, emit, inbox, ranks
+        )
         return self._search(emit, inbox, trial, ranks)
 
     def _tell_start(
-        self, emit: JobSink, device: str, names: tuple[str, ...], ranks: int = 1, memory: int | None = None
+        self,
+        emit: JobSink,
+        device: str,
+        names: tuple[str, ...],
+        ranks: int = 1,
+        memory: int | None = None,
     ) -> None:
         settings = self.settings.model_dump()
         asked = dict(vars(self._request))
-        started = RunStarted(self._place.id, "find_batch_size", settings, device, names, ranks=ranks, memory=memory, request=asked)
+        started = RunStarted(
+            self._place.id,
+            "find_batch_size",
+            settings,
+            device,
+            names,
+            ranks=ranks,
+            memory=memory,
+            request=asked,
+        )
         FirstEvents(emit, FirstMessages([*self._place.messages, *self._early]))(started)
 
     def _search(self, emit: JobSink, inbox: Mailbox, trial: Trials, ranks: int = 1) -> Status:

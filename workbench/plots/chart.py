@@ -9,14 +9,17 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Style = Literal["line", "thin", "points", "dots", "faint", "bar", "limit"]
-"""line: a trend; thin: a noisy line alone; points: diamonds joined by a dotted line; dots: circles joined by a line;
+"""line: a trend; thin: a noisy line alone; points: diamonds joined by a dotted line; dots: circles
+joined by a line;
 faint: drawn behind a line; limit: dashed steps.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis. `ticks` names the places 0, 1, 2 … of a categorical one; `range` is (low, high) in data units."""
+    """One axis. `ticks` names the places 0, 1, 2 … of a categorical one; `range` is (low, high)
+    in data units.
+    """
 
     label: str
     unit: str = ""
@@ -32,9 +35,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Points (x, y), both of shape (n,). `tone` is the place in the palette; equal tones belong together.
+    """Points (x, y), both of shape (n,). `tone` is the place in the palette; equal tones belong
+    together.
 
-    Without a name it is not in the legend. `dash` is the place among the dashes of a line; 0 is drawn through.
+    Without a name it is not in the legend. `dash` is the place among the dashes of a line; 0 is
+    drawn through.
     """
 
     name: str
@@ -68,9 +73,11 @@ class Band:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heat:
-    """A heat map: `z` of shape (rows, columns), named `rows` from top to bottom, `x` of shape (columns,).
+    """A heat map: `z` of shape (rows, columns), named `rows` from top to bottom, `x` of shape
+    (columns,).
 
-    Colours are logarithmic; NaN and what is not above zero stay blank. With a `centre` they part there, two decades to
+    Colours are logarithmic; NaN and what is not above zero stay blank. With a `centre` they part
+    there, two decades to
     either side: what has a usual value.
     """
 
@@ -82,7 +89,9 @@ class Heat:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """The values at the ends of the colour scale; None: the least and the greatest value of the map."""
+        """The values at the ends of the colour scale; None: the least and the greatest value of
+        the map.
+        """
         return None if self.centre is None else (self.centre / 100, self.centre * 100)
 
 

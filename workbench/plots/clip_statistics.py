@@ -1,4 +1,6 @@
-"""Computes from gradient norms which updates were cut, what share a clip value would cut, and which value to suggest."""
+"""Computes from gradient norms which updates were cut, what share a clip value would cut, and
+which value to suggest.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ _ROUNDING = 1e-4
 
 
 def was_cut(before: Array, after: Array) -> Array:
-    """1 where the norm fell by more than rounding, 0 where it did not, NaN where it was not measured."""
+    """1 where the norm fell by more than rounding, 0 where it did not, NaN where it was not
+    measured.
+    """
     before, after = np.asarray(before, np.float64), np.asarray(after, np.float64)
     known = np.isfinite(before) & ~np.isnan(after)
     return np.where(known, (after < before * (1 - _ROUNDING)).astype(np.float64), np.nan)
 
 
 def moving_share(cut: Array, window: int = WINDOW) -> Array:
-    """The mean of the known among the last `window` values, shape (rows,); NaN where the value itself is unknown."""
+    """The mean of the known among the last `window` values, shape (rows,); NaN where the value
+    itself is unknown.
+    """
     known = np.isfinite(cut)
     ones = np.concatenate([[0.0], np.cumsum(np.where(known, cut, 0.0))])
     count = np.concatenate([[0], np.cumsum(known)])
@@ -37,18 +43,21 @@ _PERCENTILE = 90
 
 
 def suggest_clip(*norms: Array) -> float | None:
-    """A clip value from the norms before clipping, shape (rows,) for each optimizer: nine of ten do not
-    exceed it.
+    """A clip value from the norms before clipping, shape (rows,) for each optimizer: nine of ten do
+    not exceed it.
 
-    It cuts the tail and leaves the rest alone, and a spike does not move it. Of several optimizers, each
-    clipped by its own norm, the largest: none is cut more often than that. It has three digits, and is
-    rounded up, so that this holds of what is shown, too. None where fewer than `ENOUGH` finite norms are
-    known. Give the norms of the whole run: those of its end often lie far below those with which the
-    next run begins.
+    It cuts the tail and leaves the rest alone, and a spike does not move it. Of several optimizers,
+    each
+    clipped by its own norm, the largest: none is cut more often than that. It has three digits, and
+    is rounded up, so that this holds of what is shown, too. None where fewer than `ENOUGH` finite
+    norms are
+    known. Give the norms of the whole run: those of its end often lie far below those with which
+    the next run begins.
 
-    Taking it from norms that were seen is the advice of Pascanu, Mikolov & Bengio (2013), "On the difficulty of training
-    recurrent neural networks", section 3.2; taking a percentile is AutoClip (Seetharaman et al., 2020), whose own choice, the
-    10th, cuts nine of ten and so sets the length of nearly every step: more than a suggestion should do.
+    Taking it from norms that were seen is the advice of Pascanu, Mikolov & Bengio (2013), "On the
+    difficulty of training recurrent neural networks", section 3.2; taking a percentile is AutoClip
+    (Seetharaman et al., 2020), whose own choice, the 10th, cuts nine of ten and so sets the length
+    of nearly every step: more than a suggestion should do.
     """
     percentiles = []
     for norm in norms:
@@ -66,18 +75,20 @@ def _rounded_up(value: float) -> float:
 
 
 def clip_share(norms: Sequence[Array], clip_val: float) -> float:
-    """The share of updates that a clip value would cut, by their norms before clipping (shape (rows,) for each optimizer)."""
+    """The share of updates that a clip value would cut, by their norms before clipping (shape
+    (rows,) for each optimizer).
+    """
     known = np.concatenate([np.asarray(norm, np.float64) for norm in norms] or [np.empty(0)])
     known = known[np.isfinite(known)]
     return float((known > clip_val * (1 + _ROUNDING)).mean()) if len(known) else 0.0
 
 
 class RunNorms:
-    """The norms before clipping of a run of any length: of all parameters, and of each optimizer where
-    there are several.
+    """The norms before clipping of a run of any length: of all parameters, and of each optimizer
+    where there are several.
 
-    Of a long run it keeps every second one, every fourth, and so on: a share of them is the share of the
-    run's updates.
+    Of a long run it keeps every second one, every fourth, and so on: a share of them is the share
+    of the run's updates.
     """
 
     MOST = 8192

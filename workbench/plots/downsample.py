@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 
 def downsample(x: NDArray[Any], y: NDArray[Any], n: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """At most `n` of the points (x, y), both of shape (len,), in order: the least and greatest of each bucket.
+    """At most `n` of the points (x, y), both of shape (len,), in order: the least and greatest of
+    each bucket.
 
-    The first and last point stay, and from n = 4 on so do the least and greatest y. With at most `n` points
-    all are returned. NaN is passed over unless a whole bucket is NaN, which keeps a gap a gap.
+    The first and last point stay, and from n = 4 on so do the least and greatest y. With at most
+    `n` points all are returned. NaN is passed over unless a whole bucket is NaN, which keeps a gap
+    a gap.
     """
     if n < 2:
         raise ValueError(f"n={n}: at least the first and the last point are kept")
@@ -27,8 +29,8 @@ def downsample(x: NDArray[Any], y: NDArray[Any], n: int) -> tuple[NDArray[Any], 
         return x[ends], y[ends]
     width = -(-len(inner) // buckets)
     full = -(-len(inner) // width)
-    # NaN, and the filling of the last bucket, lose against every number; ties go to the first, so the
-    # filling, which comes last, is never taken.
+    # NaN, and the filling of the last bucket, lose against every number; ties go to the first, so
+    # the filling, which comes last, is never taken.
     low = np.full(full * width, np.inf)
     high = np.full(full * width, -np.inf)
     blank = np.isnan(inner)

@@ -14,7 +14,8 @@ def shorten(name: str, most: int = 40) -> str:
 
 
 def fold(names: Sequence[str], most: int = 28) -> tuple[list[str], str]:
-    """Labels for `names`, and the pattern they have in common ("model.layers.*.weight"; empty: none).
+    """Labels for `names`, and the pattern they have in common ("model.layers.*.weight"; empty:
+    none).
 
     Dotted parts that all names begin or end with are only in the pattern.
     """

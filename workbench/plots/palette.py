@@ -1,7 +1,9 @@
 """The colours and symbols of all plots.
 
-The tones differ in lightness as well as in hue (readable in grey and to colour-blind people), and nothing is shown by
-colour alone: kinds of series differ in line style, marks in shape. Cividis is safe in the same ways.
+The tones differ in lightness as well as in hue (readable in grey and to colour-blind people), and
+nothing is shown by
+colour alone: kinds of series differ in line style, marks in shape. Cividis is safe in the same
+ways.
 """
 
 TONES = ("#1f4e79", "#d9730d", "#3a9188", "#8a4a8f", "#6b7280")

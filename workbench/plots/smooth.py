@@ -11,7 +11,9 @@ from workbench.plots.chart import Array
 
 Floats64 = NDArray[np.float64]
 _AT_ONCE = 256
-"""The number of values that are added together: few enough that the weight of the first is no rounding error."""
+"""The number of values that are added together: few enough that the weight of the first is no
+rounding error.
+"""
 
 
 def ema(y: Array, beta: float) -> Array:
@@ -37,7 +39,8 @@ def beta_for(n: int) -> float:
 class Smoother:
     """A running mean over the last tenth of the run, 5 updates at least and 200 at most.
 
-    The window grows with the run, so that 50 updates and 50,000 both show a trend; what is drawn never changes.
+    The window grows with the run, so that 50 updates and 50,000 both show a trend; what is drawn
+    never changes.
     """
 
     def __init__(self) -> None:
@@ -45,7 +48,9 @@ class Smoother:
         self._seen = 0
 
     def add(self, values: Floats64) -> Floats64:
-        """The mean after each of `values`, shape (rows,); values that are not finite do not change it."""
+        """The mean after each of `values`, shape (rows,); values that are not finite do not
+        change it.
+        """
         finite = np.isfinite(values)
         if finite.all() and 0 < len(values) <= _AT_ONCE:  # nearly always, and ten times a second
             return self._fold(values)
@@ -58,7 +63,9 @@ class Smoother:
         return means[np.searchsorted(known, np.arange(len(values)), side="right")]
 
     def _fold(self, values: Floats64) -> Floats64:
-        """mean += (value - mean) / window, for all of them at once: the sum of what each still weighs."""
+        """mean += (value - mean) / window, for all of them at once: the sum of what each still
+        weighs.
+        """
         if self._seen == 0:
             self._mean = float(values[0])
         seen = self._seen + 1 + np.arange(len(values))

@@ -46,7 +46,17 @@ def changes(events: Sequence[Event]) -> Changes:
                 out.append((event.step, marked))
         elif isinstance(event, Resumed):
             edited = {k: v for k, v in event.values.items() if (event.step, k) not in live}
-            out.append((event.step, ", ".join(["resumed", *(f"{k} → {setting_text.recorded(k, v)}" for k, v in edited.items())])))
+            out.append(
+                (
+                    event.step,
+                    ", ".join(
+                        [
+                            "resumed",
+                            *(f"{k} → {setting_text.recorded(k, v)}" for k, v in edited.items()),
+                        ]
+                    ),
+                )
+            )
     return out
 
 
@@ -82,7 +92,9 @@ def search_charts(events: Sequence[Event]) -> list[Chart]:
     trials = [e for e in events if isinstance(e, Trial)]
     if trials:
         over = next((e for e in events if isinstance(e, SearchEnded)), None)
-        return batch_size.batch_size(trials, over.best if over else None, over.largest if over else None)
+        return batch_size.batch_size(
+            trials, over.best if over else None, over.largest if over else None
+        )
     clip = next((e for e in reversed(events) if isinstance(e, ClipSearchEnded)), None)
     if clip is not None:
         return [

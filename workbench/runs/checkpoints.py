@@ -1,7 +1,8 @@
-"""Names and lists the checkpoints of a run's folder: all, the last, the best, and those that may be deleted.
+"""Names and lists the checkpoints of a run's folder: all, the last, the best, and those that may be
+deleted.
 
-`<run>/checkpoints/<name>/` holds `model.safetensors`, `state.pt` and `info.json`; engine/checkpoint/files.py writes
-them.
+`<run>/checkpoints/<name>/` holds `model.safetensors`, `state.pt` and `info.json`;
+engine/checkpoint/files.py writes them.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ UNSTORED = "cannot be stored in a checkpoint"
 class Checkpoint:
     """One checkpoint, taken after `step` updates and `epoch` epochs.
 
-    `end`: whether it was written at the end of a fit. `value`: the value of `monitor` for its weights, if known; `mode`: "min"
-    or "max", whichever is better. `resumable`: whether a fit can continue from it; if not, it has weights alone, and `why` has
-    the reason.
+    `end`: whether it was written at the end of a fit. `value`: the value of `monitor` for its
+    weights, if known; `mode`: "min" or "max", whichever is better. `resumable`: whether a fit can
+    continue from it; if not, it has weights alone, and `why` has the reason.
     """
 
     name: str
@@ -68,13 +69,19 @@ def replaced(path: Path) -> Path:
 
 
 def list_checkpoints(run: Path) -> list[Checkpoint]:
-    """List the checkpoints in the folder of a run, oldest first; leave out links and directories without a readable info file."""
+    """List the checkpoints in the folder of a run, oldest first; leave out links and directories
+    without a readable info file.
+    """
     path = run / "checkpoints"
     try:
         with Folder.opened(path) as folder:
-            names = {name.removeprefix(".").removesuffix(".old") if name.startswith(".") else name for name in folder.names()}
+            names = {
+                name.removeprefix(".").removesuffix(".old") if name.startswith(".") else name
+                for name in folder.names()
+            }
             paths = [path / name for name in sorted(names) if NAME.fullmatch(name)]
-            # If the writer was killed at the wrong moment, the older one is still under its temporary name.
+            # If the writer was killed at the wrong moment, the older one is still under its
+            # temporary name.
             checkpoints = [_read(path, folder) or _read(replaced(path), folder) for path in paths]
     except OSError:
         return []
@@ -82,7 +89,9 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
 
 
 def find(run: Path, which: str | int) -> Checkpoint:
-    """Find a checkpoint: "last", "best", a number of updates, or a name. FileNotFoundError lists those that exist."""
+    """Find a checkpoint: "last", "best", a number of updates, or a name. FileNotFoundError lists
+    those that exist.
+    """
     checkpoints = list_checkpoints(run)
     if which == "last" and checkpoints:
         return checkpoints[-1]
@@ -105,10 +114,11 @@ def find(run: Path, which: str | int) -> Checkpoint:
 
 
 def obsolete(checkpoints: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkpoint]:
-    """List the checkpoints that may be deleted: all but the best `top_k` (-1: none may), the last, and those that the user
-    requested.
+    """List the checkpoints that may be deleted: all but the best `top_k` (-1: none may), the last,
+    and those that the user requested.
 
-    The one at a fit's end and the one after its last validation often are of the same update; these two count as one.
+    The one at a fit's end and the one after its last validation often are of the same update; these
+    two count as one.
     """
     if top_k < 0:
         return []
@@ -127,7 +137,9 @@ def keep(one: Checkpoint) -> None:
 
 
 def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
-    """List the values of this monitor in the checkpoints, the best first; two checkpoints of one moment count once."""
+    """List the values of this monitor in the checkpoints, the best first; two checkpoints of one
+    moment count once.
+    """
     return [value for _, value in _moments(ranked_by(monitor, there)) if value is not None]
 
 
@@ -141,7 +153,9 @@ def ranked_by(
 
 
 def _ranked(checkpoints: Sequence[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
-    """List the checkpoints that have a value of the most recent monitor, the best first; of equal ones the earlier first, as in Lightning."""
+    """List the checkpoints that have a value of the most recent monitor, the best first; of
+    equal ones the earlier first, as in Lightning.
+    """
     known = [checkpoint for checkpoint in checkpoints if checkpoint.value is not None]
     if not known:
         return []
@@ -174,7 +188,11 @@ def _read(path: Path, within: Folder) -> Checkpoint | None:
         with Folder.opened(path, within) as folder:
             info = folder.read_json("info.json", LARGEST_INFO)
         value = None if info["value"] is None else float(info["value"])
-        name, step, end = path.name.removeprefix(".").removesuffix(".old"), _count(info["step"]), info["end"] is True
+        name, step, end = (
+            path.name.removeprefix(".").removesuffix(".old"),
+            _count(info["step"]),
+            info["end"] is True,
+        )
         if name != name_of(step, end):  # the file does not belong to this directory
             return None
         known = info["format"] in KNOWN
@@ -212,6 +230,7 @@ def mode_of(monitor: str, given: Mode | None) -> Mode:
     mode = given or known_mode(monitor)
     if mode is None:
         raise SettingsError(
-            f"monitor={monitor!r}: its name does not say whether lower or higher is better; give monitor_mode='min' or 'max'."
+            f"monitor={monitor!r}: its name does not say whether lower or higher is better; give"
+            " monitor_mode='min' or 'max'."
         )
     return mode

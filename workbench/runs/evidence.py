@@ -1,4 +1,6 @@
-"""Lists where the settings of a run come from: earlier searches that recommended the values that it has."""
+"""Lists where the settings of a run come from: earlier searches that recommended the values that
+it has.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,16 @@ _LONGEST = 600
 
 
 def evidence(run: Run, root: Path) -> list[str]:
-    """A sentence for each setting of the run whose value an earlier search under `root` recommended; of several searches, the latest."""
+    """A sentence for each setting of the run whose value an earlier search under `root`
+    recommended; of several searches, the latest.
+    """
     settings, sentences = run.settings.model_dump(), dict[str, str]()
     for summary in read.list_runs(root):
         if run.folder is not None and summary.path.resolve() == run.folder.resolve():
             break
         if summary.kind.startswith("find_") or summary.kind == "tune":
-            with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
+            # another process has deleted it meanwhile
+            with contextlib.suppress(OSError, ValueError):
                 for name, value, why in _recommended(Run.from_summary(summary)):
                     if is_near(settings.get(name), value):
                         sentences[name] = (
@@ -55,8 +60,15 @@ def _why(event: Event, passed: int) -> str:
         case CurveEnded():
             return "; ".join([event.why, *event.doubts])
         case SearchEnded():
-            noise = "" if event.noise_scale is None else f"; gradient noise scale about {event.noise_scale:.3g} samples"
-            return f"{event.reason or event.ended}; largest that fits {event.largest}, {passed} sizes passed{noise}"
+            noise = (
+                ""
+                if event.noise_scale is None
+                else f"; gradient noise scale about {event.noise_scale:.3g} samples"
+            )
+            return (
+                f"{event.reason or event.ended}; largest that fits {event.largest}, {passed} sizes"
+                f" passed{noise}"
+            )
         case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
             return event.reason
         case _:

@@ -1,9 +1,10 @@
 """Reads run folders: events, headers, the list of runs. It never imports torch and never writes.
 
-A record is read up to its last complete line: an incomplete line of a killed writer is ignored. Other lines that cannot be
-read (a failed write, an event of a newer version) are skipped and counted.
-A folder may come from an untrusted source. Only regular files are opened, types are checked (`from_line`, `read_header`), and a folder
-that is not a record is left out of the list, with one warning.
+A record is read up to its last complete line: an incomplete line of a killed writer is ignored.
+Other lines that cannot be read (a failed write, an event of a newer version) are skipped and
+counted. A folder may come from an untrusted source. Only regular files are opened, types are
+checked (`from_line`, `read_header`), and a folder that is not a record is left out of the list,
+with one warning.
 """
 
 from __future__ import annotations
@@ -51,22 +52,43 @@ UNREADABLE = (ValueError, TypeError)
 """The errors that reading a line raises if it is not an event."""
 _TAIL = 1 << 16
 _ENDING = 1 << 20
-"""Bytes at the end of a search's record that have its result. The norms of a clip search have some 10 kB."""
+"""Bytes at the end of a search's record that have its result. The norms of a clip search have
+some 10 kB.
+"""
 _ERROR = 1 << 16
 """The most characters of an error that are kept; the workbench writes no more."""
 _TEXT = 10_000
 """The most characters of a setting that is a text."""
 _REASON = 1 << 16
-"""The most bytes of a `start.json` that says why no start was kept; a longer one is of a kept start."""
+"""The most bytes of a `start.json` that says why no start was kept; a longer one is of a kept
+start.
+"""
 _HEADER_SIZE = 1 << 22
 """The most bytes of a `run.json`; the workbench writes some kilobytes."""
 _HEADER: dict[str, tuple[type, ...]] = {
-    "kind": (str,), "created": (int, float, str), "host": (str,), "boot": (str,), "pid_namespace": (str,),
-    "pid": (int,), "pid_started": (int, float), "settings": (dict,), "seed": (int,), "threads": (int,), "versions": (dict,),
-    "takes_commands": (bool,), "launched": (bool,), "repeats": (str,),
-}  # fmt: skip
+    "kind": (str,),
+    "created": (int, float, str),
+    "host": (str,),
+    "boot": (str,),
+    "pid_namespace": (str,),
+    "pid": (int,),
+    "pid_started": (int, float),
+    "settings": (dict,),
+    "seed": (int,),
+    "threads": (int,),
+    "versions": (dict,),
+    "takes_commands": (bool,),
+    "launched": (bool,),
+    "repeats": (str,),
+}
 """The types of the values in a `run.json`; null is allowed too."""
-_TASK: dict[str, tuple[type, ...]] = {"model": (str,), "parameters": (int,), "trainable": (int,), "device": (str,), "data": (str,)}
+_TASK: dict[str, tuple[type, ...]] = {
+    "model": (str,),
+    "parameters": (int,),
+    "trainable": (int,),
+    "device": (str,),
+    "data": (str,),
+}
 _NUMBER = re.compile(r"(\d{4,18})-[^\W\d]")  # does not match a date that a user chose as a name
 _log = logging.getLogger("workbench.runs")
 _named: set[tuple[str, str]] = set()
@@ -77,7 +99,8 @@ _named: set[tuple[str, str]] = set()
 class State:
     """The state of a job. `step` is the number of updates taken, `seconds` without pauses.
 
-    `unseen`: whether its record has no end and it is unknown here whether its process still lives (`alive.liveness`).
+    `unseen`: whether its record has no end and it is unknown here whether its process still lives
+    (`alive.liveness`).
     """
 
     status: Status
@@ -112,7 +135,9 @@ class RunSummary:
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """The header in `run.json`; each known key has its type or is null. Raises OSError or ValueError if no valid header can be read."""
+    """The header in `run.json`; each known key has its type or is null. Raises OSError or
+    ValueError if no valid header can be read.
+    """
     path = Path(folder) / HEADER
     header = read_json(path, _HEADER_SIZE)
     _check_types(path, header, _HEADER)
@@ -128,8 +153,8 @@ def why_not_repeated(folder: Path) -> str:
         head = read_json(folder / START / START_HEAD, _REASON)
     except FileNotFoundError:
         return (
-            f"its folder has no {START}/{START_HEAD}: the fit had keep_start=0, did not begin, or is "
-            "of an earlier version"
+            f"its folder has no {START}/{START_HEAD}: the fit had keep_start=0, did not begin, or"
+            " is of an earlier version"
         )
     except (OSError, ValueError):  # wb.rerun reads all of it, and says what is wrong
         return ""
@@ -148,21 +173,24 @@ def _check_types(
             continue
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise ValueError(f"{path}: {name}={value!r:.60} is not a {kinds[0].__name__}")
-        countable = not isinstance(value, int | float) or (abs(value) <= LARGEST or (name == "seed" and abs(value) < 1 << 64))
+        countable = not isinstance(value, int | float) or (
+            abs(value) <= LARGEST or (name == "seed" and abs(value) < 1 << 64)
+        )
         if not countable:  # NaN, infinite, or too large
             raise ValueError(f"{path}: {name} is a number out of range")
 
 
 def number_of(id: str) -> int | None:
-    """The number in the id of a run: 12 in "0012-fit". None: the workbench has not given this id; somebody
-    has renamed or copied the folder.
+    """The number in the id of a run: 12 in "0012-fit". None: the workbench has not given this id;
+    somebody has renamed or copied the folder.
     """
     digits = _NUMBER.match(id)
     return int(digits[1]) if digits else None
 
 
 def age(id: str, created: float = 0.0) -> tuple[int, float, str]:
-    """The key that sorts the runs of a root, the oldest first: by their numbers, since a clock may be set back.
+    """The key that sorts the runs of a root, the oldest first: by their numbers, since a clock may
+    be set back.
 
     Runs whose ids have no number come first, by the time at which they were made.
     """
@@ -170,7 +198,9 @@ def age(id: str, created: float = 0.0) -> tuple[int, float, str]:
 
 
 def list_runs(root: Path) -> list[RunSummary]:
-    """All runs in `root`, oldest first (`age`). Folders without a readable header, and links, are not runs."""
+    """All runs in `root`, oldest first (`age`). Folders without a readable header, and links,
+    are not runs.
+    """
     runs = []
     for folder in run_folders(root):
         try:
@@ -183,7 +213,9 @@ def list_runs(root: Path) -> list[RunSummary]:
 
 
 def run_folders(root: Path) -> Iterator[Path]:
-    """The folders in `root` that may be runs, in no order; raises OSError if the root cannot be listed."""
+    """The folders in `root` that may be runs, in no order; raises OSError if the root cannot be
+    listed.
+    """
     try:
         entries = list(os.scandir(Path(root) / RUNS))
     except FileNotFoundError:
@@ -198,7 +230,9 @@ def name_unreadable(folder: Path, error: Exception) -> None:
     key = str(folder), str(error)
     if key not in _named:
         _named.add(key)
-        _log.warning("%s", f"{str(folder)!r} is skipped, since it is not a readable record: {str(error)!r}")
+        _log.warning(
+            "%s", f"{str(folder)!r} is skipped, since it is not a readable record: {str(error)!r}"
+        )
 
 
 def summary(folder: Path) -> RunSummary:
@@ -225,7 +259,9 @@ def summary(folder: Path) -> RunSummary:
 def state(
     events: Sequence[Event], header: Mapping[str, Any] | None = None, folder: Path | None = None
 ) -> State:
-    """The state of the job with these events; with the header and folder, it includes whether the process has died."""
+    """The state of the job with these events; with the header and folder, it includes whether
+    the process has died.
+    """
     end = _end(events)
     fold = StateFold()
     for event in stream(events, ()) if end is None else (end,):
@@ -254,17 +290,33 @@ class StateFold:
             self._seconds = event.seconds
 
     def state(self, header: Mapping[str, Any] | None = None, folder: Path | None = None) -> State:
-        """The present state; with the header and folder, it includes whether the process has died."""
+        """The present state; with the header and folder, it includes whether the process has
+        died.
+        """
         if self._end is not None:
             error = self._end.error
-            return State(self._end.status, self._end.step, self._end.seconds, error if error is None else error[:_ERROR])
-        lives = "alive" if header is None or folder is None or self._status in OVER else liveness(header)
+            return State(
+                self._end.status,
+                self._end.step,
+                self._end.seconds,
+                error if error is None else error[:_ERROR],
+            )
+        lives = (
+            "alive"
+            if header is None or folder is None or self._status in OVER
+            else liveness(header)
+        )
         if lives == "gone" and header is not None and folder is not None:
             # The process may have recorded its end after the record was read.
             again = _tail(folder / RECORD)
             if _end(again) is not None:
                 return state(again)
-            return State("failed", self._step, self._seconds, f"{where_written(header)} ended without ending the run, after update {self._step}")
+            return State(
+                "failed",
+                self._step,
+                self._seconds,
+                f"{where_written(header)} ended without ending the run, after update {self._step}",
+            )
         return State(self._status, self._step, self._seconds, unseen=lives == "unknown")
 
 
@@ -286,12 +338,16 @@ def _updates(event: Event) -> int:
     """The number of updates that had surely been taken when this event was emitted."""
     if isinstance(event, StepsDone):
         return event.done
-    return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
+    return (
+        event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
+    )
 
 
-def parse(lines: Iterable[bytes], run: str, budget: Budget, only: Container[str] | None = None) -> Iterator[Event]:
-    """Yield the events in these lines of a record, as far as the budget allows. Lines that cannot be read are left out. run, only: see
-    `event_of`.
+def parse(
+    lines: Iterable[bytes], run: str, budget: Budget, only: Container[str] | None = None
+) -> Iterator[Event]:
+    """Yield the events in these lines of a record, as far as the budget allows. Lines that cannot
+    be read are left out. run, only: see `event_of`.
     """
     for line in lines:
         try:
@@ -306,9 +362,11 @@ def parse(lines: Iterable[bytes], run: str, budget: Budget, only: Container[str]
 
 
 def event_of(line: bytes, run: str, only: Container[str] | None = None) -> Event:
-    """The event in one line of a record, with settings that `Settings` accepts; raises one of `UNREADABLE` if there is none.
+    """The event in one line of a record, with settings that `Settings` accepts; raises one of
+    `UNREADABLE` if there is none.
 
-    run: the name of the record's folder, which is the id of its run; the record may be a copy and name another.
+    run: the name of the record's folder, which is the id of its run; the record may be a copy and
+    name another.
     only: the columns of flushes to decode; None: all.
     """
     if len(line) > LONGEST:
@@ -323,8 +381,16 @@ def event_of(line: bytes, run: str, only: Container[str] | None = None) -> Event
 
 def accepted(values: dict[str, Any]) -> dict[str, Any]:
     """The values that `Settings` accepts, and those of unknown settings (of a newer version)."""
-    values = {name: value for name, value in values.items() if not (isinstance(value, str) and len(value) > _TEXT)}
-    known = {name: value for name, value in values.items() if name in Settings.model_fields and value is not None}
+    values = {
+        name: value
+        for name, value in values.items()
+        if not (isinstance(value, str) and len(value) > _TEXT)
+    }
+    known = {
+        name: value
+        for name, value in values.items()
+        if name in Settings.model_fields and value is not None
+    }
     try:
         settings = Settings.make(**known)
         wrong = {
@@ -343,7 +409,9 @@ def _is_taken(name: str, value: Any) -> bool:
 
 
 def _other_type(recorded: Any, settled: Any) -> bool:
-    """Whether a value is a string or a bool where a number belongs, which `Settings` would convert."""
+    """Whether a value is a string or a bool where a number belongs, which `Settings` would
+    convert.
+    """
     return (
         isinstance(recorded, str | bool)
         and isinstance(settled, int | float)
@@ -352,7 +420,9 @@ def _other_type(recorded: Any, settled: Any) -> bool:
 
 
 def _tail(path: Path) -> list[Event]:
-    """The last events of a record; at least one if there is a readable one in its last `LONGEST` bytes."""
+    """The last events of a record; at least one if there is a readable one in its last `LONGEST`
+    bytes.
+    """
     run = path.parent.name
     try:
         with open_regular(path) as file:
@@ -361,7 +431,8 @@ def _tail(path: Path) -> list[Event]:
                 start = max(0, size - block)
                 file.seek(start)
                 data = file.read(block)
-                # The first line of a block is cut, unless the block begins at the start of the file.
+                # The first line of a block is cut, unless the block begins at the start of the
+                # file.
                 line_start = data.find(b"\n") + 1 if start else 0
                 events = _ending(data, run) or list(
                     parse(whole_lines(io.BytesIO(data[line_start:]), budget), run, budget)
@@ -385,7 +456,9 @@ def ending(run: Path) -> list[Event]:
 
 
 def _ending(lines: bytes, run: str) -> list[Event]:
-    """A list with the last event if it is RunEnded, since no earlier event is needed then; else an empty list."""
+    """A list with the last event if it is RunEnded, since no earlier event is needed then; else
+    an empty list.
+    """
     end = lines.rfind(b"\n")
     last = lines[lines.rfind(b"\n", 0, max(0, end)) + 1 : max(0, end)]
     with contextlib.suppress(*UNREADABLE):
@@ -396,7 +469,9 @@ def _ending(lines: bytes, run: str) -> list[Event]:
 
 
 def created(header: Mapping[str, Any], folder: Path) -> float:
-    """When the run of this header was made, in seconds since 1970; if the header lacks that, when it was written."""
+    """When the run of this header was made, in seconds since 1970; if the header lacks that,
+    when it was written.
+    """
     when = header.get("created")
     if isinstance(when, int | float):
         return float(when)  # `read_header` has checked its size

@@ -57,20 +57,21 @@ if TYPE_CHECKING:
 class Run(RunRecord):
     """One run, at the moment when this object was made. Two runs are equal if all their events are.
 
-    The end of the record is read when this object is made, and the rest when needed: `events` is a sequence that reads the
-    record. It raises FileNotFoundError if the run was deleted meanwhile.
+    The end of the record is read when this object is made, and the rest when needed: `events` is a
+    sequence that reads the record. It raises FileNotFoundError if the run was deleted meanwhile.
 
     Attributes:
         id: the name of its folder: "0012-fit".
-        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay", "tune",
-            "validate", "test" or "predict".
+        kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision",
+            "find_clip_val", "find_weight_decay", "tune", "validate", "test" or "predict".
         status: "queued", "running", "paused", "finished", "stopped" or "failed".
         step: the number of updates taken.
         seconds: how long it ran, without pauses.
         error: why it failed; None: it did not fail.
         events: its events, in order.
         folder: the folder of its record; None: it has none.
-        unseen: whether it only counts as running: its record has no end, and its process cannot be seen from here.
+        unseen: whether it only counts as running: its record has no end, and its process cannot be
+            seen from here.
     """
 
     id: str
@@ -87,7 +88,9 @@ class Run(RunRecord):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Read the run in a run folder; FileNotFoundError: it is not one. A run whose process died before its end has failed."""
+        """Read the run in a run folder; FileNotFoundError: it is not one. A run whose process
+        died before its end has failed.
+        """
         folder = Path(folder).expanduser().resolve()  # the folder has the id, and not a link or "."
         try:
             return cls.from_summary(read.summary(folder))
@@ -96,15 +99,30 @@ class Run(RunRecord):
 
     @classmethod
     def from_summary(cls, summary: read.RunSummary, model: Callable[[], Any] | None = None) -> Self:
-        """Make the run of a summary (`read.list_runs`). Raises OSError or ValueError if it was deleted meanwhile."""
+        """Make the run of a summary (`read.list_runs`). Raises OSError or ValueError if it was
+        deleted meanwhile.
+        """
         events = Recorded(summary.path, summary.over)
         return cls(
-            summary.id, summary.kind, summary.status, summary.step, summary.seconds, summary.error, events,
-            summary.path, summary.unseen, model,
-        )  # fmt: skip
+            summary.id,
+            summary.kind,
+            summary.status,
+            summary.step,
+            summary.seconds,
+            summary.error,
+            events,
+            summary.path,
+            summary.unseen,
+            model,
+        )
 
     @classmethod
-    def from_events(cls, events: Iterable[Event], folder: Path | None = None, model: Callable[[], Any] | None = None) -> Self:
+    def from_events(
+        cls,
+        events: Iterable[Event],
+        folder: Path | None = None,
+        model: Callable[[], Any] | None = None,
+    ) -> Self:
         """Make the run of these events; `folder`: the folder of its record, if it has one."""
         events, header = now(events), None
         if folder is not None:
@@ -116,17 +134,30 @@ class Run(RunRecord):
             id = folder.name
         kind = start.kind if start else str((header or {}).get("kind", ""))
         state = read.state(events, header, folder)
-        return cls(id, kind, state.status, state.step, state.seconds, state.error, events, folder, state.unseen, model)
+        return cls(
+            id,
+            kind,
+            state.status,
+            state.step,
+            state.seconds,
+            state.error,
+            events,
+            folder,
+            state.unseen,
+            model,
+        )
 
     @property
     def settings(self) -> Settings:
-        """The settings with which the run began (`changes` has later changes). Unknown ones of a newer version are left out."""
+        """The settings with which the run began (`changes` has later changes). Unknown ones of a
+        newer version are left out.
+        """
         return recorded_settings(self._recorded)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last value of each metric: "loss" of a training update, the values that the model logged, then the
-        validation metrics.
+        """The last value of each metric: "loss" of a training update, the values that the model
+        logged, then the validation metrics.
         """
         return dict(self._metrics)
 
@@ -134,23 +165,29 @@ class Run(RunRecord):
     def history(self) -> Series:
         """One row per recorded update, each array of shape (rows,), read-only.
 
-        "step" and "epoch" are int64, all others float32 (float64 if measured in float64), NaN: no value. "loss" and "lr" always exist; the
-        others only if they were recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after), "skipped" (1: the
-        update was left out); with several optimizers "loss.0", "lr.0", "grad_norm.0", "grad_norm_clipped.0", "loss.1", …; the values
-        that the model logged for single updates, by name; "grad_norm/<layer>" (before clipping); "update_ratio/<layer>" (the norm of an
-        update of the layer's weights, relative to the norm of the weights). All rows of a flush have the same epoch. For a long run the
-        columns by layer of older updates may have been thinned (`layer_history_mb`); removed values are NaN.
+        "step" and "epoch" are int64, all others float32 (float64 if measured in float64), NaN: no
+        value. "loss" and "lr" always exist; the
+        others only if they were recorded: "grad_norm" (total, before clipping), "grad_norm_clipped"
+        (after), "skipped" (1: the update was left out); with several optimizers "loss.0", "lr.0",
+        "grad_norm.0", "grad_norm_clipped.0", "loss.1", …; the values that the model logged for
+        single updates, by name; "grad_norm/<layer>" (before clipping); "update_ratio/<layer>" (the
+        norm of an update of the layer's weights, relative to the norm of the weights). All rows of
+        a flush have the same epoch. For a long run the columns by layer of older updates may have
+        been thinned (`layer_history_mb`); removed values are NaN.
         """
         return dict(self._whole)
 
     @property
     def validation(self) -> Series:
-        """One row per validation: "step" "epoch" "val_loss" … (see `series.validation`), read-only."""
+        """One row per validation: "step" "epoch" "val_loss" … (see `series.validation`),
+        read-only.
+        """
         return dict(self._validation)
 
     @property
     def logged(self) -> Series:
-        """One row per epoch for which the model logged values in training: "step", "epoch" and the logged names, read-only.
+        """One row per epoch for which the model logged values in training: "step", "epoch" and the
+        logged names, read-only.
 
         Values that it logged for single updates are in `history`.
         """
@@ -158,7 +195,8 @@ class Run(RunRecord):
 
     @property
     def resumes(self) -> tuple[Resumed, ...]:
-        """The events at which this run continues a checkpoint of another one, the latest last: `.run`, `.checkpoint`, `.values`.
+        """The events at which this run continues a checkpoint of another one, the latest last:
+        `.run`, `.checkpoint`, `.values`.
 
         Earlier rows of `events`, `history` and so on come from the other run's record.
         """
@@ -166,43 +204,57 @@ class Run(RunRecord):
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """The present checkpoints from which a fit can continue, oldest first: `bench.fit(start=f"{run.id}@{step}")`."""
+        """The present checkpoints from which a fit can continue, oldest first:
+        `bench.fit(start=f"{run.id}@{step}")`.
+        """
         return [] if self.folder is None else list_checkpoints(self.folder)
 
     def to_lightning(self, path: str | Path, which: str | int = "last") -> Path:
-        """Write a checkpoint as Lightning 2 writes it: `Module.load_from_checkpoint(path)` and `Trainer.fit(module, ckpt_path=path)` read it.
+        """Write a checkpoint as Lightning 2 writes it: `Module.load_from_checkpoint(path)` and
+        `Trainer.fit(module, ckpt_path=path)` read it.
 
-        It has weights, optimizers, schedulers, epoch, step and the module's saved hyperparameters. If weights were averaged,
-        its weights are those that validation used. A warning names what the file cannot hold.
+        It has weights, optimizers, schedulers, epoch, step and the module's saved hyperparameters.
+        If weights were averaged, its weights are those that validation used. A warning names what
+        the file cannot hold.
         which: "last", "best", or the checkpoint after this many updates.
         """
         from workbench.engine.checkpoint import lightning_file
 
         path = Path(path).expanduser()
         if path.is_dir():
-            raise IsADirectoryError(f"to_lightning(path={str(path)!r}): it is a folder. Give the path of a file, {str(path / 'last.ckpt')!r} say.")
+            raise IsADirectoryError(
+                f"to_lightning(path={str(path)!r}): it is a folder. Give the path of a file,"
+                f" {str(path / 'last.ckpt')!r} say."
+            )
         for doubt in lightning_file.write(self._checkpoint(which), path):
             warnings.warn(f"{path}: {doubt}.", stacklevel=2)
         return path
 
     def save_pretrained(self, folder: str | Path, which: str | int = "last") -> Path:
-        """Write the bench's model with the weights of this run into a folder, by the model's own `save_pretrained` (Hugging Face).
+        """Write the bench's model with the weights of this run into a folder, by the model's own
+        `save_pretrained` (Hugging Face).
 
-        The model itself does not change. If weights were averaged, they are those that validation used.
+        The model itself does not change. If weights were averaged, they are those that validation
+        used.
         which: "last", "best", or the checkpoint after this many updates.
         """
         from workbench.engine.checkpoint import pretrained
 
         folder = Path(folder).expanduser()
         if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(f"save_pretrained(folder={str(folder)!r}): it is a file. Give the path of a folder, which is made if it is not there.")
+            raise NotADirectoryError(
+                f"save_pretrained(folder={str(folder)!r}): it is a file. Give the path of a folder,"
+                " which is made if it is not there."
+            )
         model = None if self._model is None else self._model()
         pretrained.save(model, self.id, self._checkpoint(which), folder)
         return folder
 
     def _checkpoint(self, which: str | int) -> Checkpoint:
         if self.folder is None or not self.folder.is_dir():
-            raise FileNotFoundError(f"run {self.id!r} has no checkpoints: it was a dry run, or it is deleted.")
+            raise FileNotFoundError(
+                f"run {self.id!r} has no checkpoints: it was a dry run, or it is deleted."
+            )
         return find(self.folder, which)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -233,14 +285,23 @@ class Run(RunRecord):
         return Annotations() if self.folder is None else read_annotations(self.folder)
 
     def annotate(
-        self, *, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None, pinned: bool | None = None
+        self,
+        *,
+        name: str | None = None,
+        notes: str | None = None,
+        tags: Iterable[str] | None = None,
+        pinned: bool | None = None,
     ) -> None:
-        """Store a name, notes, tags or a pin in its folder: `run.annotate(name="baseline", tags=["sgd"], pinned=True)`.
+        """Store a name, notes, tags or a pin in its folder: `run.annotate(name="baseline",
+        tags=["sgd"], pinned=True)`.
 
-        None leaves a value unchanged; "" and [] remove it. `bench.annotate` also updates the panel at once.
+        None leaves a value unchanged; "" and [] remove it. `bench.annotate` also updates the panel
+        at once.
         """
         if self.folder is None or not self.folder.is_dir():
-            raise FileNotFoundError(f"run {self.id!r} has no record to annotate: it was a dry run, or it is deleted.")
+            raise FileNotFoundError(
+                f"run {self.id!r} has no record to annotate: it was a dry run, or it is deleted."
+            )
         annotate(self.folder, name, notes, tags, pinned)
 
     @property
@@ -255,15 +316,21 @@ class Run(RunRecord):
 
     @property
     def repeats(self) -> str:
-        """Whether this fit has the numbers of the one that it repeats (`wb.rerun`): "repeats 0004-fit: 240 of 240 losses equal",
-        or the first update that differs; "": it repeats none.
+        """Whether this fit has the numbers of the one that it repeats (`wb.rerun`): "repeats
+        0004-fit: 240 of 240 losses equal", or the first update that differs; "": it repeats none.
         """
         return self._last_text(REPEATS, DOES_NOT_REPEAT).rstrip(".")
 
     def _last_text(self, *beginnings: str) -> str:
-        """The last message of this run, and not of one that it continues, that begins so; "": there is none."""
+        """The last message of this run, and not of one that it continues, that begins so; "":
+        there is none.
+        """
         resumed = max((n for n, e in enumerate(self.outline) if isinstance(e, Resumed)), default=0)
-        texts = [e.text for e in self.outline[resumed:] if isinstance(e, Message) and e.text.startswith(beginnings)]
+        texts = [
+            e.text
+            for e in self.outline[resumed:]
+            if isinstance(e, Message) and e.text.startswith(beginnings)
+        ]
         return texts[-1] if texts else ""
 
     @property
@@ -279,9 +346,11 @@ class Run(RunRecord):
 
     @property
     def clip_share(self) -> float | None:
-        """The share of clipped updates among the recorded updates with clipping on; None: it was never on, or the share is unknown.
+        """The share of clipped updates among the recorded updates with clipping on; None: it was
+        never on, or the share is unknown.
 
-        It is known if the norms before clipping are 2-norms (`track_grad_norm`), as those after clipping always are.
+        It is known if the norms before clipping are 2-norms (`track_grad_norm`), as those after
+        clipping always are.
         """
         return self._data.clipped().share
 
@@ -291,7 +360,8 @@ class Run(RunRecord):
         return tuple(clipping.share for clipping in self._data.clipped_by_optimizer().values())
 
     def clip_share_at(self, clip_val: float) -> float | None:
-        """The share of the recorded updates that this clip value would have clipped, from 0 to 1; None: unknown.
+        """The share of the recorded updates that this clip value would have clipped, from 0 to 1;
+        None: unknown.
 
         It uses the measured norms; with this clip value the run itself would have been different.
         """
@@ -303,20 +373,24 @@ class Run(RunRecord):
 
         The reasons are in `plots.clip_statistics.suggest_clip`.
 
-        None if fewer than 20 are known, or if the recorded norm (`track_grad_norm`) is not the 2-norm, which is clipped.
+        None if fewer than 20 are known, or if the recorded norm (`track_grad_norm`) is not the
+        2-norm, which is clipped.
         """
         return self._data.suggested_clip()
 
     @property
     def time_spent(self) -> dict[str, float]:
-        """The seconds that each part of a fit took, the largest first ("data" is waiting for batches, "first batch" the same at
-        the beginning of an epoch; see `events.TimeSpent`). Empty if that was not measured.
+        """The seconds that each part of a fit took, the largest first ("data" is waiting for
+        batches, "first batch" the same at the beginning of an epoch; see `events.TimeSpent`). Empty
+        if that was not measured.
         """
         return time_spent.total(e.parts for e in self.outline if isinstance(e, TimeSpent))
 
     @property
     def answer(self) -> str:
-        """What a search found: "lr=0.069", "batch_size=64 (largest 256)". "": it is no search, or has not ended."""
+        """What a search found: "lr=0.069", "batch_size=64 (largest 256)". "": it is no search,
+        or has not ended.
+        """
         collected = Answer()
         for event in self.outline:
             collected.add(event)
@@ -324,11 +398,15 @@ class Run(RunRecord):
 
     @cached_property
     def health(self) -> tuple[Finding, ...]:
-        """Problems of the run and what slowed it down, each with advice, the most severe first; empty: nothing was found."""
+        """Problems of the run and what slowed it down, each with advice, the most severe first;
+        empty: nothing was found.
+        """
         return SearchResults(self.folder).with_results(examine(self.events))
 
     def figure(self, what: str | None = None) -> Interactive:
-        """The run as an interactive plotly figure: all of it, or only `what`. `.save("run.html")` or `.save("run.png")` writes it."""
+        """The run as an interactive plotly figure: all of it, or only `what`.
+        `.save("run.html")` or `.save("run.png")` writes it.
+        """
         from workbench.plots.drawing import plotly
 
         return plotly.figure(self.charts(what))
@@ -336,8 +414,9 @@ class Run(RunRecord):
     def plot(self, what: str | Axes | None = None, ax: Axes | None = None) -> Picture | Axes:
         """The run as a matplotlib figure: all of it, or only `what`. `.save("run.png")` writes it.
 
-        what: "loss", "lr", "grad_norm", "clip", "update_ratio", "gradient_noise_scale", "time", or the name of a metric or of a value that the model
-        logged. With `ax`, only the first chart (of all: the loss) is drawn there, and `ax` is returned.
+        what: "loss", "lr", "grad_norm", "clip", "update_ratio", "gradient_noise_scale", "time", or
+        the name of a metric or of a value that the model logged. With `ax`, only the first chart
+        (of all: the loss) is drawn there, and `ax` is returned.
         """
         from workbench.plots.drawing import matplotlib
 
@@ -347,13 +426,17 @@ class Run(RunRecord):
         return matplotlib.figure(charts) if ax is None else matplotlib.draw(charts[0], ax)
 
     def charts(self, what: str | None = None) -> list[Chart]:
-        """The charts of `figure` and `plot` as data: loss and gradient norms, or for a search its result.
+        """The charts of `figure` and `plot` as data: loss and gradient norms, or for a search its
+        result.
 
-        `what`: "loss", "lr" (the schedule), "grad_norm", "clip" (norms before and after, and the share clipped),
-        "update_ratio" (the relative size of each layer's updates, with `track_update_ratio=True`), "gradient_noise_scale" (with
-        `track_noise_scale`), "time" (seconds of each part), or the name of a validation metric or of a logged value ("train_acc").
+        `what`: "loss", "lr" (the schedule), "grad_norm", "clip" (norms before and after, and the
+        share clipped), "update_ratio" (the relative size of each layer's updates, with
+        `track_update_ratio=True`), "gradient_noise_scale" (with `track_noise_scale`), "time"
+        (seconds of each part), or the name of a validation metric or of a logged value
+        ("train_acc").
         """
-        searched = [] if self.kind == "fit" else chart_data.search_charts(self.outline)  # a fit may search within itself
+        # a fit may search within itself
+        searched = [] if self.kind == "fit" else chart_data.search_charts(self.outline)
         data = self._data
         if what is None:
             return searched or data.whole()
@@ -370,24 +453,40 @@ class Run(RunRecord):
             }
         charts = plots[what]() if what in plots else data.named(what)
         if not charts:
-            known = ", ".join(map(repr, dict.fromkeys([*(name for name, make in plots.items() if make()), *data.names()])))
+            known = ", ".join(
+                map(
+                    repr,
+                    dict.fromkeys(
+                        [*(name for name, make in plots.items() if make()), *data.names()]
+                    ),
+                )
+            )
             known = known or "one, which plot() draws"
             reasons = {
                 "time": "; the time of its parts was not measured",
                 "update_ratio": "; no update ratios were measured (track_update_ratio=True)",
-                "gradient_noise_scale": "; it takes track_noise_scale=True, several batches an update (accumulate_grad_batches=2, or "
-                "devices=2), and 50 updates before the first value",
+                "gradient_noise_scale": (
+                    "; it takes track_noise_scale=True, several batches an update"
+                    " (accumulate_grad_batches=2, or devices=2), and 50 updates before the first"
+                    " value"
+                ),
             }
-            why = reasons.get(what, "; no gradient norms were recorded (track_grad_norm)") if what in plots else ""
+            why = (
+                reasons.get(what, "; no gradient norms were recorded (track_grad_norm)")
+                if what in plots
+                else ""
+            )
             raise ValueError(f"run {self.id} has no plot {what!r}{why}. It has: {known}")
         return charts
 
     def to_csv(self, file: str | Path | IO[str]) -> None:
-        """Write the history as CSV, one row per update. Values of a validation or an epoch after n updates are in the row of update
-        n - 1, the last one before, which is of the same epoch ("step" counts from 0).
+        """Write the history as CSV, one row per update. Values of a validation or an epoch after n
+        updates are in the row of update n - 1, the last one before, which is of the same epoch
+        ("step" counts from 0).
 
-        If that update was not recorded, they have their own row. An empty cell means no value. A name that was logged for
-        updates, epochs and validations has three columns: `acc`, `acc (epoch)` and `acc (validation)`.
+        If that update was not recorded, they have their own row. An empty cell means no value. A
+        name that was logged for updates, epochs and validations has three columns: `acc`, `acc
+        (epoch)` and `acc (validation)`.
         """
         if isinstance(file, str | Path):
             with Path(file).expanduser().open("w", newline="", encoding="utf-8") as opened:
@@ -398,7 +497,8 @@ class Run(RunRecord):
     def to_pandas(self) -> DataFrame:
         """Return the table of `to_csv` as a pandas data frame; NaN: no value.
 
-        A validation is in the row of the update before it: `df.groupby("epoch")["val_loss"].last()` has the last one of each epoch.
+        A validation is in the row of the update before it: `df.groupby("epoch")["val_loss"].last()`
+        has the last one of each epoch.
         """
         return data_frame(joined(self._whole, self._logged, self._validation))
 
@@ -441,7 +541,9 @@ class Run(RunRecord):
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
         known = self._metrics  # a value that is also there as `…_epoch` is written once
-        facts += [(name, number(value)) for name, value in known.items() if f"{name}_epoch" not in known]
+        facts += [
+            (name, number(value)) for name, value in known.items() if f"{name}_epoch" not in known
+        ]
         facts.append(("time", duration(self.seconds)))
         if self._ranks is not None:
             facts.append(("on", self._ranks))
@@ -452,7 +554,9 @@ class Run(RunRecord):
         if self.skipped:
             facts.append(("skipped", str(self.skipped)))
         if self.resumes:
-            facts.append(("resumed from", f"{self.resumes[-1].run} at update {self.resumes[-1].step}"))
+            facts.append(
+                ("resumed from", f"{self.resumes[-1].run} at update {self.resumes[-1].step}")
+            )
         facts += [(name, _text(name, value)) for name, value in self._key_settings().items()]
         if self.changes:
             facts.append(("live changes", str(len(self.changes))))
@@ -465,7 +569,8 @@ class Run(RunRecord):
     def _key_settings(self) -> dict[str, Any]:
         """Learning rate, batch size, and all other settings that differ from their defaults."""
         known = {k: v for k, v in self._recorded.items() if k in Settings.model_fields}
-        with contextlib.suppress(SettingsError):  # settings from a record have lists in place of tuples
+        # settings from a record have lists in place of tuples
+        with contextlib.suppress(SettingsError):
             settings = self.settings
             known = {k: getattr(settings, k) for k in known}
         always = ("lr", "batch_size")

@@ -16,7 +16,14 @@ from workbench.plots.training.run import RunData
 from workbench.runs import chart_data
 from workbench.runs.read import RECORD
 from workbench.runs.record.sequence import but_by_layer
-from workbench.runs.record.series import Series, by_layer, layer_history, logged, scalars, validation
+from workbench.runs.record.series import (
+    Series,
+    by_layer,
+    layer_history,
+    logged,
+    scalars,
+    validation,
+)
 from workbench.runs.record.stream import joined
 
 
@@ -34,10 +41,17 @@ class RunRecord:
         same = recorded.get("track_grad_norm", 2.0) == 2.0
         norm = same and recorded.get("gradient_clip_algorithm", "norm") == "norm"
         return RunData(
-            self._history, self._validation, chart_data.changes(self.outline), recorded.get("gradient_clip_val"), norm,
-            logged=self._logged, by_model=self._by_model, best=chart_data.best(self.outline), same_norm=same,
+            self._history,
+            self._validation,
+            chart_data.changes(self.outline),
+            recorded.get("gradient_clip_val"),
+            norm,
+            logged=self._logged,
+            by_model=self._by_model,
+            best=chart_data.best(self.outline),
+            same_norm=same,
             by_layer=self._by_layer,
-        )  # fmt: skip
+        )
 
     @cached_property
     def _by_model(self) -> list[str]:
@@ -55,12 +69,16 @@ class RunRecord:
     @cached_property
     def _ranks(self) -> str | None:
         """The name and number of the devices of a run on several; None: it ran on one."""
-        return next((e.device for e in self.outline if isinstance(e, RunStarted) and e.ranks > 1), None)
+        return next(
+            (e.device for e in self.outline if isinstance(e, RunStarted) and e.ranks > 1), None
+        )
 
     @cached_property
     def _metrics(self) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        last = next((e for e in reversed(self.outline) if isinstance(e, StepsDone) and e.rows), None)
+        last = next(
+            (e for e in reversed(self.outline) if isinstance(e, StepsDone) and e.rows), None
+        )
         if last is not None and "loss" in last.columns:
             metrics["loss"] = float(last.array("loss")[-1])
         for name in self._by_model:
@@ -70,7 +88,8 @@ class RunRecord:
         for event in self.outline:
             if isinstance(event, Validated | Logged):
                 metrics.update(event.metrics)
-            elif isinstance(event, RunEnded):  # RunEnded has the last values, too, in case the record lacks events
+            elif isinstance(event, RunEnded):
+                # RunEnded has the last values, too, in case the record lacks events
                 for name, value in event.metrics.items():
                     metrics.setdefault(name, value)
         return metrics
@@ -82,7 +101,9 @@ class RunRecord:
 
     @cached_property
     def _whole(self) -> Series:
-        return _read_only({**self._history, **layer_history(self.events, len(self._history["step"]), self._size)})
+        return _read_only(
+            {**self._history, **layer_history(self.events, len(self._history["step"]), self._size)}
+        )
 
     @property
     def _size(self) -> float:
@@ -94,11 +115,15 @@ class RunRecord:
 
     @cached_property
     def outline(self) -> tuple[Event, ...]:
-        """The events without the columns by layer, with flushes of one epoch joined; sufficient for everything except plots by layer."""
+        """The events without the columns by layer, with flushes of one epoch joined; sufficient
+        for everything except plots by layer.
+        """
         return tuple(joined(but_by_layer(self.events)))
 
     def _by_layer(self, quantity: str) -> tuple[NDArray[Any], Series]:
-        """The data for a picture of "grad_norm" or "update_ratio" of all layers: updates, and for each layer its values."""
+        """The data for a picture of "grad_norm" or "update_ratio" of all layers: updates, and
+        for each layer its values.
+        """
         return by_layer(self.events, quantity, self._history["step"])
 
     @cached_property

@@ -1,7 +1,8 @@
-"""Writes run folders: `<root>/runs/<id>/` with `run.json`, `metrics.jsonl` and, when needed, subfolders.
+"""Writes run folders: `<root>/runs/<id>/` with `run.json`, `metrics.jsonl` and, when needed,
+subfolders.
 
-One job writes one folder. Creating `metrics.jsonl` exclusively makes it the writer; it is then the only one, so no lock is
-needed. `read.py` reads folders.
+One job writes one folder. Creating `metrics.jsonl` exclusively makes it the writer; it is then the
+only one, so no lock is needed. `read.py` reads folders.
 """
 
 from __future__ import annotations
@@ -34,20 +35,25 @@ _TORN = b"~\n"
 """Ends a line that a failed write left incomplete, so that it never parses as an event."""
 _ASIDE = RECORD + ".new"
 _RESERVE, _RESERVED = ".reserve", 1 << 16
-"""The name and size of a file that a running run reserves, so that the end of its record fits on a full disk."""
+"""The name and size of a file that a running run reserves, so that the end of its record fits on
+a full disk.
+"""
 _ROOM = 1 << 25
 """How many bytes of columns may wait while the disk is full."""
 _AGAIN = 0.1
 """Seconds between two attempts to write the waiting events."""
 _SURE = 1.0
-"""Seconds for which a record must be gone before that counts: a network file system may lose sight of a file for a moment."""
+"""Seconds for which a record must be gone before that counts: a network file system may lose
+sight of a file for a moment.
+"""
 
 
 class RunFolder:
     """The folder of one job that is being written. `append` may be called from any thread.
 
-    An event that cannot be written waits, in bounded memory, and is written before the next one. If the disk stays full,
-    `catch_up` drops data that does not fit and says what the record lacks; the end of the record is written in any case.
+    An event that cannot be written waits, in bounded memory, and is written before the next one. If
+    the disk stays full, `catch_up` drops data that does not fit and says what the record lacks; the
+    end of the record is written in any case.
     """
 
     def __init__(self, path: Path, header: dict[str, Any], record: FileIO) -> None:
@@ -69,17 +75,20 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path, id: str, header: Mapping[str, Any]) -> Self:
-        """Make `<root>/runs/<id>` and write its header; FileExistsError if a run of that id is there.
+        """Make `<root>/runs/<id>` and write its header; FileExistsError if a run of that id is
+        there.
 
-        To `header` are added "created" (seconds since 1970) and the keys of `alive.identity()`, where it does not have
-        them. It must be plain JSON data.
+        To `header` are added "created" (seconds since 1970) and the keys of `alive.identity()`,
+        where it does not have them. It must be plain JSON data.
         """
         path = runs_folder(root) / check_id(id)
         path.mkdir(exist_ok=True)
         try:
             record = _claim(path / RECORD)
         except FileExistsError:
-            raise FileExistsError(f"there is a run {id!r} in {root} already; take another id") from None
+            raise FileExistsError(
+                f"there is a run {id!r} in {root} already; take another id"
+            ) from None
         full = {"created": time.time(), **identity(), **without_secrets(header)}
         try:
             _write_header(path, full)
@@ -87,13 +96,17 @@ class RunFolder:
             record.close()
             _forget(path)
             raise
-        with contextlib.suppress(OSError), (path / _RESERVE).open("xb") as file:  # a disk may be full already
-            file.write(os.urandom(_RESERVED))  # random bytes, since a file system could compress zeros
+        # a disk may be full already
+        with contextlib.suppress(OSError), (path / _RESERVE).open("xb") as file:
+            # random bytes, since a file system could compress zeros
+            file.write(os.urandom(_RESERVED))
         return cls(path, full, record)
 
     @classmethod
     def take_over(cls, path: Path) -> Self:
-        """Become the writer of a run that another process has made and assigned to this one (`name_writer`)."""
+        """Become the writer of a run that another process has made and assigned to this one
+        (`name_writer`).
+        """
         header = {**read_header(path), **identity()}
         record = _opened(path / RECORD)
         try:
@@ -106,12 +119,16 @@ class RunFolder:
         return writer
 
     def name_writer(self, pid: int) -> None:
-        """Record in the header that process `pid` of this machine, or a child of it, is the writer from now on."""
+        """Record in the header that process `pid` of this machine, or a child of it, is the
+        writer from now on.
+        """
         self._header = {**self._header, **identity(pid)}
         _write_header(self.path, self._header)
 
     def write_again(self) -> None:
-        """Become the writer again after another process has ended, which may have left an incomplete line or rewritten the record."""
+        """Become the writer again after another process has ended, which may have left an
+        incomplete line or rewritten the record.
+        """
         with self._lock:
             self._torn = not _ends_whole(self.path / RECORD)
             self._record.close()
@@ -119,7 +136,9 @@ class RunFolder:
             self._count()
 
     def _count(self) -> None:
-        """Count the lines of a record that another process has written, and the bytes of its columns by layer."""
+        """Count the lines of a record that another process has written, and the bytes of its
+        columns by layer.
+        """
         self.lines = count_lines(self.path / RECORD)
         if self._allowed is not None:
             for _ in thinned_lines(self.path / RECORD, 1, 0, self._sizes):
@@ -136,10 +155,12 @@ class RunFolder:
         return make_folder(self.path / "checkpoints")
 
     def append(self, event: Event) -> int:
-        """Write one event as one line, which the operating system has when this returns. Returns the number of the line, from 0 on.
+        """Write one event as one line, which the operating system has when this returns. Returns
+        the number of the line, from 0 on.
 
-        Raises OSError if it cannot be written (disk full, read-only, quota). Then earlier lines stay, and the event waits: a
-        later call writes it first. Raises RecordGone if the record was deleted or moved, where a write may still succeed.
+        Raises OSError if it cannot be written (disk full, read-only, quota). Then earlier lines
+        stay, and the event waits: a later call writes it first. Raises RecordGone if the record was
+        deleted or moved, where a write may still succeed.
         """
         try:
             return self._append(event)
@@ -152,8 +173,9 @@ class RunFolder:
         while self._is_gone():
             if time.monotonic() > until:
                 raise RecordGone(
-                    f"the record of {self.id} has disappeared: {self.path} was deleted or moved while the job wrote it. The job ends "
-                    "here, and what it has in memory stays. A folder that was moved can be moved back."
+                    f"the record of {self.id} has disappeared: {self.path} was deleted or moved"
+                    " while the job wrote it. The job ends here, and what it has in memory stays."
+                    " A folder that was moved can be moved back."
                 )
             time.sleep(_AGAIN)
 
@@ -187,8 +209,8 @@ class RunFolder:
             return line
 
     def catch_up(self, seconds: float) -> str:
-        """Try for this long to write the waiting events, then drop data that does not fit. Returns a phrase about what the record lacks;
-        "": nothing.
+        """Try for this long to write the waiting events, then drop data that does not fit. Returns
+        a phrase about what the record lacks; "": nothing.
 
         The end of the record always fits, since a part of the disk is reserved for it.
         """
@@ -198,7 +220,8 @@ class RunFolder:
         with self._lock:
             if self._waiting:
                 self._release()
-                self._give_up_over(_RESERVED // 4)  # a quarter, since text is longer, and the end needs space, too
+                # a quarter, since text is longer, and the end needs space, too
+                self._give_up_over(_RESERVED // 4)
                 with contextlib.suppress(OSError):
                     self._write_waiting()
             return "; ".join(
@@ -218,7 +241,10 @@ class RunFolder:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -245,13 +271,18 @@ class RunFolder:
         aside = self.path / _ASIDE
         older, sizes = self._sizes.total() - int(self._allowed * NEWEST), Counter[int]()
         try:
-            lines = thinned_lines(self.path / RECORD, next_stride(self._sizes, self._allowed), older, sizes)
-            aside.unlink(missing_ok=True)  # of a killed writer, or a link that somebody has put there
+            lines = thinned_lines(
+                self.path / RECORD, next_stride(self._sizes, self._allowed), older, sizes
+            )
+            # of a killed writer, or a link that somebody has put there
+            aside.unlink(missing_ok=True)
             with aside.open("xb") as file:
                 written = sum(1 for line in lines if file.write(line))
                 file.flush()
                 os.fsync(file.fileno())
-            record = FileIO(os.open(aside, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)), "ab")
+            record = FileIO(
+                os.open(aside, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)), "ab"
+            )
             try:
                 aside.replace(self.path / RECORD)
             except BaseException:
@@ -262,10 +293,13 @@ class RunFolder:
         except OSError:  # a full disk, for example: the record does not change
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
-        self._thin_at = max(float(self._allowed), self._sizes.total() + self._allowed / 8)  # not at every flush
+        # not at every flush
+        self._thin_at = max(float(self._allowed), self._sizes.total() + self._allowed / 8)
 
     def _give_up_over(self, room: int) -> None:
-        """Drop columns by layer of the waiting flushes, then whole flushes, the oldest first, until the rest has at most `room` bytes."""
+        """Drop columns by layer of the waiting flushes, then whole flushes, the oldest first,
+        until the rest has at most `room` bytes.
+        """
         size = sum(map(size_of, self._waiting))
         for index, event in enumerate(self._waiting):
             if size <= room:
@@ -297,7 +331,8 @@ class RunFolder:
     def _write(self, data: bytes) -> None:
         written = 0
         try:
-            while written < len(data):  # on a full disk, a write may be partial, and the next one raises an error
+            # on a full disk, a write may be partial, and the next one raises an error
+            while written < len(data):
                 written += self._record.write(data[written:]) or 0
         finally:
             if written:

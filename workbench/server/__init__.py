@@ -1,4 +1,6 @@
-"""The extension of Jupyter's server: runs beside the notebook. The only package that imports jupyter_server and tornado."""
+"""The extension of Jupyter's server: runs beside the notebook. The only package that imports
+jupyter_server and tornado.
+"""
 
 from __future__ import annotations
 

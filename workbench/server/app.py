@@ -26,12 +26,22 @@ class WorkbenchServer(ExtensionApp):
     name = "workbench"
     load_other_extensions = True
     roots = List(
-        Unicode(), help="Folders of records (the root of a bench: `.workbench`) besides those that are found. A relative one is within the server's root folder. For a project's folder its `.workbench` is used."
+        Unicode(),
+        help=(
+            "Folders of records (the root of a bench: `.workbench`) besides those that are found. A"
+            " relative one is within the server's root folder. For a project's folder its"
+            " `.workbench` is used."
+        ),
     ).tag(config=True)
     search_depth = Int(
-        4, min=0, max=32,
-        help="How deep below the server's root folder `.workbench` folders are looked for; 0: in the root folder alone.",
-    ).tag(config=True)  # fmt: skip
+        4,
+        min=0,
+        max=32,
+        help=(
+            "How deep below the server's root folder `.workbench` folders are looked for; 0: in the"
+            " root folder alone."
+        ),
+    ).tag(config=True)
 
     @validate("roots")
     def _within(self, proposal: Any) -> list[str]:
@@ -53,9 +63,13 @@ class WorkbenchServer(ExtensionApp):
         self.watcher = Watcher(top, self.search_depth, tuple(self.roots))
         self.threads = {
             http.THREADS: ThreadPoolExecutor(_THREADS, thread_name_prefix="workbench-server"),
-            http.COMMANDS: ThreadPoolExecutor(_COMMAND_THREADS, thread_name_prefix="workbench-server-commands"),
+            http.COMMANDS: ThreadPoolExecutor(
+                _COMMAND_THREADS, thread_name_prefix="workbench-server-commands"
+            ),
         }
-        self.settings.update(self.threads, workbench_watcher=self.watcher, workbench_details=Details())
+        self.settings.update(
+            self.threads, workbench_watcher=self.watcher, workbench_details=Details()
+        )
 
     def initialize_handlers(self) -> None:
         """Add the addresses; Jupyter puts its base address in front."""

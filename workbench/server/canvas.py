@@ -1,4 +1,6 @@
-"""Draws runs for a page, in the messages of the notebook's canvas (`workbench.ui.canvas`): one run, or several over one another."""
+"""Draws runs for a page, in the messages of the notebook's canvas (`workbench.ui.canvas`): one
+run, or several over one another.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,13 @@ from workbench.ui.canvas.transport.messages import Packet
 COMPARED = range(2, 6)
 """How many runs can be compared."""
 _SLICE = 0.25
-"""Seconds of reading between two messages, so that the beginning of a long record is shown first."""
+"""Seconds of reading between two messages, so that the beginning of a long record is shown
+first.
+"""
 _LOOK = 2.0
-"""Seconds between two checks whether the process of a silent run has ended, and between two reads of compared runs."""
+"""Seconds between two checks whether the process of a silent run has ended, and between two
+reads of compared runs.
+"""
 _log = logging.getLogger("workbench.server")
 
 
@@ -86,7 +92,12 @@ class RunCanvas(Canvas):
         try:
             self._model.draw(event)
         except Exception as error:  # noqa: BLE001 - the record may be damaged; the rest of it is drawn
-            _log.warning("%s has an event that cannot be drawn (%s: %.200r).", self._folder, type(error).__name__, str(error))
+            _log.warning(
+                "%s has an event that cannot be drawn (%s: %.200r).",
+                self._folder,
+                type(error).__name__,
+                str(error),
+            )
 
     def _look_at_process(self) -> None:
         """End the drawing of a run whose process has died without ending it."""
@@ -99,7 +110,12 @@ class RunCanvas(Canvas):
             self.over = not self._folder.is_dir()
             return
         if now.status == "failed":
-            self._draw(next((event for event in self._tail.new() if isinstance(event, RunEnded)), RunEnded("failed", now.step, now.seconds, now.error)))
+            self._draw(
+                next(
+                    (event for event in self._tail.new() if isinstance(event, RunEnded)),
+                    RunEnded("failed", now.step, now.seconds, now.error),
+                )
+            )
 
 
 class ComparisonCanvas(Canvas):
@@ -128,14 +144,18 @@ class ComparisonCanvas(Canvas):
 
 
 def framed(packet: Packet) -> bytes:
-    """Return a message as one frame: the length of the JSON as four little-endian bytes, the JSON, and the buffers."""
+    """Return a message as one frame: the length of the JSON as four little-endian bytes, the
+    JSON, and the buffers.
+    """
     content = {**packet.content, "sizes": [*map(len, packet.buffers)]}
     text = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
     return b"".join([struct.pack("<I", len(text)), text, *packet.buffers])
 
 
 def change_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the command in a request of the canvas; None for one that another process cannot carry out."""
+    """Return the command in a request of the canvas; None for one that another process cannot
+    carry out.
+    """
     match message:
         case {"what": "measure_ratios", "on": bool(on)}:
             return {"type": "Change", "values": {"track_update_ratio": on}}

@@ -15,7 +15,9 @@ from workbench.settings import Settings, SettingsError, recorded_settings
 
 
 def send(entry: Entry, given: Mapping[str, Any]) -> None:
-    """Send {"type": …, "values": …}. ValueError or SettingsError: it is not a command; ConflictError: the run accepts none."""
+    """Send {"type": …, "values": …}. ValueError or SettingsError: it is not a command;
+    ConflictError: the run accepts none.
+    """
     try:
         command = from_line(json.dumps(given))
     except ValueError as error:
@@ -34,12 +36,17 @@ def send(entry: Entry, given: Mapping[str, Any]) -> None:
     except OSError:
         folder = entry.summary.path / control.CONTROL
         if folder.is_symlink() or folder.is_file():
-            raise ConflictError(f"{entry.summary.id} cannot get commands: {folder.name} in its folder is a link or a file. Remove it.") from None
+            raise ConflictError(
+                f"{entry.summary.id} cannot get commands: {folder.name} in its folder is a link or"
+                " a file. Remove it."
+            ) from None
         raise
 
 
 def settings_of(entry: Entry) -> Settings:
-    """Return the settings that a run began with, without those that this version does not know or accept."""
+    """Return the settings that a run began with, without those that this version does not know
+    or accept.
+    """
     try:
         return recorded_settings(entry.settings)
     except SettingsError:

@@ -1,4 +1,6 @@
-"""Reads everything about one run for its page: facts, settings, changes, checkpoints, and printed output."""
+"""Reads everything about one run for its page: facts, settings, changes, checkpoints, and
+printed output.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,13 @@ _TEXT = 400
 _LOOKED = 8 * _TEXT
 """In how many characters of a setting secrets are looked for."""
 _KEPT = 8
-"""How many runs stay in memory after they were read. Of a run that trains, each answer then reads only what is new."""
+"""How many runs stay in memory after they were read. Of a run that trains, each answer then
+reads only what is new.
+"""
 _SLICE = 0.5
-"""The most seconds that an answer reads a record. A longer record is read in part, and the next answer has more."""
+"""The most seconds that an answer reads a record. A longer record is read in part, and the next
+answer has more.
+"""
 _AT_ITS_END = -1
 
 
@@ -49,15 +55,21 @@ class Details:
         self._lock = threading.Lock()
 
     def of(self, entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
-        """All about a run besides its row. OSError or ValueError where it cannot be read. "reading": the record is long, and only
-        its beginning was read for changes and facts; ask again for the rest."""
+        """All about a run besides its row. OSError or ValueError where it cannot be read.
+        "reading": the record is long, and only its beginning was read for changes and facts; ask
+        again for the rest.
+        """
         path = entry.summary.path
         header = read.read_header(path)
         seen = self._record(entry).seen()
         checkpoints = list_checkpoints(path)
         return {
             "row": row,
-            "facts": [[label, cut(printable(text), _TEXT)] for label, text in _facts(entry, header, seen).items() if text],
+            "facts": [
+                [label, cut(printable(text), _TEXT)]
+                for label, text in _facts(entry, header, seen).items()
+                if text
+            ],
             "settings": _settings(entry),
             "changes": [[step, cut(text, _TEXT)] for step, text in seen.changes],
             "checkpoints": [_checkpoint(checkpoint) for checkpoint in checkpoints[-_CHECKPOINTS:]],
@@ -98,7 +110,9 @@ class _Record:
         self._changes: deque[tuple[int, str]] = deque(maxlen=_CHANGES)
 
     def seen(self) -> _Seen:
-        """Read what is new, for a while. While another request reads, return what was read before, so that nobody waits."""
+        """Read what is new, for a while. While another request reads, return what was read
+        before, so that nobody waits.
+        """
         if self._lock.acquire(blocking=False):
             try:
                 self._read(time.monotonic() + _SLICE)
@@ -119,10 +133,19 @@ class _Record:
             case RunStarted():
                 self._start = event
             case Changed():
-                self._changes.append((event.step, ", ".join(format.change(name, value) for name, value in event.values.items())))
+                self._changes.append(
+                    (
+                        event.step,
+                        ", ".join(
+                            format.change(name, value) for name, value in event.values.items()
+                        ),
+                    )
+                )
             case Resumed():
                 edited = [format.change(name, value) for name, value in event.values.items()]
-                self._changes.append((event.step, ", ".join([f"{texts.RESUMED} from {event.run}", *edited])))
+                self._changes.append(
+                    (event.step, ", ".join([f"{texts.RESUMED} from {event.run}", *edited]))
+                )
             case _:
                 pass
 
@@ -146,7 +169,8 @@ def output(entry: Entry, offset: int) -> dict[str, Any]:
     data = _whole_characters(data)
     end = start + len(data)
     lines = data.decode(errors="replace").split("\n")
-    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)  # keeps the last state of a progress bar
+    # keeps the last state of a progress bar
+    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
     return {"text": printable(text, lines=True), "offset": end, "more": end < size}
 
 
@@ -178,7 +202,11 @@ def _facts(entry: Entry, header: dict[str, Any], seen: _Seen) -> dict[str, str]:
     start = seen.start
     return {
         "Job": format.job(entry.summary.kind),
-        "Model": f"{entry.model} ({format.count(parameters)} parameters)" if entry.model and parameters else entry.model,
+        "Model": (
+            f"{entry.model} ({format.count(parameters)} parameters)"
+            if entry.model and parameters
+            else entry.model
+        ),
         "Data": str(task.get("data") or ""),
         "Device": start.device if start is not None else str(task.get("device") or ""),
         "Processes": str(start.ranks) if start is not None and start.ranks > 1 else "",
@@ -194,7 +222,13 @@ def _facts(entry: Entry, header: dict[str, Any], seen: _Seen) -> dict[str, str]:
 def _settings(entry: Entry) -> list[dict[str, Any]]:
     changed = settings_of(entry).changed()
     return [
-        {"name": name, "text": cut(str(without_secrets(setting_text.recorded(name, value)[:_LOOKED], name)), _TEXT), "default": name not in changed}
+        {
+            "name": name,
+            "text": cut(
+                str(without_secrets(setting_text.recorded(name, value)[:_LOOKED], name)), _TEXT
+            ),
+            "default": name not in changed,
+        }
         for name, value in settings_of(entry)
     ]
 
@@ -228,9 +262,11 @@ def _size(folder: Path) -> int:
 
 
 def _code(entry: Entry, checkpoints: list[Checkpoint]) -> dict[str, str]:
-    """Return lines of code for a cell. They leave out settings of where code runs, which an untrusted record must not decide.
+    """Return lines of code for a cell. They leave out settings of where code runs, which an
+    untrusted record must not decide.
 
-    The one that repeats the run needs no bench. Where the kernel runs is not known here, so it has the whole path of the root.
+    The one that repeats the run needs no bench. Where the kernel runs is not known here, so it has
+    the whole path of the root.
     """
     changed = {
         name: value for name, value in settings_of(entry).changed().items() if name not in LOCAL

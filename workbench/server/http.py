@@ -1,4 +1,5 @@
-"""Answers HTTP requests: pages of the list of runs, one run, commands to it, templates and the bundle of the plots.
+"""Answers HTTP requests: pages of the list of runs, one run, commands to it, templates and the
+bundle of the plots.
 
 Each address asks Jupyter whether the user is known and may do it. Records are read in threads.
 """
@@ -38,7 +39,9 @@ STATIC = Path(workbench.ui.__file__).parent / "static"
 
 
 class Handler(APIHandler):
-    """The base class of all handlers. `answer` works in a thread, and turns a user's error into a status and a text."""
+    """The base class of all handlers. `answer` works in a thread, and turns a user's error into
+    a status and a text.
+    """
 
     auth_resource = RESOURCE
 
@@ -55,7 +58,11 @@ class Handler(APIHandler):
         except NotFoundError as error:
             self._refuse(404, error)
         except FileNotFoundError:
-            self._refuse(404, "The run's folder, or a file in it, is no longer there. The run may have been deleted: list the runs again.")
+            self._refuse(
+                404,
+                "The run's folder, or a file in it, is no longer there. The run may have been"
+                " deleted: list the runs again.",
+            )
         except ConflictError as error:
             self._refuse(409, error)
         except StaleError as error:
@@ -64,8 +71,13 @@ class Handler(APIHandler):
             self._refuse(400, error)
         except Exception as error:
             self.log.exception("A request for runs could not be answered.")
-            why = (error.strerror if isinstance(error, OSError) else None) or error  # the former names no paths
-            self._refuse(500, f"The server could not do this ({type(error).__name__}: {why}). See its log, and try again.")
+            # the former names no paths
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            self._refuse(
+                500,
+                f"The server could not do this ({type(error).__name__}: {why}). See its log, and"
+                " try again.",
+            )
         else:
             if content is None:
                 self.set_status(204)
@@ -74,8 +86,8 @@ class Handler(APIHandler):
                 self.finish(json.dumps(content, allow_nan=False))
 
     def arguments(self) -> dict[str, str]:
-        """The arguments in the address, the last one of each name, without Jupyter's own: the token, the one against
-        requests of other sites, and the time that JupyterLab adds.
+        """The arguments in the address, the last one of each name, without Jupyter's own: the
+        token, the one against requests of other sites, and the time that JupyterLab adds.
         """
         query = self.request.query_arguments
         try:
@@ -85,12 +97,19 @@ class Handler(APIHandler):
                 if name not in ("token", "_xsrf") and not name.isdecimal()
             }
         except web.HTTPError:
-            raise ValueError("An argument in the address is not UTF-8: encode it, as encodeURIComponent() does.") from None
+            raise ValueError(
+                "An argument in the address is not UTF-8: encode it, as encodeURIComponent() does."
+            ) from None
 
     def body(self, known: tuple[str, ...]) -> dict[str, Any]:
-        """The JSON object in the body. ValueError: it is not JSON, too large, or has other keys than these."""
+        """The JSON object in the body. ValueError: it is not JSON, too large, or has other keys
+        than these.
+        """
         if len(self.request.body) > _LARGEST:
-            raise ValueError(f"The body of the request has {len(self.request.body)} bytes: send at most {_LARGEST}.")
+            raise ValueError(
+                f"The body of the request has {len(self.request.body)} bytes: send at most"
+                f" {_LARGEST}."
+            )
         try:
             content = json.loads(self.request.body)
         except (ValueError, RecursionError):
@@ -101,7 +120,9 @@ class Handler(APIHandler):
             )
         unknown = [name for name in content if name not in known]
         if unknown:
-            raise ValueError(f"{shown(unknown[0], 40)} is unknown here: send some of {', '.join(known)}.")
+            raise ValueError(
+                f"{shown(unknown[0], 40)} is unknown here: send some of {', '.join(known)}."
+            )
         return content
 
     def _refuse(self, status: int, error: Exception | str) -> None:
@@ -133,7 +154,8 @@ class OneRun(Handler):
     async def patch(self, key: str, id: str) -> None:
         """Change the name, notes, tags or pin of a run, and answer with its row.
 
-        If-Match: the "version" of the row on which the change is based; 412 if somebody has changed it since.
+        If-Match: the "version" of the row on which the change is based; 412 if somebody has changed
+        it since.
         """
         await self.answer(partial(self._annotate, key, id))
 
@@ -171,7 +193,9 @@ class OneRun(Handler):
     def _delete(self, key: str, id: str) -> None:
         force = self.arguments().get("force", "0")
         if force not in ("0", "1"):
-            raise ValueError(f"force={shown(force, 40)}: give 0, or 1 if you know that the run has ended.")
+            raise ValueError(
+                f"force={shown(force, 40)}: give 0, or 1 if you know that the run has ended."
+            )
         entry = self.watcher.find(key, id)
         try:
             delete(entry.summary.path, {}, force=force == "1")
@@ -187,7 +211,8 @@ class Commands(Handler):
     @authorized
     async def post(self, key: str, id: str) -> None:
         """Send a command to a run."""
-        await self.answer(partial(self._send, key, id), COMMANDS)  # these threads never wait for records to be read
+        # these threads never wait for records to be read
+        await self.answer(partial(self._send, key, id), COMMANDS)
 
     def _send(self, key: str, id: str) -> None:
         body = self.body(("type", "values"))
@@ -201,7 +226,11 @@ class Output(Handler):
     @authorized
     async def get(self, key: str, id: str) -> None:
         """Answer with what the run has printed from a place on."""
-        await self.answer(lambda: output(self.watcher.find(key, id), whole(self.arguments(), "offset", 0, least=-1)))
+        await self.answer(
+            lambda: output(
+                self.watcher.find(key, id), whole(self.arguments(), "offset", 0, least=-1)
+            )
+        )
 
 
 class Templates(Handler):
@@ -225,7 +254,9 @@ class Template(Handler):
 
 
 class Bundle(AuthenticatedFileHandler):
-    """The module that draws the plots, and its style sheet: the same files as those of the notebook's panel."""
+    """The module that draws the plots, and its style sheet: the same files as those of the
+    notebook's panel.
+    """
 
     auth_resource = RESOURCE
 

@@ -1,7 +1,8 @@
-"""Keeps the runs of all roots in memory, as far as their list needs them, and finds out what has changed on the disk.
+"""Keeps the runs of all roots in memory, as far as their list needs them, and finds out what has
+changed on the disk.
 
-One thread reads (`watcher.py`). Others may look at what is here while they hold the lock, under which it changes; they may also
-ask for `changed`.
+One thread reads (`watcher.py`). Others may look at what is here while they hold the lock, under
+which it changes; they may also ask for `changed`.
 """
 
 from __future__ import annotations
@@ -25,24 +26,36 @@ from workbench.ui.canvas.runs.run_brief import LiveRunBrief
 
 Key = tuple[str, str]
 BRIEFS = 1000
-"""The most briefs of ended runs in memory, of some 15 kB each. All open pages together should need fewer."""
+"""The most briefs of ended runs in memory, of some 15 kB each. All open pages together should
+need fewer.
+"""
 _OPEN = 50
-"""The most records that stay open of runs whose process cannot be seen from here. Others are read whole when they grow."""
+"""The most records that stay open of runs whose process cannot be seen from here. Others are
+read whole when they grow.
+"""
 _TURN = 0.05
-"""Seconds for which the record of one run is read before the next run's; at least a part of it is read."""
+"""Seconds for which the record of one run is read before the next run's; at least a part of it
+is read.
+"""
 _AGAIN = 10.0
 """Seconds until a record is tried again after the system refused to read it."""
 _SETTLED = 2.0
-"""Seconds after which a folder's modification time is older than the resolution of the file system's clock."""
+"""Seconds after which a folder's modification time is older than the resolution of the file
+system's clock.
+"""
 _EACH = 500
 """How many folders of ended runs one call of `look` checks for changed annotations."""
 _FULL = 30.0
-"""Seconds after which each root is listed again, whatever its modification times: those of network folders may be late."""
+"""Seconds after which each root is listed again, whatever its modification times: those of
+network folders may be late.
+"""
 _log = logging.getLogger("workbench.server")
 
 
 class Index:
-    """The runs of all roots. `look` finds new ones, `read_next` reads them one by one, and `move` reads on in those that train."""
+    """The runs of all roots. `look` finds new ones, `read_next` reads them one by one, and
+    `move` reads on in those that train.
+    """
 
     def __init__(self, lock: threading.Condition) -> None:
         self._lock = lock
@@ -60,7 +73,9 @@ class Index:
         self._no_runs: dict[Key, tuple[int, int]] = {}
         """The stamps of folders that hold no run; they are read again when they change."""
         self._listed: dict[str, tuple[int, float]] = {}
-        """By root, the modification time of its folder of runs when it was listed, and the time of the listing."""
+        """By root, the modification time of its folder of runs when it was listed, and the time
+        of the listing.
+        """
         self._turn = 0
 
     def use(self, roots: Iterable[Root]) -> None:
@@ -69,8 +84,16 @@ class Index:
             before, self.roots = self.roots, {root.key: root for root in roots}
             for root in self.roots.values():
                 if root.key not in before and not is_readable(root):
-                    _log.warning("%r lists no runs: its folder runs is a link. Give the folder that the link leads to in WorkbenchServer.roots.", str(root.path))
-            for key in [key for key in (*self.entries, *self.unread, *self._no_runs) if key[0] not in self.roots]:
+                    _log.warning(
+                        "%r lists no runs: its folder runs is a link. Give the folder that the link"
+                        " leads to in WorkbenchServer.roots.",
+                        str(root.path),
+                    )
+            for key in [
+                key
+                for key in (*self.entries, *self.unread, *self._no_runs)
+                if key[0] not in self.roots
+            ]:
                 self._forget(key)
             self._listed = {key: seen for key, seen in self._listed.items() if key in self.roots}
 
@@ -82,16 +105,22 @@ class Index:
             return self._briefs.get(key)
 
     def lacks(self, entry: Entry, exact: bool = False) -> bool:
-        """Whether the brief of a fit is still to be read for its row; exact: for a sort by its loss or value, which are kept longer."""
+        """Whether the brief of a fit is still to be read for its row; exact: for a sort by its
+        loss or value, which are kept longer.
+        """
         has = entry.exact if exact else entry.key in self._briefs
-        return entry.summary.kind == "fit" and not has and time.monotonic() >= entry.unreadable_until
+        return (
+            entry.summary.kind == "fit" and not has and time.monotonic() >= entry.unreadable_until
+        )
 
     def is_begun(self, key: Key) -> bool:
         """Whether a record was read only in part."""
         return key in self._live and self._live[key].reading
 
     def look(self) -> bool:
-        """Find new and deleted folders. Returns whether a run was deleted or the annotations of a run changed."""
+        """Find new and deleted folders. Returns whether a run was deleted or the annotations of
+        a run changed.
+        """
         changed = False
         for root in list(self.roots.values()):
             changed |= self._list(root)
@@ -123,18 +152,23 @@ class Index:
         with self._lock:
             self._forget(key)
             self.entries[key] = entry
-            if entry.summary.unseen:  # it may have ended long ago: its record is read when a page needs it
+            # it may have ended long ago: its record is read when a page needs it
+            if entry.summary.unseen:
                 self._records[key] = record
         return entry
 
     def move(self) -> list[Entry]:
-        """Read on in the record of each run that has not ended, for a moment. Returns those with something new since the last call."""
+        """Read on in the record of each run that has not ended, for a moment. Returns those with
+        something new since the last call.
+        """
         for key, entry in [
             (entry.key, entry) for entry in list(self.entries.values()) if entry.live
         ]:
             stamp = _stamp(entry.summary.path / read.RECORD)
             before, self._records[key] = self._records.get(key), stamp
-            if stamp == before and (entry.summary.unseen or not (key in self._live or entry.unreadable_until)):
+            if stamp == before and (
+                entry.summary.unseen or not (key in self._live or entry.unreadable_until)
+            ):
                 continue
             self.read_brief(key)
         with self._lock:
@@ -143,7 +177,8 @@ class Index:
         return moved
 
     def read_brief(self, key: Key) -> None:
-        """Read what is new in the record of a run, for a moment: `is_begun` says whether there is more.
+        """Read what is new in the record of a run, for a moment: `is_begun` says whether there is
+        more.
 
         Where it cannot be read, the run keeps a row, with its present state and no curve.
         """
@@ -186,8 +221,9 @@ class Index:
                 self._briefs.popitem(last=False)
 
     def changed(self, key: Key) -> bool:
-        """Read the annotations of a run if a file in its folder was replaced. Read all of it if the folder now holds another run.
-        Returns whether anything has changed."""
+        """Read the annotations of a run if a file in its folder was replaced. Read all of it if
+        the folder now holds another run. Returns whether anything has changed.
+        """
         entry = self.entries.get(key)
         stamp = (0, 0) if entry is None else _stamp(entry.summary.path)
         if entry is None or stamp == entry.stamp:
@@ -228,7 +264,9 @@ class Index:
             if changed_at != known
             else []
         )
-        known_keys = {key for key in (*self.entries, *self.unread, *self._no_runs) if key[0] == root.key}
+        known_keys = {
+            key for key in (*self.entries, *self.unread, *self._no_runs) if key[0] == root.key
+        }
         gone = known_keys - folders.keys()
         new = sorted(
             (
@@ -255,7 +293,9 @@ class Index:
                     self.unread[key] = path
 
     def _look_at_annotations(self) -> bool:
-        """Look at runs that have not ended, and at the next ones of the others. Returns whether annotations have changed."""
+        """Look at runs that have not ended, and at the next ones of the others. Returns whether
+        annotations have changed.
+        """
         keys = list(self.entries)
         if not keys:
             return False
@@ -271,7 +311,15 @@ class Index:
             self._no_runs[key] = stamp
 
     def _forget(self, key: Key) -> None:
-        for kept in (self.entries, self.unread, self.moved, self._briefs, self._live, self._records, self._no_runs):
+        for kept in (
+            self.entries,
+            self.unread,
+            self.moved,
+            self._briefs,
+            self._live,
+            self._records,
+            self._no_runs,
+        ):
             kept.pop(key, None)
 
 
@@ -292,12 +340,16 @@ def _created(folder: Path) -> float | None:
 
 
 def _comparable(stamp: tuple[int, int]) -> tuple[int, int]:
-    """Return the stamp to compare with later; (-1, -1), which no folder has, if a second change could leave the same stamp."""
+    """Return the stamp to compare with later; (-1, -1), which no folder has, if a second change
+    could leave the same stamp.
+    """
     return stamp if time.time() - stamp[0] / 1e9 > _SETTLED else (-1, -1)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Return a stamp that changes whenever the file or folder does; zeros where it does not exist."""
+    """Return a stamp that changes whenever the file or folder does; zeros where it does not
+    exist.
+    """
     try:
         stat = os.stat(path, follow_symlinks=False)
     except OSError:

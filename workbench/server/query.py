@@ -46,16 +46,23 @@ class Query:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Query:
-        """Make the query from the arguments of a request; ValueError names the one that is wrong."""
+        """Make the query from the arguments of a request; ValueError names the one that is
+        wrong.
+        """
         unknown = [name for name in given if name not in cls.__dataclass_fields__]
         if unknown:
-            raise ValueError(f"{unknown[0]}={shown(given[unknown[0]], 40)}: there is no such argument. Give some of {', '.join(cls.__dataclass_fields__)}.")
+            raise ValueError(
+                f"{unknown[0]}={shown(given[unknown[0]], 40)}: there is no such argument. Give some"
+                f" of {', '.join(cls.__dataclass_fields__)}."
+            )
         for name, value in given.items():
             if len(value) > _LONGEST:
                 raise ValueError(f"{name} has {len(value)} characters: give at most {_LONGEST}.")
         one_of(given, "sort", _SORTS)
         one_of(given, "order", _ORDERS)
-        offset, limit = (whole(given, name, default) for name, default in (("offset", 0), ("limit", 50)))
+        offset, limit = (
+            whole(given, name, default) for name, default in (("offset", 0), ("limit", 50))
+        )
         if not 1 <= limit <= MOST:
             raise ValueError(f"limit={limit}: give a number from 1 to {MOST}.")
         texts = {name: value for name, value in given.items() if name not in ("offset", "limit")}
@@ -88,11 +95,11 @@ class Query:
 
 
 def _ages(entries: Iterable[Entry]) -> dict[tuple[str, str], Any]:
-    """The keys that sort runs from the oldest to the newest: those of one root by their numbers, those of
-    several roots by the clock.
+    """The keys that sort runs from the oldest to the newest: those of one root by their numbers,
+    those of several roots by the clock.
 
-    A run counts as made no earlier than the runs of its root before it, since the clock may have been set
-    back. One without a number counts as made when its record says.
+    A run counts as made no earlier than the runs of its root before it, since the clock may have
+    been set back. One without a number counts as made when its record says.
     """
     ages: dict[tuple[str, str], Any] = {}
     latest: dict[str, float] = {}
@@ -113,7 +120,9 @@ def one_of(given: Mapping[str, str], name: str, known: Iterable[str]) -> None:
 
 
 def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
-    """Return an argument that must be a whole number of at least `least`; ValueError for any other."""
+    """Return an argument that must be a whole number of at least `least`; ValueError for any
+    other.
+    """
     text = given.get(name, str(default))
     try:
         number = int(text)

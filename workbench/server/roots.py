@@ -1,4 +1,6 @@
-"""Finds the folders of records that the server may read: those of its configuration, and each `.workbench` below its root folder."""
+"""Finds the folders of records that the server may read: those of its configuration, and each
+`.workbench` below its root folder.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Root:
 
 
 def find_roots(top: Path, depth: int, given: Sequence[str]) -> list[Root]:
-    """The given roots, and those found in folders at most `depth` below `top`. Links are not followed, nor hidden folders."""
+    """The given roots, and those found in folders at most `depth` below `top`. Links are not
+    followed, nor hidden folders.
+    """
     paths = [_given(top, root) for root in given]
     paths += [path for path in _found(Path(os.path.realpath(top)), depth) if path not in paths]
     return [_root(path, top) for path in dict.fromkeys(paths)]
@@ -43,19 +47,34 @@ def why_no_runs(top: Path, one: str) -> str:
     """Why a given root lists no runs now, and what to do; "": it can."""
     path = _given(top, one)
     if not path.is_dir():
-        return f"is not read, since there is no folder {path}. Give an existing folder; if this one is made later, it is read then."
+        return (
+            f"is not read, since there is no folder {path}. Give an existing folder; if this one is"
+            " made later, it is read then."
+        )
     if (path / RUNS).is_symlink():
-        return f"is not read, since the folder runs in {path} is a link. Give the folder that holds the one which the link leads to."
+        return (
+            f"is not read, since the folder runs in {path} is a link. Give the folder that holds"
+            " the one which the link leads to."
+        )
     if not (path / RUNS).is_dir():
-        return f"lists no runs, since {path} has neither a folder runs nor {FOLDER}/runs. Give the root of a bench; runs that begin there later are listed."
+        return (
+            f"lists no runs, since {path} has neither a folder runs nor {FOLDER}/runs. Give the"
+            " root of a bench; runs that begin there later are listed."
+        )
     return ""
 
 
 def _given(top: Path, root: str) -> Path:
-    """Return the folder of records that a user means: the folder of a project stands for the records in it."""
+    """Return the folder of records that a user means: the folder of a project stands for the
+    records in it.
+    """
     path = Path(os.path.realpath(top / Path(root).expanduser()))
     inner = path / FOLDER
-    return inner if not (path / RUNS).exists() and (inner / RUNS).is_dir() and not inner.is_symlink() else path
+    return (
+        inner
+        if not (path / RUNS).exists() and (inner / RUNS).is_dir() and not inner.is_symlink()
+        else path
+    )
 
 
 def _root(path: Path, top: Path) -> Root:

@@ -106,53 +106,112 @@ class Entry:
 
     def take_state(self, now: RunBrief | RunSummary) -> None:
         """Take over the present state of a run."""
-        self.summary = replace(self.summary, status=now.status, step=now.step, seconds=now.seconds, error=now.error, unseen=now.unseen, created=now.created)
+        self.summary = replace(
+            self.summary,
+            status=now.status,
+            step=now.step,
+            seconds=now.seconds,
+            error=now.error,
+            unseen=now.unseen,
+            created=now.created,
+        )
 
     def take(self, brief: RunBrief) -> None:
         """Take over the loss, the value, the changes and the answer of a run from its brief."""
-        self.loss, self.value, self.metric, self.exact = finite(brief.loss), finite(brief.value), brief.monitor, True
+        self.loss, self.value, self.metric, self.exact = (
+            finite(brief.loss),
+            finite(brief.value),
+            brief.monitor,
+            True,
+        )
         self.changes, self.answer = brief.changes, brief.answer
 
 
 def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict[str, Any]:
-    """One row. brief: of a fit, once it is read; until then the row has no values and no sparkline."""
+    """One row. brief: of a fit, once it is read; until then the row has no values and no
+    sparkline.
+    """
     run, added = entry.summary, entry.annotations
-    drawn = moving(brief) if brief is not None else {
-        "loss": _number(entry.loss), "metric": cut(entry.metric, CELL), "value": _number(entry.value), "spark": [], "dots": [], "trouble": None,
-    }  # fmt: skip
+    drawn = (
+        moving(brief)
+        if brief is not None
+        else {
+            "loss": _number(entry.loss),
+            "metric": cut(entry.metric, CELL),
+            "value": _number(entry.value),
+            "spark": [],
+            "dots": [],
+            "trouble": None,
+        }
+    )
     total = brief.updates if brief is not None and run.kind == "fit" else None
     return {
-        "root": entry.root.key, "run": run.id, "kind": cut(printable(run.kind), CELL), "status": entry.status,
-        "loss": drawn["loss"] if run.kind == "fit" else "", "answer": cut(printable(entry.answer), ADDED),
-        "metric": drawn["metric"], "value": drawn["value"],
-        "step": run.step, "total": total, "progress": min(1.0, run.step / total) if total else None, "left": _left(brief),
-        "time": duration(run.seconds), "created": finite(run.created) or 0, "from": cut(brief.origin, CELL) if brief is not None else "",
-        "name": cut(added.name, ADDED), "tags": [cut(tag, ADDED) for tag in added.tags], "pinned": added.pinned, "notes": cut(added.notes, NOTES),
+        "root": entry.root.key,
+        "run": run.id,
+        "kind": cut(printable(run.kind), CELL),
+        "status": entry.status,
+        "loss": drawn["loss"] if run.kind == "fit" else "",
+        "answer": cut(printable(entry.answer), ADDED),
+        "metric": drawn["metric"],
+        "value": drawn["value"],
+        "step": run.step,
+        "total": total,
+        "progress": min(1.0, run.step / total) if total else None,
+        "left": _left(brief),
+        "time": duration(run.seconds),
+        "created": finite(run.created) or 0,
+        "from": cut(brief.origin, CELL) if brief is not None else "",
+        "name": cut(added.name, ADDED),
+        "tags": [cut(tag, ADDED) for tag in added.tags],
+        "pinned": added.pinned,
+        "notes": cut(added.notes, NOTES),
         "version": added.version,
-        "cells": [cut(cell, CELL) for cell in cells], "spark": drawn["spark"], "dots": drawn["dots"], "trouble": drawn["trouble"],
-        "commands": not why_not_taken(run), "launched": entry.launched,
+        "cells": [cut(cell, CELL) for cell in cells],
+        "spark": drawn["spark"],
+        "dots": drawn["dots"],
+        "trouble": drawn["trouble"],
+        "commands": not why_not_taken(run),
+        "launched": entry.launched,
         "error": "" if run.error is None else cut(printable(in_a_line(run.error)), ERROR),
-    }  # fmt: skip
+    }
 
 
 def cells(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
-    """The settings that differ among these fits, at most six, and the values of each run; "" for a job of another kind."""
+    """The settings that differ among these fits, at most six, and the values of each run; "" for
+    a job of another kind.
+    """
     fits = [entry for entry in entries if entry.summary.kind == "fit"]
     every = differences([entry.settings for entry in fits], [entry.changes for entry in fits])
     differ = dict(list(every.items())[:COLUMNS])
     values = iter(zip(*differ.values(), strict=True)) if differ else iter([()] * len(fits))
-    return [*differ], [[*next(values)] if entry.summary.kind == "fit" else [""] * len(differ) for entry in entries]
+    return [*differ], [
+        [*next(values)] if entry.summary.kind == "fit" else [""] * len(differ) for entry in entries
+    ]
 
 
 def words(entry: Entry) -> str:
     """Return the text in which a search looks for words, in lower case."""
     added = entry.annotations
     named = (f"{name}={value}" for name, value in _texts(entry.settings).items())
-    return " ".join([entry.summary.id, added.name, *(f"#{tag}" for tag in added.tags), added.notes, entry.model, entry.summary.kind, *named]).lower()
+    return " ".join(
+        [
+            entry.summary.id,
+            added.name,
+            *(f"#{tag}" for tag in added.tags),
+            added.notes,
+            entry.model,
+            entry.summary.kind,
+            *named,
+        ]
+    ).lower()
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
-    return {name: setting_text.recorded(name, value) for name, value in settings.items() if name in Settings.model_fields}
+    return {
+        name: setting_text.recorded(name, value)
+        for name, value in settings.items()
+        if name in Settings.model_fields
+    }
 
 
 def _number(value: float | None) -> str:
@@ -160,9 +219,15 @@ def _number(value: float | None) -> str:
 
 
 def _left(brief: RunBrief | None) -> str:
-    """Estimate the time until a running fit ends from the speed of its last updates, as text; "": unknown."""
+    """Estimate the time until a running fit ends from the speed of its last updates, as text;
+    "": unknown.
+    """
     if brief is None or brief.status != "running" or not brief.updates or len(brief.curve) < 2:
         return ""
     recent = brief.curve[-_RECENT:]
     steps, seconds = (float(recent[-1, at] - recent[0, at]) for at in (0, 2))
-    return duration(max(0, brief.updates - brief.step) * seconds / steps) if steps > 0 and seconds > 0 else ""
+    return (
+        duration(max(0, brief.updates - brief.step) * seconds / steps)
+        if steps > 0 and seconds > 0
+        else ""
+    )

@@ -27,16 +27,22 @@ from workbench.values import shown
 
 T = TypeVar("T")
 _INTERVAL, _IDLE = 0.2, 0.5
-"""The least seconds between two messages of a canvas, and the seconds between two checks of a record that has not grown."""
+"""The least seconds between two messages of a canvas, and the seconds between two checks of a
+record that has not grown.
+"""
 _LARGEST = 1 << 14
 """The most bytes of a message from a page."""
 _WAITING = 100
-"""The most waiting messages for a slow page; if there are more, the page gets a message to fetch its list again."""
+"""The most waiting messages for a slow page; if there are more, the page gets a message to fetch
+its list again.
+"""
 _FETCH_AGAIN = {"type": "list"}
 
 
 class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """The base class of both. Only a user with read permission can open one, from a page of the server's own origin."""
+    """The base class of both. Only a user with read permission can open one, from a page of the
+    server's own origin.
+    """
 
     auth_resource = RESOURCE
 
@@ -53,10 +59,16 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     async def may(self, action: str) -> bool:
         """Whether the user may do this with runs."""
-        return bool(await ensure_async(self.authorizer.is_authorized(self, self.current_user, action, RESOURCE)))
+        return bool(
+            await ensure_async(
+                self.authorizer.is_authorized(self, self.current_user, action, RESOURCE)
+            )
+        )
 
     def get_compression_options(self) -> dict[str, Any] | None:
-        """Return the compression in the server's settings, which the websockets of kernels use too."""
+        """Return the compression in the server's settings, which the websockets of kernels use
+        too.
+        """
         options: dict[str, Any] | None = self.settings.get("websocket_compression_options")
         return options
 
@@ -71,13 +83,18 @@ class Socket(WebSocketMixin, WebSocketHandler, JupyterHandler):
         return await asyncio.get_running_loop().run_in_executor(self.settings[threads], work)
 
     async def until_closed(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work of an open socket. An error is logged and closes the socket, so that the page connects again."""
+        """Do the work of an open socket. An error is logged and closes the socket, so that the
+        page connects again.
+        """
         try:
             await work
         except (WebSocketClosedError, StreamClosedError):
             pass
         except Exception as error:
-            self.log.exception("A page's websocket (%s) is closed, since its messages cannot be made.", self.request.path)
+            self.log.exception(
+                "A page's websocket (%s) is closed, since its messages cannot be made.",
+                self.request.path,
+            )
             self.close(1011, f"{type(error).__name__}: see the server's log")
 
 
@@ -114,7 +131,8 @@ class Events(Socket):
     def _leave(self) -> None:
         """Stop listening. This may have to wait for the watcher, so a thread does it."""
         if self._end is not None:
-            with contextlib.suppress(RuntimeError):  # the server is ending, and its thread pool is closed
+            # the server is ending, and its thread pool is closed
+            with contextlib.suppress(RuntimeError):
                 self.settings[THREADS].submit(self._end)
 
     def _hear(self, message: dict[str, Any]) -> None:
@@ -124,7 +142,9 @@ class Events(Socket):
 
     def _take(self, message: dict[str, Any]) -> None:
         if message["type"] == "rows":
-            self._rows = (self._rows or {}) | {(row["root"], row["run"]): row for row in message["rows"]}
+            self._rows = (self._rows or {}) | {
+                (row["root"], row["run"]): row for row in message["rows"]
+            }
         elif message not in self._others:
             self._others.append(message)
             if len(self._others) > _WAITING:
@@ -137,7 +157,9 @@ class Events(Socket):
             self._waits.clear()
             rows, others = self._rows, self._others
             self._rows, self._others = None, []
-            for message in ([] if rows is None else [{"type": "rows", "rows": [*rows.values()]}]) + others:
+            for message in (
+                [] if rows is None else [{"type": "rows", "rows": [*rows.values()]}]
+            ) + others:
                 await self.write_message(json.dumps(message, allow_nan=False))
 
 
@@ -149,7 +171,9 @@ class CanvasSocket(Socket):
         self._woken, self._closed = asyncio.Event(), False
         try:
             names = _names(self.request.query_arguments)
-            self._entries = await self.in_thread(lambda: [self.watcher.find(*name) for name in names])
+            self._entries = await self.in_thread(
+                lambda: [self.watcher.find(*name) for name in names]
+            )
         except NotFoundError as error:
             raise web.HTTPError(404, "%s", error) from None
         except (ValueError, OSError) as error:
@@ -181,7 +205,14 @@ class CanvasSocket(Socket):
                 if refusal:
                     await self.write_message(json.dumps({"type": "refused", "text": refusal}))
             case _:
-                await self.write_message(json.dumps({"type": "refused", "text": f"This is no message of a canvas: {shown(message, 80)}."}))
+                await self.write_message(
+                    json.dumps(
+                        {
+                            "type": "refused",
+                            "text": f"This is no message of a canvas: {shown(message, 80)}.",
+                        }
+                    )
+                )
         self._woken.set()
 
     async def _asked(self, message: dict[str, Any]) -> str:
@@ -193,9 +224,19 @@ class CanvasSocket(Socket):
             if command is None or len(self._entries) > 1:
                 return texts.not_of_attached(message)
             if not await self.may("write"):
-                return "You may look at runs here, and not change them: the server's authorizer says so."
+                return (
+                    "You may look at runs here, and not change them: the server's authorizer"
+                    " says so."
+                )
             await self.in_thread(lambda: self._send(command), COMMANDS)
-        except (ConflictError, NotFoundError, SettingsError, ValueError, TypeError, OSError) as error:
+        except (
+            ConflictError,
+            NotFoundError,
+            SettingsError,
+            ValueError,
+            TypeError,
+            OSError,
+        ) as error:
             return str(error)
         return ""
 
@@ -219,7 +260,9 @@ class CanvasSocket(Socket):
 
 
 def _names(arguments: Mapping[str, list[bytes]]) -> list[tuple[str, str]]:
-    """Return the keys and ids in the address of a canvas. ValueError: it names neither one run nor several to compare."""
+    """Return the keys and ids in the address of a canvas. ValueError: it names neither one run
+    nor several to compare.
+    """
     values_by_name = {
         name: [value.decode(errors="replace") for value in values]
         for name, values in arguments.items()
@@ -229,7 +272,10 @@ def _names(arguments: Mapping[str, list[bytes]]) -> list[tuple[str, str]]:
         return [(roots[0], runs[0])]
     pairs = [tuple(pair.split("/", 1)) for pair in compared]
     if roots or runs or len(pairs) not in COMPARED or any(len(pair) != 2 for pair in pairs):
-        raise ValueError(f"Give root=KEY&run=ID, or compare=KEY/ID of {COMPARED.start} to {COMPARED.stop - 1} runs.")
+        raise ValueError(
+            f"Give root=KEY&run=ID, or compare=KEY/ID of {COMPARED.start} to {COMPARED.stop - 1}"
+            " runs."
+        )
     return [(pair[0], pair[1]) for pair in pairs]
 
 

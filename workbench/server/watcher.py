@@ -1,5 +1,5 @@
-"""Watches the roots on one thread, for all pages and connections: it answers pages of the list, and notifies listeners
-of changes.
+"""Watches the roots on one thread, for all pages and connections: it answers pages of the list, and
+notifies listeners of changes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ _ROOTS_EVERY = 5.0, 30.0
 _SHARE = 0.002
 """The share of a CPU core that searches for roots may use, within these bounds."""
 _SLICE = 0.1
-"""Seconds for which new runs are read, and then the records that pages need, before other work has a turn."""
+"""Seconds for which new runs are read, and then the records that pages need, before other work
+has a turn.
+"""
 _PATIENCE, _FOR_ROWS, _FOR_ONE = 0.5, 0.3, 5.0
-"""The most seconds that a page waits for the list, then for its own rows, and for a run that is not in the list yet. A later
-message tells it about the rest."""
+"""The most seconds that a page waits for the list, then for its own rows, and for a run that is
+not in the list yet. A later message tells it about the rest.
+"""
 _AT_ONCE = 8
 """The most long records that are read in turns. Each of them stays open, so further ones wait."""
 _LIST_EVERY = 5.0
@@ -41,7 +44,9 @@ _log = logging.getLogger("workbench.server")
 
 
 class Watcher:
-    """All methods may be called from any thread. Nothing is read while nobody listens and nobody asks."""
+    """All methods may be called from any thread. Nothing is read while nobody listens and nobody
+    asks.
+    """
 
     def __init__(self, top: Path, depth: int, given: Sequence[str]) -> None:
         """top, depth, given: where roots are looked for, as in `find_roots`."""
@@ -68,14 +73,17 @@ class Watcher:
         self._closed = False
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Send messages to this listener, first about all live runs, then about changes. It must return at once. Call the result to end this.
+        """Send messages to this listener, first about all live runs, then about changes. It must
+        return at once. Call the result to end this.
 
-        Messages: {"type": "rows", "rows": […]}, the live runs with something new, at most once a second, and all of them first;
-        {"type": "began", "row": …}; {"type": "ended", "row": …}; {"type": "list"}: runs were added or deleted or ended, or the
-        annotations of a run changed, so that pages should be fetched again.
+        Messages: {"type": "rows", "rows": […]}, the live runs with something new, at most once a
+        second, and all of them first; {"type": "began", "row": …}; {"type": "ended", "row": …};
+        {"type": "list"}: runs were added or deleted or ended, or the annotations of a run changed,
+        so that pages should be fetched again.
         """
         with self._changed:
-            began = time.time()  # before the first message: runs that begin from now on are reported
+            # before the first message: runs that begin from now on are reported
+            began = time.time()
             self._look_now()
             live = [entry for entry in self._index.entries.values() if entry.live]
             self._read_whole([entry for entry in live if not entry.summary.unseen])
@@ -99,11 +107,14 @@ class Watcher:
             thread.join(5.0)
 
     def page(self, query: Query) -> dict[str, Any]:
-        """Return a page of the list, after less than a second; "reading": whether more is to be read, about which listeners get a message."""
+        """Return a page of the list, after less than a second; "reading": whether more is to be
+        read, about which listeners get a message.
+        """
         with self._changed:
             self._look_now()
             entries = list(self._index.entries.values())
-            reading = bool(self._index.unread or not self._answered)  # now: the thread may have read more when the rows are made
+            # now: the thread may have read more when the rows are made
+            reading = bool(self._index.unread or not self._answered)
             exact = self._read_whole(entries, exact=True) if query.sort in EXACT else True
         selected = query.found(entries)
         matching = [entry for entry in selected if query.status in ("", entry.status)]
@@ -127,21 +138,35 @@ class Watcher:
         }
 
     def find(self, key: str, id: str) -> Entry:
-        """The present state of the run with these names. ValueError: the id is impossible; NotFoundError: no such run exists."""
+        """The present state of the run with these names. ValueError: the id is impossible;
+        NotFoundError: no such run exists.
+        """
         check_id(id)
         with self._changed:
             self._look_now()
             root, entry = self._index.roots.get(key), self._index.entries.get((key, id))
         if root is None:
-            raise NotFoundError(f"root={shown(key, 40)}: the server reads no root of this key. List the runs again: each has the key of its root.")
-        folder = next((path for path in run_folders(root.path) if path.name == id), None) if is_readable(root) else None
+            raise NotFoundError(
+                f"root={shown(key, 40)}: the server reads no root of this key. List the runs again:"
+                " each has the key of its root."
+            )
+        folder = (
+            next((path for path in run_folders(root.path) if path.name == id), None)
+            if is_readable(root)
+            else None
+        )
         if folder is None:
-            raise NotFoundError(f"run={shown(id, 80)}: there is no such run in {root.name}. It may have been deleted: list the runs again.")
+            raise NotFoundError(
+                f"run={shown(id, 80)}: there is no such run in {root.name}. It may have been"
+                " deleted: list the runs again."
+            )
         if self._index.changed((key, id)):
             entry = self._index.entries.get((key, id))
         entry = entry or self._read_first((key, id), folder)
         if entry is None:
-            raise NotFoundError(f"run={shown(id, 80)}: its folder in {root.name} holds no readable record.")
+            raise NotFoundError(
+                f"run={shown(id, 80)}: its folder in {root.name} holds no readable record."
+            )
         return entry
 
     def row(self, entry: Entry) -> dict[str, Any]:
@@ -159,15 +184,21 @@ class Watcher:
             self._start()
 
     def _look_now(self) -> None:
-        """Check the roots, and wait until all is read, but not for long. The caller holds the lock."""
+        """Check the roots, and wait until all is read, but not for long. The caller holds the
+        lock.
+        """
         self._requested += 1
         requested = self._requested
         self._start()
-        self._changed.wait_for(lambda: self._closed or (self._answered >= requested and not self._index.unread), _PATIENCE)
+        self._changed.wait_for(
+            lambda: self._closed or (self._answered >= requested and not self._index.unread),
+            _PATIENCE,
+        )
 
     def _read_whole(self, entries: Sequence[Entry], exact: bool = False) -> bool:
-        """Read the records of these fits next: for their rows, or for an exact sort. The caller holds the lock. Returns whether it
-        was done within a while."""
+        """Read the records of these fits next: for their rows, or for an exact sort. The caller
+        holds the lock. Returns whether it was done within a while.
+        """
         self._wanted = {
             entry.key: None for entry in entries if self._index.lacks(entry, exact)
         } | self._wanted
@@ -184,11 +215,17 @@ class Watcher:
                 self._index.unread[key] = folder
                 self._index.unread.move_to_end(key, last=False)
                 self._start()
-                self._changed.wait_for(lambda: self._closed or key not in self._index.unread, _FOR_ONE)
+                self._changed.wait_for(
+                    lambda: self._closed or key not in self._index.unread, _FOR_ONE
+                )
             return self._index.entries.get(key)
 
-    def _rows(self, entries: Sequence[Entry], values: Sequence[Sequence[str]] = ()) -> list[tuple[Entry, dict[str, Any]]]:
-        """Their rows. One that cannot be made is left out and logged: it does not hold up the others. values: their cells."""
+    def _rows(
+        self, entries: Sequence[Entry], values: Sequence[Sequence[str]] = ()
+    ) -> list[tuple[Entry, dict[str, Any]]]:
+        """Their rows. One that cannot be made is left out and logged: it does not hold up the
+        others. values: their cells.
+        """
         rows = []
         for at, entry in enumerate(entries):
             try:
@@ -220,12 +257,21 @@ class Watcher:
         due = 0.0
         while True:
             with self._changed:
-                if not (self._closed or self._requested > self._answered or self._index.unread or self._wanted):
-                    self._changed.wait(max(0.0, due - time.monotonic()) if self._listeners else None)
+                if not (
+                    self._closed
+                    or self._requested > self._answered
+                    or self._index.unread
+                    or self._wanted
+                ):
+                    self._changed.wait(
+                        max(0.0, due - time.monotonic()) if self._listeners else None
+                    )
                 if self._closed:
                     return
                 requested = self._requested
-                look = requested > self._answered or (bool(self._listeners) and time.monotonic() >= due)
+                look = requested > self._answered or (
+                    bool(self._listeners) and time.monotonic() >= due
+                )
             try:
                 if look:
                     due = time.monotonic() + EVERY
@@ -244,7 +290,9 @@ class Watcher:
         if time.monotonic() >= self._roots_due:
             began, (least, most) = time.thread_time(), _ROOTS_EVERY
             self._index.use(find_roots(*self._where))
-            self._roots_due = time.monotonic() + min(most, max(least, (time.thread_time() - began) / _SHARE))
+            self._roots_due = time.monotonic() + min(
+                most, max(least, (time.thread_time() - began) / _SHARE)
+            )
         changed = self._index.look()
         moved = self._index.move()
         with self._changed:
@@ -297,9 +345,15 @@ class Watcher:
             if self._index.is_begun(key):
                 with self._changed:
                     by_turns = sum(map(self._index.is_begun, self._wanted)) < _AT_ONCE
-                    self._wanted = self._wanted | {key: None} if by_turns else {key: None} | self._wanted
+                    self._wanted = (
+                        self._wanted | {key: None} if by_turns else {key: None} | self._wanted
+                    )
         with self._changed:
-            if self._lacking and not self._index.unread and (not self._wanted or time.monotonic() >= self._list_due):
+            if (
+                self._lacking
+                and not self._index.unread
+                and (not self._wanted or time.monotonic() >= self._list_due)
+            ):
                 self._list_due = time.monotonic() + _LIST_EVERY
                 self._lacking = bool(self._wanted)
                 self._notify({"type": "list"})

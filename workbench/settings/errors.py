@@ -1,4 +1,6 @@
-"""Explains why a setting refuses a value: pydantic's errors in plain words, each with the meaning of the setting."""
+"""Explains why a setting refuses a value: pydantic's errors in plain words, each with the
+meaning of the setting.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,12 @@ from pydantic_core import ErrorDetails
 from workbench.values import shown
 
 
-def explain(error: ValidationError, values: Mapping[str, object], fields: Mapping[str, FieldInfo]) -> str:
-    """Return a line for each setting that has a wrong value. values: what was given. fields: those of the `Settings` class."""
+def explain(
+    error: ValidationError, values: Mapping[str, object], fields: Mapping[str, FieldInfo]
+) -> str:
+    """Return a line for each setting that has a wrong value. values: what was given. fields:
+    those of the `Settings` class.
+    """
     lines = []
     for name in dict.fromkeys(str(e["loc"][0]) for e in error.errors() if e["loc"]):
         reasons = sorted({_reason(e) for e in error.errors() if e["loc"][0] == name})
@@ -24,9 +30,14 @@ def explain(error: ValidationError, values: Mapping[str, object], fields: Mappin
 
 
 _FOUND = {
-    "lr": "a learning-rate search without a suggestion gives None, and the `notes` of its curve say why. Search again, from another "
-    "min_lr or max_lr for instance, or give a number",
-    "batch_size": "a batch-size search that was stopped before a size passed gives None. Search again, or give a number",
+    "lr": (
+        "a learning-rate search without a suggestion gives None, and the `notes` of its curve say"
+        " why. Search again, from another min_lr or max_lr for instance, or give a number"
+    ),
+    "batch_size": (
+        "a batch-size search that was stopped before a size passed gives None. Search again, or"
+        " give a number"
+    ),
 }
 """For settings whose values searches find: where a None probably comes from, and what to do."""
 

@@ -20,11 +20,15 @@ _MOST = 100_000
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Read the settings in a file, by name. `SettingsError` names the file and what in it cannot be read."""
+    """Read the settings in a file, by name. `SettingsError` names the file and what in it cannot
+    be read.
+    """
     with Path(path).expanduser().open(encoding="utf-8") as file:
         text = file.read(_LONGEST + 1)
     if len(text) > _LONGEST:
-        raise SettingsError(f"{path} has more than {_LONGEST} characters: write those that settings need.")
+        raise SettingsError(
+            f"{path} has more than {_LONGEST} characters: write those that settings need."
+        )
     return parsed(text, str(path))
 
 
@@ -37,12 +41,16 @@ def parsed(text: str, name: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise SettingsError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise SettingsError(f"{name} is not valid here: its values are nested too deeply.") from None
+        raise SettingsError(
+            f"{name} is not valid here: its values are nested too deeply."
+        ) from None
     if values is None:
         return {}
     _check_extent(values, name)
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise SettingsError(f"{name} should hold settings by their names, each on a line: `lr: 0.01`.")
+        raise SettingsError(
+            f"{name} should hold settings by their names, each on a line: `lr: 0.01`."
+        )
     return values
 
 
@@ -55,12 +63,15 @@ def _check_extent(values: Any, name: str) -> None:
             left -= len(node)
             waiting += node.values() if isinstance(node, dict) else node
         if left < 0:
-            raise SettingsError(f"{name} has more than {_MOST} values: write those that settings need.")
+            raise SettingsError(
+                f"{name} has more than {_MOST} values: write those that settings need."
+            )
 
 
 @cache
 def _loader() -> Any:
-    """Return PyYAML's safe loader with the number formats of YAML 1.2. It refuses a name that is there twice.
+    """Return PyYAML's safe loader with the number formats of YAML 1.2. It refuses a name that is
+    there twice.
 
     YAML 1.1 reads 1e-3 as a string, and 10:00:00:00 as a number.
     """

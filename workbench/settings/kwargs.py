@@ -21,7 +21,25 @@ class SettingsKwargs(TypedDict, total=False):
     gradient_clip_algorithm: Literal["norm", "value"] | None
     lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"]
     warmup: int | float
-    precision: Literal["32-true", "16-mixed", "bf16-mixed", "64-true", "32", "16", "64", "bf16", "fp16", "fp32", "no", 16, 32, 64] | None
+    precision: (
+        Literal[
+            "32-true",
+            "16-mixed",
+            "bf16-mixed",
+            "64-true",
+            "32",
+            "16",
+            "64",
+            "bf16",
+            "fp16",
+            "fp32",
+            "no",
+            16,
+            32,
+            64,
+        ]
+        | None
+    )
     compile: bool | str
     max_epochs: int | None
     min_epochs: int | None
@@ -45,7 +63,13 @@ class SettingsKwargs(TypedDict, total=False):
     check_val_every_n_epoch: int | None
     val_check_interval: int | float | str | timedelta | Mapping[str, float] | None
     num_sanity_val_steps: int | None
-    early_stopping: str | EarlyStopping | Mapping[str, Any] | Sequence[str | EarlyStopping | Mapping[str, Any]] | None
+    early_stopping: (
+        str
+        | EarlyStopping
+        | Mapping[str, Any]
+        | Sequence[str | EarlyStopping | Mapping[str, Any]]
+        | None
+    )
     weight_averaging: Literal["ema", "swa"] | None
     ema_decay: float
     ema_warmup: bool

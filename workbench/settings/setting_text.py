@@ -1,4 +1,6 @@
-"""Writes a setting's value as short text, without defaults, which Settings reads back as the same value."""
+"""Writes a setting's value as short text, without defaults, which Settings reads back as the
+same value.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,25 @@ from workbench.values import EarlyStopping
 
 
 def setting_text(value: Any) -> Any:
-    """Return `value` in its shortest plain form: an EarlyStopping becomes its metric's name, or a dict without its defaults."""
+    """Return `value` in its shortest plain form: an EarlyStopping becomes its metric's name, or
+    a dict without its defaults.
+    """
     if isinstance(value, EarlyStopping):
         arguments = {"monitor": value.monitor} | value.model_dump(exclude_defaults=True)
         return value.monitor if len(arguments) == 1 else arguments
     if isinstance(value, tuple):
-        return setting_text(value[0]) if len(value) == 1 and isinstance(value[0], EarlyStopping) else [*map(setting_text, value)]
+        return (
+            setting_text(value[0])
+            if len(value) == 1 and isinstance(value[0], EarlyStopping)
+            else [*map(setting_text, value)]
+        )
     return value
 
 
 def text(value: Any) -> str:
-    """Return `value` as a table shows it: "0, 5, 10" for several values, "none" for an empty value."""
+    """Return `value` as a table shows it: "0, 5, 10" for several values, "none" for an empty
+    value.
+    """
     if value is None or value == ():
         return "none"
     if isinstance(value, bool):
@@ -31,11 +41,17 @@ def text(value: Any) -> str:
 
 
 def typed(name: str, value: Any) -> str:
-    """Return `value` of setting `name` as a user can type it: a single GPU is a number in brackets."""
+    """Return `value` of setting `name` as a user can type it: a single GPU is a number in
+    brackets.
+    """
     if name in RATES and isinstance(value, float):
         return rate(value, None)
     only = value[0] if isinstance(value, tuple) and len(value) == 1 else None
-    return f"[{only}]" if isinstance(only, int) and not same(_settled(name, only), value) else text(value)
+    return (
+        f"[{only}]"
+        if isinstance(only, int) and not same(_settled(name, only), value)
+        else text(value)
+    )
 
 
 def recorded(name: str, value: Any) -> str:

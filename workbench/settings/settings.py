@@ -1,7 +1,8 @@
 """Defines Settings: all settings, each with its type, default, bounds, unit, help and panel group.
 
-The panel's controls, the export and the error messages are made from these fields. A setting has Lightning 2's name
-where Lightning has one. Epochs and updates count from zero; an *update* is one optimizer step.
+The panel's controls, the export and the error messages are made from these fields. A setting has
+Lightning 2's name where Lightning has one. Epochs and updates count from zero; an *update* is one
+optimizer step.
 """
 
 from __future__ import annotations
@@ -44,9 +45,18 @@ from workbench.values import (
 from workbench.values import SettingsError as SettingsError
 
 Group = Literal[
-    "optimisation", "length", "data", "validation", "early stopping", "averaging", "sequences", "scheduled searches",
-    "monitoring", "checkpoints", "devices",
-]  # fmt: skip
+    "optimisation",
+    "length",
+    "data",
+    "validation",
+    "early stopping",
+    "averaging",
+    "sequences",
+    "scheduled searches",
+    "monitoring",
+    "checkpoints",
+    "devices",
+]
 
 
 _PART = "batches or a fraction"
@@ -65,7 +75,14 @@ class SettingMetadata:
 
 
 def _setting(
-    default: Any, help: str, group: Group, unit: str = "", *, live: bool = False, log: bool = False, **bounds: Any
+    default: Any,
+    help: str,
+    group: Group,
+    unit: str = "",
+    *,
+    live: bool = False,
+    log: bool = False,
+    **bounds: Any,
 ) -> Any:
     field = Field(default, description=help, **bounds)
     field.metadata.append(SettingMetadata(group, unit, live, log))
@@ -86,7 +103,9 @@ def _some_epochs(value: object) -> object:
 
 def _backend(value: object) -> object:
     if value == "":
-        raise ValueError("should be True, False, or the name of a backend of torch.compile ('inductor')")
+        raise ValueError(
+            "should be True, False, or the name of a backend of torch.compile ('inductor')"
+        )
     return value
 
 
@@ -101,15 +120,16 @@ def _norm_order(value: object) -> object:
 class Settings(BaseModel):
     """The settings of a bench or a job, frozen; `replace` makes others.
 
-    Below, each setting has its unit, its default and what it means; `job.change` can change a live one while a run is running.
+    Below, each setting has its unit, its default and what it means; `job.change` can change a live
+    one while a run is running.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
 
     lr: float = _setting(
         1e-3,
-        "Base learning rate; schedules and parameter-group ratios multiply it. If it is not set, the rate that the optimizer was made "
-        "with is used.",
+        "Base learning rate; schedules and parameter-group ratios multiply it. If it is not set,"
+        " the rate that the optimizer was made with is used.",
         "optimisation",
         "per update",
         ge=0,
@@ -120,11 +140,16 @@ class Settings(BaseModel):
     weight_decay: float | None = _setting(
         None, "Weight decay; None leaves the optimizer's own default.", "optimisation", ge=0
     )
-    batch_size: int = _setting(32, "Samples in a batch on one device.", "optimisation", "samples", ge=1)
+    batch_size: int = _setting(
+        32, "Samples in a batch on one device.", "optimisation", "samples", ge=1
+    )
     accumulate_grad_batches: ByEpoch = _setting(
-        1, "Batches whose gradients make one update; {epoch: batches} changes it at these epochs.", "optimisation", "batches",
+        1,
+        "Batches whose gradients make one update; {epoch: batches} changes it at these epochs.",
+        "optimisation",
+        "batches",
         live=True,
-    )  # fmt: skip
+    )
     gradient_clip_val: Annotated[float | None, BeforeValidator(_off_when_zero)] = _setting(
         None,
         "Gradients above this are clipped before the step. None and 0: off.",
@@ -133,206 +158,368 @@ class Settings(BaseModel):
         live=True,
     )
     gradient_clip_algorithm: Literal["norm", "value"] = _setting(
-        "norm", "'norm' scales all gradients by their total norm; 'value' clamps each entry.", "optimisation"
+        "norm",
+        "'norm' scales all gradients by their total norm; 'value' clamps each entry.",
+        "optimisation",
     )
     lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = _setting(
-        "constant", "How the learning rate changes after the warm-up; 'linear' and 'cosine' fall to 0.", "optimisation"
+        "constant",
+        "How the learning rate changes after the warm-up; 'linear' and 'cosine' fall to 0.",
+        "optimisation",
     )
     warmup: Warmup = _setting(
-        0, "The learning rate rises from near 0 over this many updates, or this fraction of the run.", "optimisation",
+        0,
+        "The learning rate rises from near 0 over this many updates, or this fraction of the run.",
+        "optimisation",
         "updates or a fraction",
-    )  # fmt: skip
+    )
     precision: Precision = _setting(
-        "32-true", "Type of the arithmetic; mixed: weights stay float32, most products are computed in 16 bits; '64-true': a "
-        "model and data in double precision.", "optimisation",
-    )  # fmt: skip
+        "32-true",
+        "Type of the arithmetic; mixed: weights stay float32, most products are computed in 16"
+        " bits; '64-true': a model and data in double precision.",
+        "optimisation",
+    )
     compile: Annotated[bool | str, BeforeValidator(_backend)] = _setting(
         False, "Run the model through torch.compile; a string names its backend.", "optimisation"
     )
 
     max_epochs: Annotated[int | None, BeforeValidator(_some_epochs)] = _setting(
-        None, "Passes over the training data; 0: none, so that nothing is trained; -1: no limit. 10 when neither max_steps nor max_time is given.", "length",
-        "epochs", ge=-1,
-    )  # fmt: skip
-    min_epochs: int | None = _setting(None, "Early stopping waits for this many epochs.", "length", "epochs", ge=0)
-    max_steps: Unlimited = _setting(None, "Stop after this many updates.", "length", "updates", ge=0)
-    min_steps: int | None = _setting(None, "Early stopping waits for this many updates.", "length", "updates", ge=0)
+        None,
+        "Passes over the training data; 0: none, so that nothing is trained; -1: no limit. 10 when"
+        " neither max_steps nor max_time is given.",
+        "length",
+        "epochs",
+        ge=-1,
+    )
+    min_epochs: int | None = _setting(
+        None, "Early stopping waits for this many epochs.", "length", "epochs", ge=0
+    )
+    max_steps: Unlimited = _setting(
+        None, "Stop after this many updates.", "length", "updates", ge=0
+    )
+    min_steps: int | None = _setting(
+        None, "Early stopping waits for this many updates.", "length", "updates", ge=0
+    )
     max_time: Duration | None = _setting(
-        None, "Stop after this much time, without pauses: 'DD:HH:MM:SS', a timedelta or a dict.", "length", "DD:HH:MM:SS"
+        None,
+        "Stop after this much time, without pauses: 'DD:HH:MM:SS', a timedelta or a dict.",
+        "length",
+        "DD:HH:MM:SS",
     )
 
     shuffle: bool = _setting(True, "Draw the training samples in a new order each epoch.", "data")
-    num_workers: int = _setting(0, "Processes that load batches; 0 loads in the training thread.", "data", "processes", ge=0)
-    pin_memory: bool | None = _setting(None, "Page-locked batches for faster copies. None: only on CUDA.", "data")
-    persistent_workers: bool = _setting(True, "Keep loader processes from one epoch to the next.", "data")
+    num_workers: int = _setting(
+        0, "Processes that load batches; 0 loads in the training thread.", "data", "processes", ge=0
+    )
+    pin_memory: bool | None = _setting(
+        None, "Page-locked batches for faster copies. None: only on CUDA.", "data"
+    )
+    persistent_workers: bool = _setting(
+        True, "Keep loader processes from one epoch to the next.", "data"
+    )
     prefetch_factor: int | None = _setting(
-        None, "Batches that each loader process reads ahead. None: the value of your DataLoader, else torch's 2.", "data", "batches", ge=1,
-    )  # fmt: skip
-    drop_last: bool = _setting(False, "Leave out an epoch's last batch when it is not full.", "data")
+        None,
+        "Batches that each loader process reads ahead. None: the value of your DataLoader, else"
+        " torch's 2.",
+        "data",
+        "batches",
+        ge=1,
+    )
+    drop_last: bool = _setting(
+        False, "Leave out an epoch's last batch when it is not full.", "data"
+    )
     preload: bool = _setting(
-        False, "Read all samples once before the job, into memory that all processes share, and read them from there.",
+        False,
+        "Read all samples once before the job, into memory that all processes share, and read them"
+        " from there.",
         "data",
     )
     reload_dataloaders_every_n_epochs: int = _setting(
-        0, "Call train_dataloader() and val_dataloader() of a LightningModule or DataModule again at the start of every n-th epoch. "
-        "0: once. Data that were given to the bench stay.", "data", "epochs", ge=0,
-    )  # fmt: skip
+        0,
+        "Call train_dataloader() and val_dataloader() of a LightningModule or DataModule again at"
+        " the start of every n-th epoch. 0: once. Data that were given to the bench stay.",
+        "data",
+        "epochs",
+        ge=0,
+    )
     limit_train_batches: Batches = _setting(
-        1.0, "Use this many (int) or this fraction (float) of an epoch's training batches.", "data", _PART
+        1.0,
+        "Use this many (int) or this fraction (float) of an epoch's training batches.",
+        "data",
+        _PART,
     )
     limit_val_batches: Batches = _setting(1.0, "The same for a validation; 0: none.", "data", _PART)
     limit_test_batches: Batches = _setting(1.0, "The same for `test`.", "data", _PART)
     limit_predict_batches: Batches = _setting(1.0, "The same for `predict`.", "data", _PART)
     overfit_batches: Batches = _setting(
-        0, "Train on the first batches alone, unshuffled, and validate on as many: can the model learn them? 0: off.",
-        "data", _PART,
-    )  # fmt: skip
+        0,
+        "Train on the first batches alone, unshuffled, and validate on as many: can the model learn"
+        " them? 0: off.",
+        "data",
+        _PART,
+    )
     fast_dev_run: int = _setting(
-        0, "Try everything with this many batches of each kind of data; nothing is recorded. 0: off.", "data", "batches",
+        0,
+        "Try everything with this many batches of each kind of data; nothing is recorded. 0: off.",
+        "data",
+        "batches",
         ge=0,
-    )  # fmt: skip
+    )
 
     check_val_every_n_epoch: int | None = _setting(
-        1, "Validate after every n-th epoch; None: by val_check_interval alone, in updates or a time.", "validation", "epochs",
+        1,
+        "Validate after every n-th epoch; None: by val_check_interval alone, in updates or a time.",
+        "validation",
+        "epochs",
         ge=1,
-    )  # fmt: skip
+    )
     val_check_interval: Interval = _setting(
-        1.0, "How often to validate: after a fraction of an epoch (0.25), updates (500) or a time ('00:00:10:00').",
-        "validation", "fraction, updates or time",
-    )  # fmt: skip
+        1.0,
+        "How often to validate: after a fraction of an epoch (0.25), updates (500) or a time"
+        " ('00:00:10:00').",
+        "validation",
+        "fraction, updates or time",
+    )
     num_sanity_val_steps: int = _setting(
-        2, "Validation batches tried before the first update; -1: all of them, 0: none.", "validation", "batches", ge=-1
+        2,
+        "Validation batches tried before the first update; -1: all of them, 0: none.",
+        "validation",
+        "batches",
+        ge=-1,
     )
 
     early_stopping: Monitors = _setting(
-        (), "End the fit when a metric stops improving: EarlyStopping(monitor='val_loss', patience=3).", "early stopping"
+        (),
+        "End the fit when a metric stops improving: EarlyStopping(monitor='val_loss', patience=3).",
+        "early stopping",
     )
 
     weight_averaging: Literal["ema", "swa"] | None = _setting(
-        None, "Average the weights: 'ema' exponentially over updates, 'swa' equally over the last epochs.", "averaging"
-    )
-    ema_decay: float = _setting(0.999, "Share of the average that stays at each averaging.", "averaging", gt=0, lt=1)
-    ema_warmup: bool = _setting(
-        True, "EMA: the n-th averaging keeps at most (1 + n) / (10 + n) of the average, so that the first weights do not stay in it for long.",
+        None,
+        "Average the weights: 'ema' exponentially over updates, 'swa' equally over the last"
+        " epochs.",
         "averaging",
-    )  # fmt: skip
-    averaging_every_n_steps: int = _setting(1, "EMA: average after every n-th update.", "averaging", "updates", ge=1)
-    averaging_start: int = _setting(0, "EMA: how many updates at the beginning are not averaged.", "averaging", "updates", ge=0)
-    averaging_start_epoch: int = _setting(0, "EMA: nothing is averaged before this epoch.", "averaging", "epochs", ge=0)
+    )
+    ema_decay: float = _setting(
+        0.999, "Share of the average that stays at each averaging.", "averaging", gt=0, lt=1
+    )
+    ema_warmup: bool = _setting(
+        True,
+        "EMA: the n-th averaging keeps at most (1 + n) / (10 + n) of the average, so that the first"
+        " weights do not stay in it for long.",
+        "averaging",
+    )
+    averaging_every_n_steps: int = _setting(
+        1, "EMA: average after every n-th update.", "averaging", "updates", ge=1
+    )
+    averaging_start: int = _setting(
+        0, "EMA: how many updates at the beginning are not averaged.", "averaging", "updates", ge=0
+    )
+    averaging_start_epoch: int = _setting(
+        0, "EMA: nothing is averaged before this epoch.", "averaging", "epochs", ge=0
+    )
     swa_epoch_start: SwaStart = _setting(
-        0.8, "SWA: the first epoch (int, from 0) whose end is averaged, or a fraction of max_epochs.", "averaging",
+        0.8,
+        "SWA: the first epoch (int, from 0) whose end is averaged, or a fraction of max_epochs.",
+        "averaging",
         "epoch or a fraction",
-    )  # fmt: skip
+    )
     swa_lrs: float | None = _setting(
-        None, "SWA: the learning rate that the averaged epochs move to; None does not change the schedule.", "averaging",
-        "per update", gt=0,
-    )  # fmt: skip
-    annealing_epochs: int = _setting(10, "SWA: epochs in which the rate moves to swa_lrs.", "averaging", "epochs", ge=0)
-    annealing_strategy: Literal["cos", "linear"] = _setting("cos", "SWA: how the rate moves to swa_lrs.", "averaging")
+        None,
+        "SWA: the learning rate that the averaged epochs move to; None does not change the"
+        " schedule.",
+        "averaging",
+        "per update",
+        gt=0,
+    )
+    annealing_epochs: int = _setting(
+        10, "SWA: epochs in which the rate moves to swa_lrs.", "averaging", "epochs", ge=0
+    )
+    annealing_strategy: Literal["cos", "linear"] = _setting(
+        "cos", "SWA: how the rate moves to swa_lrs.", "averaging"
+    )
 
     truncated_bptt_steps: int | None = _setting(
-        None, "Split a batch of sequences into pieces of this length, one update each; the hidden state passes from piece to piece.",
-        "sequences", "time steps", ge=1,
-    )  # fmt: skip
-    tbptt_time_dim: int = _setting(1, "The dimension of time in a batch: 1 for batch-first, 0 for time-first.", "sequences", ge=0)
+        None,
+        "Split a batch of sequences into pieces of this length, one update each; the hidden state"
+        " passes from piece to piece.",
+        "sequences",
+        "time steps",
+        ge=1,
+    )
+    tbptt_time_dim: int = _setting(
+        1,
+        "The dimension of time in a batch: 1 for batch-first, 0 for time-first.",
+        "sequences",
+        ge=0,
+    )
 
     find_lr_at: Epochs = _setting(
-        (), "Find a learning rate at the start of these epochs and use it.", "scheduled searches", "epochs"
+        (),
+        "Find a learning rate at the start of these epochs and use it.",
+        "scheduled searches",
+        "epochs",
     )
     find_batch_size_at: Epochs = _setting(
-        (), "Find a batch size at the start of these epochs and use it.", "scheduled searches", "epochs"
+        (),
+        "Find a batch size at the start of these epochs and use it.",
+        "scheduled searches",
+        "epochs",
     )
 
-    track_grad_norm: Annotated[Literal["inf"] | float | None, BeforeValidator(_norm_order)] = _setting(
-        2.0, "Order p of the gradient norms, total and per layer. None: no norms.", "monitoring"
+    track_grad_norm: Annotated[Literal["inf"] | float | None, BeforeValidator(_norm_order)] = (
+        _setting(
+            2.0, "Order p of the gradient norms, total and per layer. None: no norms.", "monitoring"
+        )
     )
     track_update_ratio: bool = _setting(
-        False, "Measure how far an update moves each layer, relative to its weights; costs a copy of the weights now and then.",
-        "monitoring", live=True,
-    )  # fmt: skip
-    track_noise_scale: bool | Literal["modules"] = _setting(
-        False, "Measure the gradient noise scale in each update of several batches (accumulate_grad_batches) or of several devices: the batch "
-        "size beyond which more samples in an update gain little. 'modules': that of each module, too.", "monitoring",
-    )  # fmt: skip
-    layer_history_mb: int | None = _setting(
-        256, "Disk space for a run's norms and update ratios by layer; beyond it those of older updates are thinned out. None: all "
-        "are kept.", "monitoring", "MB", ge=1,
-    )  # fmt: skip
-    log_every_n_steps: int = _setting(1, "Every n-th update is kept in the record.", "monitoring", "updates", ge=1)
-    on_nonfinite: Literal["stop", "skip"] = _setting(
-        "stop", "When a loss or gradient is NaN or infinite: end the run, or leave that update out.", "monitoring"
+        False,
+        "Measure how far an update moves each layer, relative to its weights; costs a copy of the"
+        " weights now and then.",
+        "monitoring",
+        live=True,
     )
-    enable_progress_bar: bool = _setting(True, "Show progress while `result()` or `wait()` waits for a job.", "monitoring")
+    track_noise_scale: bool | Literal["modules"] = _setting(
+        False,
+        "Measure the gradient noise scale in each update of several batches"
+        " (accumulate_grad_batches) or of several devices: the batch size beyond which more samples"
+        " in an update gain little. 'modules': that of each module, too.",
+        "monitoring",
+    )
+    layer_history_mb: int | None = _setting(
+        256,
+        "Disk space for a run's norms and update ratios by layer; beyond it those of older updates"
+        " are thinned out. None: all are kept.",
+        "monitoring",
+        "MB",
+        ge=1,
+    )
+    log_every_n_steps: int = _setting(
+        1, "Every n-th update is kept in the record.", "monitoring", "updates", ge=1
+    )
+    on_nonfinite: Literal["stop", "skip"] = _setting(
+        "stop",
+        "When a loss or gradient is NaN or infinite: end the run, or leave that update out.",
+        "monitoring",
+    )
+    enable_progress_bar: bool = _setting(
+        True, "Show progress while `result()` or `wait()` waits for a job.", "monitoring"
+    )
     detect_anomaly: bool = _setting(
-        False, "Name the operation whose backward made a NaN (torch.autograd.set_detect_anomaly); slow.", "monitoring"
+        False,
+        "Name the operation whose backward made a NaN (torch.autograd.set_detect_anomaly); slow.",
+        "monitoring",
     )
 
     checkpoint_every: Every | None = _setting(
-        None, "Save all that a resumed run needs every so many updates (500) or so much time ('00:00:10:00'). None: at "
-        "ends of epochs that lie ten minutes apart, and at the end.", "checkpoints", "updates or time",
-    )  # fmt: skip
+        None,
+        "Save all that a resumed run needs every so many updates (500) or so much time"
+        " ('00:00:10:00'). None: at ends of epochs that lie ten minutes apart, and at the end.",
+        "checkpoints",
+        "updates or time",
+    )
     save_top_k: int = _setting(
-        1, "The number of best checkpoints by `monitor` to keep besides the last; 0: none, -1: all.", "checkpoints",
-        "checkpoints", ge=-1,
-    )  # fmt: skip
+        1,
+        "The number of best checkpoints by `monitor` to keep besides the last; 0: none, -1: all.",
+        "checkpoints",
+        "checkpoints",
+        ge=-1,
+    )
     monitor: str | None = _setting(
-        None, "The metric that says which checkpoint is best; None: val_loss, where there is one.", "checkpoints",
+        None,
+        "The metric that says which checkpoint is best; None: val_loss, where there is one.",
+        "checkpoints",
         min_length=1,
-    )  # fmt: skip
+    )
     monitor_mode: Literal["min", "max"] | None = _setting(
-        None, "Whether a lower or a higher value of `monitor` is better; None: what its name says.", "checkpoints"
+        None,
+        "Whether a lower or a higher value of `monitor` is better; None: what its name says.",
+        "checkpoints",
     )
     keep_runs: int = _setting(
-        50, "Fits kept, with their checkpoints; the oldest are deleted first, each only after a message of an earlier fit has named it. Pinned fits "
-        "stay and are not counted.",
-        "checkpoints", "fits", ge=1,
-    )  # fmt: skip
+        50,
+        "Fits kept, with their checkpoints; the oldest are deleted first, each only after a message"
+        " of an earlier fit has named it. Pinned fits stay and are not counted.",
+        "checkpoints",
+        "fits",
+        ge=1,
+    )
     keep_start: int | None = _setting(
         200,
-        "Disk space for what a fit starts from (code, weights, data in memory, generators), from which `wb.rerun` repeats it. "
-        "A fit that starts from more keeps nothing and says so. 0: nothing is kept; None: no limit.",
+        "Disk space for what a fit starts from (code, weights, data in memory, generators), from"
+        " which `wb.rerun` repeats it. A fit that starts from more keeps nothing and says so. 0:"
+        " nothing is kept; None: no limit.",
         "checkpoints",
         "MB",
         ge=0,
     )
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps", "xpu", "tpu"] = _setting(
-        "auto", "Kind of device. 'auto' takes a GPU where there is one. 'tpu' needs torch_xla.", "devices"
+        "auto",
+        "Kind of device. 'auto' takes a GPU where there is one. 'tpu' needs torch_xla.",
+        "devices",
     )
     devices: Devices = _setting(
-        "auto", "How many devices to train on (2), or which GPUs ([0, 2]). 'auto': all GPUs, one CPU process, or one core of a "
-        "TPU. The cores of a TPU divide each batch.", "devices", "devices",
-    )  # fmt: skip
+        "auto",
+        "How many devices to train on (2), or which GPUs ([0, 2]). 'auto': all GPUs, one CPU"
+        " process, or one core of a TPU. The cores of a TPU divide each batch.",
+        "devices",
+        "devices",
+    )
     strategy: Strategy = _setting(
-        "auto", "'thread': in the notebook's own process; 'pool': one process a device, kept warm between jobs; 'launch': "
-        "detached, under accelerate launch. 'auto': thread on one device, pool on several.", "devices",
-    )  # fmt: skip
-    num_nodes: int = _setting(1, "Machines to train on; more than 1 with strategy='launch'.", "devices", "machines", ge=1)
+        "auto",
+        "'thread': in the notebook's own process; 'pool': one process a device, kept warm between"
+        " jobs; 'launch': detached, under accelerate launch. 'auto': thread on one device, pool on"
+        " several.",
+        "devices",
+    )
+    num_nodes: int = _setting(
+        1, "Machines to train on; more than 1 with strategy='launch'.", "devices", "machines", ge=1
+    )
     launch: LaunchOptions | None = _setting(
-        None, "With strategy='launch', options of `accelerate launch` by their names: {'config_file': 'two.yaml', "
-        "'main_process_ip': '10.0.0.1'}. None: those of your accelerate config.", "devices",
-    )  # fmt: skip
+        None,
+        "With strategy='launch', options of `accelerate launch` by their names: {'config_file':"
+        " 'two.yaml', 'main_process_ip': '10.0.0.1'}. None: those of your accelerate config.",
+        "devices",
+    )
     rank_timeout: float = _setting(
-        600.0, "Seconds without progress on several ranks after which the job ends, with the stacks of all.", "devices",
-        "seconds", gt=0,
-    )  # fmt: skip
-    seed: int = _setting(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "devices", ge=0)
+        600.0,
+        "Seconds without progress on several ranks after which the job ends, with the stacks of"
+        " all.",
+        "devices",
+        "seconds",
+        gt=0,
+    )
+    seed: int = _setting(
+        0,
+        "Seed of weights drawn in the run, order of samples, dropout, augmentation.",
+        "devices",
+        ge=0,
+    )
     deterministic: bool | Literal["warn"] = _setting(
-        False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs. 'warn': where an operation "
-        "has none, warn and use another.", "devices",
-    )  # fmt: skip
+        False,
+        "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs. 'warn':"
+        " where an operation has none, warn and use another.",
+        "devices",
+    )
     benchmark: bool | None = _setting(
-        None, "Let cuDNN try which convolution kernels are fastest (torch.backends.cudnn.benchmark). None: torch keeps its "
-        "setting, and it is off with `deterministic`.", "devices",
-    )  # fmt: skip
+        None,
+        "Let cuDNN try which convolution kernels are fastest (torch.backends.cudnn.benchmark)."
+        " None: torch keeps its setting, and it is off with `deterministic`.",
+        "devices",
+    )
 
     @classmethod
     def make(cls, **values: Any) -> Self:
-        """Settings from keyword arguments; a typo or a bad value is a `SettingsError` that says what to do."""
+        """Settings from keyword arguments; a typo or a bad value is a `SettingsError` that says
+        what to do.
+        """
         values = _as_fields(settings_of(values, cls.model_fields))
         for name, value in values.items():
             if value is True and name != "fast_dev_run" and _is_number(cls.model_fields[name]):
-                raise SettingsError(f"{name}=True: input should be a number. {meaning(cls.model_fields[name])}")
+                raise SettingsError(
+                    f"{name}=True: input should be a number. {meaning(cls.model_fields[name])}"
+                )
         try:
             settings = cls(**values)
         except ValidationError as error:
@@ -354,29 +541,32 @@ class Settings(BaseModel):
         return settings
 
     def _refuse_no_best(self, stop: EarlyStopping) -> None:
-        """Raise SettingsError for `restore_best` where no checkpoint has the best weights by this rule's metric."""
+        """Raise SettingsError for `restore_best` where no checkpoint has the best weights by
+        this rule's metric.
+        """
         if not stop.restore_best:
             return
         if not self.save_top_k:
             raise SettingsError(
-                "save_top_k=0: no best weights are kept, and EarlyStopping(restore_best=True) needs "
-                "them. Leave one of them out."
+                "save_top_k=0: no best weights are kept, and EarlyStopping(restore_best=True) needs"
+                " them. Leave one of them out."
             )
         monitor = self.monitor or "val_loss"
         if stop.monitor != monitor:
             raise SettingsError(
-                f"EarlyStopping({stop.monitor!r}, restore_best=True): the best weights are those by "
-                f"monitor={monitor!r}. Give monitor={stop.monitor!r}, too."
+                f"EarlyStopping({stop.monitor!r}, restore_best=True): the best weights are those by"
+                f" monitor={monitor!r}. Give monitor={stop.monitor!r}, too."
             )
         if (self.monitor_mode or known_mode(monitor) or stop.direction) != stop.direction:
             raise SettingsError(
-                f"EarlyStopping({stop.monitor!r}, restore_best=True) has mode={stop.direction!r}, and "
-                f"monitor_mode={self.monitor_mode!r}: give both the same."
+                f"EarlyStopping({stop.monitor!r}, restore_best=True) has mode={stop.direction!r},"
+                f" and monitor_mode={self.monitor_mode!r}: give both the same."
             )
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The settings in a YAML file, as `bench.export("settings.yaml")` writes it; those that it does not name have their defaults.
+        """The settings in a YAML file, as `bench.export("settings.yaml")` writes it; those that it
+        does not name have their defaults.
 
         `SettingsError` names the file, and what in it is no setting or has a bad value.
         """
@@ -388,19 +578,37 @@ class Settings(BaseModel):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Settings are frozen: a bench has others by `set`."""
-        raise AttributeError(f"settings are frozen: bench.set({name}=…) replaces them, and bench.fit({name}=…) has its own.")
+        raise AttributeError(
+            f"settings are frozen: bench.set({name}=…) replaces them, and bench.fit({name}=…) has"
+            " its own."
+        )
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """For the repr: the settings that differ from their defaults. `model_dump()` has all, `help(Settings)` what they mean."""
+        """For the repr: the settings that differ from their defaults. `model_dump()` has all,
+        `help(Settings)` what they mean.
+        """
         return iter(self.changed().items())
 
     def __str__(self) -> str:
         """The settings that differ from their defaults, by group, as a notebook shows them."""
         changed = self.changed()
-        lines = ["Settings that differ from their defaults (help(wb.Settings) lists all):" if changed else "All settings have their defaults."]
+        lines = [
+            (
+                "Settings that differ from their defaults (help(wb.Settings) lists all):"
+                if changed
+                else "All settings have their defaults."
+            )
+        ]
         for group in get_args(Group):
             named = [name for name in changed if metadata_of(name).group == group]
-            lines += [f"  {group}", *(f"    {name} = {changed[name]!r}  (default {type(self).model_fields[name].default!r})" for name in named)] * bool(named)
+            lines += [
+                f"  {group}",
+                *(
+                    f"    {name} = {changed[name]!r}  (default"
+                    f" {type(self).model_fields[name].default!r})"
+                    for name in named
+                ),
+            ] * bool(named)
         return "\n".join(lines)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -416,11 +624,18 @@ class Settings(BaseModel):
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their defaults."""
-        return {name: value for name, value in self if not _same(value, type(self).model_fields[name].default)}
+        return {
+            name: value
+            for name, value in self
+            if not _same(value, type(self).model_fields[name].default)
+        }
 
     @classmethod
-    def named(cls, given: Mapping[str, Any], method: str = "", arguments: Collection[str] = ()) -> dict[str, Any]:
-        """Pick the keyword arguments that are settings; `SettingsError` for one that is unknown, with the nearest name.
+    def named(
+        cls, given: Mapping[str, Any], method: str = "", arguments: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Pick the keyword arguments that are settings; `SettingsError` for one that is unknown,
+        with the nearest name.
 
         method, arguments: what of the bench was called with them, and what else it takes.
         """
@@ -428,7 +643,9 @@ class Settings(BaseModel):
 
     @property
     def epochs(self) -> int | None:
-        """The number of epochs of the fit: `max_epochs`, or 10 when no length at all was given; None: no number ends the run."""
+        """The number of epochs of the fit: `max_epochs`, or 10 when no length at all was given;
+        None: no number ends the run.
+        """
         if self.max_epochs is None and self.max_steps is None and self.max_time is None:
             return 10
         return None if self.max_epochs == -1 else self.max_epochs
@@ -438,9 +655,11 @@ Method = TypeVar("Method", bound=Callable[..., object])
 
 
 def lists_keywords(keywords: type) -> Callable[[Method], Method]:
-    """Decorates a method that takes `**settings`: its signature lists these keywords, so that Jupyter completes them.
+    """Decorates a method that takes `**settings`: its signature lists these keywords, so that
+    Jupyter completes them.
 
-    keywords: a TypedDict of `workbench.settings.kwargs`. A default of `...` means that the setting of the bench or the job holds.
+    keywords: a TypedDict of `workbench.settings.kwargs`. A default of `...` means that the setting
+    of the bench or the job holds.
     """
 
     def decorate(method: Method) -> Method:
@@ -457,10 +676,14 @@ def lists_keywords(keywords: type) -> Callable[[Method], Method]:
     return decorate
 
 
-def _keywords(keywords: type, defaults: Mapping[str, Any] = MappingProxyType({})) -> list[inspect.Parameter]:
+def _keywords(
+    keywords: type, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> list[inspect.Parameter]:
     """The parameters of a signature for the keys of a TypedDict."""
     return [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, ...), annotation=hint)
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, ...), annotation=hint
+        )
         for name, hint in get_type_hints(keywords).items()
     ]
 
@@ -472,14 +695,30 @@ def _help() -> str:
         lines += ["", f"{group.capitalize()}:"]
         for name, field in Settings.model_fields.items():
             if (item := metadata_of(name)).group == group:
-                facts = ", ".join([*([item.unit] if item.unit else []), f"default {field.default!r}", *(["live"] if item.live else [])])
+                facts = ", ".join(
+                    [
+                        *([item.unit] if item.unit else []),
+                        f"default {field.default!r}",
+                        *(["live"] if item.live else []),
+                    ]
+                )
                 text = f"{name} ({facts}): {field.description}"
-                lines.append(textwrap.fill(text, 100, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False))
+                lines.append(
+                    textwrap.fill(
+                        text,
+                        100,
+                        initial_indent=" " * 4,
+                        subsequent_indent=" " * 8,
+                        break_on_hyphens=False,
+                    )
+                )
     return "\n".join(lines)
 
 
 def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
-    """The values as the fields take them: None as the default where Lightning says so, an array's one number as a number."""
+    """The values as the fields take them: None as the default where Lightning says so, an
+    array's one number as a number.
+    """
     plain_values = {name: plain(value) for name, value in values.items()}
     defaults = {
         name: Settings.model_fields[name].default
@@ -490,11 +729,15 @@ def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_number(field: FieldInfo) -> bool:
-    """Whether a field takes a number or None only: pydantic would also accept True there. A field with a validator of
-    its own does not count.
+    """Whether a field takes a number or None only: pydantic would also accept True there. A field
+    with a validator of its own does not count.
     """
     looks = any(isinstance(annotation, BeforeValidator) for annotation in field.metadata)
-    return not looks and {*(get_args(field.annotation) or (field.annotation,))} <= {int, float, type(None)}
+    return not looks and {*(get_args(field.annotation) or (field.annotation,))} <= {
+        int,
+        float,
+        type(None),
+    }
 
 
 def _same(value: object, default: object) -> bool:
@@ -503,33 +746,57 @@ def _same(value: object, default: object) -> bool:
 
 
 def _stays(value: object, present: object) -> bool:
-    """Whether a setting keeps its checked value. A container is checked anew: what is in it may be equal and of another type."""
-    return value is None is present or (type(value) is type(present) and type(value) in (bool, int, float, str) and repr(value) == repr(present))
+    """Whether a setting keeps its checked value. A container is checked anew: what is in it may
+    be equal and of another type.
+    """
+    return value is None is present or (
+        type(value) is type(present)
+        and type(value) in (bool, int, float, str)
+        and repr(value) == repr(present)
+    )
 
 
 def recorded_settings(values: Mapping[str, Any]) -> Settings:
-    """The settings of a record, without those of a newer version. SettingsError: one has a wrong value."""
-    return Settings.make(**{name: value for name, value in values.items() if name in Settings.model_fields})
+    """The settings of a record, without those of a newer version. SettingsError: one has a wrong
+    value.
+    """
+    return Settings.make(
+        **{name: value for name, value in values.items() if name in Settings.model_fields}
+    )
 
 
 def metadata_of(name: str) -> SettingMetadata:
     """The panel's metadata of one setting."""
-    return next(item for item in Settings.model_fields[name].metadata if isinstance(item, SettingMetadata))
+    return next(
+        item for item in Settings.model_fields[name].metadata if isinstance(item, SettingMetadata)
+    )
 
 
 Settings.__doc__ = f"{inspect.cleandoc(Settings.__doc__ or '')}\n{_help()}"
-Settings.__signature__ = inspect.Signature(_keywords(SettingsKwargs, {name: field.default for name, field in Settings.model_fields.items()}))
+Settings.__signature__ = inspect.Signature(
+    _keywords(
+        SettingsKwargs, {name: field.default for name, field in Settings.model_fields.items()}
+    )
+)
 
 LOCAL = (
-    *(name for name in Settings.model_fields if metadata_of(name).group == "devices" and name not in ("seed", "deterministic")),
-    "keep_runs", "save_top_k", "keep_start",
-)  # fmt: skip
-"""Settings of where code runs, of what is kept and of what is deleted: only the bench and the call of `fit` decide them, never a
-checkpoint or a record.
+    *(
+        name
+        for name in Settings.model_fields
+        if metadata_of(name).group == "devices" and name not in ("seed", "deterministic")
+    ),
+    "keep_runs",
+    "save_top_k",
+    "keep_start",
+)
+"""Settings of where code runs, of what is kept and of what is deleted: only the bench and the call
+of `fit` decide them, never a checkpoint or a record.
 """
 
 
 def reason(name: str, value: object, error: Exception) -> str:
-    """Why setting `name` does not take this value, without the name and the value, which the reader sees."""
+    """Why setting `name` does not take this value, without the name and the value, which the
+    reader sees.
+    """
     text = str(error).removeprefix(f"{name}={shown(value)}: ")
     return text.removesuffix(f". {meaning(Settings.model_fields[name])}")

@@ -1,4 +1,6 @@
-"""Translates names and values of other libraries, mainly of Lightning's Trainer, or says what to use instead."""
+"""Translates names and values of other libraries, mainly of Lightning's Trainer, or says what to
+use instead.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _FIND_LR = "bench.find_lr() finds a learning rate, and bench.set(lr=…) sets it
 _FIND_SIZE = "bench.find_batch_size() finds a batch size, and bench.set(batch_size=…) sets it"
 _DATA = "data is given when the bench is made, wb.Workbench(…, train=…, val=…, test=…)"
 # Names that are not settings here, and where they are given instead.
-ELSEWHERE: Mapping[str, str] = {name: f"it is given when the bench is made, wb.Workbench(…, {name}=…)" for name in _BENCH} | {
+ELSEWHERE: Mapping[str, str] = {
+    name: f"it is given when the bench is made, wb.Workbench(…, {name}=…)" for name in _BENCH
+} | {
     "tracker": _TRACKERS,
     "log_with": _TRACKERS,
     "report_to": _TRACKERS,
@@ -41,15 +45,18 @@ ELSEWHERE: Mapping[str, str] = {name: f"it is given when the bench is made, wb.W
     "auto_lr_find": _FIND_LR,
     "auto_scale_batch_size": _FIND_SIZE,
     "validation_split": (
-        "val= takes data of its own, and torch.utils.data.random_split(data, [0.9, 0.1]) splits a data set"
+        "val= takes data of its own, and torch.utils.data.random_split(data, [0.9, 0.1]) splits a"
+        " data set"
     ),
     "verbose": "enable_progress_bar=False prints no progress",
     "cbs": (
-        "what callbacks do is settings here (early_stopping, checkpoint_every, …), and wb.Workbench(…, "
-        "listeners=[f]) gets every event"
+        "what callbacks do is settings here (early_stopping, checkpoint_every, …), and"
+        " wb.Workbench(…, listeners=[f]) gets every event"
     ),
     "args": "settings are given by name, wb.Workbench(…, max_epochs=3, lr=1e-3)",
-    "terminate_on_nan": "on_nonfinite='stop' ends a run at numbers that are not finite, and is the default",
+    "terminate_on_nan": (
+        "on_nonfinite='stop' ends a run at numbers that are not finite, and is the default"
+    ),
 }
 
 # Other libraries' words for an argument of the bench.
@@ -58,19 +65,55 @@ OBJECTS: Mapping[str, str] = {
     for name, words in {
         "model": ("net", "network", "module", "nn", "learner"),
         "train": (
-            "train_loader", "train_dataloader", "train_dataset", "train_data", "train_ds",
-            "train_dl", "trainloader", "training_data", "dls", "data",
-            "dataset", "dataloader", "dataloaders", "iterator_train", "train_set", "trainset",
+            "train_loader",
+            "train_dataloader",
+            "train_dataset",
+            "train_data",
+            "train_ds",
+            "train_dl",
+            "trainloader",
+            "training_data",
+            "dls",
+            "data",
+            "dataset",
+            "dataloader",
+            "dataloaders",
+            "iterator_train",
+            "train_set",
+            "trainset",
         ),
         "val": (
-            "val_loader", "val_dataloader", "val_dataset", "val_data", "val_ds", "val_dl",
-            "valid_loader", "valid_dl", "valid_ds", "valid_data", "valloader",
-            "validation_data", "validation_loader", "eval_dataset", "eval_loader",
-            "eval_dataloader", "val_set", "valid", "validation", "dev",
+            "val_loader",
+            "val_dataloader",
+            "val_dataset",
+            "val_data",
+            "val_ds",
+            "val_dl",
+            "valid_loader",
+            "valid_dl",
+            "valid_ds",
+            "valid_data",
+            "valloader",
+            "validation_data",
+            "validation_loader",
+            "eval_dataset",
+            "eval_loader",
+            "eval_dataloader",
+            "val_set",
+            "valid",
+            "validation",
+            "dev",
         ),
         "test": (
-            "test_loader", "test_dataloader", "test_dataset", "test_data", "test_ds", "test_dl",
-            "testloader", "test_dataloaders", "test_set",
+            "test_loader",
+            "test_dataloader",
+            "test_dataset",
+            "test_data",
+            "test_ds",
+            "test_dl",
+            "testloader",
+            "test_dataloaders",
+            "test_set",
         ),
         "loss": ("criterion", "loss_fn", "loss_func", "loss_function", "objective", "compute_loss"),
         "optimizer": ("opt", "optim", "optimizers", "opt_func", "optimizer_cls", "optimizer_class"),
@@ -128,67 +171,133 @@ SPOKEN: Mapping[str, str] = {
 }
 
 _FINDER = {
-    "start_lr": "min_lr", "init_lr": "min_lr", "initial_lr": "min_lr", "lr_min": "min_lr", "start_value": "min_lr",
-    "end_lr": "max_lr", "final_lr": "max_lr", "lr_max": "max_lr", "end_value": "max_lr",
-    "num_it": "num_training", "num_iter": "num_training", "iterations": "num_training", "steps": "num_training",
-    "num_steps": "num_training", "n_steps": "num_training", "step_mode": "mode",
-    "diverge_th": "early_stop_threshold", "stop_div": "early_stop_threshold", "threshold": "early_stop_threshold",
+    "start_lr": "min_lr",
+    "init_lr": "min_lr",
+    "initial_lr": "min_lr",
+    "lr_min": "min_lr",
+    "start_value": "min_lr",
+    "end_lr": "max_lr",
+    "final_lr": "max_lr",
+    "lr_max": "max_lr",
+    "end_value": "max_lr",
+    "num_it": "num_training",
+    "num_iter": "num_training",
+    "iterations": "num_training",
+    "steps": "num_training",
+    "num_steps": "num_training",
+    "n_steps": "num_training",
+    "step_mode": "mode",
+    "diverge_th": "early_stop_threshold",
+    "stop_div": "early_stop_threshold",
+    "threshold": "early_stop_threshold",
     "optimizer_idx": "optimizer",
-}  # fmt: skip
+}
 _SIZES = {
-    "start": "init_val", "init_batch_size": "init_val", "min_batch_size": "init_val", "starting_batch_size": "init_val",
-    "min_val": "init_val", "steps": "steps_per_trial", "num_steps": "steps_per_trial", "n_steps": "steps_per_trial",
-    "trials": "max_trials", "n_trials": "max_trials", "max_batch_size": "max_val", "max_size": "max_val",
-    "memory": "max_memory", "margin": "headroom", "stage": "method",
-}  # fmt: skip
+    "start": "init_val",
+    "init_batch_size": "init_val",
+    "min_batch_size": "init_val",
+    "starting_batch_size": "init_val",
+    "min_val": "init_val",
+    "steps": "steps_per_trial",
+    "num_steps": "steps_per_trial",
+    "n_steps": "steps_per_trial",
+    "trials": "max_trials",
+    "n_trials": "max_trials",
+    "max_batch_size": "max_val",
+    "max_size": "max_val",
+    "memory": "max_memory",
+    "margin": "headroom",
+    "stage": "method",
+}
 _ARGUMENTS: Mapping[str, Mapping[str, str]] = {"find_lr": _FINDER, "find_batch_size": _SIZES}
 """Other libraries' names for arguments of the bench's methods."""
 
 
-# ---- arguments of Lightning's Trainer that are no settings ------------------------------------------------------------
+# ---- arguments of Lightning's Trainer that are no settings ---------------------------------------
 
 _NOTHING: tuple[Any, ...] = (None, False)
 _ALIKE: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "logger": (_NOTHING, "every fit has a record (bench.runs); wb.Workbench(…, trackers='tensorboard') logs to a tracker too"),
+    "logger": (
+        _NOTHING,
+        (
+            "every fit has a record (bench.runs); wb.Workbench(…, trackers='tensorboard') logs to a"
+            " tracker too"
+        ),
+    ),
     "callbacks": (
         (None, [], ()),
-        "what Lightning's callbacks do is settings here (early_stopping, checkpoint_every, …), and wb.Workbench(…, "
-        "listeners=[f]) gets every event",
+        (
+            "what Lightning's callbacks do is settings here (early_stopping, checkpoint_every, …),"
+            " and wb.Workbench(…, listeners=[f]) gets every event"
+        ),
     ),
     "enable_checkpointing": (
-        (None, True), "every fit keeps its last checkpoint, from which it can continue; save_top_k=0 keeps no others"
+        (None, True),
+        (
+            "every fit keeps its last checkpoint, from which it can continue; save_top_k=0 keeps no"
+            " others"
+        ),
     ),
     "enable_model_summary": ((None, True, False), ""),
     "inference_mode": ((None, True, False), ""),
     "use_distributed_sampler": (
-        (None, True), "the batches of every loader are divided among the processes of a job; a sampler of yours sees all samples"
+        (None, True),
+        (
+            "the batches of every loader are divided among the processes of a job; a sampler of"
+            " yours sees all samples"
+        ),
     ),
     "profiler": (_NOTHING, "torch.profiler profiles a part of the code"),
-    "barebones": (_NOTHING, "track_grad_norm=None, log_every_n_steps=… and num_sanity_val_steps=0 leave out what costs time"),
+    "barebones": (
+        _NOTHING,
+        (
+            "track_grad_norm=None, log_every_n_steps=… and num_sanity_val_steps=0 leave out what"
+            " costs time"
+        ),
+    ),
     "plugins": ((None, [], ()), "precision=, strategy= and launch= are settings here"),
     "sync_batchnorm": (
-        _NOTHING, "convert the model before the bench is made, torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"
+        _NOTHING,
+        (
+            "convert the model before the bench is made,"
+            " torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"
+        ),
     ),
     "default_root_dir": ((None,), _ROOT),
     "enable_autolog_hparams": ((None, True), "the settings of a run are always in its record"),
     "model_registry": ((None,), "bench.load(run, 'best') gives the model the weights of a run"),
     "weights_summary": ((None,), "bench.summary describes the model"),
 }
-"""For each argument: the values that have no effect because they are true here anyway, and what to use instead of others."""
+"""For each argument: the values that have no effect because they are true here anyway, and what
+to use instead of others.
+"""
 NONE_IS_DEFAULT = (
-    "precision", "limit_train_batches", "limit_val_batches", "limit_test_batches",
+    "precision",
+    "limit_train_batches",
+    "limit_val_batches",
+    "limit_test_batches",
     "limit_predict_batches",
-    "val_check_interval", "num_sanity_val_steps", "log_every_n_steps", "gradient_clip_algorithm",
+    "val_check_interval",
+    "num_sanity_val_steps",
+    "log_every_n_steps",
+    "gradient_clip_algorithm",
     "deterministic",
     "enable_progress_bar",
-)  # fmt: skip
+)
 """The settings for which None means "the default" in Lightning's Trainer."""
 
 
-def settings_of(given: Mapping[str, Any], known: Collection[str], method: str = "", arguments: Collection[str] = ()) -> dict[str, Any]:
-    """Return those of the keyword arguments that are settings; arguments of Lightning's without an effect here are left out.
+def settings_of(
+    given: Mapping[str, Any],
+    known: Collection[str],
+    method: str = "",
+    arguments: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return those of the keyword arguments that are settings; arguments of Lightning's without an
+    effect here are left out.
 
-    Raises SettingsError for any other, with the nearest name. known: the names of the settings. method: the method of the
+    Raises SettingsError for any other, with the nearest name. known: the names of the settings.
+    method: the method of the
     bench that was called. arguments: the names of its arguments besides settings.
     """
     settings: dict[str, Any] = {}
@@ -203,7 +312,9 @@ def settings_of(given: Mapping[str, Any], known: Collection[str], method: str = 
 
 
 def _refuse_other(name: str, value: Any) -> None:
-    """Raise SettingsError if this value of an argument of Lightning's Trainer would have an effect."""
+    """Raise SettingsError if this value of an argument of Lightning's Trainer would have an
+    effect.
+    """
     value, (alike, instead) = plain(value), _ALIKE[name]
     if not any(type(value) is type(harmless) and value == harmless for harmless in alike):
         raise SettingsError(f"{name}={shown(value)} is not used here: {instead}.")
@@ -242,13 +353,26 @@ def _unknown(name: str, known: Collection[str], method: str, arguments: Collecti
 
 OF_METHODS: Mapping[str, tuple[str, ...]] = {
     "find_lr": (
-        "min_lr", "max_lr", "num_training", "early_stop_threshold", "group", "race", "race_updates",
+        "min_lr",
+        "max_lr",
+        "num_training",
+        "early_stop_threshold",
+        "group",
+        "race",
+        "race_updates",
     ),
     "find_num_workers": ("seconds_per_trial",),
     "find_precision": ("try_compile", "tolerance"),
     "find_batch_size": (
-        "init_val", "steps_per_trial", "max_trials", "max_val", "headroom", "max_memory",
-        "keep_effective", "min_updates_per_epoch", "longest",
+        "init_val",
+        "steps_per_trial",
+        "max_trials",
+        "max_val",
+        "headroom",
+        "max_memory",
+        "keep_effective",
+        "min_updates_per_epoch",
+        "longest",
     ),
 }
 """Arguments that only one method of the bench has."""
@@ -265,15 +389,16 @@ _OF_RUN = (
     "bench.runs has all runs"
 )
 _NO_MODEL = (
-    "bench.load(run, 'best') gives bench.model the weights of a run, which itself has no model; after a fit "
-    "bench.model has its last weights"
+    "bench.load(run, 'best') gives bench.model the weights of a run, which itself has no model;"
+    " after a fit bench.model has its last weights"
 )
 _IN_FOLDER = (
-    "everything is saved already, in run.folder; save_pretrained(path) writes the weights, to_csv(path) "
-    "the history"
+    "everything is saved already, in run.folder; save_pretrained(path) writes the weights,"
+    " to_csv(path) the history"
 )
 _SERIES = (
-    "history has the values of each update, validation those of each validation, and metrics the last ones"
+    "history has the values of each update, validation those of each validation, and metrics the"
+    " last ones"
 )
 ATTRIBUTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "bench": {
@@ -383,7 +508,9 @@ ATTRIBUTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def with_hints(kind: str) -> Callable[[type[T]], type[T]]:
-    """Decorator of a class: where an attribute is missing, the error of its objects names the right one."""
+    """Decorator of a class: where an attribute is missing, the error of its objects names the
+    right one.
+    """
 
     def decorate(owner: type[T]) -> type[T]:
         def missing(self: T, name: str) -> Any:

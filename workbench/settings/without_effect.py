@@ -1,4 +1,6 @@
-"""Finds settings that have no effect beside the others: `ema_decay` without `weight_averaging`, for example."""
+"""Finds settings that have no effect beside the others: `ema_decay` without `weight_averaging`,
+for example.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _ANNEALING = ("annealing_epochs", "annealing_strategy")
 
 
 def without_effect(settings: Settings, names: Iterable[str]) -> dict[str, str]:
-    """Those of these settings that have no effect, each with the reason and the remedy. A default value asks for none."""
+    """Those of these settings that have no effect, each with the reason and the remedy. A
+    default value asks for none.
+    """
     changed = settings.changed()
     reasons = {name: _reason(settings, name) for name in names if name in changed}
     return {
@@ -49,5 +53,8 @@ def _reason(settings: Settings, name: str) -> str:
         "min_steps": (settings.max_steps, "max_steps"),
     }.get(name, (None, ""))
     if most is not None and getattr(settings, name) > most:
-        return f"has no effect above {of}={most}, which ends the run first. Give a smaller {name}, or a larger {of}."
+        return (
+            f"has no effect above {of}={most}, which ends the run first. Give a smaller {name}, or"
+            f" a larger {of}."
+        )
     return ""

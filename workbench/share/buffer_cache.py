@@ -1,7 +1,8 @@
 """Caches large buffers in shared memory between jobs, so that each is copied once.
 
-A buffer is recognized by its address and its bytes: all of them are compared with the segment, so that a tensor that
-was changed in place is copied again. What the latest package does not use is freed.
+A buffer is recognized by its address and its bytes: all of them are compared with the segment, so
+that a tensor that was changed in place is copied again. What the latest package does not use is
+freed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _ALONE = 8 << 20
 
 _MOST_ALONE = 32
 _MOST = 100
-"""With more segments all are placed again: each is a file descriptor in a job's message, which has room for few."""
+"""With more segments all are placed again: each is a file descriptor in a job's message, which
+has room for few.
+"""
 
 Spot = tuple[Segment, int]
 """A segment, and the index of a buffer in it."""
@@ -56,10 +59,13 @@ class BufferCache:
         """The total size of its segments, in bytes."""
         return sum(cached.nbytes for cached in self._cached)
 
-    def place(self, buffers: Sequence[Any], capacity: Capacity | None = None) -> tuple[dict[int, Spot], list[str]]:
+    def place(
+        self, buffers: Sequence[Any], capacity: Capacity | None = None
+    ) -> tuple[dict[int, Spot], list[str]]:
         """Put each large buffer into a segment, unless one has it already.
 
-        Returns the place of each by its index, and messages for the user about memory. Raises NotEnoughMemory.
+        Returns the place of each by its index, and messages for the user about memory. Raises
+        NotEnoughMemory.
         """
         wanted: dict[tuple[int, int], list[int]] = {}
         raws: dict[tuple[int, int], np.ndarray[Any, Any]] = {}
@@ -81,14 +87,24 @@ class BufferCache:
         }
         notes: dict[str, None] = {}
         for group in _groups([source for source in raws if source not in slots]):
-            folder, note = (None, None) if capacity is None else capacity.for_size(sum(size for _, size in group))
+            folder, note = (
+                (None, None)
+                if capacity is None
+                else capacity.for_size(sum(size for _, size in group))
+            )
             segment = Segment.place([raws[source] for source in group], folder)
             notes |= {} if note is None else {note: None}
-            self._cached.append(_CachedBuffer(segment, segment.views(), group, sum(size for _, size in group)))
+            self._cached.append(
+                _CachedBuffer(segment, segment.views(), group, sum(size for _, size in group))
+            )
             slots |= {source: (segment, index) for index, source in enumerate(group)}
-        return {number: slots[source] for source, numbers in wanted.items() for number in numbers}, list(notes)
+        return {
+            number: slots[source] for source, numbers in wanted.items() for number in numbers
+        }, list(notes)
 
-    def _known(self, raws: dict[tuple[int, int], np.ndarray[Any, Any]]) -> dict[tuple[int, int], Spot]:
+    def _known(
+        self, raws: dict[tuple[int, int], np.ndarray[Any, Any]]
+    ) -> dict[tuple[int, int], Spot]:
         """Return the places of the buffers that are cached and unchanged."""
         spots: dict[tuple[int, int], Spot] = {}
         for cached in self._cached:
@@ -98,7 +114,9 @@ class BufferCache:
         return spots
 
     def _free_unused(self, used: set[tuple[int, int]]) -> None:
-        """Free each segment of which half or more is unused. What it still holds is then placed again."""
+        """Free each segment of which half or more is unused. What it still holds is then placed
+        again.
+        """
         kept = []
         for cached in self._cached:
             if (
@@ -112,7 +130,10 @@ class BufferCache:
 
     def slot(self, source: tuple[int, int]) -> Spot | None:
         """The place of memory (an address and a size) in the cache, if its bytes are unchanged."""
-        memory = np.frombuffer(memoryview((ctypes.c_ubyte * source[1]).from_address(source[0])).cast("B"), dtype=np.uint8)
+        memory = np.frombuffer(
+            memoryview((ctypes.c_ubyte * source[1]).from_address(source[0])).cast("B"),
+            dtype=np.uint8,
+        )
         return self._known({source: memory}).get(source)
 
     def moved(self, source: tuple[int, int], to: tuple[int, int]) -> None:

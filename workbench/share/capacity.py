@@ -29,22 +29,34 @@ class Capacity:
     """Bytes of memory that can be used now."""
 
     def for_size(self, size: int) -> tuple[Path | None, str | None]:
-        """Decide where `size` bytes go: None for memory, else the folder for a file and a message about it.
+        """Decide where `size` bytes go: None for memory, else the folder for a file and a message
+        about it.
 
         Raises NotEnoughMemory where neither has room.
         """
         free = self.free() if size > _SMALL else size * 2
         if size <= free * _LEFT:
             return None, None
-        lacking = f"{units.size(size)} of data are to be shared, and {units.size(free)} of memory are free"
+        lacking = (
+            f"{units.size(size)} of data are to be shared, and {units.size(free)} of memory are"
+            " free"
+        )
         if not segment.MEMFD:
-            raise NotEnoughMemory(f"{lacking}: close what else is in memory, or train on less data.")
+            raise NotEnoughMemory(
+                f"{lacking}: close what else is in memory, or train on less data."
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         disk = os.statvfs(self.folder)
         on_disk = disk.f_bavail * disk.f_frsize
         if size > on_disk * _LEFT:
             raise NotEnoughMemory(
-                f"{lacking}; the disk of {self.folder} has {units.size(on_disk)} left, which is too little as well: free memory "
-                "or disk space, or train on less data."
+                f"{lacking}; the disk of {self.folder} has {units.size(on_disk)} left, which is too"
+                " little as well: free memory or disk space, or train on less data."
             )
-        return self.folder, f"{lacking}: they are in a file in {self.folder}, which is slower and is gone with the job."
+        return (
+            self.folder,
+            (
+                f"{lacking}: they are in a file in {self.folder}, which is slower and is gone with"
+                " the job."
+            ),
+        )

@@ -1,9 +1,10 @@
 """Packs any object for another of our processes: a pickle of its code, and segments with its data.
 
-`pack` pickles with cloudpickle, so classes and functions of a notebook travel by value, and puts the bytes of every
-tensor storage and array into a segment instead of into the pickle. Shared storages stay shared, also between a tensor
-and an array. A package is a snapshot. Unpacking it runs code, so it only ever comes from our own pipes. A message is plain
-data with any number of packages, as segments.
+`pack` pickles with cloudpickle, so classes and functions of a notebook travel by value, and puts
+the bytes of every tensor storage and array into a segment instead of into the pickle. Shared
+storages stay shared, also between a tensor and an array. A package is a snapshot. Unpacking it runs
+code, so it only ever comes from our own pipes. A message is plain data with any number of packages,
+as segments.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from workbench.share.serialized_list import ListUnpickler, pickled
 
 
 class PackageError(TypeError):
-    """Raised for something that cannot be sent to another process. The message says which part, and what to do."""
+    """Raised for something that cannot be sent to another process. The message says which part,
+    and what to do.
+    """
 
 
 @dataclass
@@ -33,13 +36,19 @@ class Package:
 
     code: bytes
     segments: tuple[Segment, ...] = ()
-    """Its own segment, followed by those of the cache that it uses. Empty where it has no buffers."""
+    """Its own segment, followed by those of the cache that it uses. Empty where it has no
+    buffers.
+    """
     devices: tuple[str, ...] = ()
     """Devices whose tensors were packed as copies in CPU memory, and arrive as CPU tensors."""
     elsewhere: tuple[tuple[int, int, int], ...] = ()
-    """Buffers in the cache: for each its index, the index of its segment, and its index in that segment."""
+    """Buffers in the cache: for each its index, the index of its segment, and its index in that
+    segment.
+    """
     note: str | None = None
-    """A message for the user about where its data were placed; None where there is nothing to say."""
+    """A message for the user about where its data were placed; None where there is nothing to
+    say.
+    """
     tensors: tuple[torch.Tensor, ...] = ()
     """In the process that packed it: its plain tensors; see `share.rebind`."""
 
@@ -61,13 +70,18 @@ class Package:
 
 
 def pack(
-    value: Any, names: Mapping[str, Any] | None = None, *, lists: bool = False, cache: BufferCache | None = None,
+    value: Any,
+    names: Mapping[str, Any] | None = None,
+    *,
+    lists: bool = False,
+    cache: BufferCache | None = None,
     capacity: Capacity | None = None,
-) -> Package:  # fmt: skip
+) -> Package:
     """Pack `value`. `names` are the names of its parts in an error; see `PackageError`.
 
     lists: long lists arrive as `SerializedList`s, whose elements become objects when they are read.
-    cache: the cache for large buffers that may be the same in the next package. capacity: decides whether there is memory.
+    cache: the cache for large buffers that may be the same in the next package. capacity: decides
+    whether there is memory.
     """
     try:
         content = pickled(value, lists)
@@ -95,24 +109,34 @@ def pack(
 
 
 def unpack(package: Package) -> Any:
-    """A copy of what was packed. Its tensors and arrays lie in the segments, mapped copy-on-write."""
+    """A copy of what was packed. Its tensors and arrays lie in the segments, mapped
+    copy-on-write.
+    """
     views = [segment.views() for segment in package.segments]
     elsewhere = {number: (position, index) for number, position, index in package.elsewhere}
     return ListUnpickler(io.BytesIO(package.code), _buffers(views, elsewhere)).load()
 
 
 def write_message(message: Any, packages: Sequence[Package]) -> tuple[Segment, list[Handle]]:
-    """Write a message for another process, plain data and packages, as segments: returns the first segment, which the sender closes, and
-    all handles.
+    """Write a message for another process, plain data and packages, as segments: returns the first
+    segment, which the sender closes, and all handles.
     """
-    about = [(len(package.segments), package.devices, package.elsewhere, package.note) for package in packages]
+    about = [
+        (len(package.segments), package.devices, package.elsewhere, package.note)
+        for package in packages
+    ]
     head = pickle.dumps((message, about))
     cover = Segment.place([head, *(package.code for package in packages)])
-    return cover, [cover.handle, *(segment.handle for package in packages for segment in package.segments)]
+    return cover, [
+        cover.handle,
+        *(segment.handle for package in packages for segment in package.segments),
+    ]
 
 
 def read_message(handles: Sequence[Handle]) -> tuple[Any, list[Package]]:
-    """Read a message and its packages. File descriptors among `handles` belong to the result from here on."""
+    """Read a message and its packages. File descriptors among `handles` belong to the result
+    from here on.
+    """
     cover, *rest = [Segment.attach(handle) for handle in handles]
     with cover:
         head, *codes = cover.views()
@@ -125,7 +149,9 @@ def read_message(handles: Sequence[Handle]) -> tuple[Any, list[Package]]:
     return message, packages
 
 
-def _buffers(views: Sequence[Views], elsewhere: Mapping[int, tuple[int, int]]) -> Iterator[memoryview]:
+def _buffers(
+    views: Sequence[Views], elsewhere: Mapping[int, tuple[int, int]]
+) -> Iterator[memoryview]:
     """The buffers of a package, from whichever segment each is in."""
     for number in range(len(views[0]) if views else 0):
         position, index = elsewhere.get(number, (0, number))

@@ -22,13 +22,22 @@ _LOCKS: tuple[type, ...] = (
 
 
 def explain(error: BaseException, roots: Mapping[str, Any], fails: Callable[[Any], bool]) -> str:
-    """One sentence with the path to the part of `roots` for which `fails`, and one with the remedy."""
+    """One sentence with the path to the part of `roots` for which `fails`, and one with the
+    remedy.
+    """
     for path, value in roots.items():
         if fails(value):
             path, value = _narrow(path, value, fails)
             kind = type(value)
-            name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-            return f"{path} cannot be sent to another process: it is a {name} ({error}). {_remedy(value)}"
+            name = (
+                kind.__qualname__
+                if kind.__module__ == "builtins"
+                else f"{kind.__module__}.{kind.__qualname__}"
+            )
+            return (
+                f"{path} cannot be sent to another process: it is a {name} ({error})."
+                f" {_remedy(value)}"
+            )
     return f"{', '.join(roots) or 'it'} cannot be sent to another process: {error}. {_remedy(None)}"
 
 
@@ -107,7 +116,16 @@ def _remedy(value: Any) -> str:
     if isinstance(value, socket.socket):
         return "Open the connection inside the function or when it is first used."
     if isinstance(value, Iterator):
-        return "An iterator is half used and cannot be copied: give what it was made from, and call iter() in the function."
+        return (
+            "An iterator is half used and cannot be copied: give what it was made from, and call"
+            " iter() in the function."
+        )
     if isinstance(value, _LOCKS):
-        return "Leave it out of the object's __getstate__ and make a new one in __setstate__, or make it when first used."
-    return "Make it inside the function or when first used, or leave it out of the object's __getstate__."
+        return (
+            "Leave it out of the object's __getstate__ and make a new one in __setstate__, or make"
+            " it when first used."
+        )
+    return (
+        "Make it inside the function or when first used, or leave it out of the object's"
+        " __getstate__."
+    )

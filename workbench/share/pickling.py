@@ -1,4 +1,6 @@
-"""Pickles code with cloudpickle and keeps the bytes of tensors and arrays as buffers out of band."""
+"""Pickles code with cloudpickle and keeps the bytes of tensors and arrays as buffers out of
+band.
+"""
 
 from __future__ import annotations
 
@@ -62,14 +64,17 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
     def _one(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        """Return always the same Python object for the same memory, so that the pickle has it once."""
+        """Return always the same Python object for the same memory, so that the pickle has it
+        once.
+        """
         key = storage._cdata
         if key not in self._storages:
             here = storage
             if storage.device.type != "cpu":
                 self.devices.add(str(storage.device))
                 here = storage.cpu()  # type: ignore[no-untyped-call]
-            self._storages[key] = (storage, here)  # both must stay alive, because their addresses are the keys
+            # both must stay alive, because their addresses are the keys
+            self._storages[key] = (storage, here)
         return self._storages[key][1]
 
 
@@ -104,8 +109,9 @@ class Unpickler(pickle.Unpickler):
         return _tensor_of_new_dtype if resolved is _V3 else resolved
 
     def _set_class(self, cls: type, state: Any) -> type:
-        """Set the attributes of an unpickled class, unless it is the notebook's own class: cloudpickle would put copies
-        of its methods into it, which see a copy of the notebook's globals.
+        """Set the attributes of an unpickled class, unless it is the notebook's own class:
+        cloudpickle would put copies of its methods into it, which see a copy of the notebook's
+        globals.
         """
         known: type = cls if cls in self._known else _cloudpickle._class_setstate(cls, state)
         return known
@@ -137,8 +143,8 @@ def _typed_storage(untyped: torch.UntypedStorage, dtype: torch.dtype) -> torch.s
 
 
 def _tensor_of_new_dtype(storage: torch.UntypedStorage, *rest: Any) -> torch.Tensor:
-    """A tensor of one of the newest dtypes (uint16, float8): torch packs an untyped storage for them, and needs a typed
-    one to unpack.
+    """A tensor of one of the newest dtypes (uint16, float8): torch packs an untyped storage for
+    them, and needs a typed one to unpack.
     """
     rebuild: Any = torch._utils._rebuild_tensor_v3
     tensor: torch.Tensor = rebuild(_typed_storage(storage, torch.uint8), *rest)
@@ -186,8 +192,8 @@ def _set_optimizer(optimizer: Any, state: tuple[Any, dict[str, Any]]) -> None:
 
 
 def _reduce_parametrized(module: torch.nn.Module) -> Any:
-    """Pickle a module with parametrizations (spectral_norm, weight_norm): torch gives it a class of its own that
-    refuses to be pickled.
+    """Pickle a module with parametrizations (spectral_norm, weight_norm): torch gives it a class of
+    its own that refuses to be pickled.
     """
     kind: Any = parametrize.type_before_parametrizations(module)
     names: Any = module.parametrizations
@@ -204,7 +210,9 @@ def _parametrized(kind: type[torch.nn.Module], names: tuple[str, ...]) -> torch.
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    """Pickle an array as a dense plain one: numpy would put the bytes of strided and memory-mapped arrays into the pickle."""
+    """Pickle an array as a dense plain one: numpy would put the bytes of strided and
+    memory-mapped arrays into the pickle.
+    """
     dense = array.flags.c_contiguous or array.flags.f_contiguous
     if array.dtype.hasobject or (dense and type(array) is np.ndarray):
         return NotImplemented
@@ -218,13 +226,16 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _place_in_file(array: np.memmap[Any, Any]) -> int | None:
-    """The offset at which a memory-mapped array can be opened again, None where only a copy is right."""
+    """The offset at which a memory-mapped array can be opened again, None where only a copy is
+    right.
+    """
     mapping = getattr(array, "_mmap", None)
     if mapping is None or not array.flags.c_contiguous or array.mode == "c" or not array.size:
         return None
     if array.filename is None or not os.path.isfile(array.filename):
         return None
-    # A slice keeps the offset of the array it was cut from, so the place follows from the addresses.
+    # A slice keeps the offset of the array it was cut from, so the place follows from the
+    # addresses.
     mapped_from = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     within = address_of(array) - address_of(np.frombuffer(mapping, dtype=np.uint8))
     return mapped_from + within if 0 <= within < len(mapping) else None

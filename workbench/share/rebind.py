@@ -1,13 +1,16 @@
-"""Lets tensors of this process use a shared segment's memory instead of their own, so that a host has one copy.
+"""Lets tensors of this process use a shared segment's memory instead of their own, so that a host
+has one copy.
 
-Only where nobody can notice. A tensor is moved if all of this holds: its storage is torch's own (not an array's, a
-file's, pinned, or shared with a process), no array was ever made of it (torch then marks the storage as one that cannot
-be resized), no other tensor or storage object refers to it, nothing in C++ holds the tensor (DLPack, a running
-operation or graph), and it does not train. Later writes to it go to private pages.
+Only where nobody can notice. A tensor is moved if all of this holds: its storage is torch's own
+(not an array's, a file's, pinned, or shared with a process), no array was ever made of it (torch
+then marks the storage as one that cannot be resized), no other tensor or storage object refers to
+it, nothing in C++ holds the tensor (DLPack, a running operation or graph), and it does not train.
+Later writes to it go to private pages.
 
-`python -m tests.benchmarks.rank_costs memory` shows what it saves: with a TensorDataset of 512 MiB and devices=2, the first job adds 1.03
-times the data to the notebook's copy, the jobs after it 0.03 times. The same holds with `random_split`, a DataLoader or a pair of
-tensors. Nothing is saved where the tensor came from numpy or the data set has slices of it.
+`python -m tests.benchmarks.rank_costs memory` shows what it saves: with a TensorDataset of 512 MiB
+and devices=2, the first job adds 1.03 times the data to the notebook's copy, the jobs after it 0.03
+times. The same holds with `random_split`, a DataLoader or a pair of tensors. Nothing is saved where
+the tensor came from numpy or the data set has slices of it.
 """
 
 from __future__ import annotations
@@ -22,11 +25,14 @@ from workbench.share.pickling import storage_over
 from workbench.share.segment import Segment, Views
 
 _USES = 2
-"""The references that every storage has here: the tensor's, and that of the Python object that reads the count."""
+"""The references that every storage has here: the tensor's, and that of the Python object that
+reads the count.
+"""
 
 
 def rebind(tensors: Iterable[torch.Tensor], cache: BufferCache) -> int:
-    """Move the tensors whose present bytes are in the cache and to which nothing else refers; returns how many bytes were freed.
+    """Move the tensors whose present bytes are in the cache and to which nothing else refers;
+    returns how many bytes were freed.
 
     Call it in the thread that works with these tensors, while no other thread does.
     """
@@ -52,13 +58,28 @@ def rebind(tensors: Iterable[torch.Tensor], cache: BufferCache) -> int:
 
 def may_move(tensor: torch.Tensor) -> bool:
     """Whether the tensor can get other memory without any visible effect."""
-    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
-    if not plain or tensor.requires_grad or tensor.grad_fn is not None or tensor._is_view() or tensor.is_inference():
+    plain = (
+        type(tensor) is torch.Tensor
+        and tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+    )
+    if (
+        not plain
+        or tensor.requires_grad
+        or tensor.grad_fn is not None
+        or tensor._is_view()
+        or tensor.is_inference()
+    ):
         return False
     if tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor._use_count() != 1:  # type: ignore[attr-defined]
         return False
     storage = tensor.untyped_storage()
-    if storage.nbytes() < LARGE or not storage.resizable() or storage.is_shared() or _pinned(tensor):
+    if (
+        storage.nbytes() < LARGE
+        or not storage.resizable()
+        or storage.is_shared()
+        or _pinned(tensor)
+    ):
         return False
     uses: int = torch._C._storage_Use_Count(storage._cdata)
     return uses == _USES and sys.getrefcount(storage) <= _least()

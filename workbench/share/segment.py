@@ -1,10 +1,11 @@
 """A piece of anonymous shared memory that holds many buffers.
 
-The writer places all buffers once, each on a 64-byte boundary, and seals the segment: nobody can change it. Every
-reader maps it copy-on-write, so any number of processes share one copy of the data, and what one of them writes stays
-its own. The segment is a memfd: it has no name, so nothing is left however its processes end. Where memory is short it
-is a file whose name is removed at once. Where the system has no memfd it is `multiprocessing.shared_memory`, whose name
-is gone once the writer closes it.
+The writer places all buffers once, each on a 64-byte boundary, and seals the segment: nobody can
+change it. Every reader maps it copy-on-write, so any number of processes share one copy of the
+data, and what one of them writes stays
+its own. The segment is a memfd: it has no name, so nothing is left however its processes end. Where
+memory is short it is a file whose name is removed at once. Where the system has no memfd it is
+`multiprocessing.shared_memory`, whose name is gone once the writer closes it.
 """
 
 from __future__ import annotations
@@ -44,23 +45,33 @@ Handle = int | str
 class Segment:
     """A sealed segment, in the process that placed it or in one that attached to it."""
 
-    def __init__(self, fd: int | None, shared: shared_memory.SharedMemory | None, owner: bool) -> None:
+    def __init__(
+        self, fd: int | None, shared: shared_memory.SharedMemory | None, owner: bool
+    ) -> None:
         self._fd = fd
         self._shared = shared
         self._owner = owner
 
     @classmethod
     def place(cls, buffers: Sequence[Any], folder: Path | None = None) -> Segment:
-        """A new segment that holds `buffers` (anything contiguous with the buffer protocol), each memory once.
+        """A new segment that holds `buffers` (anything contiguous with the buffer protocol), each
+        memory once.
 
-        folder: where a file without a name holds them, instead of memory. Only where the system has memfd.
+        folder: where a file without a name holds them, instead of memory. Only where the system has
+        memfd.
         """
         raws = [np.frombuffer(buffer, dtype=np.uint8) for buffer in map(_flat, buffers)]
         spans, size = _lay_out(raws)
         table = array("q", [len(raws), *(number for span in spans for number in span)]).tobytes()
-        pieces = {0: memoryview(table)} | {at: raw.data for raw, (at, n) in zip(raws, spans, strict=True) if n}
+        pieces = {0: memoryview(table)} | {
+            at: raw.data for raw, (at, n) in zip(raws, spans, strict=True) if n
+        }
         if MEMFD:
-            fill = _fill_memfd(pieces.items(), size) if folder is None else _fill_file(pieces.items(), size, folder)
+            fill = (
+                _fill_memfd(pieces.items(), size)
+                if folder is None
+                else _fill_file(pieces.items(), size, folder)
+            )
             return cls(fill, None, owner=True)
         shared = shared_memory.SharedMemory(create=True, size=size)
         for at, piece in pieces.items():
@@ -69,7 +80,9 @@ class Segment:
 
     @classmethod
     def attach(cls, handle: Handle) -> Segment:
-        """The segment of a file descriptor (which then belongs to it) or of a name, from `handle`."""
+        """The segment of a file descriptor (which then belongs to it) or of a name, from
+        `handle`.
+        """
         if isinstance(handle, int):
             return cls(handle, None, owner=False)
         return cls(None, shared_memory.SharedMemory(name=handle), owner=False)
@@ -99,22 +112,31 @@ class Segment:
         return self._shared
 
     def views(self) -> Views:
-        """The buffers in the order they were placed, mapped copy-on-write. The mapping lives as long as they do."""
+        """The buffers in the order they were placed, mapped copy-on-write. The mapping lives as
+        long as they do.
+        """
         return Views(memoryview(self._map()))
 
     def _map(self) -> mmap.mmap:
         size = self.nbytes
         if size <= _SMALL:
-            # Read into private memory: a Python mapping keeps a file descriptor open as long as it lives.
+            # Read into private memory: a Python mapping keeps a file descriptor open as long as it
+            # lives.
             private = mmap.mmap(-1, size)
-            private[:] = os.pread(self._fd, size, 0) if self._fd is not None else bytes(_bytes(self._memory)[:size])
+            private[:] = (
+                os.pread(self._fd, size, 0)
+                if self._fd is not None
+                else bytes(_bytes(self._memory)[:size])
+            )
             return private
         if self._fd is not None:
             return mmap.mmap(self._fd, size, access=mmap.ACCESS_COPY)
         return _map_named(self._memory, size)
 
     def close(self) -> None:
-        """Close this handle; views stay valid. The memory is freed when no process has a handle or a mapping any more."""
+        """Close this handle; views stay valid. The memory is freed when no process has a handle
+        or a mapping any more.
+        """
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -136,7 +158,9 @@ class Segment:
 
 
 class Views(Sequence[memoryview]):
-    """The buffers of a mapped segment. Each is looked up when it is read, because there may be very many."""
+    """The buffers of a mapped segment. Each is looked up when it is read, because there may be
+    very many.
+    """
 
     def __init__(self, memory: memoryview) -> None:
         count = int.from_bytes(memory[:_WORD], sys.byteorder)
@@ -179,7 +203,9 @@ def _flat(buffer: Any) -> Any:
 
 
 def _lay_out(raws: list[np.ndarray[Any, np.dtype[np.uint8]]]) -> tuple[list[Span], int]:
-    """The place of each buffer, and the total size. The same memory given twice gets one place: it stays shared."""
+    """The place of each buffer, and the total size. The same memory given twice gets one place:
+    it stays shared.
+    """
     end = _WORD * (1 + 2 * len(raws))
     places: dict[Span, Span] = {}
     spans = []
@@ -200,7 +226,9 @@ def _fill_memfd(pieces: Iterable[tuple[int, memoryview]], size: int) -> int:
         for at, piece in pieces:
             # Written, not mapped: the pages never count as this process's own memory.
             _write(fd, piece, at)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        fcntl.fcntl(
+            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+        )
     except BaseException:
         os.close(fd)
         raise
@@ -228,7 +256,9 @@ def _write(fd: int, piece: memoryview, at: int) -> None:
 
 
 def _map_named(shared: shared_memory.SharedMemory, size: int) -> mmap.mmap:
-    """A copy-on-write mapping of named shared memory; a private copy where the system has no such mapping."""
+    """A copy-on-write mapping of named shared memory; a private copy where the system has no
+    such mapping.
+    """
     try:
         if sys.platform == "win32":
             return mmap.mmap(-1, size, tagname=shared.name, access=mmap.ACCESS_COPY)

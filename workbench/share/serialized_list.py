@@ -1,7 +1,9 @@
-"""Long lists of Python objects as bytes in shared memory: the pickle of each element in one buffer, and their offsets.
+"""Long lists of Python objects as bytes in shared memory: the pickle of each element in one buffer,
+and their offsets.
 
-This is detectron2's `TorchSerializedList`. To count a reference is to write to a page, so every process that reads a list
-of Python objects ends up with a copy of it; bytes are read by all processes and written by none.
+This is detectron2's `TorchSerializedList`. To count a reference is to write to a page, so every
+process that reads a list of Python objects ends up with a copy of it; bytes are read by all
+processes and written by none.
 """
 
 from __future__ import annotations
@@ -26,10 +28,14 @@ LONG = 2000
 """Lists with this many elements are serialized."""
 
 _LARGE = 1 << 16
-"""A list with a tensor or array of this many bytes stays a list: such buffers lie in the segment and are read without a copy."""
+"""A list with a tensor or array of this many bytes stays a list: such buffers lie in the segment
+and are read without a copy.
+"""
 
 _REPEATED = 256
-"""The most bytes by which an element's own pickle may be longer than its part in a pickle of the whole list."""
+"""The most bytes by which an element's own pickle may be longer than its part in a pickle of the
+whole list.
+"""
 
 _CHECKED = 32
 """For so many reads, the previously read element is checked for changes."""
@@ -42,11 +48,13 @@ _STATE = 100_000
 
 
 class SerializedList(MutableSequence[Any]):
-    """Reads like the list it was made of, in another process. Each read makes a new object, equal to the element.
+    """Reads like the list it was made of, in another process. Each read makes a new object, equal
+    to the element.
 
-    Changing an element that was read changes a copy: assign it (`items[i] = item`) to keep the change. A warning appears
-    if one of the first elements that are read is changed. The first assignment makes this a list of objects, in this
-    process only. It is not a subclass of list, which C code would read as an empty list.
+    Changing an element that was read changes a copy: assign it (`items[i] = item`) to keep the
+    change. A warning appears if one of the first elements that are read is changed. The first
+    assignment makes this a list of objects, in this process only. It is not a subclass of list,
+    which C code would read as an empty list.
     """
 
     def __init__(self) -> None:
@@ -55,14 +63,23 @@ class SerializedList(MutableSequence[Any]):
 
     @property
     def state(self) -> tuple[Any, ...] | None:
-        """The pickles, their offsets, and the classes and functions in them; None where this process changed the list."""
+        """The pickles, their offsets, and the classes and functions in them; None where this
+        process changed the list.
+        """
         if self._objects is not None:
             return None
-        return pickle.PickleBuffer(self._data), pickle.PickleBuffer(self._offsets.cast("B")), self._code
+        return (
+            pickle.PickleBuffer(self._data),
+            pickle.PickleBuffer(self._offsets.cast("B")),
+            self._code,
+        )
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         data, offsets, self._code = state
-        self._data, self._offsets = memoryview(data).cast("B"), memoryview(offsets).cast("B").cast("q")
+        self._data, self._offsets = (
+            memoryview(data).cast("B"),
+            memoryview(offsets).cast("B").cast("q"),
+        )
         self._objects, self._checks, self._read = None, _CHECKED, _NO_READ
 
     def _list(self) -> list[Any]:
@@ -101,9 +118,10 @@ class SerializedList(MutableSequence[Any]):
         if pickled is not None and _plain_pickle(before) != pickled:
             self._checks, self._read = 0, _NO_READ
             warnings.warn(
-                f"element {index} of a list of {len(self):,} was changed after it was read. In ranks and in loader workers each "
-                "read makes a new element, so the change is lost: assign the element to keep it (items[i] = item), or ignore "
-                "this if it only stores what can be computed again.",
+                f"element {index} of a list of {len(self):,} was changed after it was read. In"
+                " ranks and in loader workers each read makes a new element, so the change is"
+                " lost: assign the element to keep it (items[i] = item), or ignore this if it only"
+                " stores what can be computed again.",
                 stacklevel=3,
             )
             return
@@ -211,14 +229,18 @@ class _ElementPickler(Pickler):
 
 
 def _small(buffer: pickle.PickleBuffer) -> bool:
-    """Return True, so that a buffer's bytes go into the pickle; raise `_StaysList` for a large buffer."""
+    """Return True, so that a buffer's bytes go into the pickle; raise `_StaysList` for a large
+    buffer.
+    """
     if buffer.raw().nbytes >= _LARGE:
         raise _StaysList
     return True
 
 
 def _serialized(elements: list[Any], devices: set[str]) -> SerializedList | None:
-    """Serialize a list; None where its elements share so much, or are so large, that it is better pickled as a whole."""
+    """Serialize a list; None where its elements share so much, or are so large, that it is
+    better pickled as a whole.
+    """
     data, offsets = bytearray(), array("q", [0])
     pickler = _ElementPickler(elements, data.extend)
     most, limit = _REPEATED * len(elements), None
@@ -293,7 +315,9 @@ class _ListPickler(Pickler):
         return reduction
 
     def _leave_lists(self, parts: list[Any], most: int = sys.maxsize) -> None:
-        """Lists among these, and a little way inside, stay lists, unless they have more elements than `most`."""
+        """Lists among these, and a little way inside, stay lists, unless they have more elements
+        than `most`.
+        """
         for _ in range(_DEPTH):
             long_lists = {
                 id(candidate): candidate
@@ -303,12 +327,16 @@ class _ListPickler(Pickler):
             self._stay |= long_lists
             if long_lists.keys() & self._made.keys():
                 raise _StartAgain
-            inside = (p.values() if type(p) is dict else p for p in parts if type(p) in (dict, tuple))
+            inside = (
+                p.values() if type(p) is dict else p for p in parts if type(p) in (dict, tuple)
+            )
             parts = list(itertools.chain.from_iterable(inside))
 
 
 def _own_reduction(kind: type) -> bool:
-    """Whether a class has its own function to rebuild its objects, or C code that sets their attributes."""
+    """Whether a class has its own function to rebuild its objects, or C code that sets their
+    attributes.
+    """
     members = {
         name: value for base in reversed(kind.__mro__[:-1]) for name, value in vars(base).items()
     }
@@ -340,7 +368,9 @@ def pickled(value: Any, lists: bool) -> Pickled:
     stay: dict[int, list[Any]] = {}
     while True:
         file, buffers = io.BytesIO(), list[Any]()
-        pickler = _ListPickler(file, buffers.append, stay) if lists else Pickler(file, buffers.append)
+        pickler = (
+            _ListPickler(file, buffers.append, stay) if lists else Pickler(file, buffers.append)
+        )
         try:
             pickler.dump(value)
         except _StartAgain:

@@ -1,4 +1,6 @@
-"""Works on batches of any kind: counts their samples, moves them to a device, describes them, lists their tensors."""
+"""Works on batches of any kind: counts their samples, moves them to a device, describes them,
+lists their tensors.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ _MANY = 12
 
 
 def sample_count(batch: Any) -> int:
-    """Return how many samples a batch has: its `batch_size` or `num_graphs`, else the first dimension of its first
-    tensor or array, in containers and dataclasses; 1 where there is none.
+    """Return how many samples a batch has: its `batch_size` or `num_graphs`, else the first
+    dimension of its first tensor or array, in containers and dataclasses; 1 where there is none.
     """
     declared = _own_count(batch)
     count = _first_count(batch) if declared is None else declared
@@ -35,8 +37,8 @@ def sample_count(batch: Any) -> int:
 
 
 def miscounted(batch: Any) -> str | None:
-    """Why `sample_count` may be wrong, for a batch that declares no number of samples and whose tensors differ in their first dimension; None:
-    it seems right.
+    """Why `sample_count` may be wrong, for a batch that declares no number of samples and whose
+    tensors differ in their first dimension; None: it seems right.
     """
     sizes = {name: tensor.shape[0] for name, tensor in leaves(batch) if tensor.ndim}
     if (
@@ -45,7 +47,10 @@ def miscounted(batch: Any) -> str | None:
         or len(set(sizes.values())) < 2
     ):
         return None
-    return f"counts as {counted(sample_count(batch), 'sample')}, the first dimension of its first tensor, and its tensors differ ({describe(batch)})"
+    return (
+        f"counts as {counted(sample_count(batch), 'sample')}, the first dimension of its first"
+        f" tensor, and its tensors differ ({describe(batch)})"
+    )
 
 
 def _own_count(batch: Any) -> int | None:
@@ -58,8 +63,8 @@ def _own_count(batch: Any) -> int | None:
 
 
 def own_count(batch: Any) -> str | None:
-    """Return the attribute in which a batch declares its number of samples (PyG's `num_graphs`, a tensordict's `batch_size[0]`); None:
-    nowhere.
+    """Return the attribute in which a batch declares its number of samples (PyG's `num_graphs`, a
+    tensordict's `batch_size[0]`); None: nowhere.
     """
     if type(batch) in (tuple, list, dict, Tensor):
         return None
@@ -88,8 +93,12 @@ def _first_count(value: Any) -> int | None:
 
 
 def is_several(batch: Any) -> bool:
-    """Whether a batch is a tuple or list of parts. (A PackedSequence is a tuple by type alone: it is one thing.)"""
-    return type(batch) in (tuple, list) or (isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence))
+    """Whether a batch is a tuple or list of parts. (A PackedSequence is a tuple by type alone:
+    it is one thing.)
+    """
+    return type(batch) in (tuple, list) or (
+        isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence)
+    )
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -131,13 +140,16 @@ def copied(batch: Any) -> Any:
 
 
 def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:
-    """A mapping of the same kind on `device`; one with a `to` (a TensorDict, a BatchEncoding) moves itself."""
+    """A mapping of the same kind on `device`; one with a `to` (a TensorDict, a BatchEncoding)
+    moves itself.
+    """
     if hasattr(batch, "to"):
         return copy.copy(batch).to(device)
     moved = {key: to_device(value, device) for key, value in batch.items()}
     if type(batch) is dict:
         return moved
-    if isinstance(batch, MutableMapping):  # a copy, as in torch's collation: a defaultdict cannot be made from a mapping
+    # a copy, as in torch's collation: a defaultdict cannot be made from a mapping
+    if isinstance(batch, MutableMapping):
         duplicate = copy.copy(batch)
         for key, value in moved.items():  # an output of transformers refuses update()
             duplicate[key] = value
@@ -171,7 +183,9 @@ def on_host(values: Sequence[Tensor | float]) -> list[float]:
     away = [v for v in values if isinstance(v, Tensor) and v.device.type != "cpu"]
     wide = torch.float32 if away and away[0].device.type == "mps" else torch.float64
     host = iter(torch.stack([v.to(away[0].device, wide) for v in away]).tolist() if away else ())
-    return [next(host) if isinstance(v, Tensor) and v.device.type != "cpu" else float(v) for v in values]
+    return [
+        next(host) if isinstance(v, Tensor) and v.device.type != "cpu" else float(v) for v in values
+    ]
 
 
 def describe(batch: Any) -> str:
@@ -193,9 +207,11 @@ def describe(batch: Any) -> str:
 
 
 def made_of_lists(batch: Any) -> tuple[str, int] | None:
-    """Return the first element of a batch that is a list of one-dimensional tensors, and their number; None: no element is.
+    """Return the first element of a batch that is a list of one-dimensional tensors, and their
+    number; None: no element is.
 
-    torch's default collation makes such a list, with one tensor for each position, of samples that are lists of numbers.
+    torch's default collation makes such a list, with one tensor for each position, of samples that
+    are lists of numbers.
     """
     if not isinstance(batch, (Mapping, tuple, list)):
         return None
@@ -226,7 +242,9 @@ def _described(leaf: Tensor | PackedSequence) -> str:
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
-    """Return the tensors in a batch, each with its path ("0", "image.1"); of a PackedSequence only its data."""
+    """Return the tensors in a batch, each with its path ("0", "image.1"); of a PackedSequence
+    only its data.
+    """
     return [
         (name, leaf.data if isinstance(leaf, PackedSequence) else leaf)
         for name, leaf in _parts(value, path)

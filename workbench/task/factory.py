@@ -1,4 +1,6 @@
-"""Makes a Task of what the user gave: a module with a loss, an object with training_step, or a Task."""
+"""Makes a Task of what the user gave: a module with a loss, an object with training_step, or a
+Task.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,13 @@ def task_of(
 ) -> Task:
     """Make the task of a bench; raises TaskError naming what is missing or does not fit.
 
-    settings: the settings known so far, for objects that read them from their trainer in `setup`. callbacks: Lightning's callbacks
-    that only have hooks (`translate.with_hooks`).
+    settings: the settings known so far, for objects that read them from their trainer in `setup`.
+    callbacks: Lightning's callbacks that only have hooks (`translate.with_hooks`).
     """
     if isinstance(model, type):
-        raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
+        raise TaskError(
+            f"model={model.__name__} is a class: give an instance, {model.__name__}(…)."
+        )
     model, compiler = uncompiled(model)
     check_optimizer(optimizer)
     check_scheduler(scheduler)
@@ -56,8 +60,9 @@ def task_of(
     lightning = not isinstance(model, Task) and overrides.is_lightning_like(model)
     if callbacks and not lightning:
         raise TaskError(
-            f"callbacks=: the hooks of {type(callbacks[0]).__name__} get a LightningModule, and model is a {type(model).__name__}: give a "
-            "LightningModule that holds it, or use listeners=[f], which gets every event of a run."
+            f"callbacks=: the hooks of {type(callbacks[0]).__name__} get a LightningModule, and"
+            f" model is a {type(model).__name__}: give a LightningModule that holds it, or use"
+            " listeners=[f], which gets every event of a run."
         )
     preparation = _prepared(model, lightning, sources, settings or Settings(), callbacks)
     collates = _collates(
@@ -89,11 +94,13 @@ def task_of(
         if not isinstance(model, nn.Module):
             if isinstance(model, (list, tuple, dict)) and model:
                 raise TaskError(
-                    f"model is a {type(model).__name__} of {len(model)}, and one nn.Module is needed: make them parts of one (nn.ModuleList "
-                    "or nn.ModuleDict keeps them), whose forward calls them."
+                    f"model is a {type(model).__name__} of {len(model)}, and one nn.Module is"
+                    " needed: make them parts of one (nn.ModuleList or nn.ModuleDict keeps them),"
+                    " whose forward calls them."
                 )
             raise TaskError(
-                f"model={shown(model)} is not an nn.Module, and has no training_step and configure_optimizers."
+                f"model={shown(model)} is not an nn.Module, and has no training_step and"
+                " configure_optimizers."
             )
         refuse_unusable("model", model)
         check_loss(loss)
@@ -108,8 +115,9 @@ def task_of(
 def set_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
     """Give the task the user's own averaging functions."""
     for name, function, names in (
-        ("avg_fn", avg_fn, ("averaged", "current", "count")), ("should_update", should_update, ("step", "epoch"))
-    ):  # fmt: skip
+        ("avg_fn", avg_fn, ("averaged", "current", "count")),
+        ("should_update", should_update, ("step", "epoch")),
+    ):
         if function is not None:
             if not callable(function) or not fits(function, *names):
                 wrong = "takes other arguments" if callable(function) else "cannot be called"
@@ -121,12 +129,16 @@ def set_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
 
 
 def _sources(data_by_kind: Mapping[str, Any]) -> dict[str, Any]:
-    """For each kind of data the object that makes its loader; the one given as `train` also makes the others."""
+    """For each kind of data the object that makes its loader; the one given as `train` also
+    makes the others.
+    """
     sources = {}
     for name, data in data_by_kind.items():
         if data is None and overrides.has_loader(data_by_kind["train"]):
             sources[name] = data_by_kind["train"]
-        elif data is not None and (overrides.has_loader(data) or overrides.has_loader(data, f"{name}_dataloader")):
+        elif data is not None and (
+            overrides.has_loader(data) or overrides.has_loader(data, f"{name}_dataloader")
+        ):
             sources[name] = data
     return sources
 
@@ -134,7 +146,9 @@ def _sources(data_by_kind: Mapping[str, Any]) -> dict[str, Any]:
 def _maker(
     name: str, data_by_kind: Mapping[str, Any], sources: Mapping[str, Any], module: Any
 ) -> Any:
-    """The object that makes the loader of one kind of data; None: the user gave the data itself. module: the model, if it is Lightning-like."""
+    """The object that makes the loader of one kind of data; None: the user gave the data itself.
+    module: the model, if it is Lightning-like.
+    """
     by_module = (
         module is not None
         and data_by_kind[name] is None
@@ -143,17 +157,38 @@ def _maker(
     return sources.get(name, module if by_module else None)
 
 
-def _collates(collate_fn: Collate | None, val_collate_fn: Collate | None, makers: Mapping[str, Any]) -> dict[str, Collate | None]:
-    """The collate function of each kind of data; raises TaskError for one that cannot be called or has no effect."""
-    for argument, function, name in (("collate_fn", collate_fn, "train"), ("val_collate_fn", val_collate_fn, "val")):
+def _collates(
+    collate_fn: Collate | None, val_collate_fn: Collate | None, makers: Mapping[str, Any]
+) -> dict[str, Collate | None]:
+    """The collate function of each kind of data; raises TaskError for one that cannot be called
+    or has no effect.
+    """
+    for argument, function, name in (
+        ("collate_fn", collate_fn, "train"),
+        ("val_collate_fn", val_collate_fn, "val"),
+    ):
         if function is not None and not callable(function):
-            raise TaskError(f"{argument}={shown(function)} cannot be called: give a function of a list of samples, which returns a batch.")
+            raise TaskError(
+                f"{argument}={shown(function)} cannot be called: give a function of a list of"
+                " samples, which returns a batch."
+            )
         if function is not None and makers[name] is not None:
-            raise TaskError(f"{argument}= has no effect on {name}, whose loader {type(makers[name]).__name__} makes: give it to that loader.")
-    return {name: collate_fn if name == "train" else val_collate_fn or collate_fn for name in makers}
+            raise TaskError(
+                f"{argument}= has no effect on {name}, whose loader {type(makers[name]).__name__}"
+                " makes: give it to that loader."
+            )
+    return {
+        name: collate_fn if name == "train" else val_collate_fn or collate_fn for name in makers
+    }
 
 
-def _prepared(model: Any, lightning: bool, sources: Mapping[str, Any], settings: Settings, callbacks: Sequence[Any]) -> Preparation:
+def _prepared(
+    model: Any,
+    lightning: bool,
+    sources: Mapping[str, Any],
+    settings: Settings,
+    callbacks: Sequence[Any],
+) -> Preparation:
     """Set up the module, if it is a Lightning-like one, and the objects that make the loaders."""
     data = {id(source): source for source in sources.values()}
     if overrides.has_loader(model):  # a plain network may make its own loaders
@@ -174,18 +209,24 @@ def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) ->
         task.hooks = hooks
     elif hooks.transfers:
         raise TaskError(
-            f"{type(task).__name__} has hooks, and its data moves batches to the device with hooks too: do both in the task's "
-            "`hooks.transfer`."
+            f"{type(task).__name__} has hooks, and its data moves batches to the device with hooks"
+            " too: do both in the task's `hooks.transfer`."
         )
     task.preparation = preparation
     specs = {"train": task.train, "val": task.val, "test": task.test, "predict": task.predict}
     preparation.trainer.set_model(task.model, specs)
 
 
-def _with_data(task: Task, specs: dict[str, DataSpec | None], collates: Mapping[str, Collate | None]) -> Task:
-    """Set the data of a user's Task: data given to the bench replace the task's own, which may be of any kind."""
+def _with_data(
+    task: Task, specs: dict[str, DataSpec | None], collates: Mapping[str, Collate | None]
+) -> Task:
+    """Set the data of a user's Task: data given to the bench replace the task's own, which may
+    be of any kind.
+    """
     if not isinstance(getattr(task, "model", None), nn.Module):
-        raise TaskError(f"{type(task).__name__} has no model: set self.model to the nn.Module that is trained.")
+        raise TaskError(
+            f"{type(task).__name__} has no model: set self.model to the nn.Module that is trained."
+        )
     for name, spec in specs.items():
         data = getattr(task, name)
         if spec is not None:
@@ -207,4 +248,6 @@ def _spec(
 def _refuse(model: Any, arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
         if value is not None:
-            raise TaskError(f"{name}= is given, but {type(model).__name__} brings its own; leave {name} out.")
+            raise TaskError(
+                f"{name}= is given, but {type(model).__name__} brings its own; leave {name} out."
+            )

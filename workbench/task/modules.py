@@ -1,4 +1,5 @@
-"""Reads and restores the modes, buffers and attributes of modules, and finds where their tensors are stored.
+"""Reads and restores the modes, buffers and attributes of modules, and finds where their tensors
+are stored.
 
 It also finds the original of a model that the user has compiled (`torch.compile(model)`).
 """
@@ -24,7 +25,9 @@ Slot = tuple[nn.Module, str, str]
 
 
 def named_parts(modules: Iterable[nn.Module]) -> Iterator[tuple[tuple[int, str], nn.Module]]:
-    """All modules within these, each once, with the index of the whole and the name in it, which are the same in another process."""
+    """All modules within these, each once, with the index of the whole and the name in it, which
+    are the same in another process.
+    """
     seen: set[int] = set()
     for number, whole in enumerate(modules):
         for path, module in whole.named_modules():
@@ -47,7 +50,7 @@ def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
                     yield (module, kind, name), tensor
 
 
-# ---- attributes -------------------------------------------------------------------------------------------------
+# ---- attributes ----------------------------------------------------------------------------------
 
 
 def own_attributes(module: nn.Module) -> dict[str, Any]:
@@ -56,11 +59,13 @@ def own_attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def is_own_name(name: str) -> bool:
-    """Whether a module's attribute of this name is its own, and not one that every module has (hooks, submodules, its class)."""
+    """Whether a module's attribute of this name is its own, and not one that every module has
+    (hooks, submodules, its class).
+    """
     return name not in _COMMON and not name.startswith("__")
 
 
-# ---- modes, buffers, state --------------------------------------------------------------------------------------
+# ---- modes, buffers, state -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,8 @@ class Modes:
     def restore(self) -> None:
         """Put each module back into its mode.
 
-        The `train()` and `eval()` of a class that overrides them are called, since they may change weights, too. They also set
-        the modes of the module's parts, which come after it.
+        The `train()` and `eval()` of a class that overrides them are called, since they may change
+        weights, too. They also set the modes of the module's parts, which come after it.
         """
         for module, training in self.modules:
             if module.training == training:
@@ -94,13 +99,17 @@ class Modes:
 
 def overrides_modes(module: nn.Module) -> bool:
     """Whether a module has a `train()` or `eval()` other than torch's."""
-    return any(getattr(getattr(module, name), "__func__", None) is not getattr(nn.Module, name) for name in ("train", "eval"))
+    return any(
+        getattr(getattr(module, name), "__func__", None) is not getattr(nn.Module, name)
+        for name in ("train", "eval")
+    )
 
 
 def train_mode(model: nn.Module) -> None:
     """Put a model into training mode. If it is in training mode, parts in evaluation mode stay so.
 
-    Where a class overrides `train()`, it is called in any case: it may keep parts in evaluation mode.
+    Where a class overrides `train()`, it is called in any case: it may keep parts in evaluation
+    mode.
     """
     before = Modes.of([model])
     if not model.training:
@@ -114,7 +123,8 @@ def train_mode(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def in_training_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Context manager for modules whose weights may depend on their mode: inside, they have those that are trained and stored.
+    """Context manager for modules whose weights may depend on their mode: inside, they have those
+    that are trained and stored.
 
     It changes nothing where no class overrides `train()` or `eval()`.
     """
@@ -133,7 +143,9 @@ def in_training_mode(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Context manager that restores the buffers afterwards, also after an error: a forward changes statistics, for example."""
+    """Context manager that restores the buffers afterwards, also after an error: a forward
+    changes statistics, for example.
+    """
     slots = [(module, dict(module._buffers)) for module in parts_of(modules)]
     buffers = dict.fromkeys(buffer for _, by_name in slots for buffer in by_name.values())
     values = [(buffer, buffer.detach().clone()) for buffer in buffers if buffer is not None]
@@ -150,7 +162,8 @@ def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Context manager that restores the weights of modules which override `train()` or `eval()`, whatever their modes were meanwhile.
+    """Context manager that restores the weights of modules which override `train()` or `eval()`,
+    whatever their modes were meanwhile.
 
     Such a module may add one weight to another and subtract it again, which rounds.
     """
@@ -168,7 +181,9 @@ def kept_weights(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def set_by_modes(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """The weights that a change of the mode may change: the frozen ones of modules that override `train()` or `eval()`."""
+    """The weights that a change of the mode may change: the frozen ones of modules that override
+    `train()` or `eval()`.
+    """
     frozen: list[nn.Parameter] = []
     for module in parts_of(modules):
         if overrides_modes(module):
@@ -180,8 +195,8 @@ def set_by_modes(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
 def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:
     """Return the original model, and the compiler of its calls; None: it is not compiled.
 
-    Weights have the names that they have in the original. While a job runs, calls of the model go through the same compiler
-    (engine/runtime/torch_compile.py), except in the dry run.
+    Weights have the names that they have in the original. While a job runs, calls of the model go
+    through the same compiler (engine/runtime/torch_compile.py), except in the dry run.
     """
     dynamo = sys.modules.get("torch._dynamo")  # imported if a model was compiled
     if dynamo is None or not isinstance(model, dynamo.OptimizedModule):

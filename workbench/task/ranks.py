@@ -1,7 +1,9 @@
-"""Tells a task's code which rank of its job this process is, and has the collectives between ranks for it.
+"""Tells a task's code which rank of its job this process is, and has the collectives between ranks
+for it.
 
-The engine communicates through the session's process group (`Communication`). The user's code communicates through
-torch's default process group, as under Lightning, also before there is a session.
+The engine communicates through the session's process group (`Communication`). The user's code
+communicates through torch's default process group, as under Lightning, also before there is a
+session.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ SINGLE_RANK = RankOfJob()
 
 
 def rank_of_job() -> RankOfJob:
-    """Return the rank of this process; a process group that the user made for something else does not count."""
+    """Return the rank of this process; a process group that the user made for something else
+    does not count.
+    """
     if RANK not in os.environ or not dist.is_available() or not dist.is_initialized():
         return SINGLE_RANK
     world = dist.get_world_size()
@@ -118,16 +122,20 @@ def broadcast(value: T, source: int = 0) -> T:
 
 
 def all_gather(data: Any, device: torch.device, *, graph: bool = False) -> Any:
-    """Gather the data of all ranks: each tensor gets one more dimension in front, and numbers become tensors.
+    """Gather the data of all ranks: each tensor gets one more dimension in front, and numbers
+    become tensors.
 
-    graph: gradients flow back to the rank that each part came from. A single process gets its data unchanged.
+    graph: gradients flow back to the rank that each part came from. A single process gets its data
+    unchanged.
     """
     gather = _with_graph if graph else _gathered
     return _through(data, device, gather if rank_of_job().several else _as_it_is)
 
 
 def all_reduce(tensor: Any, how: Any = "mean") -> Any:
-    """Return the mean of a tensor over all ranks, or another of torch's ReduceOps; other values are returned unchanged."""
+    """Return the mean of a tensor over all ranks, or another of torch's ReduceOps; other values
+    are returned unchanged.
+    """
     where = rank_of_job()
     if not isinstance(tensor, Tensor) or not where.several:
         return tensor

@@ -1,6 +1,8 @@
-"""Random generators: seeds them, and reads and restores their states, whether the process's, the devices' or an object's own.
+"""Random generators: seeds them, and reads and restores their states, whether the process's, the
+devices' or an object's own.
 
-A state consists of containers, numbers, tensors and arrays, which `to_plain` makes fit for a checkpoint.
+A state consists of containers, numbers, tensors and arrays, which `to_plain` makes fit for a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -23,30 +25,44 @@ from workbench.task.device import xla
 State = dict[str, Any]
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_PROCESS = {"python": random.random.__self__, "numpy": np.random.mtrand._rand, "torch": torch.default_generator}  # type: ignore[attr-defined]
+_PROCESS = {
+    "python": random.random.__self__,  # type: ignore[attr-defined]
+    "numpy": np.random.mtrand._rand,
+    "torch": torch.default_generator,
+}
 
 
 def is_generator(value: Any) -> bool:
-    """Whether it is a generator of torch, numpy or Python; `isinstance` would ask the metaclass of torch's, for each of many objects."""
+    """Whether it is a generator of torch, numpy or Python; `isinstance` would ask the metaclass
+    of torch's, for each of many objects.
+    """
     return issubclass(type(value), GENERATORS)
 
 
 def is_own(generator: Any) -> bool:
-    """Whether a generator has a state of its own to be restored: the process's three have `process_state`, and the system's has none."""
+    """Whether a generator has a state of its own to be restored: the process's three have
+    `process_state`, and the system's has none.
+    """
     return not isinstance(generator, random.SystemRandom) and not any(
         generator is process_generator for process_generator in _PROCESS.values()
     )
 
 
 def generator_state(generator: Any) -> Any:
-    """The state of a generator of torch, numpy or Python; None: it is the system's, which has none."""
+    """The state of a generator of torch, numpy or Python; None: it is the system's, which has
+    none.
+    """
     if isinstance(generator, random.SystemRandom):
         return None
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, np.random.Generator):
         return copy.deepcopy(generator.bit_generator.state)
-    return generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState) else generator.getstate()
+    return (
+        generator.get_state(legacy=False)
+        if isinstance(generator, np.random.RandomState)
+        else generator.getstate()
+    )
 
 
 def set_generator_state(generator: Any, state: Any) -> None:
@@ -61,7 +77,7 @@ def set_generator_state(generator: Any, state: Any) -> None:
         generator.set_state(state)
 
 
-# ---- the process ------------------------------------------------------------------------------------------------
+# ---- the process ---------------------------------------------------------------------------------
 
 
 def seed(value: int) -> None:
@@ -73,13 +89,17 @@ def seed(value: int) -> None:
 
 
 def seed_rank(value: int, rank: int) -> None:
-    """Give each rank random numbers of its own from here on (dropout, augmentation); rank 0 keeps its own."""
+    """Give each rank random numbers of its own from here on (dropout, augmentation); rank 0
+    keeps its own.
+    """
     if rank:
         seed(int(np.random.SeedSequence([value, rank]).generate_state(1)[0]))
 
 
 def process_state() -> State:
-    """The states of python's, numpy's and torch's generators on the CPU, from which samplers and data sets may draw."""
+    """The states of python's, numpy's and torch's generators on the CPU, from which samplers and
+    data sets may draw.
+    """
     return {name: generator_state(generator) for name, generator in _PROCESS.items()}
 
 
@@ -91,7 +111,9 @@ def set_process_state(state: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager in which the process draws from the states in `state`; its own random states are restored afterwards."""
+    """Context manager in which the process draws from the states in `state`; its own random
+    states are restored afterwards.
+    """
     before = process_state()
     set_process_state(state)
     try:
@@ -100,11 +122,13 @@ def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
         set_process_state(before)
 
 
-# ---- the process and its devices --------------------------------------------------------------------------------
+# ---- the process and its devices -----------------------------------------------------------------
 
 
 def device_state(device: torch.device) -> Tensor | None:
-    """The state of the generator that a forward pass on this device draws from; None: it cannot be read without waiting."""
+    """The state of the generator that a forward pass on this device draws from; None: it cannot
+    be read without waiting.
+    """
     if device.type == "cpu":
         return torch.get_rng_state()
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
@@ -150,22 +174,36 @@ class RandomState:
 
     def state_dict(self) -> State:
         """The states by name, to be written to a file."""
-        return {**self.process, "cuda": self.cuda, "seed": self.seed, "mps": self.mps, "xla": self.xla}
+        return {
+            **self.process,
+            "cuda": self.cuda,
+            "seed": self.seed,
+            "mps": self.mps,
+            "xla": self.xla,
+        }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> RandomState:
         """The states of a file, for the devices that exist here."""
         process = {name: state[name] for name in ("python", "numpy")}
-        process["torch"] = state["cpu"] if "cpu" in state else state["torch"]  # "cpu": its name in an earlier version
+        process["torch"] = (
+            state["cpu"] if "cpu" in state else state["torch"]
+        )  # "cpu": its name in an earlier version
         mps = state["mps"] if torch.backends.mps.is_available() else None
-        return cls(process, state["cuda"][: torch.cuda.device_count()], state["seed"], mps, state.get("xla"))
+        return cls(
+            process,
+            state["cuda"][: torch.cuda.device_count()],
+            state["seed"],
+            mps,
+            state.get("xla"),
+        )
 
 
 class _Turn:
     """A lock for the process's random states, since jobs run beside the user's calls.
 
-    A job holds it while it runs and releases it between two updates. Whoever waits sees the states of the moment between
-    two updates and restores them.
+    A job holds it while it runs and releases it between two updates. Whoever waits sees the states
+    of the moment between two updates and restores them.
     """
 
     def __init__(self) -> None:
@@ -203,7 +241,9 @@ yield_lock = _turn.yield_lock
 
 @contextlib.contextmanager
 def preserved() -> Iterator[None]:
-    """Restore the random states at the end of the block; no other thread of the workbench draws meanwhile."""
+    """Restore the random states at the end of the block; no other thread of the workbench draws
+    meanwhile.
+    """
     with _turn:
         state = RandomState.capture()
         try:

@@ -1,4 +1,6 @@
-"""Summarises a model in one line: its name, its parameters, their bytes, the device on which jobs train it."""
+"""Summarises a model in one line: its name, its parameters, their bytes, the device on which
+jobs train it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from workbench.task.protocol import Task
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """The size of a model: `parameters` and `trainable` count elements, `bytes` is the memory of parameters and buffers."""
+    """The size of a model: `parameters` and `trainable` count elements, `bytes` is the memory of
+    parameters and buffers.
+    """
 
     name: str
     parameters: int
@@ -25,10 +29,15 @@ class ModelSummary:
 
     @classmethod
     def of(cls, task: Task, optimizers: int = 1) -> ModelSummary:
-        """Summarise a task's model, which this number of `optimizers` trains. The name is that of the object that has the networks."""
+        """Summarise a task's model, which this number of `optimizers` trains. The name is that
+        of the object that has the networks.
+        """
         owner = getattr(task, "module", task.model)
         parameters = list(task.trained_parameters().values())
-        tensors = [*parameters, *(buffer for module in task.trained_modules.values() for buffer in module.buffers())]
+        tensors = [
+            *parameters,
+            *(buffer for module in task.trained_modules.values() for buffer in module.buffers()),
+        ]
         of_model = sum(p.numel() for p in task.model.parameters())
         return cls(
             type(owner).__name__,
@@ -45,7 +54,9 @@ class ModelSummary:
         return replace(self, device=_device(accelerator))
 
     def __str__(self) -> str:
-        frozen = "" if self.trainable == self.parameters else f" ({_count(self.trainable)} trainable)"
+        frozen = (
+            "" if self.trainable == self.parameters else f" ({_count(self.trainable)} trainable)"
+        )
         loss = f", {_count(self.in_loss)} of them in the loss" if self.in_loss else ""
         return f"{self.name} · {_count(self.parameters)} params{frozen}{loss} · {self.device}"
 

@@ -1,4 +1,6 @@
-"""Makes a task of an nn.Module, a loss and data: the model gets the inputs, the loss gets output and target."""
+"""Makes a task of an nn.Module, a loss and data: the model gets the inputs, the loss gets output
+and target.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ MakeOptimizer = Callable[..., Optimizer] | Mapping[str, Callable[..., Optimizer]
 
 
 class Supervised(Task):
-    """Batches are (x, …, y), or dicts with the target under one of `TARGETS`; without a loss, `output.loss` is used."""
+    """Batches are (x, …, y), or dicts with the target under one of `TARGETS`; without a loss,
+    `output.loss` is used.
+    """
 
     def __init__(
         self,
@@ -53,23 +57,35 @@ class Supervised(Task):
         scheduler: MakeScheduler | None,
         metrics: Any,
     ) -> None:
-        if loss is not None and train is not None and not train.made_by_object and side_by_side(train.parts.dataset):
+        if (
+            loss is not None
+            and train is not None
+            and not train.made_by_object
+            and side_by_side(train.parts.dataset)
+        ):
             raise TaskError(
-                "train holds several loaders, and with loss= a batch must be (x, y): make one of them (torch.utils.data.ConcatDataset puts "
-                "data sets one after another, StackDataset side by side), or let the model take all and return its loss."
+                "train holds several loaders, and with loss= a batch must be (x, y): make one of"
+                " them (torch.utils.data.ConcatDataset puts data sets one after another,"
+                " StackDataset side by side), or let the model take all and return its loss."
             )
         self.model = model
         self.train, self.val, self.test, self.predict = train, val, test, predict
         self._loss = loss
         self.loss_is_mean = loss is None or _is_mean(loss)
-        makes = by_part(optimizer, self.trained_parameters) if isinstance(optimizer, Mapping) else optimizer
+        makes = (
+            by_part(optimizer, self.trained_parameters)
+            if isinstance(optimizer, Mapping)
+            else optimizer
+        )
         self.optimizer_factory = OptimizerFactory(makes)
         self._scheduler = scheduler
         self.metrics, self.epoch_metrics = split(checked_metrics(metrics))
         self.one_collection = is_metric_object(metrics)
         """Whether `metrics=` was a collection, which names its own values, and not a dict."""
         self.names_its_metrics: bool | None = None
-        """Whether a function of `metrics` has returned several numbers by name; None: none was called yet."""
+        """Whether a function of `metrics` has returned several numbers by name; None: none was
+        called yet.
+        """
         self._scores_loss = True
         """Whether the last batch of a validation had a loss."""
         self._carries = False
@@ -91,9 +107,13 @@ class Supervised(Task):
 
     @property
     def trained_modules(self) -> Mapping[str, nn.Module]:
-        """The model, and the loss if it has trainable parameters of its own (class centres, weights of its terms)."""
+        """The model, and the loss if it has trainable parameters of its own (class centres,
+        weights of its terms).
+        """
         known, loss = set(map(id, nn.Module.parameters(self.model))), self._loss
-        if not isinstance(loss, nn.Module) or not any(p.requires_grad and id(p) not in known for p in loss.parameters()):
+        if not isinstance(loss, nn.Module) or not any(
+            p.requires_grad and id(p) not in known for p in loss.parameters()
+        ):
             return {"": self.model}
         members = (
             *self.model.named_children(),
@@ -107,7 +127,9 @@ class Supervised(Task):
 
     @contextlib.contextmanager
     def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
-        """Context manager of a job; with `truncated_bptt_steps`, each call of the model takes and returns a hidden state in it."""
+        """Context manager of a job; with `truncated_bptt_steps`, each call of the model takes
+        and returns a hidden state in it.
+        """
         self._carries = settings.truncated_bptt_steps is not None
         try:
             with super().running(settings, phase):
@@ -142,13 +164,16 @@ class Supervised(Task):
             outputs["hiddens"] = hiddens
         return outputs if len(outputs) > 1 else loss
 
-    def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+    def validation_step(
+        self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val"
+    ) -> Scores:
         result, output, target, _ = self._forward(batch, None, carries=self._carries)
         self._scores_loss = result is not None
         if result is None and self._loss is not None:
             raise TaskError(
-                "the loss returned None. Training leaves such a batch out, but a validation or a test needs a number for each: "
-                "return one where torch.is_grad_enabled() is False, or leave these samples out of its data."
+                "the loss returned None. Training leaves such a batch out, but a validation or a"
+                " test needs a number for each: return one where torch.is_grad_enabled() is False,"
+                " or leave these samples out of its data."
             )
         values: dict[str, Tensor | float] = (
             {} if result is None else {f"{stage}_loss": _loss_in(result)}
@@ -159,20 +184,33 @@ class Supervised(Task):
                 score = self._called_with(metric, f"metrics[{name!r}]", output, target)
             except (TypeError, AttributeError, ValueError) as error:
                 if not isinstance(error, TaskError):
-                    error.add_note(f"It was metrics[{name!r}], called with {describe_arguments(output, target)}.")
+                    error.add_note(
+                        f"It was metrics[{name!r}], called with"
+                        f" {describe_arguments(output, target)}."
+                    )
                 raise
             self.names_its_metrics = bool(self.names_its_metrics) or isinstance(score, Mapping)
             batch_scores = batch_values(stage, name, score, counts)
             if twice := batch_scores.keys() & values.keys():
-                raise TaskError(f"metrics[{name!r}]: there is another metric that is reported as {min(twice)!r}: rename one of them.")
+                raise TaskError(
+                    f"metrics[{name!r}]: there is another metric that is reported as"
+                    f" {min(twice)!r}: rename one of them."
+                )
             values |= batch_scores
-        return Scores(values, score_weight(result, self.samples_in(batch), "the loss"), (output, target) if self.epoch_metrics else None)
+        return Scores(
+            values,
+            score_weight(result, self.samples_in(batch), "the loss"),
+            (output, target) if self.epoch_metrics else None,
+        )
 
     def reported(self, settings: Settings) -> tuple[str, ...] | None:
         if self.val is None or settings.limit_val_batches == 0:
             return ("train_loss",)
         known = not self.metrics or self.names_its_metrics is False
-        if not known or any(isinstance(metric, OverEpoch) or hasattr(metric, "items") for metric in self.epoch_metrics.values()):
+        if not known or any(
+            isinstance(metric, OverEpoch) or hasattr(metric, "items")
+            for metric in self.epoch_metrics.values()
+        ):
             return None  # a function may return a dict with names of its own
         names = [
             f"val_{name}"
@@ -190,8 +228,9 @@ class Supervised(Task):
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.
 
-        A training batch has the target in addition: the keys in `TARGETS` of a dict, the last part of a tuple that is
-        as long as the batches of training and validation. Without a loss= the model gets the whole batch.
+        A training batch has the target in addition: the keys in `TARGETS` of a dict, the last part
+        of a tuple that is as long as the batches of training and validation. Without a loss= the
+        model gets the whole batch.
         """
         inputs: Any = batch
         if self._loss is not None and isinstance(batch, Mapping):
@@ -201,32 +240,50 @@ class Supervised(Task):
         return self._call_carrying(inputs, None)[0] if self._carries else self._called(inputs)
 
     def _forward(self, batch: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any, Any, Any]:
-        """The loss function's result, the output, the target, and the hidden state after the batch."""
+        """The loss function's result, the output, the target, and the hidden state after the
+        batch.
+        """
         several = is_several(batch)
         if several:
             self._elements = len(batch)
         if self._loss is None:
-            output, hiddens = self._call_carrying(batch, hiddens) if carries else (self._called(batch), None)
+            output, hiddens = (
+                self._call_carrying(batch, hiddens) if carries else (self._called(batch), None)
+            )
             return self._loss_of(output, batch), output, _target(batch), hiddens
-        inputs, target = (tuple(batch[:-1]), batch[-1]) if several and len(batch) >= 2 else _split(batch)
-        output, hiddens = self._call_carrying(inputs, hiddens) if carries else (self._called(inputs), None)
+        inputs, target = (
+            (tuple(batch[:-1]), batch[-1]) if several and len(batch) >= 2 else _split(batch)
+        )
+        output, hiddens = (
+            self._call_carrying(inputs, hiddens) if carries else (self._called(inputs), None)
+        )
         try:
             if not self._tries:
                 return self._loss(output, target), output, target, hiddens
             hints.refuse_one_class(self._loss, output)
-            return self._called_with(self._loss, "the loss", output, target), output, target, hiddens
+            return (
+                self._called_with(self._loss, "the loss", output, target),
+                output,
+                target,
+                hiddens,
+            )
         except TaskError:
             raise
         except Exception as error:
             remedy = hints.explain_loss_error(self._loss, output, target, error)
             if remedy is not None:
                 raise TaskError(f"the loss failed with {type(error).__name__}: {remedy}") from error
-            if carries or not is_several(output) or not isinstance(error, TypeError | AttributeError):
+            if (
+                carries
+                or not is_several(output)
+                or not isinstance(error, TypeError | AttributeError)
+            ):
                 raise
             raise TaskError(
-                f"the model returned {len(output)} parts, which the loss did not take ({type(error).__name__}: {error}): "
-                "return the output alone, give a loss for all of them, or, where they are (output, hiddens), set "
-                "truncated_bptt_steps when the bench is made."
+                f"the model returned {len(output)} parts, which the loss did not take"
+                f" ({type(error).__name__}: {error}): return the output alone, give a loss for all"
+                " of them, or, where they are (output, hiddens), set truncated_bptt_steps when the"
+                " bench is made."
             ) from error
 
     def _call_carrying(self, inputs: Any, hiddens: Any) -> tuple[Any, Any]:
@@ -243,14 +300,16 @@ class Supervised(Task):
             if fits(self.model.forward, *places, **names):
                 raise
             raise TaskError(
-                "truncated_bptt_steps: the model is called as model(x, hiddens) (None at the start of a batch), which "
-                f"{type(self.model).__name__}.forward does not take ({error}): give it that argument, or leave the setting off."
+                "truncated_bptt_steps: the model is called as model(x, hiddens) (None at the start"
+                f" of a batch), which {type(self.model).__name__}.forward does not take ({error}):"
+                " give it that argument, or leave the setting off."
             ) from error
         if not is_several(called) or len(called) != 2:
             got = f"{len(called)} parts" if is_several(called) else f"a {type(called).__name__}"
             raise TaskError(
-                "truncated_bptt_steps: the model is called as model(x, hiddens) (None at the start of a batch) and must "
-                f"return (output, hiddens); {type(self.model).__name__} returned {got}."
+                "truncated_bptt_steps: the model is called as model(x, hiddens) (None at the start"
+                f" of a batch) and must return (output, hiddens); {type(self.model).__name__}"
+                f" returned {got}."
             )
         return called[0], called[1]
 
@@ -299,15 +358,20 @@ class Supervised(Task):
         self, function: Callable[..., Any], label: str, output: Any, target: Any
     ) -> Any:
         """Call a loss or a metric; in a dry run, check the shapes that it compares."""
-        if not self._tries or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod"):  # compiled
+        # compiled
+        if (
+            not self._tries
+            or hasattr(function, "_torchdynamo_orig_callable")
+            or hasattr(function, "_orig_mod")
+        ):
             return function(output, target)
         with hints.ShapeCheck(label, function, output, target):
             return function(output, target)
 
     @property
     def implied(self) -> dict[str, Any]:
-        """The settings that data and optimizer imply: a rate that the user put into `optimizer=` is the rate until
-        `lr` is set.
+        """The settings that data and optimizer imply: a rate that the user put into `optimizer=` is
+        the rate until `lr` is set.
         """
         parameters = self._trained()
         rate = self.optimizer_factory.own_rate(parameters) if parameters else None
@@ -326,12 +390,17 @@ class Supervised(Task):
         )
         return [*dict.fromkeys(p for p in all_parameters if p.requires_grad)]
 
-    def _schedules(self, optimizer: Optimizer, settings: Settings, updates: int | None) -> tuple[Schedule, ...]:
+    def _schedules(
+        self, optimizer: Optimizer, settings: Settings, updates: int | None
+    ) -> tuple[Schedule, ...]:
         if self._scheduler is None:
             return ()
         refuse_built_in(settings, "scheduler=")
         if updates is None:
-            raise TaskError(f"scheduler= needs the number of updates, and {_why_unknown(settings)}: give max_steps.")
+            raise TaskError(
+                f"scheduler= needs the number of updates, and {_why_unknown(settings)}: give"
+                " max_steps."
+            )
         schedulers = self._scheduler(optimizer, updates)
         listed = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
         where = "scheduler(optimizer, updates) returned"
@@ -342,8 +411,8 @@ class Supervised(Task):
         for schedule in schedules:
             if getattr(schedule.scheduler, "optimizer", optimizer) is not optimizer:
                 raise TaskError(
-                    f"{where} a {type(schedule.scheduler).__name__} of another optimizer, which would change no rate of this "
-                    "run: make it of the optimizer that it is given."
+                    f"{where} a {type(schedule.scheduler).__name__} of another optimizer, which"
+                    " would change no rate of this run: make it of the optimizer that it is given."
                 )
         return schedules
 
@@ -362,16 +431,20 @@ def without_unknown_texts(model: nn.Module, inputs: Mapping[str, Any]) -> Mappin
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raise TaskError for an optimizer instance: it would keep the parameters and state of one run for all runs."""
+    """Raise TaskError for an optimizer instance: it would keep the parameters and state of one
+    run for all runs.
+    """
     if isinstance(optimizer, Optimizer):
         kind = type(optimizer)
         raise TaskError(
-            f"optimizer={kind.__name__}(…) is an optimizer that is already made; each run needs its own. "
-            f"Give what makes it: optimizer=torch.optim.{kind.__name__}, or with options "
-            f"functools.partial(torch.optim.{kind.__name__}, …)."
+            f"optimizer={kind.__name__}(…) is an optimizer that is already made; each run needs its"
+            f" own. Give what makes it: optimizer=torch.optim.{kind.__name__}, or with options"
+            f" functools.partial(torch.optim.{kind.__name__}, …)."
         )
     if not callable(optimizer) and not isinstance(optimizer, Mapping):
-        raise TaskError(f"optimizer={shown(optimizer)} cannot be called: give e.g. torch.optim.AdamW.")
+        raise TaskError(
+            f"optimizer={shown(optimizer)} cannot be called: give e.g. torch.optim.AdamW."
+        )
 
 
 def _is_mean(loss: Callable[..., Any]) -> bool:
@@ -394,7 +467,8 @@ def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
             if key in batch:
                 return {k: v for k, v in batch.items() if k != key}, batch[key]
         raise TaskError(
-            f"a batch is a dict with {sorted(batch)}, and none of these is a target: name it one of {list(TARGETS)}."
+            f"a batch is a dict with {sorted(batch)}, and none of these is a target: name it one of"
+            f" {list(TARGETS)}."
         )
     description = f"{len(batch)} element(s)" if is_several(batch) else f"a {type(batch).__name__}"
     raise TaskError(
@@ -419,7 +493,10 @@ def _loss_in(result: Any) -> Any:
     if not isinstance(result, Mapping):
         return result
     if not isinstance(result.get("loss"), Tensor):
-        raise TaskError(f"the loss returned a dict with {sorted(result)}: it needs the loss, a tensor, under 'loss'.")
+        raise TaskError(
+            f"the loss returned a dict with {sorted(result)}: it needs the loss, a tensor, under"
+            " 'loss'."
+        )
     return result["loss"]
 
 
@@ -428,5 +505,8 @@ def _why_unknown(settings: Settings) -> str:
     if settings.epochs is None:
         return "the run has no number of epochs"
     if settings.truncated_bptt_steps is not None:
-        return "with truncated_bptt_steps each batch makes one for each of its pieces, whose number is known only when it is read"
+        return (
+            "with truncated_bptt_steps each batch makes one for each of its pieces, whose number is"
+            " known only when it is read"
+        )
     return "the train loader has no length"

@@ -1,7 +1,8 @@
 """Accumulates gradients over several batches, each weighted by its samples, before one update.
 
-The last, shorter window of an epoch is divided by its true length, and an uneven batch counts by its samples,
-so K batches of N give the update of one batch of K·N (to float tolerance). K may change from epoch to epoch.
+The last, shorter window of an epoch is divided by its true length, and an uneven batch counts by
+its samples, so K batches of N give the update of one batch of K·N (to float tolerance). K may
+change from epoch to epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ Batch = TypeVar("Batch")
 
 
 def size_at(setting: int | Mapping[int, int], epoch: int) -> int:
-    """Return how many batches make one update in this epoch: {0: 8, 4: 2} means 8 up to epoch 3 and 2 from epoch 4."""
+    """Return how many batches make one update in this epoch: {0: 8, 4: 2} means 8 up to epoch 3
+    and 2 from epoch 4.
+    """
     if isinstance(setting, int):
         return setting
     begun = [start for start in setting if start <= epoch]
@@ -22,15 +25,19 @@ def size_at(setting: int | Mapping[int, int], epoch: int) -> int:
 
 
 def with_size_from(setting: int | Mapping[int, int], epoch: int, size: int) -> int | dict[int, int]:
-    """Return the setting after a live change to `size` in this epoch, which applies to the end of the run.
+    """Return the setting after a live change to `size` in this epoch, which applies to the end of
+    the run.
 
-    With {epoch: size} the size applies until the next key, as in Lightning's GradientAccumulationScheduler.
+    With {epoch: size} the size applies until the next key, as in Lightning's
+    GradientAccumulationScheduler.
     """
     return size if isinstance(setting, int) else {**setting, epoch: size}
 
 
 class Window(list[Batch]):
-    """The batches of one update, as `windows` makes them; `samples`: how many samples each has, where that is known."""
+    """The batches of one update, as `windows` makes them; `samples`: how many samples each has,
+    where that is known.
+    """
 
     __slots__ = ("samples",)
     samples: Sequence[int | None]

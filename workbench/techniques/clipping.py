@@ -1,7 +1,8 @@
 """Clips gradients by total norm or by value, on the device and without a host sync.
 
-Source: Pascanu et al., "On the difficulty of training recurrent neural networks" (2013); the arithmetic is that
-of `torch.nn.utils.clip_grad_norm_` and `clip_grad_value_`, so a plain loop with those gives the same bits.
+Source: Pascanu et al., "On the difficulty of training recurrent neural networks" (2013); the
+arithmetic is that of `torch.nn.utils.clip_grad_norm_` and `clip_grad_value_`, so a plain loop with
+those gives the same bits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from torch import Tensor
 
 
 def clip_norm(gradients: Sequence[Tensor], total: Tensor, limit: float) -> Tensor:
-    """Scale all gradients so that their total 2-norm is at most `limit`; return the total after clipping (a scalar)."""
+    """Scale all gradients so that their total 2-norm is at most `limit`; return the total after
+    clipping (a scalar).
+    """
     factor = torch.clamp(limit / (total + 1e-6), max=1.0)
     torch._foreach_mul_(list(gradients), factor)
     return total * factor

@@ -1,6 +1,8 @@
-"""Limits how many batches a job uses: by number or fraction, in a dry run, and for overfitting a few batches.
+"""Limits how many batches a job uses: by number or fraction, in a dry run, and for overfitting a
+few batches.
 
-Names and meanings are Lightning's. A fraction of less than one batch raises TaskError instead of an empty run.
+Names and meanings are Lightning's. A fraction of less than one batch raises TaskError instead of an
+empty run.
 """
 
 from __future__ import annotations
@@ -19,14 +21,18 @@ def is_whole(part: float | str) -> bool:
 
 
 def fraction_of(length: int, fraction: float) -> int:
-    """Return that fraction of `length` batches, rounded down: 0.29 of 100 is 29 (though 100 * 0.29 is 28.999… in floats)."""
+    """Return that fraction of `length` batches, rounded down: 0.29 of 100 is 29 (though 100 *
+    0.29 is 28.999… in floats).
+    """
     product = length * fraction
     nearest = round(product)
     return nearest if math.isclose(product, nearest, rel_tol=1e-12) else int(product)
 
 
 def limited_batches(length: int | None, limit: int | float, name: str) -> int | None:
-    """Return how many of `length` batches (None: unknown) the setting `name` allows. None: all of them."""
+    """Return how many of `length` batches (None: unknown) the setting `name` allows. None: all
+    of them.
+    """
     if isinstance(limit, int):
         return limit if length is None else min(limit, length)
     if limit == 0:
@@ -35,7 +41,8 @@ def limited_batches(length: int | None, limit: int | float, name: str) -> int | 
         return length
     if length is None:
         raise TaskError(
-            f"{name}={limit!r} is a fraction, and the data has no length: give a number of batches ({name}=100)."
+            f"{name}={limit!r} is a fraction, and the data has no length: give a number of batches"
+            f" ({name}=100)."
         )
     allowed = fraction_of(length, limit)
     if length and not allowed:
@@ -47,12 +54,16 @@ def limited_batches(length: int | None, limit: int | float, name: str) -> int | 
 
 
 def smallest_fraction(length: int) -> float:
-    """Return the smallest fraction of `length` batches that gives one batch, rounded up to three digits."""
+    """Return the smallest fraction of `length` batches that gives one batch, rounded up to three
+    digits.
+    """
     return float(Context(prec=3, rounding=ROUND_CEILING).divide(Decimal(1), Decimal(length)))
 
 
 def effective_settings(settings: Settings) -> Settings:
-    """Return the settings with `overfit_batches` and `fast_dev_run` applied to the others; `fast_dev_run` wins."""
+    """Return the settings with `overfit_batches` and `fast_dev_run` applied to the others;
+    `fast_dev_run` wins.
+    """
     changes: dict[str, Any] = {}
     if settings.overfit_batches:
         most = settings.overfit_batches

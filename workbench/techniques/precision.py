@@ -1,7 +1,8 @@
-"""Runs forward passes in mixed precision (float16 or bfloat16 products), and scales the loss for float16.
+"""Runs forward passes in mixed precision (float16 or bfloat16 products), and scales the loss for
+float16.
 
-Source: Micikevicius et al., "Mixed Precision Training" (2018). It uses `torch.autocast` and `torch.amp.GradScaler`.
-Backward passes run outside of autocast, as torch recommends.
+Source: Micikevicius et al., "Mixed Precision Training" (2018). It uses `torch.autocast` and
+`torch.amp.GradScaler`. Backward passes run outside of autocast, as torch recommends.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ _TYPES = {"32-true": None, "64-true": None, "16-mixed": torch.float16, "bf16-mix
 
 
 class Precision:
-    """The arithmetic of a session. Per update: `scale` each loss, `unscale` and `step` each optimizer, `update`."""
+    """The arithmetic of a session. Per update: `scale` each loss, `unscale` and `step` each
+    optimizer, `update`.
+    """
 
-    def __init__(self, dtype: torch.dtype | None, device: torch.device, scaler: GradScaler | None = None) -> None:
+    def __init__(
+        self, dtype: torch.dtype | None, device: torch.device, scaler: GradScaler | None = None
+    ) -> None:
         self.scaler = scaler
         self._dtype = dtype
         self._device_type = device.type
@@ -36,24 +41,32 @@ class Precision:
 
     @classmethod
     def of(cls, setting: str, device: torch.device) -> Precision:
-        """Return the precision of a setting; raises TaskError where the device does not support it."""
+        """Return the precision of a setting; raises TaskError where the device does not support
+        it.
+        """
         dtype = _TYPES[setting]
         if dtype is torch.float16 and device.type == "cpu":
             raise TaskError(
-                "precision='16-mixed' (float16) needs a GPU; on the CPU use precision='bf16-mixed' or '32-true'."
+                "precision='16-mixed' (float16) needs a GPU; on the CPU use precision='bf16-mixed'"
+                " or '32-true'."
             )
         if dtype is torch.float16 and device.type == "xla":
-            raise TaskError("precision='16-mixed' (float16) needs a GPU; on a TPU use precision='bf16-mixed' or '32-true'.")
+            raise TaskError(
+                "precision='16-mixed' (float16) needs a GPU; on a TPU use precision='bf16-mixed' or"
+                " '32-true'."
+            )
         if dtype is torch.bfloat16 and device.type == "cuda" and not _has_bfloat16(device):
             raise TaskError(
-                "precision='bf16-mixed': this GPU has no bfloat16 arithmetic (and emulates it slowly); "
-                "use precision='16-mixed' or '32-true'."
+                "precision='bf16-mixed': this GPU has no bfloat16 arithmetic (and emulates it"
+                " slowly); use precision='16-mixed' or '32-true'."
             )
         return cls(dtype, device, GradScaler(device.type) if dtype is torch.float16 else None)
 
     @staticmethod
     def refuse_single(model: nn.Module) -> None:
-        """Raise TaskError for a model with weights other than float64, which '64-true' needs; the user converts them."""
+        """Raise TaskError for a model with weights other than float64, which '64-true' needs;
+        the user converts them.
+        """
         weights = [*model.named_parameters(), *model.named_buffers()]
         single = next(
             (
@@ -65,9 +78,9 @@ class Precision:
         )
         if single is not None:
             raise TaskError(
-                f"precision='64-true': {single[0]!r} of {type(model).__name__} is "
-                f"{str(single[1]).removeprefix('torch.')}. Call "
-                "model.double() and give the data as float64 before the bench is made: what your objects hold is not converted."
+                f"precision='64-true': {single[0]!r} of {type(model).__name__} is"
+                f" {str(single[1]).removeprefix('torch.')}. Call model.double() and give the data"
+                " as float64 before the bench is made: what your objects hold is not converted."
             )
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
@@ -101,13 +114,17 @@ class Precision:
         return self.scaler.scale(loss)
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Divide the optimizer's gradients by the scale, so that they can be measured and clipped; once per update."""
+        """Divide the optimizer's gradients by the scale, so that they can be measured and
+        clipped; once per update.
+        """
         if self.scaler is not None and _has_gradients(optimizer):
             self.scaler.unscale_(optimizer)
             self._checked = True
 
     def step(self, optimizer: Optimizer, **options: Any) -> bool:
-        """Step the optimizer; return whether it stepped. With a scaler this waits for the device."""
+        """Step the optimizer; return whether it stepped. With a scaler this waits for the
+        device.
+        """
         if self.scaler is None or not _has_gradients(optimizer):
             optimizer.step(**options)
             return True

@@ -1,7 +1,9 @@
-"""Makes the built-in learning-rate schedules: a warm-up, then constant, linear, cosine, or one cycle.
+"""Makes the built-in learning-rate schedules: a warm-up, then constant, linear, cosine, or one
+cycle.
 
-All of them step once per update. Sources: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm
-Restarts" (2017) for the cosine, here without restarts; Smith and Topin, "Super-Convergence" (2018) for one cycle.
+All of them step once per update. Sources: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent
+with Warm Restarts" (2017) for the cosine, here without restarts; Smith and Topin,
+"Super-Convergence" (2018) for one cycle.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from workbench.task.optim.part_optimizers import PartOptimizers
 
 @dataclass(frozen=True)
 class Multiplier:
-    """Computes the factor of the base rate at each update; an object, so that a LambdaLR's state_dict contains it."""
+    """Computes the factor of the base rate at each update; an object, so that a LambdaLR's
+    state_dict contains it.
+    """
 
     shape: str
     warmup: int
@@ -28,7 +32,9 @@ class Multiplier:
     """Updates of the whole run; not used where the shape is "constant"."""
 
     def __call__(self, update: int) -> float:
-        """Return the factor of one update, counted from 0. After the last update the factor does not change."""
+        """Return the factor of one update, counted from 0. After the last update the factor does
+        not change.
+        """
         if update < self.warmup:
             return (update + 1) / self.warmup
         if self.shape == "constant":
@@ -43,7 +49,8 @@ class _Lambda(LambdaLR):
     def get_lr(self) -> list[Any]:
         for group in self.optimizer.param_groups[len(self.base_lrs) :]:
             group["initial_lr"] = group["lr"]
-            self.base_lrs = [*self.base_lrs, group["lr"]]  # a state that was loaded may be loaded again
+            # a state that was loaded may be loaded again
+            self.base_lrs = [*self.base_lrs, group["lr"]]
             self.lr_lambdas = [*self.lr_lambdas, self.lr_lambdas[0]]
         return super().get_lr()
 
@@ -56,8 +63,9 @@ class _OneCycle(OneCycleLR):
     def get_lr(self) -> list[Any]:
         if len(self.optimizer.param_groups) > len(self.base_lrs):
             raise TaskError(
-                "lr_schedule='one_cycle': a hook has added a parameter group to the optimizer, and one cycle has a rate for each group from its "
-                "beginning. Take another schedule, such as lr_schedule='cosine', or give all groups in configure_optimizers."
+                "lr_schedule='one_cycle': a hook has added a parameter group to the optimizer, and"
+                " one cycle has a rate for each group from its beginning. Take another schedule,"
+                " such as lr_schedule='cosine', or give all groups in configure_optimizers."
             )
         return super().get_lr()
 
@@ -68,7 +76,8 @@ def has_schedule(settings: Settings) -> bool:
 
 
 def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> LRScheduler | None:
-    """Make the schedule of the settings for a run of `updates` updates (None: unknown); None: the rate is constant.
+    """Make the schedule of the settings for a run of `updates` updates (None: unknown); None: the
+    rate is constant.
 
     Parameter groups keep their ratios: each group's own rate is the base of its schedule.
     """
@@ -93,18 +102,23 @@ def is_built_in(schedule: object, settings: Settings) -> bool:
 
 
 def has_ended(schedule: object) -> bool:
-    """Whether a built-in one cycle has ended. If the run gets longer than planned (a smaller batch size), the last rate is kept."""
+    """Whether a built-in one cycle has ended. If the run gets longer than planned (a smaller
+    batch size), the last rate is kept.
+    """
     return isinstance(schedule, _OneCycle) and schedule.last_epoch >= schedule.total_steps - 1
 
 
 def fast_forward(schedule: LRScheduler, update: int) -> None:
-    """Set a new schedule to the rates after `update` updates, for a run that changes to it or resumes with it."""
+    """Set a new schedule to the rates after `update` updates, for a run that changes to it or
+    resumes with it.
+    """
     if isinstance(schedule, OneCycleLR):
         update = min(update, schedule.total_steps - 1)
     if not update:
         return
     schedule.last_epoch = update - 1
-    schedule._step_count = update + 1  # torch's count begins at 1, and at 1 it warns that the optimizer has not stepped
+    # torch's count begins at 1, and at 1 it warns that the optimizer has not stepped
+    schedule._step_count = update + 1
     schedule.step()
     schedule._step_count = update + 1
 
@@ -123,20 +137,23 @@ def _warmup(settings: Settings, updates: int | None) -> int:
         return updates - 1
     come_to = "" if isinstance(asked, int) else f" comes to {length} updates, which"
     raise TaskError(
-        f"warmup={asked!r}{come_to} is not shorter than the run of {updates} updates: give fewer updates or a "
-        "fraction of the run (warmup=0.1), or make the run longer (max_epochs, max_steps)."
+        f"warmup={asked!r}{come_to} is not shorter than the run of {updates} updates: give fewer"
+        " updates or a fraction of the run (warmup=0.1), or make the run longer (max_epochs,"
+        " max_steps)."
     )
 
 
 def _unknown(what: str, instead: str) -> TaskError:
     return TaskError(
-        f"{what} needs the number of updates, which is not known for this run (training data without a length, "
-        f"truncated_bptt_steps, or max_time alone): give max_steps, or {instead}."
+        f"{what} needs the number of updates, which is not known for this run (training data"
+        " without a length, truncated_bptt_steps, or max_time alone): give max_steps, or"
+        f" {instead}."
     )
 
 
 def _lambda(optimizer: Optimizer, multiplier: Multiplier) -> LambdaLR:
-    for group in optimizer.param_groups:  # else an earlier scheduler's base would replace the group's rate
+    # else an earlier scheduler's base would replace the group's rate
+    for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     return _Lambda(optimizer, multiplier)
 
@@ -144,13 +161,13 @@ def _lambda(optimizer: Optimizer, multiplier: Multiplier) -> LambdaLR:
 def _one_cycle(optimizer: Optimizer, updates: int, warmup: int | None) -> OneCycleLR:
     if isinstance(optimizer, PartOptimizers) and not optimizer.cycles:
         raise TaskError(
-            "lr_schedule='one_cycle' moves one momentum, and the parts of optimizer={…} have different ones: take another schedule, or "
-            "optimizers of one kind."
+            "lr_schedule='one_cycle' moves one momentum, and the parts of optimizer={…} have"
+            " different ones: take another schedule, or optimizers of one kind."
         )
     rise = 0.3 if warmup is None else warmup / updates
     if warmup == 1:
-        # The peak is the first update, and torch would divide by a rise of length 0. With a slightly shorter rise the
-        # fall begins at the first update, with the peak.
+        # The peak is the first update, and torch would divide by a rise of length 0. With a
+        # slightly shorter rise the fall begins at the first update, with the peak.
         rise *= 1 - 1e-9
     return _OneCycle(
         optimizer,
@@ -165,4 +182,6 @@ def has_momentum(optimizer: Optimizer) -> bool:
     """Whether one cycle moves a momentum too: only where every group has one."""
     if "betas" in optimizer.defaults:
         return True
-    return "momentum" in optimizer.defaults and all(group["momentum"] for group in optimizer.param_groups)
+    return "momentum" in optimizer.defaults and all(
+        group["momentum"] for group in optimizer.param_groups
+    )

@@ -1,7 +1,7 @@
 """Decides when a fit ends: by updates, epochs or time, and by early stopping.
 
-Names and meanings are Lightning's. The first limit that is reached ends the fit. Early stopping ends it only after
-both `min_steps` and `min_epochs`.
+Names and meanings are Lightning's. The first limit that is reached ends the fit. Early stopping
+ends it only after both `min_steps` and `min_epochs`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,16 @@ class Limits(NamedTuple):
     @classmethod
     def of(cls, settings: Settings) -> Limits:
         """The limits that settings give."""
-        return cls(settings.max_steps, settings.epochs, None if settings.max_time is None else in_seconds(settings.max_time))
+        return cls(
+            settings.max_steps,
+            settings.epochs,
+            None if settings.max_time is None else in_seconds(settings.max_time),
+        )
 
     def reached(self, step: int, epoch: int, seconds: float) -> str:
-        """Return the setting that these updates, finished epochs and seconds have reached; "": none yet."""
+        """Return the setting that these updates, finished epochs and seconds have reached; "":
+        none yet.
+        """
         if self.max_steps is not None and step >= self.max_steps:
             return "max_steps"
         if self.max_epochs is not None and epoch >= self.max_epochs:
@@ -40,7 +46,9 @@ class Limits(NamedTuple):
 
 
 def reached(settings: Settings, step: int, epoch: int, seconds: float) -> str | None:
-    """Return in words which limit these updates, finished epochs and seconds have reached; None: none yet."""
+    """Return in words which limit these updates, finished epochs and seconds have reached; None:
+    none yet.
+    """
     limits = Limits.of(settings)
     name = limits.reached(step, epoch, seconds)
     value = limits.max_epochs if name == "max_epochs" else getattr(settings, name, None)
@@ -57,7 +65,8 @@ class EarlyStop:
 
     def __init__(self, monitor: EarlyStopping) -> None:
         self.monitor = monitor
-        self._sign = 1.0 if monitor.direction == "min" else -1.0  # times this, lower is better in both modes
+        # times this, lower is better in both modes
+        self._sign = 1.0 if monitor.direction == "min" else -1.0
         self.best = self._sign * math.inf
         """The best value so far; infinite before the first."""
         self.waited = 0
@@ -108,7 +117,9 @@ class EarlyStop:
             self.monitor.stopping_threshold,
             self.monitor.divergence_threshold,
         )
-        better, worse = ("below", "above") if self.monitor.direction == "min" else ("above", "below")
+        better, worse = (
+            ("below", "above") if self.monitor.direction == "min" else ("above", "below")
+        )
         if good is not None and self._sign * value < self._sign * good:
             return f"{name} is {number(value)}, {better} the stopping_threshold of {number(good)}"
         if bad is not None and self._sign * value > self._sign * bad:
@@ -119,5 +130,12 @@ class EarlyStop:
         on = f" on {number(self.best)}" if math.isfinite(self.best) else ""
         by = f" by more than {number(self.monitor.min_delta)}" if self.monitor.min_delta else ""
         way = "lower" if self.monitor.direction == "min" else "higher"
-        how = "" if known_mode(self.monitor.monitor) in (None, self.monitor.direction) else f" (mode={self.monitor.direction!r}: {way} is better)"
-        return f"{self.monitor.monitor} did not improve{on}{by} in {counted(self.waited, 'validation')}{how}"
+        how = (
+            ""
+            if known_mode(self.monitor.monitor) in (None, self.monitor.direction)
+            else f" (mode={self.monitor.direction!r}: {way} is better)"
+        )
+        return (
+            f"{self.monitor.monitor} did not improve{on}{by} in"
+            f" {counted(self.waited, 'validation')}{how}"
+        )

@@ -1,7 +1,9 @@
-"""Splits batches of sequences for truncated backpropagation through time; the hidden state is passed on, detached.
+"""Splits batches of sequences for truncated backpropagation through time; the hidden state is
+passed on, detached.
 
-Source: Williams & Peng, "An efficient gradient-based algorithm for on-line training of recurrent network
-trajectories" (1990). A piece is `length` time steps long; the last piece of a batch may be shorter.
+Source: Williams & Peng, "An efficient gradient-based algorithm for on-line training of recurrent
+network trajectories" (1990). A piece is `length` time steps long; the last piece of a batch may be
+shorter.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ class Piece:
 
 
 def pieces(
-    batches: Iterable[Any], length: int, time_dim: int, own: Callable[[Any, int, int], Sequence[Any] | None]
+    batches: Iterable[Any],
+    length: int,
+    time_dim: int,
+    own: Callable[[Any, int, int], Sequence[Any] | None],
 ) -> Iterator[Piece]:
     """Yield the pieces of all batches, one batch after another.
 
@@ -53,8 +58,9 @@ def pieces(
 def split(batch: Any, length: int, time_dim: int) -> list[Any]:
     """Split the batch into pieces of `length` time steps, in the same containers.
 
-    A tensor with too few dimensions for time (one label for a whole sequence) is whole in each piece, and so is
-    everything that is not a tensor. All other tensors must have the same number of time steps.
+    A tensor with too few dimensions for time (one label for a whole sequence) is whole in each
+    piece, and so is everything that is not a tensor. All other tensors must have the same number of
+    time steps.
     """
     _map(batch, _refuse_packed)
     steps = _common_length(batch, time_dim)
@@ -73,22 +79,26 @@ def detached(hiddens: Any) -> Any:
 
 
 def _common_length(batch: Any, time_dim: int) -> int:
-    timed = [(path, tensor.shape[time_dim]) for path, tensor in leaves(batch) if tensor.ndim > time_dim]
+    timed = [
+        (path, tensor.shape[time_dim]) for path, tensor in leaves(batch) if tensor.ndim > time_dim
+    ]
     if not timed:
         raise TaskError(
-            f"truncated_bptt_steps splits a batch along dimension {time_dim}, which no tensor in it has "
-            f"({describe(batch)}): set tbptt_time_dim, or leave truncated_bptt_steps off."
+            f"truncated_bptt_steps splits a batch along dimension {time_dim}, which no tensor in it"
+            f" has ({describe(batch)}): set tbptt_time_dim, or leave truncated_bptt_steps off."
         )
     (first, steps), *others = timed
     for path, other in others:
         if other != steps:
             raise TaskError(
-                f"batch[{path}] is {other} long in dimension {time_dim}, and batch[{first}] is {steps}: "
-                "truncated_bptt_steps needs one length in time. Pad them to it, set tbptt_time_dim, or split the "
-                "batch yourself (tbptt_split_batch)."
+                f"batch[{path}] is {other} long in dimension {time_dim}, and batch[{first}] is"
+                f" {steps}: truncated_bptt_steps needs one length in time. Pad them to it, set"
+                " tbptt_time_dim, or split the batch yourself (tbptt_split_batch)."
             )
     if steps == 0:
-        raise TaskError(f"the sequences of a batch are 0 long in dimension {time_dim} ({describe(batch)}).")
+        raise TaskError(
+            f"the sequences of a batch are 0 long in dimension {time_dim} ({describe(batch)})."
+        )
     return steps
 
 
@@ -103,7 +113,9 @@ def _steps(piece: Any, length: int, time_dim: int) -> int:
 
 def _refuse_packed(value: Any) -> Any:
     if isinstance(value, PackedSequence):
-        raise TaskError("a packed sequence cannot be split in time: leave truncated_bptt_steps off, or pad it.")
+        raise TaskError(
+            "a packed sequence cannot be split in time: leave truncated_bptt_steps off, or pad it."
+        )
     return value
 
 

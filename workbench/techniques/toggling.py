@@ -1,4 +1,6 @@
-"""Selects which of several optimizers steps, and lets only its parameters require gradients meanwhile."""
+"""Selects which of several optimizers steps, and lets only its parameters require gradients
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Toggle:
         self._off: list[Tensor] = []
 
     def toggle(self, all_parameters: Sequence[Tensor], own: Collection[Tensor]) -> None:
-        """Let only those of `own` (by identity) require gradients that did before, until `untoggle`."""
+        """Let only those of `own` (by identity) require gradients that did before, until
+        `untoggle`.
+        """
         self.untoggle()
         kept = {id(p) for p in own}
         self._off = [p for p in all_parameters if p.requires_grad and id(p) not in kept]
@@ -35,7 +39,9 @@ class Toggle:
 
 @contextlib.contextmanager
 def toggled(all_parameters: Sequence[Tensor], own: Collection[Tensor]) -> Iterator[None]:
-    """Context manager in which only those of `own` (by identity) require gradients that did before."""
+    """Context manager in which only those of `own` (by identity) require gradients that did
+    before.
+    """
     toggle = Toggle()
     try:
         toggle.toggle(all_parameters, own)
@@ -45,7 +51,8 @@ def toggled(all_parameters: Sequence[Tensor], own: Collection[Tensor]) -> Iterat
 
 
 def optimizers_at(frequencies: Sequence[int], step: int) -> tuple[int, ...]:
-    """Return the optimizers of update `step` (0, 1, …): all of them where no frequency is given, else one.
+    """Return the optimizers of update `step` (0, 1, …): all of them where no frequency is given,
+    else one.
 
     With frequencies (5, 1) the first has five updates in a row, then the second has one, and so on.
     """
@@ -53,8 +60,8 @@ def optimizers_at(frequencies: Sequence[int], step: int) -> tuple[int, ...]:
         return tuple(range(len(frequencies)))
     if min(frequencies) <= 0:
         raise TaskError(
-            f"the optimizers' frequencies are {tuple(frequencies)}: give each one its number of updates in a row "
-            "(at least 1), or leave all frequencies out."
+            f"the optimizers' frequencies are {tuple(frequencies)}: give each one its number of"
+            " updates in a row (at least 1), or leave all frequencies out."
         )
     ends = list(itertools.accumulate(frequencies))
     return (bisect.bisect_right(ends, step % ends[-1]),)

@@ -1,7 +1,7 @@
 """Sends each fit to trackers (TensorBoard, W&B, MLflow, …) as a listener of the events.
 
-Each run has a thread of its own, so that a slow network delays neither the updates nor the record; the end of a fit
-waits for it. An error there is reported once, and the training continues.
+Each run has a thread of its own, so that a slow network delays neither the updates nor the record;
+the end of a fit waits for it. An error there is reported once, and the training continues.
 """
 
 from __future__ import annotations
@@ -35,11 +35,17 @@ from workbench.secrets import without_secrets
 from workbench.trackers.select import Choice, Named, choices, flat
 
 RATE = 10
-"""The most updates per second that are sent to a tracker; where training is slower, all are sent."""
+"""The most updates per second that are sent to a tracker; where training is slower, all are
+sent.
+"""
 BURST = 50
-"""How many updates may be sent at once before the limit applies, so that a short fit is complete."""
+"""How many updates may be sent at once before the limit applies, so that a short fit is
+complete.
+"""
 BEHIND = 1000
-"""The most updates that are queued for a slow tracker; more are left out until the queue is shorter."""
+"""The most updates that are queued for a slow tracker; more are left out until the queue is
+shorter.
+"""
 WAIT = 60.0
 """The most seconds that the end of a fit waits for a tracker."""
 PATIENCE = 3
@@ -71,8 +77,8 @@ class TrackerListener:
 
     @property
     def is_sent_along(self) -> bool:
-        """Whether it can be sent to the process that runs a job: a tracker that accelerate makes can; a user's object
-        stays here.
+        """Whether it can be sent to the process that runs a job: a tracker that accelerate makes
+        can; a user's object stays here.
         """
         return isinstance(self._choice, Named)
 
@@ -115,18 +121,29 @@ class TrackerListener:
         self._present().put(_Settings(flat(without_secrets(values))))
 
     def _present(self) -> _Run:
-        """Return the tracker's run of the present fit; wait if the fit's first event was not handled yet."""
+        """Return the tracker's run of the present fit; wait if the fit's first event was not
+        handled yet.
+        """
         with self._begun:
             if not self._begun.wait_for(lambda: self._run is not None, WAIT) or self._run is None:
-                raise TrackerError(f"tracker {self.name!r} did not get the beginning of the run within {WAIT:.0f} s.")
+                raise TrackerError(
+                    f"tracker {self.name!r} did not get the beginning of the run within"
+                    f" {WAIT:.0f} s."
+                )
             return self._run
 
     def _begin(self, event: RunStarted) -> None:
         self._abandon()
-        if event.kind != "fit" or event.settings.get("fast_dev_run") or event.run == self._elsewhere:
+        if (
+            event.kind != "fit"
+            or event.settings.get("fast_dev_run")
+            or event.run == self._elsewhere
+        ):
             return
         run = _Run(self._choice, event, self._facts)
-        thread = threading.Thread(target=run.follow, args=(self._thread,), name="workbench-tracker", daemon=True)
+        thread = threading.Thread(
+            target=run.follow, args=(self._thread,), name="workbench-tracker", daemon=True
+        )
         thread.start()
         with self._begun:
             self._run, self._thread = run, thread
@@ -143,7 +160,12 @@ class TrackerListener:
         if self._run is not None and self._thread is not None:
             self._thread.join(WAIT)
             if self._thread.is_alive():
-                self._run.failed("ending", TimeoutError(f"it is still sending after {WAIT:.0f} s, and continues in the background"))
+                self._run.failed(
+                    "ending",
+                    TimeoutError(
+                        f"it is still sending after {WAIT:.0f} s, and continues in the background"
+                    ),
+                )
         self._run = None
 
 
@@ -155,7 +177,9 @@ def tracker_listeners(trackers: Any, root: Path, model: Any) -> list[TrackerList
         values = vars(hparams) if isinstance(hparams, Namespace) else hparams
         return {"hparams": values} if isinstance(values, Mapping) and values else {}
 
-    return [TrackerListener(choice, facts) for choice in choices(trackers, root.absolute() / "trackers")]
+    return [
+        TrackerListener(choice, facts) for choice in choices(trackers, root.absolute() / "trackers")
+    ]
 
 
 def _with_facts(choice: Choice, facts: dict[str, Any]) -> TrackerListener:
@@ -186,9 +210,13 @@ class _Text:
 
 
 class _Run:
-    """One fit in one tracker: `on_event` runs in the thread of the events, `follow` in the run's own thread."""
+    """One fit in one tracker: `on_event` runs in the thread of the events, `follow` in the run's
+    own thread.
+    """
 
-    def __init__(self, choice: Choice, event: RunStarted, facts: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, choice: Choice, event: RunStarted, facts: Callable[[], dict[str, Any]]
+    ) -> None:
         self._choice = choice
         self._event = event
         self._facts = facts
@@ -216,10 +244,16 @@ class _Run:
             self.step = event.step
             self._post.put(_Point(event.step, {**event.metrics, "epoch": event.epoch}))
         elif isinstance(event, Changed):
-            changed = {f"changed/{name}": value for name, value in event.values.items() if value is not None}
+            changed = {
+                f"changed/{name}": value
+                for name, value in event.values.items()
+                if value is not None
+            }
             self._post.put(_Point(event.step, changed))
         elif isinstance(event, Resumed):
-            self._post.put(_Text(event.step, {"resumed": f"{event.run}, checkpoint {event.checkpoint}"}))
+            self._post.put(
+                _Text(event.step, {"resumed": f"{event.run}, checkpoint {event.checkpoint}"})
+            )
         elif isinstance(event, Message) and event.level != "info":
             self._post.put(_Text(event.step, {event.level: event.text}))
         elif isinstance(event, RunEnded):
@@ -266,7 +300,9 @@ class _Run:
     # -- in its own thread
 
     def follow(self, before: threading.Thread | None) -> None:
-        """Send the events of a run to the tracker, from its start to its end, after the previous run has ended."""
+        """Send the events of a run to the tracker, from its start to its end, after the previous
+        run has ended.
+        """
         if before is not None:
             before.join()
         with OwnState().here():
@@ -279,24 +315,38 @@ class _Run:
 
     def _start(self) -> GeneralTracker | None:
         started: list[GeneralTracker] = []
-        if not self._attempt("starting", lambda: started.append(self._choice.start(self._event.run))):
+        if not self._attempt(
+            "starting", lambda: started.append(self._choice.start(self._event.run))
+        ):
             return None
         tracker = started[0]
-        self._attempt("taking the settings", lambda: tracker.store_init_configuration(self._configuration()))
+        self._attempt(
+            "taking the settings", lambda: tracker.store_init_configuration(self._configuration())
+        )
         return tracker
 
     def _configuration(self) -> dict[str, Any]:
         event = self._event
-        return flat(without_secrets({"run": event.run, "device": event.device, **event.settings, **self._facts()}))
+        return flat(
+            without_secrets(
+                {"run": event.run, "device": event.device, **event.settings, **self._facts()}
+            )
+        )
 
     def _tell(self, tracker: GeneralTracker | None) -> RunEnded:
         """Send everything until the fit has ended; returns how it ended."""
         failures = 0
         while not isinstance(item := self._post.get(), RunEnded):
-            if tracker is None or failures == PATIENCE or (isinstance(item, _Text) and not self._choice.words):
+            if (
+                tracker is None
+                or failures == PATIENCE
+                or (isinstance(item, _Text) and not self._choice.words)
+            ):
                 continue
             if isinstance(item, _Settings):
-                went = self._attempt("taking hyperparameters", partial(tracker.store_init_configuration, item.values))
+                went = self._attempt(
+                    "taking hyperparameters", partial(tracker.store_init_configuration, item.values)
+                )
             else:
                 went = self._attempt("taking values", partial(tracker.log, item.values, item.step))
             failures = 0 if went else failures + 1
@@ -318,21 +368,28 @@ class _Run:
         if self._failure is None:
             said = f"{type(error).__name__}: {error}"
             why = self._choice.hide(said)
-            text = f"tracker {self._choice.name!r} failed at {what} for {self._event.run} ({why}); the training continues."
+            text = (
+                f"tracker {self._choice.name!r} failed at {what} for {self._event.run} ({why}); the"
+                " training continues."
+            )
             self._failure = TrackerError(text)
             if why == said:  # else its traceback would print what was hidden
                 self._failure.__cause__ = error
 
 
 class _Pace:
-    """Selects the updates that a tracker gets, by the clock of the run: `RATE` a second, `BURST` at once."""
+    """Selects the updates that a tracker gets, by the clock of the run: `RATE` a second, `BURST`
+    at once.
+    """
 
     def __init__(self) -> None:
         self._allowed = float(BURST)
         self._seconds = 0.0
 
     def rows(self, event: StepsDone) -> list[int]:
-        """Rows of this event at even distances, its last one among them; empty while it is too soon."""
+        """Rows of this event at even distances, its last one among them; empty while it is too
+        soon.
+        """
         passed = max(0.0, event.seconds - self._seconds)
         self._seconds = event.seconds
         self._allowed = min(BURST, self._allowed + RATE * passed)
@@ -348,5 +405,9 @@ def _points(event: StepsDone, rows: list[int]) -> Iterator[_Point]:
     columns = {name: event.array(name) for name in event.columns if name != "layer_norms"}
     for row in rows:
         # NaN says that an update had no such value; the loss is a number of its own.
-        values = {name: float(v[row]) for name, v in columns.items() if name == "loss" or not np.isnan(v[row])}
+        values = {
+            name: float(v[row])
+            for name, v in columns.items()
+            if name == "loss" or not np.isnan(v[row])
+        }
         yield _Point(event.step + event.every * row, {**values, "epoch": event.epoch})

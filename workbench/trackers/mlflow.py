@@ -1,6 +1,8 @@
-"""Adapts accelerate's MLflow tracker: names that MLflow takes, and the status that the fit ended with.
+"""Adapts accelerate's MLflow tracker: names that MLflow takes, and the status that the fit ended
+with.
 
-Runs go where MLflow's tracking URI says. The open run belongs to the thread: the user's own is left alone.
+Runs go where MLflow's tracking URI says. The open run belongs to the thread: the user's own is left
+alone.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
         super().start()
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """The settings as parameters: MLflow refuses other characters in a name, accelerate passes them on.
+        """The settings as parameters: MLflow refuses other characters in a name, accelerate passes
+        them on.
 
-        MLflow refuses a second value too: a user's parameter of the name of a setting gets `hparams/` before it.
+        MLflow refuses a second value too: a user's parameter of the name of a setting gets
+        `hparams/` before it.
         """
         new = {}
         for name, value in _named(values).items():
@@ -40,7 +44,9 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
         super().store_init_configuration(new)
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Numbers of one step: MLflow refuses other characters in a name, accelerate passes them on."""
+        """Numbers of one step: MLflow refuses other characters in a name, accelerate passes them
+        on.
+        """
         super().log(_named(values), step, **kwargs)
 
     def finish(self) -> None:

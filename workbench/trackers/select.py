@@ -30,17 +30,32 @@ _ARGUMENTS: dict[str, Callable[[str, Path], dict[str, Any]]] = {
     "comet_ml": lambda run, folder: {"run_name": PROJECT},
     "dvclive": lambda run, folder: {"dir": str(folder / run)},
     "mlflow": lambda run, folder: {"experiment_name": PROJECT, "run_name": run},
-    "swanlab": lambda run, folder: {"run_name": PROJECT, "experiment_name": run, "logdir": str(folder)},
+    "swanlab": lambda run, folder: {
+        "run_name": PROJECT,
+        "experiment_name": run,
+        "logdir": str(folder),
+    },
     "tensorboard": lambda run, folder: {"run_name": run, "logging_dir": str(folder)},
     "trackio": lambda run, folder: {"run_name": PROJECT, "name": run},
     "wandb": lambda run, folder: {"run_name": PROJECT, "name": run, "dir": str(folder)},
 }
 """The default arguments of each; the user's own replace them."""
-_PROJECT = {"comet_ml": "project_name", "swanlab": "project", "trackio": "project", "wandb": "project"}
+_PROJECT = {
+    "comet_ml": "project_name",
+    "swanlab": "project",
+    "trackio": "project",
+    "wandb": "project",
+}
 """The package's own argument for what accelerate calls `run_name`."""
 _WORDS = ("comet_ml", "tensorboard", "wandb")
 """Trackers that accept text among their values."""
-_SPOKEN = {"tb": "tensorboard", "comet": "comet_ml", "w&b": "wandb", "weights & biases": "wandb", "dvc": "dvclive"}
+_SPOKEN = {
+    "tb": "tensorboard",
+    "comet": "comet_ml",
+    "w&b": "wandb",
+    "weights & biases": "wandb",
+    "dvc": "dvclive",
+}
 _LONGEST = 250
 
 
@@ -89,7 +104,9 @@ class Named(Choice):
         self.name = self.key = name
         self.words = name in _WORDS
         self._class: Any = MLflow if name == "mlflow" else LOGGER_TYPE_TO_CLASS[name]
-        self._given = {"run_name" if key == _PROJECT.get(name) else key: value for key, value in given.items()}
+        self._given = {
+            "run_name" if key == _PROJECT.get(name) else key: value for key, value in given.items()
+        }
         self._folder = root / re.sub(r"[^\w-]+", "_", name)
         _check_installed(name, self._class)
         self._check_arguments()
@@ -121,7 +138,8 @@ class Named(Choice):
     def _usual(self, run: str) -> dict[str, Any]:
         if self.name in _ARGUMENTS:
             return _ARGUMENTS[self.name](run, self._folder)
-        # A class that the user has registered with accelerate gets the run's name first, then the folder.
+        # A class that the user has registered with accelerate gets the run's name first, then the
+        # folder.
         values = [run, str(self._folder)] if self._class.requires_logging_directory else [run]
         return dict(zip(inspect.signature(self._class).parameters, values, strict=False))
 
@@ -131,11 +149,15 @@ class Named(Choice):
             signature.bind(**self._arguments("run"))
         except TypeError as error:
             takes = ", ".join(signature.parameters)
-            raise SettingsError(f"trackers={{{self.name!r}: …}}: {error}; it takes: {takes}.") from None
+            raise SettingsError(
+                f"trackers={{{self.name!r}: …}}: {error}; it takes: {takes}."
+            ) from None
 
 
 def choices(trackers: Any, root: Path) -> list[Choice]:
-    """Return the trackers in `trackers=`; SettingsError for one that is unknown, not installed, or of another type."""
+    """Return the trackers in `trackers=`; SettingsError for one that is unknown, not installed,
+    or of another type.
+    """
     chosen: list[Choice] = []
     for item, arguments in _listed(trackers):
         if isinstance(item, enum.Enum):
@@ -147,12 +169,16 @@ def choices(trackers: Any, root: Path) -> list[Choice]:
         else:
             raise SettingsError(f"trackers={item!r}: {_why_not(item)}")
     if len({choice.key for choice in chosen}) < len(chosen):
-        raise SettingsError(f"trackers={shown(without_secrets(trackers))}: one of them is given twice.")
+        raise SettingsError(
+            f"trackers={shown(without_secrets(trackers))}: one of them is given twice."
+        )
     return chosen
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested values: names are joined with slashes, and each value is a bool, a number, a string or None."""
+    """Flatten nested values: names are joined with slashes, and each value is a bool, a number,
+    a string or None.
+    """
     flattened: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -185,7 +211,10 @@ def _listed(trackers: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     if isinstance(trackers, Mapping):
         for name, arguments in trackers.items():
             if not isinstance(arguments, Mapping):
-                raise SettingsError(f"trackers={shown(without_secrets(trackers))}: give a dict of arguments for {name!r}, {{}} for none.")
+                raise SettingsError(
+                    f"trackers={shown(without_secrets(trackers))}: give a dict of arguments for"
+                    f" {name!r}, {{}} for none."
+                )
             yield name, arguments
     elif isinstance(trackers, Sequence | set | frozenset) and not isinstance(trackers, str):
         for item in trackers:
@@ -202,9 +231,16 @@ def _why_not(item: Any) -> str:
     if isinstance(item, str):
         near = _near(item, names)
         return "there is no such tracker. " + (f"Did you mean {near!r}? " if near else "") + known
-    if any(base.__module__.split(".")[0].startswith(("lightning", "pytorch_lightning")) for base in type(item).__mro__):
+    if any(
+        base.__module__.split(".")[0].startswith(("lightning", "pytorch_lightning"))
+        for base in type(item).__mro__
+    ):
         near = _near(type(item).__name__.removesuffix("Logger"), names)
-        instead = f"give trackers={near!r} instead" if near else "give one of the trackers there are instead"
+        instead = (
+            f"give trackers={near!r} instead"
+            if near
+            else "give one of the trackers there are instead"
+        )
         return f"a Lightning logger gets no values here; {instead}. {known}"
     return known
 
@@ -216,17 +252,23 @@ def _near(word: str, names: Iterable[str]) -> str | None:
 
 
 def _check_installed(name: str, tracker_class: Any) -> None:
-    """Raise SettingsError for a tracker whose package is missing: accelerate accepts its name all the same."""
+    """Raise SettingsError for a tracker whose package is missing: accelerate accepts its name
+    all the same.
+    """
     if name not in _ARGUMENTS or not tracker_class.__module__.startswith(
         ("accelerate.", "workbench.")
     ):
         return  # the user's own class, whose package may have any name
     packages = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
     if not any(_there(package) for package in packages):
-        raise SettingsError(f"trackers={name!r}: its package is not installed; do: pip install {name}")
+        raise SettingsError(
+            f"trackers={name!r}: its package is not installed; do: pip install {name}"
+        )
 
 
 def _there(package: str) -> bool:
-    """Whether a package can be imported. A folder of the same name, which some trackers create, does not count."""
+    """Whether a package can be imported. A folder of the same name, which some trackers create,
+    does not count.
+    """
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None

@@ -1,9 +1,11 @@
 """Finds a clip value: takes real updates without clipping, and reads their gradient norms.
 
-How to read it: a clip value that a tenth of the norms exceed limits spikes and leaves usual updates unchanged. If no norm
-stands out, clipping would change little, and none is recommended. The norms of a whole run say more, since they usually
+How to read it: a clip value that a tenth of the norms exceed limits spikes and leaves usual updates
+unchanged. If no norm stands out, clipping would change little, and none is recommended. The norms
+of a whole run say more, since they usually
 fall during training: `run.clip_suggestion` and `run.plot("clip")` use them.
-Source: Pascanu, Mikolov & Bengio (2013), "On the difficulty of training recurrent neural networks", section 3.2.
+Source: Pascanu, Mikolov & Bengio (2013), "On the difficulty of training recurrent neural networks",
+section 3.2.
 """
 
 from __future__ import annotations
@@ -47,11 +49,13 @@ Norms = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ClipSearch(Drawable):
-    """The result of a search for a clip value. `best`: the settings for `bench.set(**found.best)`; empty: no clipping is needed.
+    """The result of a search for a clip value. `best`: the settings for `bench.set(**found.best)`;
+    empty: no clipping is needed.
 
-    `suggestion`: the value that a tenth of the norms exceed, also if no clipping is needed. `norms`: for each optimizer the
-    2-norms of its gradients before clipping, one for each update. `reason` says why.
-    `figure()` and `plot()` draw the share of updates that each clip value would clip.
+    `suggestion`: the value that a tenth of the norms exceed, also if no clipping is needed.
+    `norms`: for each optimizer the 2-norms of its gradients before clipping, one for each update.
+    `reason` says why. `figure()` and `plot()` draw the share of updates that each clip value would
+    clip.
     """
 
     best: Mapping[str, Any]
@@ -64,7 +68,13 @@ class ClipSearch(Drawable):
     def from_events(cls, events: Iterable[Any]) -> ClipSearch:
         """Make it from the events of a run or a record, complete or not."""
         end = last_of(events, ClipSearchEnded({}, None, (), "", "not ended"))
-        return cls(end.best, end.suggestion, tuple(np.asarray(norms, np.float64) for norms in end.norms), end.reason, end.ended)
+        return cls(
+            end.best,
+            end.suggestion,
+            tuple(np.asarray(norms, np.float64) for norms in end.norms),
+            end.reason,
+            end.ended,
+        )
 
     def share_at(self, clip_val: float) -> float:
         """Return the share of the updates that this clip value would have clipped, from 0 to 1."""
@@ -80,22 +90,38 @@ class ClipSearch(Drawable):
 
 @dataclass(frozen=True)
 class ClipRequest:
-    """The arguments of a search for a clip value; updates: the number of updates whose norms are measured."""
+    """The arguments of a search for a clip value; updates: the number of updates whose norms are
+    measured.
+    """
 
     updates: int = 200
 
     def __post_init__(self) -> None:
-        if isinstance(self.updates, bool) or not isinstance(self.updates, int) or self.updates < ENOUGH:
-            raise SettingsError(f"updates={shown(self.updates)}: give a whole number of at least {ENOUGH}; 200 is usual.")
+        if (
+            isinstance(self.updates, bool)
+            or not isinstance(self.updates, int)
+            or self.updates < ENOUGH
+        ):
+            raise SettingsError(
+                f"updates={shown(self.updates)}: give a whole number of at least {ENOUGH}; 200 is"
+                " usual."
+            )
 
-    def run(self, task: Task, settings: Settings, emit: Emit, stopped: Callable[[], bool]) -> ClipSearchEnded:
-        """Take the updates until `stopped()`, and derive a clip value from their norms; the task is restored."""
+    def run(
+        self, task: Task, settings: Settings, emit: Emit, stopped: Callable[[], bool]
+    ) -> ClipSearchEnded:
+        """Take the updates until `stopped()`, and derive a clip value from their norms; the task
+        is restored.
+        """
         if settings.gradient_clip_algorithm != "norm":
             raise TaskError(
-                f"find_clip_val measures norms, and gradient_clip_algorithm={settings.gradient_clip_algorithm!r} limits each entry: "
-                'set "norm", or choose the value yourself.'
+                "find_clip_val measures norms, and"
+                f" gradient_clip_algorithm={settings.gradient_clip_algorithm!r} limits each entry:"
+                ' set "norm", or choose the value yourself.'
             )
-        chosen = settings.replace(gradient_clip_val=None, track_grad_norm=2.0, log_every_n_steps=1, weight_averaging=None)
+        chosen = settings.replace(
+            gradient_clip_val=None, track_grad_norm=2.0, log_every_n_steps=1, weight_averaging=None
+        )
         with open_session(task, chosen) as session, scratch(session):
             norms, ended = _measure(session, self.updates, stopped)
         return conclusion(norms, ended)
@@ -106,12 +132,20 @@ def conclusion(norms: tuple[tuple[float, ...], ...], ended: str) -> ClipSearchEn
     series = [np.asarray(values, np.float64) for values in norms]
     value = suggest_clip(*series)
     if ended == "stopped" or value is None:
-        reason = "" if ended == "stopped" else f"fewer than {ENOUGH} updates have a finite gradient norm"
+        reason = (
+            "" if ended == "stopped" else f"fewer than {ENOUGH} updates have a finite gradient norm"
+        )
         return ClipSearchEnded({}, value, norms, reason, ended)
     highest = max(stands_out(values) for values in series)
-    share = f"{rate(value)} would cut {clip_share(series, value):.0%} of {max(map(len, series))} updates"
+    share = (
+        f"{rate(value)} would cut {clip_share(series, value):.0%} of {max(map(len, series))}"
+        " updates"
+    )
     if highest < STANDS_OUT:
-        reason = f"no norm stands out (the largest is {highest:.1f} times those around it), so clipping would change little; {share}"
+        reason = (
+            f"no norm stands out (the largest is {highest:.1f} times those around it), so clipping"
+            f" would change little; {share}"
+        )
         return ClipSearchEnded({}, value, norms, reason, ended)
     reason = f"some norms are up to {highest:.0f} times those around them; {share}"
     return ClipSearchEnded({"gradient_clip_val": value}, value, norms, reason, ended)
@@ -123,13 +157,24 @@ def stands_out(norms: Norms) -> float:
     if not len(known):
         return 0.0
     half = _AROUND // 2
-    around = np.array([np.median(known[max(0, i - half) : i + half + 1]) for i in range(len(known))])
+    around = np.array(
+        [np.median(known[max(0, i - half) : i + half + 1]) for i in range(len(known))]
+    )
     return float((known / around).max())
 
 
-def _measure(session: Session, updates: int, stopped: Callable[[], bool]) -> tuple[tuple[tuple[float, ...], ...], str]:
-    """Measure the norms of this many updates at the run's own rates, by optimizer; returns them, and how the measurement ended."""
-    windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
+def _measure(
+    session: Session, updates: int, stopped: Callable[[], bool]
+) -> tuple[tuple[tuple[float, ...], ...], str]:
+    """Measure the norms of this many updates at the run's own rates, by optimizer; returns them,
+    and how the measurement ended.
+    """
+    windows = cycled_windows(
+        session.task,
+        session.data.settings,
+        epoch=session.state.epoch,
+        in_step=session.parallel.rounds,
+    )
     session.train_mode()
     session.state.searching = False  # schedules step as in the run, and the meter records
     flushes: list[StepsDone] = []
@@ -149,6 +194,13 @@ def _measure(session: Session, updates: int, stopped: Callable[[], bool]) -> tup
                 raise
             ended = f"training diverged: {error}"
     flushes += session.meter.flush(session.state.epoch, wait=True)
-    names = [f"grad_norm.{opt.index}" for opt in session.optimizers] if session.plan.several_optimizers else ["grad_norm"]
-    norms = tuple(tuple(float(norm) for flush in flushes for norm in flush.array(name) if np.isfinite(norm)) for name in names)
+    names = (
+        [f"grad_norm.{opt.index}" for opt in session.optimizers]
+        if session.plan.several_optimizers
+        else ["grad_norm"]
+    )
+    norms = tuple(
+        tuple(float(norm) for flush in flushes for norm in flush.array(name) if np.isfinite(norm))
+        for name in names
+    )
     return norms, session.ranks.broadcast_object(ended)

@@ -1,4 +1,6 @@
-"""Defines `Plan`, the result of `bench.tune()`: workers, batch size, learning rate and clip value, each with its reason."""
+"""Defines `Plan`, the result of `bench.tune()`: workers, batch size, learning rate and clip
+value, each with its reason.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ SettingsRequest = WorkersRequest | PrecisionRequest | ClipRequest | WeightDecayR
 class Plan:
     """The result of a tuning: recommended settings, for `bench.set(**plan.settings)`.
 
-    `steps`: each search with its settings and its reason, in order; each search ran with the settings of those before it.
-    `workers`, `sizes`, `curve`, `clip`: their results, as `find_num_workers`, `find_batch_size`, `find_lr` and
-    `find_clip_val` return them.
+    `steps`: each search with its settings and its reason, in order; each search ran with the
+    settings of those before it.
+    `workers`, `sizes`, `curve`, `clip`: their results, as `find_num_workers`, `find_batch_size`,
+    `find_lr` and `find_clip_val` return them.
     """
 
     settings: Mapping[str, Any]
@@ -41,10 +44,17 @@ class Plan:
         steps = tuple(e for e in recorded if isinstance(e, TuneStep))
         settings = {name: value for step in steps for name, value in step.values.items()}
         return cls(
-            settings, steps, SpeedSearch.from_events(recorded), BatchSizes.from_events(recorded), LRCurve.from_events(recorded),
+            settings,
+            steps,
+            SpeedSearch.from_events(recorded),
+            BatchSizes.from_events(recorded),
+            LRCurve.from_events(recorded),
             ClipSearch.from_events(recorded),
-        )  # fmt: skip
+        )
 
     def __repr__(self) -> str:
-        rows = [f"  {step.search:<17} {name_of(step.values) or 'unchanged':<28} {step.reason}" for step in self.steps]
+        rows = [
+            f"  {step.search:<17} {name_of(step.values) or 'unchanged':<28} {step.reason}"
+            for step in self.steps
+        ]
         return "\n".join(map(printable, [f"Plan: bench.set({name_of(self.settings)})", *rows]))

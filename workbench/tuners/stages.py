@@ -21,7 +21,8 @@ def data_of_stage(task: Task, method: str) -> DataSpec:
         data = task.predict or task.test
         if data is None:
             raise TaskError(
-                "there is no data to predict: give bench.predict(data), or test= when the bench is made."
+                "there is no data to predict: give bench.predict(data), or test= when the bench is"
+                " made."
             )
         return data
     name = {"validate": "val", "test": "test"}.get(method)

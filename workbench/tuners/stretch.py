@@ -1,6 +1,8 @@
-"""Trains for a short stretch and computes the loss on held-out batches, by which values of a setting are compared.
+"""Trains for a short stretch and computes the loss on held-out batches, by which values of a
+setting are compared.
 
-All stretches start from the same state and read the same batches. The held-out batches are the same for all, and no stretch trains on them.
+All stretches start from the same state and read the same batches. The held-out batches are the same
+for all, and no stretch trains on them.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from workbench.tuners.trial_batches import cycled_windows
 from workbench.values import shown
 
 HELD_OUT = 16
-"""The number of held-out batches: the first ones of the validation data, or, without a val_loss, training batches on which no
-stretch trains.
+"""The number of held-out batches: the first ones of the validation data, or, without a val_loss,
+training batches on which no stretch trains.
 """
 FEWEST = 50
 """The fewest updates of a stretch; a shorter one gives no useful result."""
@@ -40,25 +42,32 @@ LEARNED = 0.02
 
 
 def check(name: str, updates: object, candidates: int, usual: int) -> None:
-    """Raise SettingsError for a number of updates, the argument `name`, that is too small for this many `candidates`."""
+    """Raise SettingsError for a number of updates, the argument `name`, that is too small for
+    this many `candidates`.
+    """
     if isinstance(updates, bool) or not isinstance(updates, int) or updates < candidates * FEWEST:
         raise SettingsError(
-            f"{name}={shown(updates)}: give a whole number of at least {candidates * FEWEST}, {FEWEST} updates for each of {candidates} "
-            f"values; {usual} is usual."
+            f"{name}={shown(updates)}: give a whole number of at least {candidates * FEWEST},"
+            f" {FEWEST} updates for each of {candidates} values; {usual} is usual."
         )
 
 
 def refuse(task: Task, settings: Settings, what: str) -> None:
-    """Raise TaskError for a task whose held-out loss cannot be computed without a step; `what`: the call or argument, for the error."""
+    """Raise TaskError for a task whose held-out loss cannot be computed without a step; `what`:
+    the call or argument, for the error.
+    """
     if task.manual:
-        raise TaskError(f"{what}: the module steps its optimizers itself, so no held-out batch can be judged without training: compare fits.")
+        raise TaskError(
+            f"{what}: the module steps its optimizers itself, so no held-out batch can be judged"
+            " without training: compare fits."
+        )
     if settings.truncated_bptt_steps is not None:
         raise TaskError(f"{what} does not work with truncated_bptt_steps: leave one of them out.")
 
 
 def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
-    """The val_loss before any stretch of this length, and a reason. None and "": training batches are used instead. None and a reason: neither is
-    possible.
+    """The val_loss before any stretch of this length, and a reason. None and "": training batches
+    are used instead. None and a reason: neither is possible.
     """
     with scratch(session):
         start = _val_loss(session)
@@ -66,20 +75,34 @@ def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
     if math.isfinite(start):
         return start, ""
     if in_epoch is not None and in_epoch < HELD_OUT + length:
-        return None, f"an epoch has fewer than {HELD_OUT + length} updates, and there is no val_loss to judge by (give val=)"
+        return (
+            None,
+            (
+                f"an epoch has fewer than {HELD_OUT + length} updates, and there is no val_loss to"
+                " judge by (give val=)"
+            ),
+        )
     return None, ""
 
 
 def schedule_of(settings: Settings, opt: OptimizerHandle) -> str:
-    """The `lr_schedule` of the next fit; for the user's own OneCycleLR or CosineAnnealingLR, the name of the matching one."""
+    """The `lr_schedule` of the next fit; for the user's own OneCycleLR or CosineAnnealingLR, the
+    name of the matching one.
+    """
     parts = [scheduler for schedule in opt.schedules for scheduler in chain(schedule.scheduler)]
     if any(isinstance(scheduler, OneCycleLR) for scheduler in parts):
         return "one_cycle"
-    return "cosine" if any(isinstance(scheduler, CosineAnnealingLR) for scheduler in parts) else settings.lr_schedule
+    return (
+        "cosine"
+        if any(isinstance(scheduler, CosineAnnealingLR) for scheduler in parts)
+        else settings.lr_schedule
+    )
 
 
 def shape(settings: Settings, schedule: str, length: int) -> list[float]:
-    """The factor of the rate at each update of a stretch: the run's schedule, compressed to `length` updates."""
+    """The factor of the rate at each update of a stretch: the run's schedule, compressed to
+    `length` updates.
+    """
     if schedule == "constant":
         return [1.0] * length
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
@@ -94,10 +117,11 @@ def shape(settings: Settings, schedule: str, length: int) -> list[float]:
 
 
 def multiplier(opt: OptimizerHandle, only: int | None = None) -> Callable[[float], None]:
-    """Return a function that sets the rate of the first group that is not at 0; the others keep their ratio to it, and those at 0 stay at 0.
+    """Return a function that sets the rate of the first group that is not at 0; the others keep
+    their ratio to it, and those at 0 stay at 0.
 
-    only: it sets the rate of this group alone, and the others keep theirs. The optimizer steps at these rates even where the user's code
-    sets others.
+    only: it sets the rate of this group alone, and the others keep theirs. The optimizer steps at
+    these rates even where the user's code sets others.
     """
     optimizer = opt.optimizer
     # A warm-up may have set all rates to 0.
@@ -126,11 +150,18 @@ def train(
     by_val: bool,
     broken: Callable[[float], bool] | None = None,
 ) -> float:
-    """Take an update at each of these rates, and return the held-out loss; inf: it is not finite. The caller restores the session.
+    """Take an update at each of these rates, and return the held-out loss; inf: it is not finite.
+    The caller restores the session.
 
-    broken: called with the training loss of each update; if it returns True, the stretch ends with inf.
+    broken: called with the training loss of each update; if it returns True, the stretch ends with
+    inf.
     """
-    windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
+    windows = cycled_windows(
+        session.task,
+        session.data.settings,
+        epoch=session.state.epoch,
+        in_step=session.parallel.rounds,
+    )
     with contextlib.closing(windows) as feed:
         held = [] if by_val else list(itertools.islice(feed, HELD_OUT))
         session.train_mode()
@@ -142,7 +173,9 @@ def train(
                 rng.yield_lock()
                 loss = train_step(session, window)
                 if broken is not None:
-                    ends = loss is not None and broken(float(session.state.losses.get(opt.index, loss)))
+                    ends = loss is not None and broken(
+                        float(session.state.losses.get(opt.index, loss))
+                    )
                     if session.ranks.broadcast_object(ends):
                         return math.inf
         except NonFiniteError:
@@ -151,7 +184,9 @@ def train(
 
 
 def next_value(losses: dict[float, float]) -> float:
-    """The next value to try: beyond the best one if that is the smallest or the largest, else between it and its better neighbour."""
+    """The next value to try: beyond the best one if that is the smallest or the largest, else
+    between it and its better neighbour.
+    """
     values = sorted(losses)
     best = values.index(min(values, key=losses.__getitem__))
     if best == 0:
@@ -163,16 +198,24 @@ def next_value(losses: dict[float, float]) -> float:
 
 
 def _val_loss(session: Session) -> float:
-    """The val_loss of the first validation batches, for several sets the mean; inf: it is not finite, or the task reports none."""
+    """The val_loss of the first validation batches, for several sets the mean; inf: it is not
+    finite, or the task reports none.
+    """
     if not session.data.validates:
         return math.inf
     metrics = validate(session, session.data.first_val(HELD_OUT), trial=True, aside=True)
-    losses = [metrics["val_loss"]] if "val_loss" in metrics else [loss for name, loss in metrics.items() if name.startswith("val_loss/")]
+    losses = (
+        [metrics["val_loss"]]
+        if "val_loss" in metrics
+        else [loss for name, loss in metrics.items() if name.startswith("val_loss/")]
+    )
     return sum(losses) / len(losses) if losses and all(map(math.isfinite, losses)) else math.inf
 
 
 def _loss_of(session: Session, opt: OptimizerHandle, windows: Sequence[Sequence[object]]) -> float:
-    """The mean loss of training batches, as in an evaluation; batches that the task leaves out do not count."""
+    """The mean loss of training batches, as in an evaluation; batches that the task leaves out
+    do not count.
+    """
     session.task.model.eval()
     results = []
     with torch.no_grad():
@@ -181,6 +224,8 @@ def _loss_of(session: Session, opt: OptimizerHandle, windows: Sequence[Sequence[
             results += [forward.run(number) for number in range(len(window))]
     session.weights.reshard()
     losses_of_rank = [float(result.loss) for result in results if result is not None]
-    losses = [loss for of_rank in session.ranks.all_gather_object(losses_of_rank) for loss in of_rank]
+    losses = [
+        loss for of_rank in session.ranks.all_gather_object(losses_of_rank) for loss in of_rank
+    ]
     mean = sum(losses) / len(losses) if losses else math.inf
     return mean if math.isfinite(mean) else math.inf

@@ -1,4 +1,5 @@
-"""Runs one trial of the batch-size search: real updates, or batches of another stage, timed and measured.
+"""Runs one trial of the batch-size search: real updates, or batches of another stage, timed and
+measured.
 
 It is for one process; `distributed_trial` is for several ranks.
 """
@@ -71,10 +72,11 @@ class TrialStep(NamedTuple):
 def measure(
     task: Task, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0
 ) -> Trial:
-    """Take `steps` updates at this batch size, and validate a batch of this size; errors are raised.
+    """Take `steps` updates at this batch size, and validate a batch of this size; errors are
+    raised.
 
-    method: "validate", "test" and "predict" take batches of that stage instead. epoch: the epoch whose accumulation is
-    used.
+    method: "validate", "test" and "predict" take batches of that stage instead. epoch: the epoch
+    whose accumulation is used.
     """
     last = last_batches(task, settings, size, method)
     settings = at_size(settings, size, method)
@@ -83,8 +85,12 @@ def measure(
         return measured(session, settings, size, steps, method, epoch, last=last)
 
 
-def measure_here(task: Task, settings: Settings, size: int, steps: int, method: str = "fit") -> Trial:
-    """Do the same as `measure`, but return a failed trial if memory runs out, and free the memory."""
+def measure_here(
+    task: Task, settings: Settings, size: int, steps: int, method: str = "fit"
+) -> Trial:
+    """Do the same as `measure`, but return a failed trial if memory runs out, and free the
+    memory.
+    """
     try:
         return measure(task, settings, size, steps, method)
     except Exception as error:
@@ -96,7 +102,9 @@ def measure_here(task: Task, settings: Settings, size: int, steps: int, method: 
 
 
 def measure_within(session: Session, settings: Settings, size: int, steps: int) -> Trial:
-    """Do the same as `measure_here` within the session of a fit, between two updates; the session is restored."""
+    """Do the same as `measure_here` within the session of a fit, between two updates; the
+    session is restored.
+    """
     last = last_batches(session.task, settings, size)
     settings = at_size(settings, size)
     with scratch(session):
@@ -106,7 +114,8 @@ def measure_within(session: Session, settings: Settings, size: int, steps: int) 
             if not is_out_of_memory(error):
                 raise
             said = str(error)
-            # The frames refer to the tensors that use the memory, of which restoring the session needs some.
+            # The frames refer to the tensors that use the memory, of which restoring the session
+            # needs some.
             traceback.clear_frames(error.__traceback__)
         finally:
             session.optimizers.drop_gradients()
@@ -115,7 +124,9 @@ def measure_within(session: Session, settings: Settings, size: int, steps: int) 
 
 
 def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
-    """The settings with this batch size, without those that depend on the number of batches, which do not matter for a trial."""
+    """The settings with this batch size, without those that depend on the number of batches,
+    which do not matter for a trial.
+    """
     sized = {"batch_size": size, "drop_last": True} if method == "fit" else {}
     return settings.replace(
         **sized,
@@ -133,8 +144,8 @@ def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
 def last_batches(
     task: Task, settings: Settings, size: int, method: str = "fit"
 ) -> tuple[LastBatch, ...]:
-    """The short last batches that a job with batches of this size meets: of the training data and of each
-    validation set, or of a stage's data.
+    """The short last batches that a job with batches of this size meets: of the training data and
+    of each validation set, or of a stage's data.
     """
     limited = effective_settings(settings)
     sets: list[tuple[DataSpec, str]] = []
@@ -150,7 +161,9 @@ def last_batches(
 
 
 def _last_of(spec: DataSpec, size: int, limit: int | float) -> int:
-    """The samples of a pass's last batch, if it is shorter than `size`, and a job reads it; else 0."""
+    """The samples of a pass's last batch, if it is shorter than `size`, and a job reads it; else
+    0.
+    """
     if spec.one_shot or spec.parts.own_batches is not None:
         return 0
     samples = spec.samples if spec.parts.sampler is None else length_of(spec.parts.sampler)
@@ -171,10 +184,15 @@ def measured(
 ) -> Trial:  # fmt: skip
     """Run the trial in this session.
 
-    enough: the most seconds spent on measuring its speed. last: what `last_batches` found for its size.
+    enough: the most seconds spent on measuring its speed. last: what `last_batches` found for its
+    size.
     """
     idle, limit = _begin_peak(session.device), _left(session.device)
-    work = updates(session, settings, size, epoch) if method == "fit" else _batches(session, settings, size, method)
+    work = (
+        updates(session, settings, size, epoch)
+        if method == "fit"
+        else _batches(session, settings, size, method)
+    )
     try:
         seconds = [timed(work) for _ in range(steps)]
         if method == "fit":
@@ -185,25 +203,32 @@ def measured(
         return Trial(size, False, error=f"{error}. {SINGLE_VALUE}", limit_bytes=limit, refused=size)
     refused = _refused(session, settings, method, last)
     peak = _peak(session.device, idle)
-    # The first updates also allocate memory, choose kernels and start threads, so the speed needs more updates.
+    # The first updates also allocate memory, choose kernels and start threads, so the speed needs
+    # more updates.
     until = perf_counter() + enough
     while perf_counter() < until and len(seconds) < steps + MOST and not certain(seconds):
         seconds.append(timed(work))
     typical = typical_time(seconds)
     rate, known = work.samples / typical, uncertainty(seconds)
     trial = Trial(size, True, typical, rate, peak, limit_bytes=limit, uncertainty=known)
-    return trial if refused is None else replace(trial, ok=False, error=refused[1], refused=refused[0])
+    return (
+        trial if refused is None else replace(trial, ok=False, error=refused[1], refused=refused[0])
+    )
 
 
 def _of_a_single_value(error: ValueError) -> bool:
-    """Whether a normalisation refuses a batch with but one value of each channel: larger ones have more."""
+    """Whether a normalisation refuses a batch with but one value of each channel: larger ones
+    have more.
+    """
     return str(error).startswith("Expected more than 1 value per channel")
 
 
 def _refused(
     session: Session, settings: Settings, method: str, last: Sequence[LastBatch]
 ) -> tuple[int, str] | None:
-    """The samples and the error of the first of these batches with which the model fails; None: with none."""
+    """The samples and the error of the first of these batches with which the model fails; None:
+    with none.
+    """
     for spec, samples in last:
         try:
             _try_batch(session, settings.replace(batch_size=samples), method, spec)
@@ -214,9 +239,12 @@ def _refused(
             remedy = f"take another number of {spec.name} samples"
             if spec is session.task.train:
                 remedy = "drop_last=True leaves it out"
-            return samples, (
-                f"the last batch of {spec.name} has {counted(samples, 'sample')}, which the model refuses "
-                f"({type(error).__name__}: {line}): {remedy}"
+            return (
+                samples,
+                (
+                    f"the last batch of {spec.name} has {counted(samples, 'sample')}, which the"
+                    f" model refuses ({type(error).__name__}: {line}): {remedy}"
+                ),
             )
         finally:
             session.optimizers.drop_gradients()
@@ -224,7 +252,9 @@ def _refused(
 
 
 def _try_batch(session: Session, settings: Settings, method: str, spec: DataSpec) -> None:
-    """Take one batch of `settings.batch_size` samples as a job does: in an update, a check or a prediction."""
+    """Take one batch of `settings.batch_size` samples as a job does: in an update, a check or a
+    prediction.
+    """
     if method == "fit" and spec is session.task.train:
         alone = settings.replace(accumulate_grad_batches=1)
         feed = cycled_windows(session.task, alone, in_step=session.parallel.rounds)
@@ -240,27 +270,36 @@ def _try_batch(session: Session, settings: Settings, method: str, spec: DataSpec
 
 
 def most_updates(seconds: Sequence[float]) -> int:
-    """How many updates of a trial on several ranks are timed at most, given the times of the first ones."""
+    """How many updates of a trial on several ranks are timed at most, given the times of the
+    first ones.
+    """
     return min(MOST, int(ENOUGH / typical_time(seconds)))
 
 
 def typical_time(seconds: Sequence[float]) -> float:
-    """The typical time of an update: the median, without the first one, which includes setting up."""
+    """The typical time of an update: the median, without the first one, which includes setting
+    up.
+    """
     return statistics.median(seconds[1:] or seconds)
 
 
 def uncertainty(seconds: Sequence[float]) -> float | None:
-    """Half the width of the typical time's 95% interval, as a share of it; None for fewer than ten times.
+    """Half the width of the typical time's 95% interval, as a share of it; None for fewer than ten
+    times.
 
-    The interval of a median lies between two of the sorted values, whose places follow from the binomial distribution
-    (Conover, Practical Nonparametric Statistics, 1999): no distribution of the times is assumed.
+    The interval of a median lies between two of the sorted values, whose places follow from the
+    binomial distribution (Conover, Practical Nonparametric Statistics, 1999): no distribution of
+    the times is assumed.
     """
     times = sorted(seconds[1:])
     n = len(times)
     if n < _FEWEST:
         return None
     half = 0.98 * math.sqrt(n)
-    low, high = times[max(0, math.floor(n / 2 - half))], times[min(n - 1, math.ceil(n / 2 + half) - 1)]
+    low, high = (
+        times[max(0, math.floor(n / 2 - half))],
+        times[min(n - 1, math.ceil(n / 2 + half) - 1)],
+    )
     return (high - low) / 2 / typical_time(seconds)
 
 
@@ -278,8 +317,12 @@ def timed(work: TrialStep) -> float:
 
 
 def updates(session: Session, settings: Settings, size: int, epoch: int) -> TrialStep:
-    """The step of a trial that takes updates of full windows; an epoch's last, short window would need less time and memory."""
-    feed = cycled_windows(session.task, settings, epoch=epoch, across_epochs=True, in_step=session.parallel.rounds)
+    """The step of a trial that takes updates of full windows; an epoch's last, short window
+    would need less time and memory.
+    """
+    feed = cycled_windows(
+        session.task, settings, epoch=epoch, across_epochs=True, in_step=session.parallel.rounds
+    )
     session.train_mode()
 
     def once() -> None:
@@ -291,12 +334,16 @@ def updates(session: Session, settings: Settings, size: int, epoch: int) -> Tria
         if loss is not None:
             float(loss)  # waits for the device
 
-    batches = size_at(settings.accumulate_grad_batches, epoch) / _pieces(session.task, session.data, settings)
+    batches = size_at(settings.accumulate_grad_batches, epoch) / _pieces(
+        session.task, session.data, settings
+    )
     return TrialStep(once, size * batches)
 
 
 def _pieces(task: Task, data: Loaders, settings: Settings) -> int:
-    """The number of updates for each batch: 1, or the number of its pieces in time (truncated BPTT)."""
+    """The number of updates for each batch: 1, or the number of its pieces in time (truncated
+    BPTT).
+    """
     if settings.truncated_bptt_steps is None:
         return 1
     batch = next(iter(data_of_stage(task, "fit").loader(settings, train=True)), None)
@@ -304,7 +351,10 @@ def _pieces(task: Task, data: Loaders, settings: Settings) -> int:
 
 
 def _batches(session: Session, settings: Settings, size: int, method: str) -> TrialStep:
-    feed, spec = _whole_batches(session.task, settings, size, method), data_of_stage(session.task, method)
+    feed, spec = (
+        _whole_batches(session.task, settings, size, method),
+        data_of_stage(session.task, method),
+    )
 
     def once() -> None:
         batch = next(feed)
@@ -324,8 +374,11 @@ def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> It
             f"{spec.name} can be read only once (it is an iterator), and a search would use it up: "
             "give a Dataset, a DataLoader, or wb.batches(list)."
         )
-    # Only a training loader leaves out the short batch at the end; the order of the samples does not matter.
-    loader = spec.loader(settings.replace(drop_last=True, shuffle=True), batch_size=size, train=True)
+    # Only a training loader leaves out the short batch at the end; the order of the samples does
+    # not matter.
+    loader = spec.loader(
+        settings.replace(drop_last=True, shuffle=True), batch_size=size, train=True
+    )
     for epoch in itertools.count():
         empty = True
         set_epoch(loader, epoch)
@@ -339,7 +392,10 @@ def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> It
 def _validate_once(session: Session, size: int) -> None:
     sets = () if session.task.val is None else session.task.val.sets
     if sets and not any(spec.one_shot or spec.parts.own_batches for spec in sets):
-        first = ((spec, itertools.islice(spec.loader(session.settings, batch_size=size), 1)) for spec in sets)
+        first = (
+            (spec, itertools.islice(spec.loader(session.settings, batch_size=size), 1))
+            for spec in sets
+        )
         validate(session, first, trial=True)
 
 
@@ -353,18 +409,21 @@ def _begin_peak(device: torch.device) -> int:
 
 
 def _left(device: torch.device) -> int | None:
-    """Bytes that this process may still use on a device; None for a CPU, whose limit the caller sets."""
+    """Bytes that this process may still use on a device; None for a CPU, whose limit the caller
+    sets.
+    """
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
-    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device.index)  # new in torch 2.8
+    # new in torch 2.8
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device.index)
     reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
     return int(min(free + reserved, share * total) - allocated)
 
 
 def _peak(device: torch.device, idle: int) -> int | None:
-    """The peak in bytes since `_begin_peak`, above the memory at that time (the weights); None: this kind of device
-    does not report it.
+    """The peak in bytes since `_begin_peak`, above the memory at that time (the weights); None:
+    this kind of device does not report it.
     """
     if device.type == "cpu":
         return memory.peak_bytes()

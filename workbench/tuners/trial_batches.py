@@ -1,4 +1,6 @@
-"""Yields training batches for a search, endlessly, from a loader of its own, so that the fit's order does not change."""
+"""Yields training batches for a search, endlessly, from a loader of its own, so that the fit's
+order does not change.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,20 @@ class NoBatch(TaskError):
 
 
 def cycled_windows(
-    task: Task, settings: Settings, *, epoch: int = 0, across_epochs: bool = False, in_step: InStep = iter
+    task: Task,
+    settings: Settings,
+    *,
+    epoch: int = 0,
+    across_epochs: bool = False,
+    in_step: InStep = iter,
 ) -> Generator[Window]:
-    """Yield windows of `accumulate_grad_batches` (as in `epoch`) batches, endlessly; close the generator to end its workers.
+    """Yield windows of `accumulate_grad_batches` (as in `epoch`) batches, endlessly; close the
+    generator to end its workers.
 
-    An epoch's last window may be shorter, unless windows continue `across_epochs`. With truncated BPTT windows have pieces of
-    batches. in_step: on several ranks, synchronizes the windows of one pass with the other ranks, since a rank may reach the
-    end of its share before the others.
+    An epoch's last window may be shorter, unless windows continue `across_epochs`. With truncated
+    BPTT windows have pieces of
+    batches. in_step: on several ranks, synchronizes the windows of one pass with the other ranks,
+    since a rank may reach the end of its share before the others.
     """
     spec = data_of_stage(task, "fit")
     if spec.one_shot:
@@ -70,12 +79,16 @@ def _cycled(one_pass: Callable[[], Iterable[Any]]) -> Iterator[Any]:
             nothing = False
             yield item
         if nothing:
-            raise NoBatch("the training data gave no batch: it is empty, or drop_last left out the only one.")
+            raise NoBatch(
+                "the training data gave no batch: it is empty, or drop_last left out the only one."
+            )
 
 
 def _epoch(loader: Loader, task: Task, settings: Settings) -> Iterator[Any]:
     """One pass over the batches that a fit would take."""
-    most = limits.limited_batches(length_of(loader), settings.limit_train_batches, "limit_train_batches")
+    most = limits.limited_batches(
+        length_of(loader), settings.limit_train_batches, "limit_train_batches"
+    )
     batches = first_batches(loader, most)
     if settings.truncated_bptt_steps is None:
         return batches

@@ -1,1 +1,3 @@
-"""Defines the notebook's widgets. It is the only package that imports ipywidgets and anywidget; importing it starts nothing."""
+"""Defines the notebook's widgets. It is the only package that imports ipywidgets and anywidget;
+importing it starts nothing.
+"""

@@ -59,16 +59,46 @@ class AttachedPanel(PanelBox):
         self._job = job
         self._in_run: dict[str, Any] = {}
         self._lock = threading.RLock()
-        """Serializes updates of the buttons, since the user's edits and the job's events come on two threads."""
+        """Serializes updates of the buttons, since the user's edits and the job's events come on
+        two threads.
+        """
         self.pause = button(texts.PAUSE, texts.PAUSE_TOOLTIP, self._pause)
-        self.stop = button(texts.STOP, texts.STOP_TOOLTIP, lambda: self.notice.attempt(texts.ACTIONS["stop"], job.stop))
-        self.validate = button(texts.VALIDATE, texts.VALIDATE_TOOLTIP, lambda: self.notice.attempt(texts.VALIDATE, job.validate))
-        self.checkpoint = button(texts.CHECKPOINT, texts.CHECKPOINT_TOOLTIP, lambda: self.notice.attempt(texts.CHECKPOINT, job.checkpoint))
-        self.boxes = {name: setting_control.make(name, getattr(job.settings, name)) for name in _CHANGED}
+        self.stop = button(
+            texts.STOP,
+            texts.STOP_TOOLTIP,
+            lambda: self.notice.attempt(texts.ACTIONS["stop"], job.stop),
+        )
+        self.validate = button(
+            texts.VALIDATE,
+            texts.VALIDATE_TOOLTIP,
+            lambda: self.notice.attempt(texts.VALIDATE, job.validate),
+        )
+        self.checkpoint = button(
+            texts.CHECKPOINT,
+            texts.CHECKPOINT_TOOLTIP,
+            lambda: self.notice.attempt(texts.CHECKPOINT, job.checkpoint),
+        )
+        self.boxes = {
+            name: setting_control.make(name, getattr(job.settings, name)) for name in _CHANGED
+        }
         self.apply = button(texts.APPLY, texts.APPLY_TOOLTIP, self._apply).add_class("wb-apply")
         self.notice, self.canvas = Notice(), LiveView()
-        self._of_a_fit = [self.pause, self.validate, self.checkpoint, *(box.widget for box in self.boxes.values())]
-        bar = widgets.Box([self.pause, self.stop, self.validate, self.checkpoint, *(box.widget for box in self.boxes.values()), self.apply])
+        self._of_a_fit = [
+            self.pause,
+            self.validate,
+            self.checkpoint,
+            *(box.widget for box in self.boxes.values()),
+        ]
+        bar = widgets.Box(
+            [
+                self.pause,
+                self.stop,
+                self.validate,
+                self.checkpoint,
+                *(box.widget for box in self.boxes.values()),
+                self.apply,
+            ]
+        )
         super().__init__([_title(job), bar.add_class("wb-run"), self.notice, self.canvas])
         self.add_class("wb-panel")
         for name, box in self.boxes.items():
@@ -83,9 +113,13 @@ class AttachedPanel(PanelBox):
         heard_whole(self, self._lock)
         self.canvas.put("followed", True)
         job.on_request(lambda code: self.canvas.put("code", cut(code, 2000)))
-        self.canvas.on_request = lambda message: self.notice.attempt(texts.ACTIONS["canvas"], lambda: self._asked(message))
+        self.canvas.on_request = lambda message: self.notice.attempt(
+            texts.ACTIONS["canvas"], lambda: self._asked(message)
+        )
         self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")
-        self.canvas.observe(lambda change: self._dragged("gradient_clip_val", change["new"]), "clip")
+        self.canvas.observe(
+            lambda change: self._dragged("gradient_clip_val", change["new"]), "clip"
+        )
         self.dispatcher = Dispatcher(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
         self.canvas.wake = self.dispatcher.wake
         self._follow()
@@ -130,8 +164,15 @@ class AttachedPanel(PanelBox):
             time.sleep(INTERVAL)
 
     def _cell_ends(self) -> None:
-        """Put the picture of a job that has ended in a cell into the notebook, before the cell ends."""
-        if self._job.done() and self._handed_on.wait(static_output.PATIENCE) and self.dispatcher.drain(static_output.PATIENCE) and self.static_output.settled():
+        """Put the picture of a job that has ended in a cell into the notebook, before the cell
+        ends.
+        """
+        if (
+            self._job.done()
+            and self._handed_on.wait(static_output.PATIENCE)
+            and self.dispatcher.drain(static_output.PATIENCE)
+            and self.static_output.settled()
+        ):
             self._cells.close()
 
     def _hear(self, event: Event) -> None:
@@ -145,7 +186,9 @@ class AttachedPanel(PanelBox):
             case RunStarted():
                 self._take({name: event.settings.get(name) for name in _CHANGED}, begins=True)
             case Changed():
-                self._take({name: value for name, value in event.values.items() if name in _CHANGED})
+                self._take(
+                    {name: value for name, value in event.values.items() if name in _CHANGED}
+                )
             case Message():
                 if not health.replaces_message(event):
                     self.notice.say(event.text, event.level)
@@ -164,7 +207,9 @@ class AttachedPanel(PanelBox):
                     self.boxes[name].write(value)
 
     def _ended(self, event: RunEnded) -> None:
-        self.static_output.over(self._job.events, lambda error: self.notice.error(error, texts.ACTIONS["picture"]))
+        self.static_output.over(
+            self._job.events, lambda error: self.notice.error(error, texts.ACTIONS["picture"])
+        )
 
     def _follow(self, status: Status | None = None) -> None:
         """Enable the buttons that have an effect now."""
@@ -178,16 +223,23 @@ class AttachedPanel(PanelBox):
         self._edited()
 
     def _edited(self) -> None:
-        """Move the lines in the canvas to the values in the boxes; lines can be dragged while their settings can be changed."""
+        """Move the lines in the canvas to the values in the boxes; lines can be dragged while
+        their settings can be changed.
+        """
         with self._lock:
             for name, box in self.boxes.items():
                 box.mark(_refusal(name, box.read()))
-            values = {name: 0.0 if self.pause.disabled or box.why else box.read() or 0.0 for name, box in self.boxes.items()}
+            values = {
+                name: 0.0 if self.pause.disabled or box.why else box.read() or 0.0
+                for name, box in self.boxes.items()
+            }
             self.canvas.marker, self.canvas.clip = values["lr"], values["gradient_clip_val"]
             self._offer_change()
 
     def _dragged(self, name: str, value: float) -> None:
-        """Put the value of a dragged line into its box, where it waits for Apply. 0: there is no line."""
+        """Put the value of a dragged line into its box, where it waits for Apply. 0: there is no
+        line.
+        """
         if value > 0 and not self.pause.disabled:
             self.boxes[name].write(value)
 
@@ -203,7 +255,9 @@ class AttachedPanel(PanelBox):
         return {name: value for name, value in read.items() if value != self._in_run[name]}
 
     def _pause(self) -> None:
-        self.notice.attempt(texts.ACTIONS["pause"], self._job.resume if self._paused else self._job.pause)
+        self.notice.attempt(
+            texts.ACTIONS["pause"], self._job.resume if self._paused else self._job.pause
+        )
 
     def _apply(self) -> None:
         wanted = self._wanted()
@@ -223,7 +277,6 @@ class AttachedPanel(PanelBox):
                 raise ValueError(texts.not_of_attached(dict(message)))
 
 
-
 def _refusal(name: str, value: Any) -> str:
     """Why a value is not valid; "": it is."""
     try:
@@ -234,5 +287,8 @@ def _refusal(name: str, value: Any) -> str:
 
 
 def _title(job: AttachedJob) -> widgets.HTML:
-    said = f"<b>{html.escape(job.id)}</b> <span>· {html.escape(texts.job_by_another_process(format.job(job.kind)))}</span>"
+    said = (
+        f"<b>{html.escape(job.id)}</b> <span>·"
+        f" {html.escape(texts.job_by_another_process(format.job(job.kind)))}</span>"
+    )
     return widgets.HTML(said).add_class("wb-title")

@@ -1,4 +1,6 @@
-"""Defines the protocol of a bench for the panel and its parts, so that nothing here imports `workbench.bench`."""
+"""Defines the protocol of a bench for the panel and its parts, so that nothing here imports
+`workbench.bench`.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,13 @@ class Bench(Protocol):
         """Delete a recorded run."""
 
     def annotate(
-        self, run: str, *, name: str | None = ..., notes: str | None = ..., tags: Iterable[str] | None = ..., pinned: bool | None = ...
+        self,
+        run: str,
+        *,
+        name: str | None = ...,
+        notes: str | None = ...,
+        tags: Iterable[str] | None = ...,
+        pinned: bool | None = ...,
     ) -> None:
         """Give a recorded run a name, notes, tags or a pin."""
 

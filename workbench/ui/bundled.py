@@ -13,7 +13,9 @@ import traitlets
 from workbench.ui import texts
 
 _STATIC = Path(__file__).parent / "static"
-_NOT_BUILT = f"export default {{ render({{ el }}) {{ el.textContent = {json.dumps(texts.NOT_BUILT)}; }} }};"
+_NOT_BUILT = (
+    f"export default {{ render({{ el }}) {{ el.textContent = {json.dumps(texts.NOT_BUILT)}; }} }};"
+)
 
 
 class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
@@ -34,13 +36,17 @@ class Bundled(anywidget.AnyWidget):  # type: ignore[misc]
         return _text(f"{self.bundle}.css")
 
     def _send(self, msg: Any, buffers: Any = None) -> None:
-        """Send a message if a front end still receives it. marimo's page reports each message to a deleted widget as an error."""
+        """Send a message if a front end still receives it. marimo's page reports each message to
+        a deleted widget as an error.
+        """
         if not cut_off(self):
             super()._send(msg, buffers)
 
 
 def cut_off(widget: widgets.Widget) -> bool:
-    """Whether the front end no longer receives messages of a widget, as in marimo when the cell that made the widget runs again."""
+    """Whether the front end no longer receives messages of a widget, as in marimo when the cell
+    that made the widget runs again.
+    """
     return widget.comm is None or getattr(widget.comm, "_closed", False)
 
 

@@ -24,10 +24,12 @@ _IDLE = 5.0
 
 
 class Throttle:
-    """Decides whether a flush waits for the next one, since a busy process has less time for training if the panel uses more.
+    """Decides whether a flush waits for the next one, since a busy process has less time for
+    training if the panel uses more.
 
-    A value is at most a quarter of a second old when it is on the screen. On a GPU, values are already a flush old when they
-    come, so none waits. The work of the sending thread does not count as work of the process.
+    A value is at most a quarter of a second old when it is on the screen. On a GPU, values are
+    already a flush old when they come, so none waits. The work of the sending thread does not count
+    as work of the process.
     """
 
     def __init__(self, interval: float) -> None:
@@ -56,13 +58,17 @@ class Throttle:
         self._sent = self._spent[0]
 
     def goes(self, came: float, before: float) -> bool:
-        """Whether a flush is sent at once. came, before: the times of it and of the one before, by `time.monotonic`."""
+        """Whether a flush is sent at once. came, before: the times of it and of the one before,
+        by `time.monotonic`.
+        """
         if self._late or not self._busy or came - before > _RARE * self._interval:
             return True
         return came - self._sent > _ENOUGH * self._interval
 
     def patience(self, last_sent: float) -> float:
-        """Seconds that a flush may still wait. last_sent: the time of the last flush that was sent, whose values are on the screen."""
+        """Seconds that a flush may still wait. last_sent: the time of the last flush that was
+        sent, whose values are on the screen.
+        """
         return max(0.0, last_sent + _LONGEST * self._interval - time.monotonic())
 
 
@@ -72,11 +78,12 @@ def _spent() -> tuple[float, float, float]:
 
 
 class Dispatcher:
-    """Calls `on_event` with each event and `flush` to send, in a thread of its own that lives only while there is work.
+    """Calls `on_event` with each event and `flush` to send, in a thread of its own that lives only
+    while there is work.
 
-    A message is sent when an event comes, unless one has just been sent, or a flush can wait for the next one
-    (`Throttle`). After the last event there is always a flush. `failed` is called with errors of `on_event` and `flush`, and
-    the dispatcher continues.
+    A message is sent when an event comes, unless one has just been sent, or a flush can wait for
+    the next one (`Throttle`). After the last event there is always a flush. `failed` is called with
+    errors of `on_event` and `flush`, and the dispatcher continues.
     """
 
     def __init__(
@@ -86,7 +93,12 @@ class Dispatcher:
         failed: Callable[[Exception], None],
         interval: float = INTERVAL,
     ) -> None:
-        self._on_event, self._flush, self._failed, self._interval = on_event, flush, failed, interval
+        self._on_event, self._flush, self._failed, self._interval = (
+            on_event,
+            flush,
+            failed,
+            interval,
+        )
         self._events: deque[BenchEvent] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None

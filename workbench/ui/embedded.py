@@ -18,20 +18,27 @@ from workbench.ui.controls.widget_utils import tree
 class EmbeddedPanel(Bundled):
     """A panel within one anywidget, whose front end contains Jupyter's widgets.
 
-    The front end reads the state of the widgets from the page's models, and sends clicks through the same models.
+    The front end reads the state of the widgets from the page's models, and sends clicks through
+    the same models.
     """
 
     bundle = "panel"
 
     panel = traitlets.Instance(widgets.Widget).tag(sync=True, **widgets.widget_serialization)
-    names = traitlets.Dict(help="The names in the state of each kind of widget, which a page's models do not list.").tag(sync=True)
+    names = traitlets.Dict(
+        help="The names in the state of each kind of widget, which a page's models do not list."
+    ).tag(sync=True)
 
     def __init__(self, panel: widgets.Widget) -> None:
-        super().__init__(panel=panel, names={widget._model_name: widget.keys for widget in tree(panel)})
+        super().__init__(
+            panel=panel, names={widget._model_name: widget.keys for widget in tree(panel)}
+        )
 
 
 class PanelBox(widgets.VBox):  # type: ignore[misc]
-    """The base of panels: `of` keeps one for each bench or job, `close` ends it, and marimo calls `_display_` to show it."""
+    """The base of panels: `of` keeps one for each bench or job, `close` ends it, and marimo
+    calls `_display_` to show it.
+    """
 
     notice: Notice
     _closed = True  # until it is made: ipywidgets closes widgets that are freed half-made
@@ -39,7 +46,9 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
 
     @classmethod
     def of(cls, shown: Any) -> Self:
-        """The one open panel of this bench or job, made on first use. Panels to which their front end no longer listens are closed."""
+        """The one open panel of this bench or job, made on first use. Panels to which their
+        front end no longer listens are closed.
+        """
         gone = [panel for panel in tuple(_OPEN.values()) if cut_off(panel)]
         for panel in gone:
             panel.close()
@@ -90,7 +99,9 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
 
         names = ", ".join(job.id for job in jobs)
         # The start of the next job removes this notice, since these jobs have ended then.
-        self.notice.say(texts.still_goes(names), "warning", about=CLICKED, action=(texts.stop_jobs(names), stop))
+        self.notice.say(
+            texts.still_goes(names), "warning", about=CLICKED, action=(texts.stop_jobs(names), stop)
+        )
 
     def _display_(self) -> EmbeddedPanel:
         """Called by marimo, and not by Jupyter, to show the panel."""
@@ -102,5 +113,6 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
         return self._embedded
 
 
-# By id of the shown object. A panel refers to that object, so the id stays unique while the panel exists.
+# By id of the shown object. A panel refers to that object, so the id stays unique while the panel
+# exists.
 _OPEN: WeakValueDictionary[int, PanelBox] = WeakValueDictionary()

@@ -17,25 +17,46 @@ def rate(value: float | None) -> str:
     return texts.NO_NUMBER if value is None or not math.isfinite(value) else units.rate(value)
 
 
-__all__ = ["assignments", "change", "clock", "count", "job", "number", "pace", "percent", "rate", "size"]
+__all__ = [
+    "assignments",
+    "change",
+    "clock",
+    "count",
+    "job",
+    "number",
+    "pace",
+    "percent",
+    "rate",
+    "size",
+]
 
 
 def change(name: str, value: Any) -> str:
-    """A setting that changed during the run: 'lr→3.2e-3', 'clip→off', 'batch size→1024', 'monitor→val_acc'."""
+    """A setting that changed during the run: 'lr→3.2e-3', 'clip→off', 'batch size→1024',
+    'monitor→val_acc'.
+    """
     if value is None:
         said = texts.OFF
     else:
-        said = rate(value) if name in units.RATES and isinstance(value, int | float) else setting_text.recorded(name, value)
+        said = (
+            rate(value)
+            if name in units.RATES and isinstance(value, int | float)
+            else setting_text.recorded(name, value)
+        )
     return texts.changed(name, said)
 
 
 def assignments(values: Mapping[str, Any]) -> str:
     """Write settings as arguments of a call: 'batch_size=256, lr=4.7e-3'."""
-    return ", ".join(f"{name}={setting_text.recorded(name, value)}" for name, value in values.items())
+    return ", ".join(
+        f"{name}={setting_text.recorded(name, value)}" for name, value in values.items()
+    )
 
 
 def number(value: float | None) -> str:
-    """A loss, a norm or a metric with at most four digits, as in format.ts: '0.4213', '15230', '3.1e-4'."""
+    """A loss, a norm or a metric with at most four digits, as in format.ts: '0.4213', '15230',
+    '3.1e-4'.
+    """
     if value is None:
         return texts.NO_NUMBER
     if not math.isfinite(value):

@@ -1,7 +1,8 @@
 """Defines the panel of a bench: controls above, the live canvas below.
 
-Callbacks of the controls call methods of the bench, which return at once; they may come on any thread. The bench's events
-come through the dispatcher, on its thread. One lock keeps the two from setting a control at the same time.
+Callbacks of the controls call methods of the bench, which return at once; they may come on any
+thread. The bench's events come through the dispatcher, on its thread. One lock keeps the two from
+setting a control at the same time.
 """
 
 from __future__ import annotations
@@ -75,19 +76,42 @@ class Panel(PanelBox):
         self.controls = SettingControls(bench.settings, self._edit, self._offer_jobs)
         self._finders = Finders(bench, self._begin)
         finders = FinderCalls(
-            self._finders.find_batch_size, self._finders.find_lr, self._finders.find_clip_val, self._look_at, self._use
-        )  # fmt: skip
-        self.header = Header(bench.settings, self.controls, lambda lr: self._move("lr", lr), finders, bench.summary.optimizers)
-        self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
+            self._finders.find_batch_size,
+            self._finders.find_lr,
+            self._finders.find_clip_val,
+            self._look_at,
+            self._use,
+        )
+        self.header = Header(
+            bench.settings,
+            self.controls,
+            lambda lr: self._move("lr", lr),
+            finders,
+            bench.summary.optimizers,
+        )
+        self.canvas = LiveView(
+            marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0
+        )
         self.canvas.search_in(bench.root)
         self.export_form = ExportForm(bench, lambda: self.run, self.canvas.put, self.notice)
-        self.run = RunButtons(Actions(
-            self._fit, self._continue, self._pause, self._stop, self._apply, self._validate, self._checkpoint,
-            self.export_form.show, self._tune,
-        ))  # fmt: skip
+        self.run = RunButtons(
+            Actions(
+                self._fit,
+                self._continue,
+                self._pause,
+                self._stop,
+                self._apply,
+                self._validate,
+                self._checkpoint,
+                self.export_form.show,
+                self._tune,
+            )
+        )
         self.form = Form(bench.settings, self.controls, self._finders.of_settings, self._use)
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
-        super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
+        super().__init__(
+            [_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas]
+        )
         self.add_class("wb-panel")
         self.static_output = static_output.StaticOutput(f"workbench-{self.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
@@ -96,18 +120,29 @@ class Panel(PanelBox):
         shown(self.form, False)
         self.run.settings.observe(lambda change: shown(self.form, change["new"]), "value")
         self.canvas.observe(lambda change: self._move("lr", change["new"]), "marker")
-        self.canvas.observe(lambda change: self._move("gradient_clip_val", change["new"] or None), "clip")
-        self.history = RunHistory(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error, self._offer_runs)
+        self.canvas.observe(
+            lambda change: self._move("gradient_clip_val", change["new"] or None), "clip"
+        )
+        self.history = RunHistory(
+            bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error, self._offer_runs
+        )
         self.canvas.on_request = CanvasRequests(
-            bench, self.notice.error, self.export_form, self.history.refresh, lambda event: self.dispatcher.put(event),
-            self._continue_run, self._rerun, self.history.deletions,
-        )  # fmt: skip
+            bench,
+            self.notice.error,
+            self.export_form,
+            self.history.refresh,
+            lambda event: self.dispatcher.put(event),
+            self._continue_run,
+            self._rerun,
+            self.history.deletions,
+        )
         self.canvas.on_open = self.history.look
         reachable(self)
         heard_whole(self, self._lock)
         self.dispatcher = Dispatcher(self._hear, self.canvas.flush, self.notice.error)
         self.canvas.wake = self.dispatcher.wake
-        if self.canvas.opened:  # a browser may make its view as soon as the canvas exists, on another thread
+        # a browser may make its view as soon as the canvas exists, on another thread
+        if self.canvas.opened:
             self.history.look()
         self._catch_up()
         self._stay = bench.on_close(self.close)
@@ -130,7 +165,9 @@ class Panel(PanelBox):
         data, metadata = super()._repr_mimebundle_(**kwargs), {}
         if isinstance(data, tuple):
             data, metadata = data
-        data["text/plain"] = f"{texts.panel_title(_facts(self._bench.summary))}\n{self.static_output.text()}".strip()
+        data["text/plain"] = (
+            f"{texts.panel_title(_facts(self._bench.summary))}\n{self.static_output.text()}".strip()
+        )
         if static_output.in_notebook():
             self.static_output.open()
             self._cells.watch()
@@ -138,10 +175,12 @@ class Panel(PanelBox):
             data["image/png"] = png
         return data, metadata
 
-    # -- from the user to the bench ----------------------------------------------------------------------------
+    # -- from the user to the bench ----------------------------------------------------------------
 
     def _edit(self, name: str, value: Any) -> str:
-        """Set a setting, and show it in all of its controls. Returns why it was refused; "": it was accepted."""
+        """Set a setting, and show it in all of its controls. Returns why it was refused; "": it
+        was accepted.
+        """
         with self._lock:
             if same(getattr(self._bench.settings, name), value):
                 return ""
@@ -154,7 +193,9 @@ class Panel(PanelBox):
             return ""
 
     def _move(self, name: str, value: Any) -> None:
-        """Set a setting by its slider or by its line in the canvas, which move back if the value is refused."""
+        """Set a setting by its slider or by its line in the canvas, which move back if the value
+        is refused.
+        """
         why = self._edit(name, value)
         if why:
             self.notice.say(texts.failed(name, why), "error")
@@ -171,7 +212,8 @@ class Panel(PanelBox):
         self._finders.look_at(self.header, optimizer)
 
     def _begin(self, doing: str, kind: str, call: Callable[[], object], of: str = "") -> None:
-        """Start a job for a click: one of a kind at a time, and none while a box has an invalid value.
+        """Start a job for a click: one of a kind at a time, and none while a box has an invalid
+        value.
 
         of: the setting for which the job searches a value; its box need not be valid.
         """
@@ -186,7 +228,14 @@ class Panel(PanelBox):
 
     def _state_of(self, kind: str) -> str:
         """The status of a job of this kind that waits or runs; "": no such job."""
-        return next((job.status for job in self._bench.jobs if job.kind == kind and job.status in next_actions.GOING), "")
+        return next(
+            (
+                job.status
+                for job in self._bench.jobs
+                if job.kind == kind and job.status in next_actions.GOING
+            ),
+            "",
+        )
 
     def _fit(self) -> None:
         self._begin(texts.ACTIONS["train"], "fit", self._bench.fit)
@@ -198,14 +247,20 @@ class Panel(PanelBox):
         with self._lock:
             more = next_actions.more_to_do(self._bench.jobs, self._bench.settings)
             if more is not None:
-                self._begin(texts.ACTIONS["continue"], "fit", lambda: self._bench.fit(start="continue", **more))
+                self._begin(
+                    texts.ACTIONS["continue"],
+                    "fit",
+                    lambda: self._bench.fit(start="continue", **more),
+                )
 
     def _continue_run(self, run: str) -> None:
         """Continue a recorded run."""
         with self._lock:
             known = next((brief for brief, _ in self.history.runs if brief.id == run), None)
             more = {} if known is None else next_actions.lengths(known, self._bench.settings)
-            self._begin(texts.ACTIONS["continue"], "fit", lambda: self._bench.fit(start=run, **more))
+            self._begin(
+                texts.ACTIONS["continue"], "fit", lambda: self._bench.fit(start=run, **more)
+            )
 
     def _rerun(self, run: str) -> None:
         """Repeat a recorded run from what it kept, and say at the end whether it is equal."""
@@ -237,7 +292,9 @@ class Panel(PanelBox):
     def _pause(self) -> None:
         job = self._job()
         if job is not None:
-            self.notice.attempt(texts.ACTIONS["pause"], job.resume if self._status == "paused" else job.pause)
+            self.notice.attempt(
+                texts.ACTIONS["pause"], job.resume if self._status == "paused" else job.pause
+            )
 
     def _stop(self) -> None:
         job = self._job()
@@ -260,17 +317,24 @@ class Panel(PanelBox):
             self.notice.attempt(texts.CHECKPOINT, job.checkpoint)
 
     def _job(self) -> Any:
-        """The running job that the canvas shows; else the first one that has not ended, which runs or is next."""
+        """The running job that the canvas shows; else the first one that has not ended, which
+        runs or is next.
+        """
         going = [job for job in self._bench.jobs if not job.done()]
-        return next((job for job in going if job.id == self._run_id), going[0] if going else self._bench.job)
+        return next(
+            (job for job in going if job.id == self._run_id), going[0] if going else self._bench.job
+        )
 
-    # -- from the bench to the user ----------------------------------------------------------------------------
+    # -- from the bench to the user ----------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Listen to new events, then draw the past ones; an event that comes both ways is drawn once."""
+        """Listen to new events, then draw the past ones; an event that comes both ways is drawn
+        once.
+        """
         with self._lock:
             self._unsubscribe = self._bench.subscribe(self.dispatcher.put)
-            seen = [(job, now(job.events)) for job in _to_be_seen(self._bench.jobs)]  # at once: later events come through the listener
+            # at once: later events come through the listener
+            seen = [(job, now(job.events)) for job in _to_be_seen(self._bench.jobs)]
             for job, events in seen:
                 held = newest(events)
                 for event in chain(self._older(events, len(held)), held):
@@ -297,9 +361,12 @@ class Panel(PanelBox):
             if self._replayed.pop(id(event), None) is not None:
                 return
             if event is _CAUGHT_UP:
-                self._replayed = {key: e for key, e in self._on_their_way.items() if key in self._replayed}
+                self._replayed = {
+                    key: e for key, e in self._on_their_way.items() if key in self._replayed
+                }
                 self._on_their_way = {}
-            elif isinstance(event, StatusChanged) and event.status in ("queued", "stopped"):  # the bench's own
+            elif isinstance(event, StatusChanged) and event.status in ("queued", "stopped"):
+                # the bench's own
                 self._show_queued()
                 self._offer_jobs()
             else:
@@ -314,7 +381,9 @@ class Panel(PanelBox):
             self._react(event)
 
     def _show_queued(self) -> None:
-        """Show that a job waits, if one waits and none runs. Its start or its end replaces that state."""
+        """Show that a job waits, if one waits and none runs. Its start or its end replaces that
+        state.
+        """
         waits = any(job.status == "queued" for job in self._bench.jobs)
         if waits and self._status not in ("running", "paused"):
             self._draw(StatusChanged("queued"))
@@ -328,13 +397,20 @@ class Panel(PanelBox):
             case StatusChanged():
                 self._follow(event.status)
             case Changed():
-                self._in_run.update({name: value for name, value in event.values.items() if name in next_actions.LIVE})
+                self._in_run.update(
+                    {
+                        name: value
+                        for name, value in event.values.items()
+                        if name in next_actions.LIVE
+                    }
+                )
                 self._offer_change()
             case Message():
                 if not health.replaces_message(event):
                     self.notice.say(event.text, event.level, about=_said_in(self._run_id))
             case Resumed():
-                self.notice.drop(_said_in(self._run_id))  # the messages until here are of another run
+                # the messages until here are of another run
+                self.notice.drop(_said_in(self._run_id))
             case SettingsSet():
                 self._show_settings()
             case RunEnded():
@@ -357,17 +433,24 @@ class Panel(PanelBox):
         self._follow(event.status)
         self._offer_change()
         jobs = [job for job in self._bench.jobs if job.id == self._run_id]
-        job = jobs[-1] if jobs else None  # the last one: several jobs may have the same id, if a run was deleted
+        # the last one: several jobs may have the same id, if a run was deleted
+        job = jobs[-1] if jobs else None
         if job is not None:
-            self.static_output.over(job.events, lambda error: self.notice.error(error, texts.ACTIONS["picture"]))
+            self.static_output.over(
+                job.events, lambda error: self.notice.error(error, texts.ACTIONS["picture"])
+            )
         self.export_form.ended(job)
         self._run_id = self._kind = ""  # a job that is stopped before its turn ends without a start
         self._show_queued()
 
     def _cell_ends(self) -> None:
-        """Put the pictures of the jobs that have ended in a cell into the notebook, before the cell ends."""
+        """Put the pictures of the jobs that have ended in a cell into the notebook, before the
+        cell ends.
+        """
         over = {id(job) for job in self._bench.jobs if job.done()}
-        if not over - self._over or (self.dispatcher.drain(static_output.PATIENCE) and self.static_output.settled()):
+        if not over - self._over or (
+            self.dispatcher.drain(static_output.PATIENCE) and self.static_output.settled()
+        ):
             self._over = over
 
     def _follow(self, status: Status) -> None:
@@ -393,13 +476,17 @@ class Panel(PanelBox):
         if not wrong:
             self.notice.drop(_WRONG)
         self.run.offer_to_train(self._state_of("fit"), wrong)
-        self.run.offer_to_continue(next_actions.more_to_do(self._bench.jobs, self._bench.settings) is not None)
+        self.run.offer_to_continue(
+            next_actions.more_to_do(self._bench.jobs, self._bench.settings) is not None
+        )
         off(self.run.tune, bool(self._state_of("tune")))
         self._finders.show_busy(self.header, self.form, lambda kind: bool(self._state_of(kind)))
         self._offer_runs()
         first = self._job()
         waiting = [job for job in self._bench.jobs if job.status == "queued" and job is not first]
-        self.canvas.put("queue", [{"job": cut(job.id, 80), "words": format.job(job.kind)} for job in waiting])
+        self.canvas.put(
+            "queue", [{"job": cut(job.id, 80), "words": format.job(job.kind)} for job in waiting]
+        )
 
     def _offer_runs(self) -> None:
         """Show which recorded runs can be continued now."""
@@ -408,14 +495,17 @@ class Panel(PanelBox):
             busy = texts.BUSY if self._state_of("fit") else ""
             runs = self.history.runs
             why = {
-                brief.id: busy
-                or next_actions.why_not_continued(brief, resumable, settings, parameters)
+                brief.id: (
+                    busy or next_actions.why_not_continued(brief, resumable, settings, parameters)
+                )
                 for brief, resumable in runs
             }
             self.canvas.put("ended", {run: cut(text, 200) for run, text in why.items() if text})
 
     def _offer_change(self) -> None:
-        self.run.offer_change(next_actions.in_words(next_actions.differences(self._bench.settings, self._in_run)))
+        self.run.offer_change(
+            next_actions.in_words(next_actions.differences(self._bench.settings, self._in_run))
+        )
 
 
 _WRONG = "invalid"
@@ -437,10 +527,11 @@ marker; these are in `_on_their_way`.
 
 
 def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
-    """The jobs whose plots are shown, in the order in which they ran; without those that have not begun.
+    """The jobs whose plots are shown, in the order in which they ran; without those that have not
+    begun.
 
-    They are the last job of each kind; for sweeps and each optimizer, as many as are drawn together. The last job of all is
-    included if it failed before it began, for its error.
+    They are the last job of each kind; for sweeps and each optimizer, as many as are drawn
+    together. The last job of all is included if it failed before it began, for its error.
     """
     jobs = list(jobs)
     seen: dict[tuple[str, int], list[Any]] = {}
@@ -450,12 +541,22 @@ def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
             same_plot = seen.setdefault((job.kind, begun.request.get("optimizer", 0)), [])
             same_plot[:] = [*same_plot[-EARLIER:], job] if job.kind == "find_lr" else [job]
     chosen = {id(job) for plot in seen.values() for job in plot}
-    chosen |= {id(job) for job in jobs[-1:] if any(isinstance(event, RunEnded) and event.error is not None for event in newest(job.events))}
+    chosen |= {
+        id(job)
+        for job in jobs[-1:]
+        if any(
+            isinstance(event, RunEnded) and event.error is not None for event in newest(job.events)
+        )
+    }
     return [job for job in jobs if id(job) in chosen]
 
 
 def _facts(summary: Any) -> str:
-    trained = "" if summary.trainable == summary.parameters else texts.trained(format.count(summary.trainable))
+    trained = (
+        ""
+        if summary.trainable == summary.parameters
+        else texts.trained(format.count(summary.trainable))
+    )
     size = texts.parameters(format.count(summary.parameters), trained, format.size(summary.bytes))
     return f"{summary.name} · {size} · {summary.device}"
 

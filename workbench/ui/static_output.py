@@ -1,7 +1,7 @@
 """Adds a picture and a small table to the output when a job ends.
 
-With them a notebook shows its results without the live panel: on a web page, in nbconvert, and after a restart. While the
-panel is live, the style sheet hides them.
+With them a notebook shows its results without the live panel: on a web page, in nbconvert, and
+after a restart. While the panel is live, the style sheet hides them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class StaticOutput:
         """Serializes making and filling of outputs, so that the last one has all jobs."""
 
     def over(self, events: Sequence[Event], failed: Callable[[Exception], None]) -> None:
-        """Add a job that has ended, and update the open outputs in a thread; `failed` is called with an error."""
+        """Add a job that has ended, and update the open outputs in a thread; `failed` is called
+        with an error.
+        """
         run = Run.from_events(events)
         with self._lock:
             self._runs[run.kind] = run
@@ -61,16 +63,22 @@ class StaticOutput:
         return "\n".join(map(repr, self._ordered()))
 
     def png(self) -> str | None:
-        """The picture of the jobs, as base64; None before the first job that has something to draw."""
+        """The picture of the jobs, as base64; None before the first job that has something to
+        draw.
+        """
         drawn = self._png(self._ordered())
         return base64.b64encode(drawn).decode("ascii") or None
 
     def bundles(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The contents of the two outputs, the table and the picture; empty before the first job."""
+        """The contents of the two outputs, the table and the picture; empty before the first
+        job.
+        """
         tables = "".join(f"<div>{run._repr_html_()}</div>" for run in self._ordered())
         table = f'<div class="wb-still"><div style="{_BESIDE}">{tables}</div></div>'
         png = self.png()
-        picture = {"text/html": '<div class="wb-still"></div>'} if png is None else {"image/png": png}
+        picture = (
+            {"text/html": '<div class="wb-still"></div>'} if png is None else {"image/png": png}
+        )
         return {"text/plain": self.text(), "text/html": table}, {"text/plain": "", **picture}
 
     def open(self) -> None:
@@ -101,7 +109,9 @@ class StaticOutput:
         return known
 
     def _png(self, runs: list[Run]) -> bytes:
-        """The picture, with the searches in the first column and the fit in the second; empty if there is nothing to draw."""
+        """The picture, with the searches in the first column and the fit in the second; empty if
+        there is nothing to draw.
+        """
         of, drawn = self._drawn
         if [*map(id, of)] != [*map(id, runs)]:
             columns: tuple[list[Chart], list[Chart]] = [], []
@@ -117,8 +127,8 @@ class StaticOutput:
 class CellEnds:
     """Calls `before` when a cell ends, while its output can still change.
 
-    When a notebook runs without a front end, that is the last chance: later output is dropped, and the kernel ends after the last
-    cell.
+    When a notebook runs without a front end, that is the last chance: later output is dropped, and
+    the kernel ends after the last cell.
     """
 
     def __init__(self, before: Callable[[], None]) -> None:

@@ -1,9 +1,11 @@
-"""Contains every text of the panel that a user reads, except for those of the canvas, which are in extensions/live/src/texts.ts.
+"""Contains every text of the panel that a user reads, except for those of the canvas, which are in
+extensions/live/src/texts.ts.
 
-To translate the panel, replace this file: it has constants, and functions that insert numbers and names into sentences. A function
-has no docstring, since the text that it returns describes it. The help of a setting is in `workbench.settings`, a finding
-of health in `workbench.runs.health`, the reason of a search in `workbench.tuners`. `tests/ui/test_texts.py` finds texts of the panel
-that are elsewhere.
+To translate the panel, replace this file: it has constants, and functions that insert numbers and
+names into sentences. A function has no docstring, since the text that it returns describes it. The
+help of a setting is in `workbench.settings`, a finding of health in `workbench.runs.health`, the
+reason of a search in `workbench.tuners`. `tests/ui/test_texts.py` finds texts of the panel that are
+elsewhere.
 """
 
 from __future__ import annotations
@@ -36,8 +38,13 @@ JOBS = {
     "predict": "Prediction",
 }
 STATES = {
-    "queued": "queued", "running": "running", "paused": "paused", "finished": "finished", "stopped": "stopped", "failed": "failed",
-}  # fmt: skip
+    "queued": "queued",
+    "running": "running",
+    "paused": "paused",
+    "finished": "finished",
+    "stopped": "stopped",
+    "failed": "failed",
+}
 NOT_BEGUN = "it had not begun"
 NO_RATE = "no rate can be trusted here"
 NO_SIZE = "no size fits"
@@ -103,14 +110,21 @@ def saved_at(step: int) -> str:
 
 # -- the header
 
-BATCH_SIZE, LEARNING_RATE, CLIPPING, EPOCHS = "Batch size", "Learning rate", "Gradient clipping", "Epochs"
+BATCH_SIZE, LEARNING_RATE, CLIPPING, EPOCHS = (
+    "Batch size",
+    "Learning rate",
+    "Gradient clipping",
+    "Epochs",
+)
 CLIPPING_LABEL = "Gradient clipping, 0 = off"
 CLIPPING_NOTE = "0 = off"
 FIND, RACE = "Find", "Race"
 FIND_BATCH_SIZE = "Try batch sizes for speed and memory"
 FIND_LR = "Sweep the learning rate and watch the loss"
 FIND_CLIP = "Measure the gradient norms of 200 updates, and suggest a clip value"
-RACE_TOOLTIP = "Sweep, then train four rates around the suggestion for a while: validation batches decide"
+RACE_TOOLTIP = (
+    "Sweep, then train four rates around the suggestion for a while: validation batches decide"
+)
 OPTIMIZER = "of optimizer"
 OPTIMIZER_TOOLTIP = "The optimizer that Find sweeps, and whose curve you see"
 KEEP = "Keep effective batch"
@@ -152,17 +166,32 @@ TRAIN_TOOLTIP = "Train with the settings above"
 PAUSE_TOOLTIP = "Wait before the next update"
 RESUME_TOOLTIP = "Resume training"
 STOP_TOOLTIP = "End at the next update and keep the results so far"
-CONTINUE_TOOLTIP = "Continue the last run with its optimizers and its position in the data, and with the settings changed since"
+CONTINUE_TOOLTIP = (
+    "Continue the last run with its optimizers and its position in the data, and with the settings"
+    " changed since"
+)
 QUEUED, TRAINING = "Queued", "Training…"
 TRAINING_TOOLTIP = "A run is training or queued: start the next one when it has ended"
 TUNE = "Tune"
-TUNE_TOOLTIP = "Find loader workers, a batch size, a learning rate and a clip value, one after another; nothing is applied"
+TUNE_TOOLTIP = (
+    "Find loader workers, a batch size, a learning rate and a clip value, one after another;"
+    " nothing is applied"
+)
 ALL_SETTINGS, ALL_SETTINGS_TOOLTIP = "All settings", "Every other setting"
 EXPORT, EXPORT_TOOLTIP = "Export…", "See and write a script that repeats the last run"
 MORE, MORE_TOOLTIP = "⋯", "More actions while a model trains"
-VALIDATE, VALIDATE_TOOLTIP = "Validate now", "Validate before the next update; the run does not change"
-CHECKPOINT, CHECKPOINT_TOOLTIP = "Save a checkpoint now", "Write one before the next update; it stays as long as the run does"
-APPLY, APPLY_TOOLTIP = "Apply to the run", "The running training keeps its own values until you press this"
+VALIDATE, VALIDATE_TOOLTIP = (
+    "Validate now",
+    "Validate before the next update; the run does not change",
+)
+CHECKPOINT, CHECKPOINT_TOOLTIP = (
+    "Save a checkpoint now",
+    "Write one before the next update; it stays as long as the run does",
+)
+APPLY, APPLY_TOOLTIP = (
+    "Apply to the run",
+    "The running training keeps its own values until you press this",
+)
 LIVE = {"lr": "lr", "gradient_clip_val": "clip", "accumulate_grad_batches": "accumulation"}
 
 
@@ -186,14 +215,39 @@ def apply(changes: str) -> str:
 # -- the user's action, named before its error
 
 ACTIONS = {
-    "train": "Train", "tune": "Tune", "continue": "Continue", "rerun": "Rerun", "pause": "Pause", "stop": "Stop", "use": "Use the result", "runs": "Runs",
-    "delete": "Delete", "compare": "Compare", "export": "Export", "show": "Show", "canvas": "The canvas", "picture": "The picture of this job",
-    "find_lr": "Find learning rate", "find_batch_size": "Find batch size", "find_clip_val": "Find clip value",
-    "find_num_workers": "Find loader workers", "find_precision": "Find precision", "find_weight_decay": "Find weight decay",
-    "use_batch_size": "Use the batch size", "use_clip": "Use the clip value", "stop_all": "Stop all", "write_script": "Write the script", "choose_format": "The format of the export",
-    "close_script": "Close the script", "undo_delete": "Undo the deletion", "annotate": "Edit", "refresh": "Refresh",
-    "monitor": "Monitor", "remedy": "Health", "measure_ratios": "Measure",
-}  # fmt: skip
+    "train": "Train",
+    "tune": "Tune",
+    "continue": "Continue",
+    "rerun": "Rerun",
+    "pause": "Pause",
+    "stop": "Stop",
+    "use": "Use the result",
+    "runs": "Runs",
+    "delete": "Delete",
+    "compare": "Compare",
+    "export": "Export",
+    "show": "Show",
+    "canvas": "The canvas",
+    "picture": "The picture of this job",
+    "find_lr": "Find learning rate",
+    "find_batch_size": "Find batch size",
+    "find_clip_val": "Find clip value",
+    "find_num_workers": "Find loader workers",
+    "find_precision": "Find precision",
+    "find_weight_decay": "Find weight decay",
+    "use_batch_size": "Use the batch size",
+    "use_clip": "Use the clip value",
+    "stop_all": "Stop all",
+    "write_script": "Write the script",
+    "choose_format": "The format of the export",
+    "close_script": "Close the script",
+    "undo_delete": "Undo the deletion",
+    "annotate": "Edit",
+    "refresh": "Refresh",
+    "monitor": "Monitor",
+    "remedy": "Health",
+    "measure_ratios": "Measure",
+}
 
 
 def failed(action: str, why: str) -> str:
@@ -324,7 +378,10 @@ def no_clipping(norms: str) -> str:
 
 
 def clip_not_drawn(by_norm: bool, norms: str) -> str:
-    return f"the clip value limits {'the 2-norm' if by_norm else 'each entry'} and is not drawn among these norms · {norms}"
+    return (
+        f"the clip value limits {'the 2-norm' if by_norm else 'each entry'} and is not drawn among"
+        f" these norms · {norms}"
+    )
 
 
 def clipped(share: str, of: int, norms: str) -> str:
@@ -366,19 +423,25 @@ def group_alone(group: int) -> str:
 
 
 def first_optimizer(count: int) -> str:
-    return f"Optimizer 0 of {count}. The setting lr is its rate; the rates of the others change in proportion."
+    return (
+        f"Optimizer 0 of {count}. The setting lr is its rate; the rates of the others change in"
+        " proportion."
+    )
 
 
 def other_optimizer(number: int, count: int, ratio: str) -> str:
     return (
-        f"Optimizer {number} of {count}. The setting lr is the rate of optimizer 0; all rates change in proportion, and "
-        f"this one is {ratio} times lr."
+        f"Optimizer {number} of {count}. The setting lr is the rate of optimizer 0; all rates"
+        f" change in proportion, and this one is {ratio} times lr."
     )
 
 
 # -- errors of the panel itself
 
-NOT_BUILT = "The live canvas is not built. In a source checkout: cd extensions/live && npm ci && npm run build"
+NOT_BUILT = (
+    "The live canvas is not built. In a source checkout: cd extensions/live && npm ci && npm run"
+    " build"
+)
 
 
 def not_training(job: str) -> str:
@@ -398,7 +461,10 @@ def unknown_remedy(code: str, known: Sequence[str]) -> str:
 
 
 def still_goes(jobs: str) -> str:
-    return f"Running or queued on a bench that no cell shows any more: {jobs}. The jobs of this bench wait until they have ended."
+    return (
+        f"Running or queued on a bench that no cell shows any more: {jobs}. The jobs of this bench"
+        " wait until they have ended."
+    )
 
 
 def stop_jobs(jobs: str) -> str:

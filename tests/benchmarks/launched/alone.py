@@ -31,9 +31,24 @@ def busy(seconds: float, until: Any = lambda: False) -> float:
     return count / (time.perf_counter() - began)
 
 
-def beside(model: nn.Module, batch_size: int, steps: int, root: str, where: dict[str, Any], *, counting: bool) -> tuple[float, float]:
+def beside(
+    model: nn.Module,
+    batch_size: int,
+    steps: int,
+    root: str,
+    where: dict[str, Any],
+    *,
+    counting: bool,
+) -> tuple[float, float]:
     """Seconds for one update, and how often the cell counts meanwhile."""
-    bench = wb.Workbench(model, train=data(), loss=F.cross_entropy, root=root, batch_size=batch_size, accelerator="cpu")
+    bench = wb.Workbench(
+        model,
+        train=data(),
+        loss=F.cross_entropy,
+        root=root,
+        batch_size=batch_size,
+        accelerator="cpu",
+    )
     job = bench.fit(max_steps=steps, **where)
     counts = busy(600, job.done) if counting else 0.0
     job._ended.wait()
@@ -51,7 +66,9 @@ def slow_down(root: str, rounds: int = 3) -> None:
                 loud.append(beside(make(), batch_size, steps, root, where, counting=True))
             slow, fast = median(t for t, _ in loud) * 1e6, median(t for t, _ in quiet) * 1e6
             share = median(n for _, n in loud) / alone
-            print(f"  {name:14}{where['strategy']:18}{fast:7.0f} us{slow:7.0f} us   {share:4.0%} of its own pace")
+            print(
+                f"  {name:14}{where['strategy']:18}{fast:7.0f} us{slow:7.0f} us   {share:4.0%} of its own pace"
+            )
 
 
 class Remembering(nn.Module):
@@ -100,7 +117,9 @@ def side_effects(root: str) -> None:
     found: list[dict[str, int]] = []
     for where in (THREAD, POOL):
         model, train = Remembering(), Counting()
-        bench = wb.Workbench(model, train=train, loss=remembered, root=root, batch_size=4, lr=1e-6, accelerator="cpu")
+        bench = wb.Workbench(
+            model, train=train, loss=remembered, root=root, batch_size=4, lr=1e-6, accelerator="cpu"
+        )
         reads, weight = train.reads, model.line.weight
         before = weight.detach().clone()
         LOSSES.clear()

@@ -13,7 +13,11 @@ import time
 import warnings
 from pathlib import Path
 
-PACKAGES = {"workbench": "workbench", "notebook_launcher": "accelerate", "Lightning": "lightning.pytorch"}
+PACKAGES = {
+    "workbench": "workbench",
+    "notebook_launcher": "accelerate",
+    "Lightning": "lightning.pytorch",
+}
 
 
 def main() -> None:

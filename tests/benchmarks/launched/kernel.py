@@ -22,9 +22,12 @@ def at(place: str, *, wait: bool = False) -> None:
         sys.stdin.readline()
 
 
-def memory(launcher: str, kind: str, size: float, ranks: int, workers: int, batch: int, jobs: int) -> None:
+def memory(
+    launcher: str, kind: str, size: float, ranks: int, workers: int, batch: int, jobs: int
+) -> None:
     """The last of so many jobs has two epochs, and its ranks wait at its last update; those before have one."""
-    LAUNCHERS[launcher](Job(data(kind, 0 if kind != "list" else 4000), batch_size(kind), 1, ranks))  # what it imports
+    # what it imports
+    LAUNCHERS[launcher](Job(data(kind, 0 if kind != "list" else 4000), batch_size(kind), 1, ranks))
     at("before the data", wait=True)
     train = data(kind, size)
     at("with the data", wait=True)
@@ -32,7 +35,9 @@ def memory(launcher: str, kind: str, size: float, ranks: int, workers: int, batc
     batches = len(train) // size_of_batch // ranks  # type: ignore[arg-type]
     for _ in range(jobs - 1):
         LAUNCHERS[launcher](Job(train, size_of_batch, 1, ranks, workers))()
-    start = LAUNCHERS[launcher](Job(train, size_of_batch, 2, ranks, workers, gate_at=(jobs + 1) * batches))
+    start = LAUNCHERS[launcher](
+        Job(train, size_of_batch, 2, ranks, workers, gate_at=(jobs + 1) * batches)
+    )
     start()
     at("done")
 
@@ -62,7 +67,15 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     if given.what == "memory":
-        memory(given.launcher, given.kind, given.size, given.ranks, given.workers, given.batch, given.jobs)
+        memory(
+            given.launcher,
+            given.kind,
+            given.size,
+            given.ranks,
+            given.workers,
+            given.batch,
+            given.jobs,
+        )
     else:
         start(given.launcher, given.ranks, given.times)
 

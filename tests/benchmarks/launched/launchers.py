@@ -17,7 +17,15 @@ from tests.benchmarks.launched.problems import Little, Marked
 class Job:
     """What is to be done."""
 
-    def __init__(self, train: Dataset[Any], batch_size: int, epochs: int, ranks: int, workers: int = 0, gate_at: int = 0) -> None:
+    def __init__(
+        self,
+        train: Dataset[Any],
+        batch_size: int,
+        epochs: int,
+        ranks: int,
+        workers: int = 0,
+        gate_at: int = 0,
+    ) -> None:
         self.train, self.batch_size, self.epochs = train, batch_size, epochs
         self.ranks, self.workers, self.gate_at = ranks, workers, gate_at
 
@@ -53,7 +61,9 @@ def on_each_rank(job: Job) -> None:
     accelerator = Accelerator(cpu=True)
     model = Little(job.gate_at)
     model, optimizer = accelerator.prepare(model, Marked(model.parameters(), lr=1e-3))
-    sampler: Any = DistributedSampler(job.train, accelerator.num_processes, accelerator.process_index)
+    sampler: Any = DistributedSampler(
+        job.train, accelerator.num_processes, accelerator.process_index
+    )
     loader = job.loader(sampler)
     for epoch in range(job.epochs):
         sampler.set_epoch(epoch)

@@ -74,9 +74,16 @@ def _start(case: Case, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
         sys.executable, "-m", "tests.benchmarks.launched.kernel", "memory", case.launcher, "--kind", case.kind,
         "--size", str(case.size), "--ranks", str(case.ranks), "--workers", str(case.workers), "--batch", str(case.batch), "--jobs", str(case.jobs),
     ]  # fmt: skip
-    environment = os.environ | {GATE: str(folder), "RANKS_MARKS": str(folder / "marks"), "RANKS_ROOT": str(folder / "runs"), "TQDM_DISABLE": "1"}
+    environment = os.environ | {
+        GATE: str(folder),
+        "RANKS_MARKS": str(folder / "marks"),
+        "RANKS_ROOT": str(folder / "runs"),
+        "TQDM_DISABLE": "1",
+    }
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=environment)
+    return subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=environment
+    )
 
 
 def _follow(case: Case, kernel: subprocess.Popen[str], folder: Path) -> Measured:
@@ -85,7 +92,8 @@ def _follow(case: Case, kernel: subprocess.Popen[str], folder: Path) -> Measured
     before = held(kernel.pid).proportional
     _go_on(kernel)
     _until(kernel, "with the data")
-    data = held(kernel.pid).proportional - before  # of the kernel alone: a server may be at work all the same
+    # of the kernel alone: a server may be at work all the same
+    data = held(kernel.pid).proportional - before
     _go_on(kernel)
     peak, end = 0.0, time.monotonic() + PATIENCE
     while len(ranks := {int(path.name[5:]) for path in folder.glob("rank-*")}) < case.ranks:
@@ -97,7 +105,9 @@ def _follow(case: Case, kernel: subprocess.Popen[str], folder: Path) -> Measured
     there = of(_family(kernel.pid))
     workers = [one for pid, one in there.items() if psutil.Process(pid).ppid() in ranks]
     whole = in_all(there.values())
-    found = Measured(data, there[kernel.pid], [there[pid] for pid in ranks], workers, whole, max(peak, whole))
+    found = Measured(
+        data, there[kernel.pid], [there[pid] for pid in ranks], workers, whole, max(peak, whole)
+    )
     (folder / "measured").touch()
     _until(kernel, "done")
     return found
@@ -171,14 +181,31 @@ def row(case: Case) -> str:
     try:
         # As many updates: hundreds of them take memory of their own, whatever the data. Of tensors there are as many anyway.
         batch = max(1, round(LIST_BATCH * TINY["list"] / case.size)) if case.kind == "list" else 0
-        tiny = _tried(Case(case.launcher, case.kind, TINY[case.kind], case.ranks, case.workers, batch, case.jobs))
+        tiny = _tried(
+            Case(
+                case.launcher,
+                case.kind,
+                TINY[case.kind],
+                case.ranks,
+                case.workers,
+                batch,
+                case.jobs,
+            )
+        )
         big = _tried(case)
     except Failed as error:
         return f"{start}   failed: {error}"
     data = big.data
-    private = (_mean(rank.private for rank in big.ranks) - _mean(rank.private for rank in tiny.ranks)) / data
-    shared = (_mean(rank.proportional for rank in big.ranks) - _mean(rank.proportional for rank in tiny.ranks)) / data
-    worker = (_mean(one.private for one in big.workers) - _mean(one.private for one in tiny.workers)) / data
+    private = (
+        _mean(rank.private for rank in big.ranks) - _mean(rank.private for rank in tiny.ranks)
+    ) / data
+    shared = (
+        _mean(rank.proportional for rank in big.ranks)
+        - _mean(rank.proportional for rank in tiny.ranks)
+    ) / data
+    worker = (
+        _mean(one.private for one in big.workers) - _mean(one.private for one in tiny.workers)
+    ) / data
     own = big.data - tiny.data
     added, most = (big.whole - tiny.whole - own) / data, (big.peak - tiny.whole - own) / data
     worker_said = f"{worker:12.2f}" if case.workers else f"{'–':>12}"

@@ -68,7 +68,9 @@ def measured(world: int, steps: int, batch_size: int) -> tuple[float, float]:
 def main() -> None:
     rank, world, store, steps, batch_size = sys.argv[1:]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, int(world)), rank=int(rank), world_size=int(world))
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(store, int(world)), rank=int(rank), world_size=int(world)
+    )
     found = [loop(int(steps), int(batch_size), agreed) for agreed in (False, True)]
     if dist.get_rank() == 0:
         print(*found, flush=True)

@@ -14,7 +14,12 @@ from tests.benchmarks.launched.problems import MARKS
 
 def seconds(launcher: str, ranks: int, times: int) -> list[float]:
     """Of several calls in one kernel, where the bench is there; the first one is the cold one."""
-    return [value for (value,) in _told("kernel", "start", launcher, "--ranks", str(ranks), "--times", str(times))]
+    return [
+        value
+        for (value,) in _told(
+            "kernel", "start", launcher, "--ranks", str(ranks), "--times", str(times)
+        )
+    ]
 
 
 def of_a_new_kernel(launcher: str, ranks: int) -> tuple[float, float]:
@@ -26,10 +31,17 @@ def of_a_new_kernel(launcher: str, ranks: int) -> tuple[float, float]:
 def _told(module: str, *arguments: str) -> list[list[float]]:
     """The numbers in the lines that a process of this package prints."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {MARKS: str(Path(folder, "marks")), "RANKS_ROOT": str(Path(folder, "runs"))}
+        environment = os.environ | {
+            MARKS: str(Path(folder, "marks")),
+            "RANKS_ROOT": str(Path(folder, "runs")),
+        }
         command = [sys.executable, "-m", f"tests.benchmarks.launched.{module}", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    found = [[float(word) for word in line[2:].split()] for line in done.stdout.splitlines() if line.startswith("@ ")]
+    found = [
+        [float(word) for word in line[2:].split()]
+        for line in done.stdout.splitlines()
+        if line.startswith("@ ")
+    ]
     if not found:
         raise RuntimeError(done.stderr.strip()[-600:])
     return found

@@ -15,7 +15,9 @@ from tests.benchmarks.step_overhead import cnn, data
 
 def bench(root: str, loss: Any = F.cross_entropy, **settings: Any) -> Any:
     """Of the CNN on digits that `step_overhead` has too."""
-    return wb.Workbench(cnn(), train=data(), loss=loss, root=root, batch_size=64, accelerator="cpu", **settings)
+    return wb.Workbench(
+        cnn(), train=data(), loss=loss, root=root, batch_size=64, accelerator="cpu", **settings
+    )
 
 
 noted: list[float] = []

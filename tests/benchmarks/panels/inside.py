@@ -12,7 +12,15 @@ from typing import Any
 
 import torch
 
-SHOWN = ("comm_msg", "comm_open", "display_data", "update_display_data", "clear_output", "stream", "execute_result")
+SHOWN = (
+    "comm_msg",
+    "comm_open",
+    "display_data",
+    "update_display_data",
+    "clear_output",
+    "stream",
+    "execute_result",
+)
 sent: list[tuple[float, int]] = []
 """When each message went to the page, and its bytes."""
 
@@ -51,7 +59,11 @@ def traffic(spans: list[tuple[float, float]]) -> dict[str, float]:
     """What was sent in these spans: messages and bytes a second, and the largest message."""
     sizes = [size for when, size in sent if any(start <= when <= end for start, end in spans)]
     seconds = sum(end - start for start, end in spans)
-    return {"messages": len(sizes) / seconds, "bytes": sum(sizes) / seconds, "largest": max(sizes, default=0)}
+    return {
+        "messages": len(sizes) / seconds,
+        "bytes": sum(sizes) / seconds,
+        "largest": max(sizes, default=0),
+    }
 
 
 def settled(limit: float = 30.0) -> None:
@@ -78,7 +90,9 @@ def timed(work: Callable[[], float | None], updates: int) -> Timed:
     return told or (ended - began) / updates, used / updates, (began, ended)
 
 
-def against(with_it: Callable[[], Timed], without: Callable[[], Timed], rounds: int) -> dict[str, Any]:
+def against(
+    with_it: Callable[[], Timed], without: Callable[[], Timed], rounds: int
+) -> dict[str, Any]:
     """Round by round one after the other, the order turned each time."""
     pairs = []
     for i in range(rounds):

@@ -31,7 +31,9 @@ def largest_panel(bench: FakeBench) -> Panel:
     for step in range(100, POINTS - 210, 100):
         bench.tell(Validated(step, 0, {"val_loss": 0.5, "val_loss_averaged": 0.45}))
     for i in range(5):
-        panel.canvas._heard(None, {"type": "ask", "what": "pick_layer", "first": 10 * i, "end": 10 * i + 1}, None)
+        panel.canvas._heard(
+            None, {"type": "ask", "what": "pick_layer", "first": 10 * i, "end": 10 * i + 1}, None
+        )
     return panel
 
 
@@ -39,7 +41,9 @@ def go(bench: FakeBench, seconds: float, rate: float = 10.0) -> tuple[float, flo
     """An update `rate` times a second. When it began, when it ended, and processor seconds of the process meanwhile."""
     count = int(seconds * rate)
     first = POINTS - 210
-    coming: list[StepsDone] = [flush(first + i, 1, layers=len(MANY), total=3000, clip=1.0) for i in range(count)]
+    coming: list[StepsDone] = [
+        flush(first + i, 1, layers=len(MANY), total=3000, clip=1.0) for i in range(count)
+    ]
     over = threading.Event()
     spent: list[float] = []
 

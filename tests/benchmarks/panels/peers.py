@@ -21,7 +21,9 @@ Show = Callable[[int, float], None]
 def loop(steps: int, show: Show | None, numbers: Any = None) -> None:
     """A plain loop that tells `show` of each update."""
     model = cnn()
-    loader = DataLoader(TensorDataset(*data()), 64, shuffle=True, generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(
+        TensorDataset(*data()), 64, shuffle=True, generator=torch.Generator().manual_seed(0)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     batches = _again(loader)
     for step in range(steps) if numbers is None else numbers:
@@ -53,7 +55,9 @@ def plotly(traces: int, rounds: int, steps: int) -> None:
                 for trace, line in zip(figure.data, lines, strict=True):
                     trace.y = line.copy()
 
-    _compare(f"plotly FigureWidget, {traces} x 2000 at 10 Hz", lambda: loop(steps, show), steps, rounds)
+    _compare(
+        f"plotly FigureWidget, {traces} x 2000 at 10 Hz", lambda: loop(steps, show), steps, rounds
+    )
 
 
 def fastprogress(rounds: int, steps: int) -> None:
@@ -106,7 +110,13 @@ def lightning(rounds: int, steps: int) -> None:
     _compare("Lightning's progress bar", lambda: fit(True), steps, rounds, lambda: fit(False))
 
 
-def _compare(name: str, shown: Callable[[], None], steps: int, rounds: int, plain: Callable[[], None] | None = None) -> None:
+def _compare(
+    name: str,
+    shown: Callable[[], None],
+    steps: int,
+    rounds: int,
+    plain: Callable[[], None] | None = None,
+) -> None:
     def without() -> None:
         if plain is None:
             loop(steps, lambda step, loss: None)

@@ -48,7 +48,9 @@ def order(arms: Sequence[str], rounds: int) -> list[str]:
     return [arm for i in range(rounds) for arm in orders[i % len(orders)]]
 
 
-def by_turns(bench: Any, arms: Sequence[str], began: float, shown: str = "shown") -> dict[str, list[Turn | None]]:
+def by_turns(
+    bench: Any, arms: Sequence[str], began: float, shown: str = "shown"
+) -> dict[str, list[Turn | None]]:
     """A fit whose panel hears of its updates in the turns called `shown` alone. The first turn begins at `began`, by the clock.
 
     A turn in which the machine stood still has no measure: None.
@@ -59,7 +61,15 @@ def by_turns(bench: Any, arms: Sequence[str], began: float, shown: str = "shown"
     def hear(event: BenchEvent) -> None:
         at = int((time.time() - began) // SECONDS)
         if isinstance(event, StepsDone):
-            marks.append((time.time(), event.seconds, event.step + event.rows, time.process_time(), time.clock_gettime(trains[0])))
+            marks.append(
+                (
+                    time.time(),
+                    event.seconds,
+                    event.step + event.rows,
+                    time.process_time(),
+                    time.clock_gettime(trains[0]),
+                )
+            )
             if not (0 <= at < len(arms) and arms[at] == shown):
                 return
         panel.dispatcher.put(event)
@@ -68,7 +78,11 @@ def by_turns(bench: Any, arms: Sequence[str], began: float, shown: str = "shown"
     job = bench.fit(max_steps=100_000_000)
     while job.status != "running":
         time.sleep(0.01)
-    trains.append([_clock(thread) for thread in threading.enumerate() if thread.name == "workbench-runner"][-1])
+    trains.append(
+        [_clock(thread) for thread in threading.enumerate() if thread.name == "workbench-runner"][
+            -1
+        ]
+    )
     panel._unsubscribe = bench.subscribe(hear)
     time.sleep(max(0.0, began + SECONDS * len(arms) - time.time()))
     job.stop()
@@ -96,9 +110,14 @@ def _turn(marks: Marks, start: float, end: float) -> Turn | None:
 
 def compared(a: Sequence[Turn | None], b: Sequence[Turn | None]) -> dict[str, Any]:
     """The first against the second, round by round."""
-    rounds = [(one, other) for one, other in zip(a, b, strict=True) if one is not None and other is not None]
+    rounds = [
+        (one, other)
+        for one, other in zip(a, b, strict=True)
+        if one is not None and other is not None
+    ]
     found = inside.compared([(one[:3], other[:3]) for one, other in rounds])
-    within = 1.57 * (found["to"] - found["from"]) / len(rounds) ** 0.5  # of a median, 95% (McGill, Tukey & Larsen 1978)
+    # of a median, 95% (McGill, Tukey & Larsen 1978)
+    within = 1.57 * (found["to"] - found["from"]) / len(rounds) ** 0.5
     beside = [statistics.mean(turn.beside for turn in turns) for turns in zip(*rounds, strict=True)]
     return {**found, "within": within, "beside": beside}
 
@@ -116,9 +135,16 @@ def around(turns: Sequence[Turn | None]) -> dict[str, float]:
     behind = np.where(at >= 0, ended - sends[np.maximum(at, 0)], np.inf)
     paying, free = took[within & (behind < NEAR)], took[within & (behind >= NEAR) & (behind < FAR)]
     messages = len(np.unique(at[within]))
-    cost, spread = (paying - free.mean()).sum(), 1.96 * paying.std() * len(paying) ** 0.5 * (1 + len(paying) / len(free)) ** 0.5
+    cost, spread = (
+        (paying - free.mean()).sum(),
+        1.96 * paying.std() * len(paying) ** 0.5 * (1 + len(paying) / len(free)) ** 0.5,
+    )
     trained = took[within].sum() - cost
-    return {"percent": 100 * cost / trained, "each": 1000 * cost / messages, "within": 100 * spread / trained}
+    return {
+        "percent": 100 * cost / trained,
+        "each": 1000 * cost / messages,
+        "within": 100 * spread / trained,
+    }
 
 
 def said(found: dict[str, Any]) -> str:

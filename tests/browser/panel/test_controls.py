@@ -42,7 +42,14 @@ def test_boxes_and_jobs(lab: Lab) -> None:
     expect(panel.locator(".wb-progress")).to_contain_text("Press Find beside the batch size")
     hints = panel.locator(".wb-grid > .wb-card:visible")
     assert hints.count() >= 6
-    assert max(hints.evaluate_all("all => all.map((one) => one.classList.contains('wb-empty') ? one.clientHeight : 999)")) < 50
+    assert (
+        max(
+            hints.evaluate_all(
+                "all => all.map((one) => one.classList.contains('wb-empty') ? one.clientHeight : 999)"
+            )
+        )
+        < 50
+    )
     before = lab.execute("print(bench.settings.changed())")
     for step, text, why in REFUSED:
         part = panel.locator(".wb-step").nth(step)
@@ -57,7 +64,9 @@ def test_boxes_and_jobs(lab: Lab) -> None:
     expect(train).to_have_text("Train: correct lr and 3 more")
     expect(train).to_have_attribute("aria-disabled", "true")
     train.press("Enter")
-    expect(panel.locator(".wb-notice")).to_contain_text("Train: correct lr, batch_size, gradient_clip_val, max_epochs first.")
+    expect(panel.locator(".wb-notice")).to_contain_text(
+        "Train: correct lr, batch_size, gradient_clip_val, max_epochs first."
+    )
     assert lab.execute("print(len(bench.jobs), bench.settings.changed())") == f"0 {before}"
     assert lab.violations(".wb-panel") == []
     lab.screenshot("controls-refused", panel)
@@ -71,7 +80,10 @@ def test_boxes_and_jobs(lab: Lab) -> None:
         expect(panel.locator(".wb-step").nth(step).locator(".wb-why")).to_be_hidden()
         expect(box).to_have_value(text)
         expect(box).not_to_have_attribute("aria-invalid", "true")
-    lab.until("print(bench.settings.batch_size, bench.settings.lr, bench.settings.max_epochs)", "48 0.003 100000")
+    lab.until(
+        "print(bench.settings.batch_size, bench.settings.lr, bench.settings.max_epochs)",
+        "48 0.003 100000",
+    )
     expect(train).to_have_text("▶ Train")
     expect(panel.locator(".wb-notice")).to_be_hidden()
 
@@ -88,11 +100,17 @@ def test_boxes_and_jobs(lab: Lab) -> None:
     queue.get_by_role("button", name="Remove 0002-find_lr").click()
     expect(queue.locator("li")).to_have_count(2)
     expect(queue.locator("li").first.locator("button")).to_be_focused()
-    assert lab.execute("print([job.status for job in bench.jobs])") == "['running', 'stopped', 'queued', 'queued']"
+    assert (
+        lab.execute("print([job.status for job in bench.jobs])")
+        == "['running', 'stopped', 'queued', 'queued']"
+    )
     expect(panel.locator(".wb-code code")).to_have_text("bench.jobs[1].stop()")
     queue.get_by_role("button", name="Stop all").click()
     expect(queue).to_be_hidden()
     expect(train).to_have_text("▶ Train")
     expect(panel.locator(".wb-progress")).to_contain_text("Training: stopped")
-    assert lab.execute("print([job.result().status for job in bench.jobs if job.kind == 'fit'])") == "['stopped', 'stopped', 'stopped']"
+    assert (
+        lab.execute("print([job.result().status for job in bench.jobs if job.kind == 'fit'])")
+        == "['stopped', 'stopped', 'stopped']"
+    )
     assert lab.complaints == []

@@ -34,7 +34,11 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
     panel.get_by_role("button", name="Train").click()
 
     # A module opens, a layer of it gets a line, and the way back is in words.
-    canvas, crumbs, readout = heat.locator("canvas"), heat.locator(".wb-crumbs"), heat.locator(".wb-readout")
+    canvas, crumbs, readout = (
+        heat.locator("canvas"),
+        heat.locator(".wb-crumbs"),
+        heat.locator(".wb-readout"),
+    )
     expect(canvas).to_be_visible()
     canvas.focus()
     lab.page.keyboard.press("ArrowDown")
@@ -64,8 +68,12 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
     expect(canvas).to_be_visible()
     canvas.focus()
     expect(canvas).to_have_attribute("aria-label", re.compile("^Update ratios of"))
-    expect(canvas).to_have_attribute("aria-describedby", heat.locator(".wb-extent").get_attribute("id") or "none")
-    expect(heat.locator(".wb-extent")).to_have_text(re.compile(r"^\d+ rows of layers, up to update [\d.]+[kM]?\.$"))
+    expect(canvas).to_have_attribute(
+        "aria-describedby", heat.locator(".wb-extent").get_attribute("id") or "none"
+    )
+    expect(heat.locator(".wb-extent")).to_have_text(
+        re.compile(r"^\d+ rows of layers, up to update [\d.]+[kM]?\.$")
+    )
     lab.screenshot("gradients-ratios", panel)
 
     # The suggested clip value, which stays while the fit is paused, then the same line moved by keyboard; the run is asked apart.
@@ -101,7 +109,11 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
 def plots(lab: Lab, panel: Locator) -> None:
     """Line plots are read by keyboard, too, and share their cursor; and what has the focus keeps it when the next fit begins."""
     lab.settle()
-    heat, norm, at_loss = panel.locator(".wb-heat"), panel.locator(".wb-norm"), panel.locator(".wb-loss .wb-at")
+    heat, norm, at_loss = (
+        panel.locator(".wb-heat"),
+        panel.locator(".wb-norm"),
+        panel.locator(".wb-loss .wb-at"),
+    )
     plot, said = norm.locator(".u-over"), norm.locator(".uplot > .wb-spoken")
     plot.press("Home")
     expect(said).to_have_text(re.compile(r"^update \d+: total .*, clip value "))
@@ -122,7 +134,8 @@ def plots(lab: Lab, panel: Locator) -> None:
     lab.until("print(bench.job.status)", "finished")
     lab.settle()
     expect(heat.locator("canvas")).to_be_focused()
-    for at_key, update in (("Home", 0), ("ArrowRight", 10), ("End", 120)):  # those that were recorded
+    # those that were recorded
+    for at_key, update in (("Home", 0), ("ArrowRight", 10), ("End", 120)):
         plot.press(at_key)
         expect(said).to_have_text(re.compile(rf"^update {update}: total "))
     plot.blur()

@@ -40,13 +40,29 @@ def fit() -> Iterator[BenchEvent]:
         if isinstance(event, StepsDone):
             norms = event.array("layer_norms")
             norms[:, 3], norms[:, 7], norms[:, 8], norms[:, 9] = np.nan, 1e-9, 0.0, 1e-9
-            columns = {**event.columns, "layer_norms": pack(norms), "noise": pack(np.sin(event.steps / 50) + 2)}
-            yield dataclasses.replace(event, columns=columns, samples=64 * event.rows, memory=int(2e9 + 1e6 * event.steps[-1]))
+            columns = {
+                **event.columns,
+                "layer_norms": pack(norms),
+                "noise": pack(np.sin(event.steps / 50) + 2),
+            }
+            yield dataclasses.replace(
+                event,
+                columns=columns,
+                samples=64 * event.rows,
+                memory=int(2e9 + 1e6 * event.steps[-1]),
+            )
         elif isinstance(event, RunStarted):
-            yield dataclasses.replace(event, layers=tuple(f"{name}.bias" if i == 7 else name for i, name in enumerate(event.layers)))
+            yield dataclasses.replace(
+                event,
+                layers=tuple(
+                    f"{name}.bias" if i == 7 else name for i, name in enumerate(event.layers)
+                ),
+            )
         elif isinstance(event, Validated):
             better = 1 - math.exp(-3 * event.step / UPDATES)
-            yield dataclasses.replace(event, metrics={**event.metrics, "val_accuracy": better, "val_oddness": better})
+            yield dataclasses.replace(
+                event, metrics={**event.metrics, "val_accuracy": better, "val_oddness": better}
+            )
             yield Logged(event.step, event.epoch, {"train_accuracy": better + 0.01})
         else:
             yield event
@@ -56,12 +72,26 @@ def searched() -> Iterator[BenchEvent]:
     """A search whose three bounds are three sizes."""
     for event in sizes(job("find_batch_size")):
         if isinstance(event, Trial):
-            yield dataclasses.replace(event, updates_per_epoch=-(-1437 // event.size), uncertainty=0.05 if event.ok else None)
+            yield dataclasses.replace(
+                event,
+                updates_per_epoch=-(-1437 // event.size),
+                uncertainty=0.05 if event.ok else None,
+            )
             if event.size == 256:  # so near to another that their numbers have no room side by side
                 yield dataclasses.replace(event, size=288, updates_per_epoch=5)
         elif isinstance(event, SearchEnded):
-            reason = "64: the largest tried size that makes 20 updates in an epoch (23); 256 makes 6."
-            yield SearchEnded(64, 512, "1024 did not fit", fastest=256, reason=reason, noise_scale=140.0, noise_reason="larger batches save little")
+            reason = (
+                "64: the largest tried size that makes 20 updates in an epoch (23); 256 makes 6."
+            )
+            yield SearchEnded(
+                64,
+                512,
+                "1024 did not fit",
+                fastest=256,
+                reason=reason,
+                noise_scale=140.0,
+                noise_reason="larger batches save little",
+            )
         else:
             yield event
 
@@ -103,7 +133,10 @@ def drag(canvas: Canvas, card: Locator, start: float, end: float, shift: bool = 
 def test_zoom_axes_and_hover(browser: Browser) -> None:
     with canvas_in(browser) as canvas:
         drawn(canvas)
-        page, loss, norm, heat = canvas.page, *(canvas.page.locator(f".wb-{name}") for name in ("loss", "norm", "heat"))
+        page, loss, norm, heat = (
+            canvas.page,
+            *(canvas.page.locator(f".wb-{name}") for name in ("loss", "norm", "heat")),
+        )
         out = loss.get_by_role("button", name="Zoom out")
         expect(out).to_be_disabled()
         whole = axis(loss)
@@ -127,14 +160,17 @@ def test_zoom_axes_and_hover(browser: Browser) -> None:
         over.press("+")
         assert np.diff(axis(loss))[0] == pytest.approx(np.diff(whole)[0] / 2)
         over.press("PageDown")
-        assert axis(loss)[1] == pytest.approx(whole[1], abs=3)  # from the middle half to the last half
+        # from the middle half to the last half
+        assert axis(loss)[1] == pytest.approx(whole[1], abs=3)
         out.press("Enter")
         assert axis(loss) == whole
         expect(over).to_be_focused()
 
         # What lies under the mouse is marked in all plots of the fit; nothing on the page moves.
         def places() -> list[float]:
-            return page.locator(".wb-card").evaluate_all("all => all.filter((one) => one.getClientRects().length).flatMap((one) => { const box = one.getBoundingClientRect(); return [box.top + scrollY, box.height] })")
+            return page.locator(".wb-card").evaluate_all(
+                "all => all.filter((one) => one.getClientRects().length).flatMap((one) => { const box = one.getBoundingClientRect(); return [box.top + scrollY, box.height] })"
+            )
 
         still = places()
         over.hover(position={"x": 220, "y": 100})
@@ -144,7 +180,9 @@ def test_zoom_axes_and_hover(browser: Browser) -> None:
         step = int(said.removeprefix("at update "))
         for card in (norm, page.locator(".wb-pace")):
             there = card.locator(".wb-at").inner_text()
-            assert int(there.removeprefix("at update ")) == pytest.approx(step, abs=100 if card is not norm else 2)
+            assert int(there.removeprefix("at update ")) == pytest.approx(
+                step, abs=100 if card is not norm else 2
+            )
         assert places() == still
         heat.locator("canvas").hover(position={"x": 300, "y": 80})
         canvas.settle()
@@ -153,7 +191,9 @@ def test_zoom_axes_and_hover(browser: Browser) -> None:
         # A layer is told by its full name; one that never gets a gradient has a word of its own.
         names, rows = [], heat.locator("canvas").evaluate("canvas => canvas.clientHeight - 18 - 34")
         for row in range(15):
-            heat.locator("canvas").hover(position={"x": 300, "y": 18 + int((row + 0.5) * rows / 15)})
+            heat.locator("canvas").hover(
+                position={"x": 300, "y": 18 + int((row + 0.5) * rows / 15)}
+            )
             names.append(heat.locator(".wb-readout").inner_text())
         assert names[3].startswith("block1.conv2")
         assert "never a gradient" in names[3]
@@ -161,14 +201,25 @@ def test_zoom_axes_and_hover(browser: Browser) -> None:
         assert "rounding noise (1e-9)" in names[7]
         assert "a gradient of zero" in names[8]
         assert "hardly a gradient (1e-9)" in names[9]
-        assert not any("gradient" in name or "noise" in name for i, name in enumerate(names) if i not in (3, 7, 8, 9))
+        assert not any(
+            "gradient" in name or "noise" in name
+            for i, name in enumerate(names)
+            if i not in (3, 7, 8, 9)
+        )
         expect(heat.locator(".wb-key")).to_contain_text("hardly or never a gradient")
-        low_end, high_end = (float(text) for text in heat.locator(".wb-key-item").first.inner_text().split())
+        low_end, high_end = (
+            float(text) for text in heat.locator(".wb-key-item").first.inner_text().split()
+        )
         assert low_end > 1e-4, "dead layers do not stretch the colours"
         assert high_end < 10
 
         # One choice of the horizontal axis for all of them.
-        for name, end in (("epoch", 5), ("samples", 64 * UPDATES), ("time", UPDATES / 7.6), ("update", UPDATES)):
+        for name, end in (
+            ("epoch", 5),
+            ("samples", 64 * UPDATES),
+            ("time", UPDATES / 7.6),
+            ("update", UPDATES),
+        ):
             loss.get_by_role("combobox").select_option(name)
             canvas.settle()
             assert axis(loss)[1] == pytest.approx(end, rel=0.01)
@@ -180,13 +231,25 @@ def test_zoom_axes_and_hover(browser: Browser) -> None:
         log = loss.get_by_role("button", name="Logarithmic")
         expect(log).to_have_attribute("aria-pressed", "false")
         falling = pack(np.geomspace(10, 1e-4, 15))
-        canvas.draw(StepsDone(UPDATES, 1, 15, 5, 200.0, {"loss": falling, "lr": pack(np.ones(15)), "grad_norm": falling}))
+        canvas.draw(
+            StepsDone(
+                UPDATES,
+                1,
+                15,
+                5,
+                200.0,
+                {"loss": falling, "lr": pack(np.ones(15)), "grad_norm": falling},
+            )
+        )
         expect(log).to_have_attribute("aria-pressed", "true")
         log.click()
         expect(log).to_have_attribute("aria-pressed", "false")
 
         # Smoothing: off, the smooth line is the raw one. It lies in a menu, which Escape closes.
-        options, slider = loss.get_by_role("button", name="Options of this plot"), loss.get_by_role("slider", name="Smoothing")
+        options, slider = (
+            loss.get_by_role("button", name="Options of this plot"),
+            loss.get_by_role("slider", name="Smoothing"),
+        )
         expect(slider).to_be_hidden()
         options.press("Enter")
         loss.get_by_role("button", name="previous runs").focus()
@@ -195,7 +258,11 @@ def test_zoom_axes_and_hover(browser: Browser) -> None:
         expect(slider).to_have_attribute("aria-valuetext", "off")
         canvas.settle()
         items = loss.locator(".wb-key-item").all_inner_texts()
-        raw = next(text for text in items if text.startswith("each update")).removeprefix("each update").split()[-1]
+        raw = (
+            next(text for text in items if text.startswith("each update"))
+            .removeprefix("each update")
+            .split()[-1]
+        )
         assert raw in next(text for text in items if text.startswith("smooth"))
         slider.press("Escape")
         expect(slider).to_be_hidden()
@@ -224,7 +291,9 @@ def test_metrics_saving_and_sizes(browser: Browser) -> None:
         ]  # fmt: skip
         canvas.draw(SettingsSet(Settings.make(batch_size=64, monitor="val_accuracy").model_dump()))
         tabs.get_by_text("accuracy").click()
-        expect(metrics.get_by_role("button", name="monitored (val_accuracy)")).to_have_attribute("aria-pressed", "true")
+        expect(metrics.get_by_role("button", name="monitored (val_accuracy)")).to_have_attribute(
+            "aria-pressed", "true"
+        )
 
         # Pictures and numbers of any plot.
         for card in (".wb-loss", ".wb-norm", ".wb-pace", ".wb-finder", ".wb-sizes", ".wb-heat"):
@@ -238,7 +307,9 @@ def test_metrics_saving_and_sizes(browser: Browser) -> None:
         heat = [line.split(",") for line in canvas.saved("CSV", ".wb-heat").decode().splitlines()]
         assert heat[0][:2] == ["update", "stem.conv"]
         assert {row[4] for row in heat[1:]} == {""}, "a layer without gradients has no numbers"
-        accuracy = [line.split(",") for line in canvas.saved("CSV", ".wb-loss").decode().splitlines()]
+        accuracy = [
+            line.split(",") for line in canvas.saved("CSV", ".wb-loss").decode().splitlines()
+        ]
         assert accuracy[0] == ["update", "val_accuracy", "train_accuracy"]
         assert float(accuracy[-1][1]) == pytest.approx(1 - math.exp(-3))
 
@@ -246,23 +317,36 @@ def test_metrics_saving_and_sizes(browser: Browser) -> None:
         bounds = sizes_.get_by_role("list", name="What limits the batch size")
         expect(bounds).to_contain_text("fits up to 5121024 did not fit.")
         expect(bounds).to_contain_text("noise suggests about 140 nowLarger batches save little.")
-        expect(sizes_.get_by_role("button", name="64 in use, 23 updates an epoch")).to_have_attribute("aria-pressed", "true")
+        expect(
+            sizes_.get_by_role("button", name="64 in use, 23 updates an epoch")
+        ).to_have_attribute("aria-pressed", "true")
         canvas.asked.clear()
-        for name in ("fits up to 512: use 512", "fastest from 256: use 256", "noise suggests about 140 now: use 128", "Use 32, 45 updates an epoch"):
+        for name in (
+            "fits up to 512: use 512",
+            "fastest from 256: use 256",
+            "noise suggests about 140 now: use 128",
+            "Use 32, 45 updates an epoch",
+        ):
             sizes_.get_by_role("button", name=name).click()
         canvas.settle()
         assert [asked["value"] for asked in canvas.asked] == [512, 256, 128, 32]
         sizes_.locator(".u-over").press("Home")
-        expect(sizes_.locator(".uplot > .wb-spoken")).to_have_text("samples/s 260 ±5%, peak memory 288 MB, at 2, 719 updates an epoch")
+        expect(sizes_.locator(".uplot > .wb-spoken")).to_have_text(
+            "samples/s 260 ±5%, peak memory 288 MB, at 2, 719 updates an epoch"
+        )
         sizes_.get_by_role("button", name="Full screen").click()
-        canvas.page.wait_for_function("() => document.fullscreenElement?.classList.contains('wb-sizes')")
+        canvas.page.wait_for_function(
+            "() => document.fullscreenElement?.classList.contains('wb-sizes')"
+        )
         canvas.page.keyboard.press("Escape")
         assert canvas.complaints == []
 
 
 def test_a_browser_that_falsifies_pixels_shows_the_theme_of_the_page(browser: Browser) -> None:
     with canvas_in(browser) as canvas:
-        canvas.page.add_init_script("CanvasRenderingContext2D.prototype.getImageData = () => ({ data: [255, 255, 255, 255] })")
+        canvas.page.add_init_script(
+            "CanvasRenderingContext2D.prototype.getImageData = () => ({ data: [255, 255, 255, 255] })"
+        )
         drawn(canvas, dark=True)
         expect(canvas.page.locator(".wb-live")).to_have_attribute("data-dark", "")
 
@@ -272,7 +356,9 @@ def test_cards_are_full_and_nothing_overlaps(browser: Browser, width: int, dark:
     with canvas_in(browser, width) as canvas:
         drawn(canvas, dark)
         canvas.screenshot(f"plots-{width}{'-dark' if dark else ''}")
-        wide = canvas.page.locator(".wb-card").evaluate_all("all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.className)")
+        wide = canvas.page.locator(".wb-card").evaluate_all(
+            "all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.className)"
+        )
         assert wide == []
         overlaid = canvas.page.locator(".wb-head").evaluate_all(
             "all => all.filter((one) => [...one.querySelectorAll('button, select, label')].some((part) => part.getBoundingClientRect().right > one.getBoundingClientRect().right + 1)).length"
@@ -281,14 +367,23 @@ def test_cards_are_full_and_nothing_overlaps(browser: Browser, width: int, dark:
 
         # The tools of a plot are one row, and a plot is as high as its card: nothing is blank beside a higher one.
         seen = "all => [...all].filter((one) => one.getClientRects().length && !one.closest('.wb-empty'))"
-        assert max(canvas.page.locator(".wb-head").evaluate_all(f"{seen}.map((one) => one.clientHeight)")) < 30
+        assert (
+            max(
+                canvas.page.locator(".wb-head").evaluate_all(
+                    f"{seen}.map((one) => one.clientHeight)"
+                )
+            )
+            < 30
+        )
         blank = canvas.page.locator(".wb-card").evaluate_all(
             f"{seen}.map((one) => one.getBoundingClientRect().bottom - Math.max(...[...one.querySelectorAll('*')].map((part) => part.getBoundingClientRect().bottom)))"
         )
         assert max(blank) < 12
 
         # One, two or three columns, in the order of the steps.
-        places = canvas.page.locator(".wb-grid > .wb-card").evaluate_all(f"{seen}.map((one) => [one.querySelector('h4').innerText, one.offsetTop, one.offsetLeft])")
+        places = canvas.page.locator(".wb-grid > .wb-card").evaluate_all(
+            f"{seen}.map((one) => [one.querySelector('h4').innerText, one.offsetTop, one.offsetLeft])"
+        )
         assert len({left for _, _, left in places}) == {700: 1, 1200: 2, 1600: 3}[width]
         assert [name for name, *_ in sorted(places, key=lambda one: one[1:])] == [
             "Batch size", "Learning-rate finder", "Loss", "Total gradient norm", "Gradients by layer", "Speed and memory",
@@ -303,9 +398,20 @@ def test_cards_are_full_and_nothing_overlaps(browser: Browser, width: int, dark:
 
         # Numbers of an axis and names of lines stand side by side.
         canvas.draw(SettingsSet(Settings.make(batch_size=32).model_dump()))
-        texts = [(float(one.get("x", 0)), one.text or "") for one in ET.fromstring(canvas.saved("SVG", ".wb-sizes")).iter() if one.tag.endswith("text")]
-        numbers = [(x, len(text)) for x, text in texts if text.isdigit() and text in {"2", "32", "64", "256", "288", "512", "1024"} and x > 0]
-        assert all(right - left > 3 * (wide + other) for (left, wide), (right, other) in itertools.pairwise(numbers))
+        texts = [
+            (float(one.get("x", 0)), one.text or "")
+            for one in ET.fromstring(canvas.saved("SVG", ".wb-sizes")).iter()
+            if one.tag.endswith("text")
+        ]
+        numbers = [
+            (x, len(text))
+            for x, text in texts
+            if text.isdigit() and text in {"2", "32", "64", "256", "288", "512", "1024"} and x > 0
+        ]
+        assert all(
+            right - left > 3 * (wide + other)
+            for (left, wide), (right, other) in itertools.pairwise(numbers)
+        )
         assert {"2", "32", "64", "1024"} <= {text for _, text in texts}
         (used, _), (best, _) = ((x, text) for x, text in texts if text in ("in use", "recommended"))
         assert best > used + 25
@@ -324,5 +430,8 @@ def test_cards_are_full_and_nothing_overlaps(browser: Browser, width: int, dark:
             below = max(y for text, _, y in written if text == "1024")
             numbers = sorted((x, len(text)) for text, x, y in written if y == below)
             assert len(numbers) > 3
-            assert all(right - left > 3 * (wide + other) for (left, wide), (right, other) in itertools.pairwise(numbers))
+            assert all(
+                right - left > 3 * (wide + other)
+                for (left, wide), (right, other) in itertools.pairwise(numbers)
+            )
         assert canvas.complaints == []

@@ -33,7 +33,11 @@ BENCH, BUSY_CELL = 1, 2
 @pytest.fixture
 def panel(lab: Lab) -> Locator:
     """The panel of the quickstart's bench, in a notebook that ends with a busy cell."""
-    sources = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    sources = [
+        cell.source
+        for cell in nbformat.read(NOTEBOOK, as_version=4).cells
+        if cell.cell_type == "code"
+    ]
     lab.viewport(1300, 1950)
     lab.open_notebook([sources[0], sources[1], BUSY], name="quickstart-panel.ipynb")
     lab.run_cell(0)
@@ -59,8 +63,15 @@ def settled_lr(lab: Lab, panel: Locator, moved: Callable[[float], bool]) -> floa
     end = time.monotonic() + TIMEOUT
     while True:
         lr = lr_of(lab)
-        box, marker = float(lr_box(panel).input_value() or "nan"), float(grip.get_attribute("aria-valuenow") or "nan")
-        if moved(lr) and box == pytest.approx(lr, rel=1e-3) and marker == pytest.approx(lr, rel=1e-2):
+        box, marker = (
+            float(lr_box(panel).input_value() or "nan"),
+            float(grip.get_attribute("aria-valuenow") or "nan"),
+        )
+        if (
+            moved(lr)
+            and box == pytest.approx(lr, rel=1e-3)
+            and marker == pytest.approx(lr, rel=1e-2)
+        ):
             return lr
         assert time.monotonic() < end, f"setting {lr}, number box {box}, marker {marker}"
         time.sleep(0.1)
@@ -88,7 +99,9 @@ def drag_the_slider_and_race(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-finder .wb-flag", has_text="Recommended")).to_have_count(1)
     raced = float(lab.execute("print(bench.job.result().suggestions['race'].lr)").splitlines()[-1])
     panel.locator(".wb-step-lr button.wb-use").click()
-    lab.until("print(bench.settings.lr)", lambda text: float(text) == pytest.approx(raced, rel=0.01))
+    lab.until(
+        "print(bench.settings.lr)", lambda text: float(text) == pytest.approx(raced, rel=0.01)
+    )
     lab.settle()
     lab.screenshot("quickstart-lr-race", panel)
 
@@ -121,7 +134,9 @@ def stop_and_continue(lab: Lab, panel: Locator) -> None:
     lab.screenshot("quickstart-stopped-while-busy", panel)
     let_go(lab)
     lab.settle()  # all have heard of the end
-    ended, busy_until = json.loads(lab.execute("import json; print(json.dumps([ended_at[-1], busy_until]))"))
+    ended, busy_until = json.loads(
+        lab.execute("import json; print(json.dumps([ended_at[-1], busy_until]))")
+    )
     assert ended < busy_until, "the run went on until the cell was done"
     assert seen < busy_until, "the panel said so only when the cell was done"
     print(f"stopped {ended - clicked:.2f} s after the click")
@@ -152,10 +167,13 @@ def go_on_from_there(lab: Lab, panel: Locator) -> None:
     """A fit that was stopped goes on where it was; one that came to its end goes on to more epochs."""
     go_on = panel.locator(".wb-run").get_by_role("button", name="Continue")
     stopped = int(lab.execute("print(bench.job.updates)"))
-    lab.execute("bench.set(max_epochs=-(-bench.job.updates // 23) + 2)")  # of 23 updates; two more, as `set` counts
+    # of 23 updates; two more, as `set` counts
+    lab.execute("bench.set(max_epochs=-(-bench.job.updates // 23) + 2)")
     go_on.click()
     lab.until("print(len(bench.jobs), bench.job.status)", "2 finished")
-    told = lab.execute("run = bench.job.result(); print([e.step for e in run.resumes], run.resumes[0].run == bench.jobs[0].id)")
+    told = lab.execute(
+        "run = bench.job.result(); print([e.step for e in run.resumes], run.resumes[0].run == bench.jobs[0].id)"
+    )
     assert told.splitlines()[-1] == f"[{stopped}] True"
     expect(panel.locator(".wb-code")).to_contain_text("bench.fit(start='continue')")
     expect(panel).to_contain_text("finished")
@@ -168,7 +186,9 @@ def go_on_from_there(lab: Lab, panel: Locator) -> None:
     epochs.press("Tab")
     go_on.click()
     lab.until("print(len(bench.jobs), bench.job.status)", "3 finished")
-    expect(panel.locator(".wb-code")).to_contain_text(f"bench.fit(start='continue', max_epochs={more})")
+    expect(panel.locator(".wb-code")).to_contain_text(
+        f"bench.fit(start='continue', max_epochs={more})"
+    )
     lab.screenshot("quickstart-continued", panel)
 
 
@@ -180,7 +200,9 @@ def on_two_devices(lab: Lab, panel: Locator) -> None:
     devices = panel.locator(".widget-text", has_text="devices").locator("input")
     devices.fill("two")
     devices.press("Tab")
-    expect(devices.locator("xpath=ancestor::*[contains(@class, 'wb-form-row')]")).to_contain_text("Should be 'auto', a number of devices")
+    expect(devices.locator("xpath=ancestor::*[contains(@class, 'wb-form-row')]")).to_contain_text(
+        "Should be 'auto', a number of devices"
+    )
     devices.fill("2")
     devices.press("Tab")
     expect(panel.locator(".wb-step").first).to_contain_text("each of 2")
@@ -201,11 +223,14 @@ def on_two_devices(lab: Lab, panel: Locator) -> None:
 def four_clicks(lab: Lab, panel: Locator) -> None:
     """Find, use, find, use, fit: what the README's picture shows; then the page is loaded again, and the slider dragged."""
     lab.short_trials()
-    lab.execute("bench.set(max_epochs=12, batch_size=48)")  # none of the sizes that are tried: any best one is another
+    # none of the sizes that are tried: any best one is another
+    lab.execute("bench.set(max_epochs=12, batch_size=48)")
     panel.locator(".wb-step").first.get_by_role("button", name="Find").click()
     lab.until("print(bench.job and bench.job.status)", "finished", timeout=2 * TIMEOUT)
     panel.locator(".wb-step").first.locator("button.wb-use").click()
-    tried = lab.execute("print([t.size for t in bench.job.result().trials if t.ok])").splitlines()[-1]
+    tried = lab.execute("print([t.size for t in bench.job.result().trials if t.ok])").splitlines()[
+        -1
+    ]
     lab.until("print(bench.settings.batch_size)", lambda size: int(size) in json.loads(tried))
     lab.execute("bench.set(batch_size=64)")  # of 1437 digits: enough updates in an epoch
     panel.locator(".wb-step-lr button", has_text="Find").click()
@@ -215,13 +240,17 @@ def four_clicks(lab: Lab, panel: Locator) -> None:
     assert lr_of(lab) == 1e-3  # found values are never applied by themselves
     use.click()
     suggestion = float(lab.execute("print(bench.job.result().suggestion)").splitlines()[-1])
-    lab.until("print(bench.settings.lr)", lambda text: float(text) == pytest.approx(suggestion, rel=0.01))
+    lab.until(
+        "print(bench.settings.lr)", lambda text: float(text) == pytest.approx(suggestion, rel=0.01)
+    )
     expect(panel.locator(".wb-code")).to_contain_text("bench.set(lr=")
     panel.get_by_role("button", name="Train").click()
     lab.until("print(bench.job.kind, bench.job.status)", "fit finished")
     expect(panel).to_contain_text("Training: finished")
     expect(panel.locator(".wb-code")).to_contain_text("bench.fit(")
-    accuracy = float(lab.execute("print(bench.job.result().metrics['val_accuracy'])").splitlines()[-1])
+    accuracy = float(
+        lab.execute("print(bench.job.result().metrics['val_accuracy'])").splitlines()[-1]
+    )
     assert accuracy >= 0.95
     lab.page.mouse.move(0, 0)
     lab.settle()
@@ -238,7 +267,9 @@ def four_clicks(lab: Lab, panel: Locator) -> None:
     expect(again).to_contain_text("Training: finished")
     expect(again).to_contain_text("Recommended")
     expect(again.locator(".wb-norm .wb-pick")).to_have_count(1)
-    expect(again.get_by_role("button", name="update ratio")).to_have_attribute("aria-pressed", "true")
+    expect(again.get_by_role("button", name="update ratio")).to_have_attribute(
+        "aria-pressed", "true"
+    )
     lab.screenshot("panel-after-reload", again)
     drag_the_slider_and_race(lab, again)
 
@@ -250,4 +281,6 @@ def look_closer(panel: Locator) -> None:
     heat.locator("canvas").press(" ")
     expect(panel.locator(".wb-norm .wb-pick")).to_have_count(1)
     heat.get_by_role("button", name="update ratio").click()
-    expect(heat.get_by_role("button", name="update ratio")).to_have_attribute("aria-pressed", "true")
+    expect(heat.get_by_role("button", name="update ratio")).to_have_attribute(
+        "aria-pressed", "true"
+    )

@@ -73,11 +73,15 @@ def learning_rates(lab: Lab, panel: Locator) -> None:
     lab.until("print(len(bench.jobs), bench.job.status)", "3 finished")
 
     # Every rule has its name and value at its mark, none upon another; the last two sweeps lie behind.
-    found = lab.execute("print(sum(s.lr is not None for s in bench.job.result().suggestions.values()))").splitlines()[-1]
+    found = lab.execute(
+        "print(sum(s.lr is not None for s in bench.job.result().suggestions.values()))"
+    ).splitlines()[-1]
     flags = card.locator(".wb-flag")
     lab.settle()  # as many may have stood there of the sweep before
     expect(flags).to_have_count(int(found))
-    boxes = flags.evaluate_all("all => all.map((one) => [one.innerText, one.getBoundingClientRect().toJSON()])")
+    boxes = flags.evaluate_all(
+        "all => all.map((one) => [one.innerText, one.getBoundingClientRect().toJSON()])"
+    )
     for (one, a), (other, b) in itertools.combinations(boxes, 2):
         beside = a["right"] <= b["left"] or b["right"] <= a["left"]
         assert beside or abs(a["y"] - b["y"]) >= 13, (one, other)
@@ -157,7 +161,9 @@ def learning_rates(lab: Lab, panel: Locator) -> None:
     expect(again.locator(".wb-groups option:checked")).to_have_text(whose)
     # Of a sweep that another process does nothing is chosen here.
     expect(again.locator(".wb-handle")).to_be_visible()
-    lab.execute("from workbench.ui.panel import Panel; canvas = Panel.of(bench).canvas; canvas.unobserve_all('marker'); canvas.marker = 0.0")
+    lab.execute(
+        "from workbench.ui.panel import Panel; canvas = Panel.of(bench).canvas; canvas.unobserve_all('marker'); canvas.marker = 0.0"
+    )
     expect(again.locator(".wb-handle")).to_be_hidden()
     expect(again.locator(".wb-key")).not_to_contain_text("current")
 
@@ -180,22 +186,32 @@ def batch_sizes(lab: Lab, panel: Locator) -> None:
     use.focus()
     use.press("Enter")
     lab.until("print(bench.settings.batch_size, bench.settings.accumulate_grad_batches)", "16 2")
-    expect(panel.locator(".wb-code")).to_contain_text("bench.set(batch_size=16, accumulate_grad_batches=2)")
+    expect(panel.locator(".wb-code")).to_contain_text(
+        "bench.set(batch_size=16, accumulate_grad_batches=2)"
+    )
     used = card.get_by_role("button", name=re.compile("^2 x 16 in use"))
     expect(used).to_have_attribute("aria-pressed", "true")
     expect(used).to_be_focused()
     lab.screenshot("sizes-kept", panel)
 
-    lab.execute("from workbench.events import RunStarted, Trial, TrialStarted; from workbench.ui.panel import Panel; hear = Panel.of(bench)._hear")
-    lab.execute("hear(RunStarted('x', 'find_batch_size', {}, 'cpu')); hear(Trial(4, False, error='out of memory\\n' + 'more words ' * 30))")
+    lab.execute(
+        "from workbench.events import RunStarted, Trial, TrialStarted; from workbench.ui.panel import Panel; hear = Panel.of(bench)._hear"
+    )
+    lab.execute(
+        "hear(RunStarted('x', 'find_batch_size', {}, 'cpu')); hear(Trial(4, False, error='out of memory\\n' + 'more words ' * 30))"
+    )
     lab.execute("Panel.of(bench).dispatcher.wake()")
     expect(card).to_contain_text("out of memory")
     card.locator("summary").focus()
     card.locator("summary").press("Enter")
     expect(card.locator(".wb-error pre")).to_contain_text("more words")
-    lab.execute("hear(Trial(8, True, 0.1, 100.0, 10**9)); Panel.of(bench).dispatcher.wake()")  # all bars are measured anew
-    expect(card.get_by_role("button", name="Use 8")).to_have_attribute("title", "100 samples/s, 1 GB")
+    # all bars are measured anew
+    lab.execute("hear(Trial(8, True, 0.1, 100.0, 10**9)); Panel.of(bench).dispatcher.wake()")
+    expect(card.get_by_role("button", name="Use 8")).to_have_attribute(
+        "title", "100 samples/s, 1 GB"
+    )
     expect(card.locator("summary")).to_be_focused()
     expect(card.locator(".wb-error pre")).to_be_visible()
-    lab.execute("Panel.of(bench).canvas.put('followed', True)")  # a search of another process has nothing to set here
+    # a search of another process has nothing to set here
+    lab.execute("Panel.of(bench).canvas.put('followed', True)")
     expect(card.get_by_role("button", name="Use")).to_have_count(0)

@@ -82,8 +82,12 @@ def failed(lab: Lab, panel: Locator) -> None:
     lab.execute("bench.set(lr=0.01); model.fails = True; bench.fit(max_epochs=6)")
     lab.until("print(bench.job.status)", "failed")
     failure = panel.locator(".wb-failure")
-    expect(failure).to_contain_text("Training failed: RuntimeError mat1 and mat2 shapes cannot be multiplied")
-    expect(failure.locator(".wb-failure-where")).to_have_text("cell 1, line 12: return self.net(x[:, :3])")
+    expect(failure).to_contain_text(
+        "Training failed: RuntimeError mat1 and mat2 shapes cannot be multiplied"
+    )
+    expect(failure.locator(".wb-failure-where")).to_have_text(
+        "cell 1, line 12: return self.net(x[:, :3])"
+    )
     expect(panel.get_by_text("mat1 and mat2").locator("visible=true")).to_have_count(1)
     failure.locator("summary").click()
     expect(failure.locator("pre")).to_contain_text("Cell 1, line 12, in forward")
@@ -104,14 +108,18 @@ def not_finite(lab: Lab, panel: Locator) -> None:
     lab.execute("x[3] = float('inf'); bench.fit(max_epochs=6)")
     lab.until("print(bench.job.status)", "failed")
     expect(panel.locator(".wb-progress .wb-trouble")).to_have_text("not finite")
-    expect(panel.get_by_text(re.compile("not finite .*at update")).locator("visible=true")).to_have_count(1)
+    expect(
+        panel.get_by_text(re.compile("not finite .*at update")).locator("visible=true")
+    ).to_have_count(1)
     expect(panel.locator(".wb-failure")).to_be_hidden()
     lab.screenshot("trouble-not-finite", panel)
 
 
 def dead_kernel(lab: Lab, panel: Locator) -> None:
     """One banner, the last picture, no control that could be used, no broken icons; and the way back."""
-    lab.page.evaluate("() => { __lab.kernel().requestExecute({code: 'import os; os.kill(os.getpid(), 9)'}); }")
+    lab.page.evaluate(
+        "() => { __lab.kernel().requestExecute({code: 'import os; os.kill(os.getpid(), 9)'}); }"
+    )
     lost = panel.locator(".wb-lost")
     expect(lost).to_contain_text("The kernel has ended.")
     lab.page.get_by_role("button", name="Ok", exact=True).click()  # JupyterLab's own dialog

@@ -56,8 +56,13 @@ class Pane:
         lab = self.lab
         refs = [{"root": key_of(lab), "run": run} for run in runs]
         wait_for(lambda: all(listed(lab, ref) for ref in refs))
-        command, args = ("open-run", refs[0]) if len(refs) == 1 else ("compare-runs", {"runs": refs})
-        lab.page.evaluate("([command, args]) => void jupyterapp.commands.execute(`tuning-workbench:${command}`, args)", [command, args])
+        command, args = (
+            ("open-run", refs[0]) if len(refs) == 1 else ("compare-runs", {"runs": refs})
+        )
+        lab.page.evaluate(
+            "([command, args]) => void jupyterapp.commands.execute(`tuning-workbench:${command}`, args)",
+            [command, args],
+        )
 
     @property
     def message(self) -> Locator:
@@ -68,7 +73,9 @@ class Pane:
 
     def section(self, title: str) -> Locator:
         """A part below the plots, unfolded."""
-        found = self.root.locator(".wb-pane-section", has=self.lab.page.get_by_role("heading", name=title, exact=True))
+        found = self.root.locator(
+            ".wb-pane-section", has=self.lab.page.get_by_role("heading", name=title, exact=True)
+        )
         if found.get_attribute("open") is None:
             found.locator("summary").first.click()
         return found
@@ -231,10 +238,14 @@ def benches_of_another_folder(lab: Lab, pane: Pane) -> None:
     """A run is continued by a bench that keeps its runs where the run is: there may be a run of the same id elsewhere."""
     dialog = lab.page.locator(".jp-Dialog")
     before = len(lab.cells())
-    another = "wb.Workbench(torch.nn.Linear(8, 1), train=data, loss=slow, accelerator='cpu', root={!r})"
+    another = (
+        "wb.Workbench(torch.nn.Linear(8, 1), train=data, loss=slow, accelerator='cpu', root={!r})"
+    )
     lab.execute(f"_kept = study\nstudy = {another.format('elsewhere/.workbench')}")
     pane.button("Continue in the notebook").click()
-    expect(dialog).to_contain_text("No bench in the kernel of busy.ipynb keeps its runs where 0001-fit is.")
+    expect(dialog).to_contain_text(
+        "No bench in the kernel of busy.ipynb keeps its runs where 0001-fit is."
+    )
     accept(lab.page, "Close")
     lab.execute(f"first = _kept\nsecond = {another.format('.workbench')}")
     pane.button("Continue in the notebook").click()
@@ -242,7 +253,9 @@ def benches_of_another_folder(lab: Lab, pane: Pane) -> None:
     expect(dialog.locator("option")).to_have_text(["first", "second"])
     dialog.locator("select").select_option("second")
     accept(lab.page, "Ok")
-    lab.page.wait_for_function("(count) => __lab.panel().content.widgets.length === count", arg=before + 1)
+    lab.page.wait_for_function(
+        "(count) => __lab.panel().content.widgets.length === count", arg=before + 1
+    )
     assert any(cell["source"].startswith("second.fit(start=") for cell in lab.cells())
     lab.execute("study = _kept\ndel first, second")
 
@@ -257,13 +270,17 @@ def its_script(lab: Lab, pane: Pane) -> None:
     pane.button("Export as a script…").click()
     lab.page.locator(".jp-Dialog input").fill("trained.py")
     accept(lab.page, "Export")
-    expect(lab.page.locator(".jp-FileEditor .cm-content")).to_contain_text("Written by Tuning Workbench")
+    expect(lab.page.locator(".jp-FileEditor .cm-content")).to_contain_text(
+        "Written by Tuning Workbench"
+    )
     assert (lab.folder / "trained.py").is_file()
 
 
 def test_a_launched_run_outlives_its_kernel(lab: Lab) -> None:
     lab.viewport(1500, 1000)
-    lab.open_notebook([BENCH, 'job = study.fit(strategy="launch", max_epochs=5000)'], name="launched.ipynb")
+    lab.open_notebook(
+        [BENCH, 'job = study.fit(strategy="launch", max_epochs=5000)'], name="launched.ipynb"
+    )
     with ended(lab.folder / ".workbench"):
         lab.run_cell(0)
         forked = str(warm.python().executable)  # the launcher and its rank have torch already
@@ -275,7 +292,9 @@ def test_a_launched_run_outlives_its_kernel(lab: Lab) -> None:
         for session in lab.server.get("api/sessions"):
             lab.server.get(f"api/sessions/{session['id']}", "DELETE")
         pane.moves()
-        output = pane.section("Output").get_by_role("region", name="What the processes of the run have printed")
+        output = pane.section("Output").get_by_role(
+            "region", name="What the processes of the run have printed"
+        )
         expect(output).to_be_visible()
         pane.button("Pause").click()
         expect(pane.status).to_contain_text("paused")
@@ -308,7 +327,12 @@ def test_comparisons_runs_that_are_gone_and_a_server_without_the_extension(lab: 
     pane = Pane(lab)
     expect(pane.canvas.locator(".wb-compare table")).to_contain_text("0003-fit")
     lab.save()
-    lab.layout_saved(*(f"tuning-workbench-{kind}-{key_of(lab)}/{run}" for kind, run in (("compare", "0001-fit"), ("run", "0003-fit"), ("run", "0004-fit"))))
+    lab.layout_saved(
+        *(
+            f"tuning-workbench-{kind}-{key_of(lab)}/{run}"
+            for kind, run in (("compare", "0001-fit"), ("run", "0003-fit"), ("run", "0004-fit"))
+        )
+    )
     assert lab.complaints == []
 
     shutil.rmtree(root / "runs" / "0003-fit")
@@ -335,7 +359,10 @@ def test_comparisons_runs_that_are_gone_and_a_server_without_the_extension(lab: 
     expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
 
     lab.save()
-    lab.page.route(re.compile("/workbench/"), lambda route: route.fulfill(status=404, content_type="text/html", body="<html>404</html>"))
+    lab.page.route(
+        re.compile("/workbench/"),
+        lambda route: route.fulfill(status=404, content_type="text/html", body="<html>404</html>"),
+    )
     lab.complaints.clear()
     lab.reload()
     tab(lab, "0004-fit").click()  # the layout was perhaps not saved since
@@ -343,7 +370,9 @@ def test_comparisons_runs_that_are_gone_and_a_server_without_the_extension(lab: 
     assert lab.violations(".wb-pane:not(.lm-mod-hidden *)") == []
     assert len(lab.complaints) < 10, lab.complaints
     lab.page.locator('.jp-SideBar [data-id="tuning-workbench-runs"]').click()
-    expect(lab.page.locator("#tuning-workbench-runs")).to_contain_text("does not run Tuning Workbench's server extension")
+    expect(lab.page.locator("#tuning-workbench-runs")).to_contain_text(
+        "does not run Tuning Workbench's server extension"
+    )
     lab.page.unroute_all()
     pane.message.get_by_role("button", name="Try again").click()
     expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
@@ -403,7 +432,8 @@ def test_frames_and_panes_leave_nothing_behind(lab: Lab) -> None:
         expect(pane.root).to_have_count(0)
         pane.open("0001-fit")
         expect(pane.canvas.locator(".wb-progress")).to_contain_text("finished")
-    wait_for(lambda: forgotten(lab) and len(closed) == len(sockets) - 1)  # Playwright passes on what the page reports only while it is called
+    # Playwright passes on what the page reports only while it is called
+    wait_for(lambda: forgotten(lab) and len(closed) == len(sockets) - 1)
 
 
 def forgotten(lab: Lab) -> bool:

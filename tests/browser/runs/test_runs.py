@@ -52,8 +52,11 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-runs thead")).to_contain_text("lr")
     expect(panel.locator(".wb-runs thead")).not_to_contain_text("batch_size")  # the same in all
     # Those before it lie behind the loss, by name.
-    expect(panel.locator(".wb-loss .wb-foot")).to_contain_text(re.compile(r"Previous runs:\s*0002-fit\s*\d\S+\s*last val_loss"))
-    expect(panel.locator(".wb-loss > .wb-key")).not_to_contain_text("-fit")  # one row, whatever else is drawn
+    expect(panel.locator(".wb-loss .wb-foot")).to_contain_text(
+        re.compile(r"Previous runs:\s*0002-fit\s*\d\S+\s*last val_loss")
+    )
+    # one row, whatever else is drawn
+    expect(panel.locator(".wb-loss > .wb-key")).not_to_contain_text("-fit")
     expect(panel.locator(".wb-health")).to_contain_text("No problems detected.")
     # A view of what is over has all of it, up to its right edge; the plots share their cursor.
     lab.settle()
@@ -61,7 +64,8 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     box = over.bounding_box()
     assert box is not None
     over.hover(position={"x": box["width"] - 2, "y": box["height"] / 2})
-    expect(panel.locator(".wb-loss .wb-at")).to_contain_text(re.compile(r"at update 3[45]\d"))  # of 352
+    # of 352
+    expect(panel.locator(".wb-loss .wb-at")).to_contain_text(re.compile(r"at update 3[45]\d"))
     lab.page.mouse.move(0, 0)
 
     # Two over one another, by keyboard; the line of code is shown.
@@ -93,8 +97,14 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-code code")).to_have_text("bench.show('0001-fit')")
     lab.page.wait_for_timeout(300)
     lab.screenshot("runs-opened", panel)
-    paint = rows.nth(2).locator(".wb-run-actions").evaluate("cell => getComputedStyle(cell).backgroundColor")
-    assert not re.search("rgba|/", paint), "what is scrolled below the buttons does not show through"
+    paint = (
+        rows.nth(2)
+        .locator(".wb-run-actions")
+        .evaluate("cell => getComputedStyle(cell).backgroundColor")
+    )
+    assert not re.search("rgba|/", paint), (
+        "what is scrolled below the buttons does not show through"
+    )
     panel.get_by_role("button", name="Back to now").click()
     expect(panel.locator(".wb-opened")).to_be_hidden()
     expect(rows.nth(2).get_by_role("button", name="Open 0001-fit")).to_be_focused()
@@ -103,7 +113,9 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     annotated(lab, panel)
     deleted(lab, panel)
 
-    expect(rows.nth(1).get_by_role("button", name="Rerun 0001-fit")).to_have_attribute("title", re.compile("^Repeat 0001-fit"))
+    expect(rows.nth(1).get_by_role("button", name="Rerun 0001-fit")).to_have_attribute(
+        "title", re.compile("^Repeat 0001-fit")
+    )
     # A run that has come to its end can be continued to more epochs; until then the button says why not.
     go_on = rows.nth(1).get_by_role("button", name="Continue 0001-fit")
     lab.execute("bench.set(max_epochs=8)")
@@ -129,9 +141,13 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(again.locator(".wb-runs tbody tr")).to_have_count(2)
     expect(again.locator(".wb-compare canvas")).to_be_visible()
     expect(again.locator(".wb-strip canvas")).to_be_visible()  # switches are as they were set
-    expect(again.locator(".wb-loss .wb-foot")).to_contain_text(re.compile(r"Previous runs:\s*0003-fit.*0001-fit"))
+    expect(again.locator(".wb-loss .wb-foot")).to_contain_text(
+        re.compile(r"Previous runs:\s*0003-fit.*0001-fit")
+    )
     # JupyterLab asks for a run that has ended; some were deleted as soon as they had.
-    assert [line for line in lab.complaints if not re.search(r"404.*/api/runs/\w+/000[24-9]-fit$", line)] == []
+    assert [
+        line for line in lab.complaints if not re.search(r"404.*/api/runs/\w+/000[24-9]-fit$", line)
+    ] == []
 
 
 def annotated(lab: Lab, panel: Locator) -> None:
@@ -163,7 +179,10 @@ def annotated(lab: Lab, panel: Locator) -> None:
     by_loss.click()
     head = panel.locator(".wb-runs thead th[aria-sort=ascending]")
     expect(head).to_have_text("smoothed loss")
-    losses = [float(text) for text in panel.locator(".wb-runs tbody tr > td:nth-child(5)").all_inner_texts()]
+    losses = [
+        float(text)
+        for text in panel.locator(".wb-runs tbody tr > td:nth-child(5)").all_inner_texts()
+    ]
     assert losses == sorted(losses)
     by_loss.click()
     expect(names.first).to_contain_text("0001-fit")
@@ -183,7 +202,9 @@ def annotated(lab: Lab, panel: Locator) -> None:
 def deleted(lab: Lab, panel: Locator) -> None:
     """A deleted run leaves the table at once and the disk later: until then Undo brings it back."""
     rows = panel.locator(".wb-runs tbody tr")
-    lab.execute("from workbench.ui.canvas.runs import pending_deletions; pending_deletions.SECONDS = 600.0")
+    lab.execute(
+        "from workbench.ui.canvas.runs import pending_deletions; pending_deletions.SECONDS = 600.0"
+    )
     rows.nth(1).get_by_role("button", name="Delete 0002-fit").click()
     expect(rows).to_have_count(2)
     undo = panel.get_by_role("button", name="Undo the deletion of 0002-fit")
@@ -195,7 +216,8 @@ def deleted(lab: Lab, panel: Locator) -> None:
     lab.execute("pending_deletions.SECONDS = 0.2")
     lab.execute("told = []; bench.subscribe(lambda event: told.append(getattr(event, 'code', '')))")
     rows.nth(1).get_by_role("button", name="Delete 0002-fit").click()
-    lab.until('print("bench.delete(\'0002-fit\')" in told)', "True")  # the comparison of the other two may be told after it
+    # the comparison of the other two may be told after it
+    lab.until("print(\"bench.delete('0002-fit')\" in told)", "True")
     expect(panel.locator(".wb-runs-deleted")).to_be_hidden()
     expect(rows).to_have_count(2)
     assert lab.execute("print([run.id for run in bench.runs])") == "['0001-fit', '0003-fit']"
@@ -250,11 +272,15 @@ def running(lab: Lab, panel: Locator) -> None:
 def findings(lab: Lab, panel: Locator) -> None:
     """A screen reader says lines that are added: a worse finding is a new line above the others, which stay where they are."""
     lines = panel.locator(".wb-findings > li")
-    lab.execute("from workbench.ui.panel import Panel; canvas = Panel.of(bench).canvas; note = dict(level='warning', text='12 of 30 are slow', advice='', remedy='')")
+    lab.execute(
+        "from workbench.ui.panel import Panel; canvas = Panel.of(bench).canvas; note = dict(level='warning', text='12 of 30 are slow', advice='', remedy='')"
+    )
     lab.execute("canvas.put('health', [note])")
     expect(lines).to_contain_text(["12 of 30 are slow"])
     lines.first.evaluate("line => { line.old = true; }")
-    lab.execute("canvas.put('health', [dict(note, level='error', text='the loss is not finite'), dict(note, text='14 of 40 are slow')])")
+    lab.execute(
+        "canvas.put('health', [dict(note, level='error', text='the loss is not finite'), dict(note, text='14 of 40 are slow')])"
+    )
     expect(lines).to_contain_text(["The loss is not finite", "14 of 40 are slow"])
     assert lines.evaluate_all("all => all.map((line) => line.old === true)") == [False, True]
     lab.execute("canvas.put('health', [])")

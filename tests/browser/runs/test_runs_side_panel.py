@@ -41,7 +41,15 @@ BUSY = "import time\nprint('busy', flush=True)\ntime.sleep(1000)"
 def fits(root: Path, *rates: float) -> None:
     """Short fits, one for each learning rate."""
     data = torch.randn(32, 3), torch.randn(32, 1)
-    with wb.Workbench(torch.nn.Linear(3, 1), train=data, val=data, loss=F.mse_loss, root=root, accelerator="cpu", batch_size=8) as bench:
+    with wb.Workbench(
+        torch.nn.Linear(3, 1),
+        train=data,
+        val=data,
+        loss=F.mse_loss,
+        root=root,
+        accelerator="cpu",
+        batch_size=8,
+    ) as bench:
         for lr in rates:
             bench.fit(max_epochs=3, lr=lr).result()
 
@@ -63,7 +71,9 @@ class Panel:
 
     def filter(self, name: str, label: str | re.Pattern[str]) -> None:
         """Choose in one of the filters."""
-        option = self.root.get_by_label(name, exact=True).locator("option", has_text=label if isinstance(label, re.Pattern) else re.compile(f"^{label}$"))
+        option = self.root.get_by_label(name, exact=True).locator(
+            "option", has_text=label if isinstance(label, re.Pattern) else re.compile(f"^{label}$")
+        )
         expect(option).to_have_count(1)
         self.root.get_by_label(name, exact=True).select_option(value=option.get_attribute("value"))
 
@@ -90,7 +100,11 @@ class Panel:
 
     def can(self, command: str) -> bool:
         """Whether a command without arguments, as in the palette, is possible now."""
-        return bool(self.lab.page.evaluate("(command) => jupyterapp.commands.isEnabled(`tuning-workbench:${command}`)", command))
+        return bool(
+            self.lab.page.evaluate(
+                "(command) => jupyterapp.commands.isEnabled(`tuning-workbench:${command}`)", command
+            )
+        )
 
     @property
     def dialog(self) -> Locator:
@@ -105,7 +119,8 @@ class Panel:
 def panel(lab: Lab) -> Panel:
     if lab.server.face is not LAB:
         pytest.skip("a side bar is open in JupyterLab alone")
-    Record(lab.folder / "elsewhere" / ".workbench", "0001-fit").steps().ended()  # with two folders there is a choice of them
+    # with two folders there is a choice of them
+    Record(lab.folder / "elsewhere" / ".workbench", "0001-fit").steps().ended()
     return Panel(lab)
 
 
@@ -187,9 +202,19 @@ AWAY = """() => {
 def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
     root = lab.folder / ".workbench"
     for at, (lr, value) in enumerate([(0.1, 0.3), (0.01, 0.2), (0.001, 0.4)], 1):
-        Record(root, f"000{at}-fit", settings={"lr": lr}, created=1767225600.0 + at).steps(20).checked(value).ended(val_loss=value)
-    Record(root, "0004-fit", created=1767225605.0).steps(2).ended("failed", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x3 and 4x1)")
-    annotate(root / "runs" / "0001-fit", name="wide net", tags=["sgd", "baseline"], notes="the first one", pinned=True)
+        Record(root, f"000{at}-fit", settings={"lr": lr}, created=1767225600.0 + at).steps(
+            20
+        ).checked(value).ended(val_loss=value)
+    Record(root, "0004-fit", created=1767225605.0).steps(2).ended(
+        "failed", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x3 and 4x1)"
+    )
+    annotate(
+        root / "runs" / "0001-fit",
+        name="wide net",
+        tags=["sgd", "baseline"],
+        notes="the first one",
+        pinned=True,
+    )
     lab.open_notebook(["1"])
     panel.open().shows("0004-fit", "0003-fit", "0002-fit", "0001-fit")
     page = lab.page
@@ -235,7 +260,11 @@ def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
     page.wait_for_function("() => document.activeElement?.closest('.wb-pane')")
     page.keyboard.press("Alt+Shift+R")
     expect(panel.row("0002-fit")).to_be_focused()
-    for key, run, number in (("ArrowUp", "0003-fit", 2), ("ArrowUp", "0004-fit", 3), ("ArrowDown", "0003-fit", 2)):
+    for key, run, number in (
+        ("ArrowUp", "0003-fit", 2),
+        ("ArrowUp", "0004-fit", 3),
+        ("ArrowDown", "0003-fit", 2),
+    ):
         page.keyboard.press(f"Shift+{key}")
         expect(panel.row(run)).to_be_focused()
         expect(panel.root).to_contain_text(f"{number} selected")
@@ -268,7 +297,11 @@ def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
     page.keyboard.press("Enter")
     expect(panel.row("0002-fit")).to_contain_text("narrow <b>net</b>")
     kept = read_annotations(root / "runs" / "0002-fit")
-    assert (kept.name, kept.tags, kept.notes) == ("narrow <b>net</b>", ("adam", "small"), "half as wide")
+    assert (kept.name, kept.tags, kept.notes) == (
+        "narrow <b>net</b>",
+        ("adam", "small"),
+        "half as wide",
+    )
 
     expect(panel.row("0002-fit")).to_be_focused()
     page.keyboard.press("Shift+F10")
@@ -290,7 +323,8 @@ def test_the_list_by_keyboard_alone(lab: Lab, panel: Panel) -> None:
     panel.shows("0004-fit", "0003-fit", "0001-fit")
     expect(panel.row("0001-fit")).to_be_focused()  # the one in its place
     assert not (root / "runs" / "0002-fit").exists()
-    assert all("404" in line for line in lab.complaints), lab.complaints  # its pane asks for it once more
+    # its pane asks for it once more
+    assert all("404" in line for line in lab.complaints), lab.complaints
 
 
 def test_a_command_is_for_the_run_in_use_and_there_may_be_many(lab: Lab, panel: Panel) -> None:
@@ -329,14 +363,31 @@ def test_a_command_is_for_the_run_in_use_and_there_may_be_many(lab: Lab, panel: 
     expect(panel.dialog).to_contain_text("Select at least 2 runs first.")
     panel.accept("Close")
     many_runs_and_a_narrow_panel(lab, panel)
-    assert ["412" in line for line in lab.complaints] == [True]  # the browser tells of the refusal that made the panel merge both
+    # the browser tells of the refusal that made the panel merge both
+    assert ["412" in line for line in lab.complaints] == [True]
 
 
 def many_runs_and_a_narrow_panel(lab: Lab, panel: Panel) -> None:
     root = lab.folder / ".workbench"
     for at in range(3, 71):
-        tags = {"tags": ["a tag with several words", "sgd"], "name": "a rather long name that a person gave to it"} if at == 70 else {}
-        run = Record(root, f"{at:04d}-fit", settings={"lr": at / 1000, "max_epochs": at}, created=1767225600.0 + at).steps(20).ended()
+        tags = (
+            {
+                "tags": ["a tag with several words", "sgd"],
+                "name": "a rather long name that a person gave to it",
+            }
+            if at == 70
+            else {}
+        )
+        run = (
+            Record(
+                root,
+                f"{at:04d}-fit",
+                settings={"lr": at / 1000, "max_epochs": at},
+                created=1767225600.0 + at,
+            )
+            .steps(20)
+            .ended()
+        )
         if tags:
             annotate(run.path, **tags)  # type: ignore[arg-type]
     panel.open()
@@ -352,7 +403,9 @@ def many_runs_and_a_narrow_panel(lab: Lab, panel: Panel) -> None:
     panel.row("0068-fit").click(modifiers=["Shift"])
     expect(panel.root).to_contain_text("3 selected")
     # JupyterLab's side bar is at least 250 px wide; themes may change that.
-    narrow = lab.page.add_style_tag(content="#tuning-workbench-runs { min-width: 0 !important; width: 200px !important; }")
+    narrow = lab.page.add_style_tag(
+        content="#tuning-workbench-runs { min-width: 0 !important; width: 200px !important; }"
+    )
     overflowing = "(node) => [...node.querySelectorAll('.wb-side-row, .wb-side-filters, .wb-side-actions')].filter((one) => one.scrollWidth > one.clientWidth).length"
     assert panel.root.evaluate(overflowing) == 0
     lab.screenshot("runs-panel-narrow-light", panel.root)
@@ -367,7 +420,16 @@ def many_runs_and_a_narrow_panel(lab: Lab, panel: Panel) -> None:
 def test_no_runs_an_error_and_a_lost_connection(lab: Lab, panel: Panel) -> None:
     state = {"answer": "empty"}
     sockets: list[WebSocketRoute] = []
-    empty = {"rows": [], "matching": 0, "total": 0, "columns": [], "statuses": {}, "tags": [], "roots": [], "reading": False}
+    empty = {
+        "rows": [],
+        "matching": 0,
+        "total": 0,
+        "columns": [],
+        "statuses": {},
+        "tags": [],
+        "roots": [],
+        "reading": False,
+    }
 
     def runs(route: Route) -> None:
         if state["answer"] == "empty":
@@ -425,17 +487,43 @@ def test_an_hour_of_messages_leaves_nothing_behind(lab: Lab, panel: Panel) -> No
     lab.route_web_socket(re.compile("workbench/api/events"), lambda socket: sockets.append(socket))
     Record(lab.folder / ".workbench", "0001-fit").steps(2)
     # The server looks for folders every 5 s at most, and the page gets no message of a folder that it finds later.
-    wait_for(lambda: any(one["name"] == lab.folder.name for one in lab.server.get("workbench/api/runs?limit=200")["roots"]))
+    wait_for(
+        lambda: any(
+            one["name"] == lab.folder.name
+            for one in lab.server.get("workbench/api/runs?limit=200")["roots"]
+        )
+    )
     lab.open_notebook(["1"])
     panel.open().shows("0001-fit")
     page = lab.server.get("workbench/api/runs?limit=200")
-    (row,) = [row for row in page["rows"] if row["status"] == "running" and row["root"] in [one["key"] for one in page["roots"] if one["name"] == lab.folder.name]]
+    (row,) = [
+        row
+        for row in page["rows"]
+        if row["status"] == "running"
+        and row["root"] in [one["key"] for one in page["roots"] if one["name"] == lab.folder.name]
+    ]
 
     steps = itertools.count(2)
 
     def hear(messages: int) -> None:
         for step in itertools.islice(steps, messages):
-            sockets[-1].send(json.dumps({"type": "rows", "rows": [{**row, "step": step, "total": None, "progress": None, "left": "", "spark": [step % 100, 50]}]}))
+            sockets[-1].send(
+                json.dumps(
+                    {
+                        "type": "rows",
+                        "rows": [
+                            {
+                                **row,
+                                "step": step,
+                                "total": None,
+                                "progress": None,
+                                "left": "",
+                                "spark": [step % 100, 50],
+                            }
+                        ],
+                    }
+                )
+            )
         expect(panel.row("0001-fit")).to_contain_text(f"{step} updates")
         expect(lab.page.locator("#jp-main-statusbar")).to_contain_text(f"{step} updates")
 

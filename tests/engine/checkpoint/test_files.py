@@ -43,7 +43,13 @@ INFO = {
 def put(folder, seed=0, state=None, name="00000007"):
     net = plain_net(seed)
     info = {**INFO, "step": int(name[:8])}
-    write(folder / "checkpoints", name, tensors_of(net), {"seed": seed} if state is None else state, info)
+    write(
+        folder / "checkpoints",
+        name,
+        tensors_of(net),
+        {"seed": seed} if state is None else state,
+        info,
+    )
     return net
 
 
@@ -62,7 +68,11 @@ def names(folder):
 def test_a_checkpoint_is_three_files_that_are_read_back(tmp_path):
     net = put(tmp_path, state={"a": torch.arange(3), "b": [1, None]})
     (found,) = list_checkpoints(tmp_path)
-    assert sorted(path.name for path in found.path.iterdir()) == ["info.json", "model.safetensors", "state.pt"]
+    assert sorted(path.name for path in found.path.iterdir()) == [
+        "info.json",
+        "model.safetensors",
+        "state.pt",
+    ]
     state = read_state(found.path)
     assert torch.equal(state["a"], torch.arange(3))
     assert state["b"] == [1, None]
@@ -79,12 +89,15 @@ def test_weights_of_a_library_that_knows_the_format_fit(tmp_path):
     other = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     other[1].weight = other[0].weight
     load_model(other, tmp_path / "tied.safetensors", strict=True)
-    for loaded in (other, nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))):  # untied, too, under one of the names
+    # untied, too, under one of the names
+    for loaded in (other, nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))):
         if loaded is other:
             load_weights(loaded, tmp_path / "tied.safetensors")
             assert torch.equal(loaded[1].weight, tied[1].weight)
         else:
-            with pytest.raises(RuntimeError, match=r"Sequential has '1.weight', which they do not have"):
+            with pytest.raises(
+                RuntimeError, match=r"Sequential has '1.weight', which they do not have"
+            ):
                 load_weights(loaded, tmp_path / "tied.safetensors")
 
 
@@ -201,7 +214,11 @@ def test_the_table_of_moments_reaches_the_end_of_a_write(tmp_path, monkeypatch):
     calls = []
     for owner, name in TOUCHING:
         real = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *a, real=real, name=name, **k: (calls.append(name), real(*a, **k))[1])
+        monkeypatch.setattr(
+            owner,
+            name,
+            lambda *a, real=real, name=name, **k: (calls.append(name), real(*a, **k))[1],
+        )
     put(tmp_path, seed=2)
     assert 20 < len(calls) < 39, calls
 
@@ -245,7 +262,15 @@ def test_leftovers_of_others_stay(tmp_path):
     put(tmp_path, name="00000003")
     (folder / "00000003").rename(folder / ".00000003.old")  # killed while it was replaced
     put(tmp_path, name="00000008")
-    assert names(tmp_path) == [".keep", ".nfs000123", "00000003", "00000007", "00000007-end", "00000008", "notes"]
+    assert names(tmp_path) == [
+        ".keep",
+        ".nfs000123",
+        "00000003",
+        "00000007",
+        "00000007-end",
+        "00000008",
+        "notes",
+    ]
     assert [one.name for one in list_checkpoints(tmp_path)] == ["00000003", "00000007", "00000008"]
 
 
@@ -321,7 +346,9 @@ LEAVES = st.one_of(
     st.sampled_from([np.float32(2.5), np.int64(-3), np.bool_(True), np.str_("a"), torch.Size([2, 3]), torch.bfloat16,
                      torch.device("cpu")]),
 )  # fmt: skip
-KEYS = st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.tuples(st.integers(), st.text()))
+KEYS = st.one_of(
+    st.text(), st.integers(), st.booleans(), st.none(), st.tuples(st.integers(), st.text())
+)
 TREES = st.recursive(
     LEAVES,
     lambda parts: st.one_of(
@@ -342,12 +369,20 @@ def equal(one, other):
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        return (
+            one.dtype == other.dtype
+            and one.shape == other.shape
+            and one.tobytes() == other.tobytes()
+        )
     if isinstance(one, dict):
-        return list(map(repr, one)) == list(map(repr, other)) and all(map(equal, one.values(), other.values()))
+        return list(map(repr, one)) == list(map(repr, other)) and all(
+            map(equal, one.values(), other.values())
+        )
     if isinstance(one, (list, tuple, deque)):
         return len(one) == len(other) and all(map(equal, one, other))
-    return repr(one) == repr(other) if isinstance(one, (float, complex, np.generic)) else one == other
+    return (
+        repr(one) == repr(other) if isinstance(one, (float, complex, np.generic)) else one == other
+    )
 
 
 @given(value=TREES)
@@ -367,7 +402,12 @@ def test_arrays_come_back_as_they_were(array, tmp_path):
 
 def test_random_states_come_back_as_they_were(tmp_path):
     rng = np.random.default_rng(3)
-    states = [random.Random(1).getstate(), np.random.RandomState(2).get_state(), rng.bit_generator.state, torch.get_rng_state()]
+    states = [
+        random.Random(1).getstate(),
+        np.random.RandomState(2).get_state(),
+        rng.bit_generator.state,
+        torch.get_rng_state(),
+    ]
     found = through_a_file(states, tmp_path / "a.pt")
     other = random.Random()
     other.setstate(found[0])
@@ -386,7 +426,12 @@ def test_random_states_of_an_earlier_version_come_back(tmp_path):
     rng = np.random.RandomState(2)
     kind, keys, *rest = rng.get_state()
     flat = torch.from_numpy(keys.view(np.uint8).copy())
-    state = {"bit_generator": kind, "state": {"key": {"array": "<u4", "shape": (624,), "data": flat}, "pos": rest[0]}, "has_gauss": 0, "gauss": 0.0}
+    state = {
+        "bit_generator": kind,
+        "state": {"key": {"array": "<u4", "shape": (624,), "data": flat}, "pos": rest[0]},
+        "has_gauss": 0,
+        "gauss": 0.0,
+    }
     again = np.random.RandomState()
     set_generator_state(again, through_a_file(state, tmp_path / "a.pt"))
     assert again.rand() == rng.rand()
@@ -400,7 +445,10 @@ def test_random_states_of_an_earlier_version_come_back(tmp_path):
 
 
 def test_a_dict_with_the_keys_of_an_array_of_an_earlier_version_stays_a_dict(tmp_path):
-    states = [{"array": 0.5, "shape": (6,), "data": 3}, {"array": "points", "shape": (2,), "data": torch.ones(2)}]
+    states = [
+        {"array": 0.5, "shape": (6,), "data": 3},
+        {"array": "points", "shape": (2,), "data": torch.ones(2)},
+    ]
     found = through_a_file(states, tmp_path / "a.pt")
     assert found[0] == states[0]
     assert found[1]["array"] == "points"
@@ -409,7 +457,9 @@ def test_a_dict_with_the_keys_of_an_array_of_an_earlier_version_stays_a_dict(tmp
 
 def test_a_view_is_kept_without_what_it_is_a_view_of(tmp_path):
     whole = torch.randn(10_000)
-    found = through_a_file({"part": whole[:3], "parameter": nn.Parameter(whole[5:7])}, tmp_path / "a.pt")
+    found = through_a_file(
+        {"part": whole[:3], "parameter": nn.Parameter(whole[5:7])}, tmp_path / "a.pt"
+    )
     assert torch.equal(found["part"], whole[:3])
     assert type(found["parameter"]) is torch.Tensor
     assert (tmp_path / "a.pt").stat().st_size < 5000
@@ -459,7 +509,13 @@ def test_many_integers_come_back_as_they_were(value, tmp_path):
 
 
 def test_an_order_of_samples_is_one_tensor_in_the_file():
-    assert sum(isinstance(part, torch.Tensor) for part in to_plain({"order": list(range(1000))}, "it")["order"].values()) == 1
+    assert (
+        sum(
+            isinstance(part, torch.Tensor)
+            for part in to_plain({"order": list(range(1000))}, "it")["order"].values()
+        )
+        == 1
+    )
 
 
 def test_functions_can_be_left_out(tmp_path):
@@ -500,7 +556,9 @@ def test_weights_that_are_cut_short_are_said_to_be(tmp_path):
     (found,) = list_checkpoints(tmp_path)
     file = found.path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:50])
-    with pytest.raises(RuntimeError, match=r"model.safetensors cannot be read .* Take another checkpoint"):
+    with pytest.raises(
+        RuntimeError, match=r"model.safetensors cannot be read .* Take another checkpoint"
+    ):
         read_state(found.path)
     with pytest.raises(RuntimeError, match=r"model\.safetensors cannot be read"):
         load_weights(plain_net(), file)

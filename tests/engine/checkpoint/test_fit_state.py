@@ -14,8 +14,24 @@ from torchmetrics import MeanMetric
 from tests.combinations import every, pairs
 from tests.conftest import SOAK
 from tests.engine.learners import Learner, SpellingLearner, TwoSided, TwoSpellers, sentences
-from tests.engine.problems import Augmented, adamw, labelled, noisy_net, plain_net, sgd, stepped_by_hand
-from tests.engine.resuming import Fit, assert_goes_on_as, learning, resumed, same, settings_of, supervised
+from tests.engine.problems import (
+    Augmented,
+    adamw,
+    labelled,
+    noisy_net,
+    plain_net,
+    sgd,
+    stepped_by_hand,
+)
+from tests.engine.resuming import (
+    Fit,
+    assert_goes_on_as,
+    learning,
+    resumed,
+    same,
+    settings_of,
+    supervised,
+)
 from workbench.commands import Change, Stop
 from workbench.engine.checkpoint.files import load_weights, read_state
 from workbench.engine.setup import open_session
@@ -54,7 +70,12 @@ class Counting(nn.Module):
             self.outputs.append(self.total.clone())
             self.best = max(self.best or 0.0, float(x.detach().max()))
         noise = torch.randn(6, generator=self.generator) * 0.1
-        scale = 1 + 0.01 * self.calls + 0.01 * torch.tanh(sum(self.outputs, self.total)) + 0.001 * self.names["first"]
+        scale = (
+            1
+            + 0.01 * self.calls
+            + 0.01 * torch.tanh(sum(self.outputs, self.total))
+            + 0.001 * self.names["first"]
+        )
         return self.layer(x + noise + 0.01 * self.seen) * scale
 
 
@@ -165,7 +186,9 @@ def step_lr(optimizer, updates):
 
 
 def plateau(optimizer, updates):
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.2)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=0.5, patience=0, threshold=0.2
+    )
     return {"scheduler": scheduler, "monitor": "val_loss"}
 
 
@@ -175,23 +198,43 @@ def two_sided(**options):
 
 CASES = {
     "momentum": (lambda: supervised(plain_net()), {}),
-    "adam": (lambda: supervised(noisy_net(), val=val(), optimizer=adamw), {"gradient_clip_val": 0.5, "weight_decay": 0.1}),
+    "adam": (
+        lambda: supervised(noisy_net(), val=val(), optimizer=adamw),
+        {"gradient_clip_val": 0.5, "weight_decay": 0.1},
+    ),
     "augmentation": (lambda: supervised(noisy_net(), train=Augmented(labelled())), {}),
-    "workers": (lambda: supervised(noisy_net(), train=Augmented(labelled())), {"num_workers": 2, "max_epochs": 2}),
+    "workers": (
+        lambda: supervised(noisy_net(), train=Augmented(labelled())),
+        {"num_workers": 2, "max_epochs": 2},
+    ),
     "ema": (
         lambda: supervised(noisy_net(), val=val()),
-        {"weight_averaging": "ema", "ema_decay": 0.8, "averaging_start": 3, "averaging_every_n_steps": 2},
+        {
+            "weight_averaging": "ema",
+            "ema_decay": 0.8,
+            "averaging_start": 3,
+            "averaging_every_n_steps": 2,
+        },
     ),
     "swa": (
         lambda: supervised(noisy_net(), val=val(), optimizer=adamw),
-        {"weight_averaging": "swa", "swa_epoch_start": 1, "swa_lrs": 0.01, "annealing_epochs": 2, "max_epochs": 4,
-         "lr_schedule": "cosine"},
+        {
+            "weight_averaging": "swa",
+            "swa_epoch_start": 1,
+            "swa_lrs": 0.01,
+            "annealing_epochs": 2,
+            "max_epochs": 4,
+            "lr_schedule": "cosine",
+        },
     ),
     "cosine": (lambda: supervised(plain_net()), {"lr_schedule": "cosine", "warmup": 5}),
     "one_cycle": (lambda: supervised(plain_net(), optimizer=adamw), {"lr_schedule": "one_cycle"}),
     "warmup": (lambda: supervised(plain_net()), {"warmup": 0.5}),
     "own scheduler": (lambda: supervised(plain_net(), scheduler=step_lr), {}),
-    "plateau": (lambda: supervised(plain_net(), val=val(), scheduler=plateau), {"val_check_interval": 3}),
+    "plateau": (
+        lambda: supervised(plain_net(), val=val(), scheduler=plateau),
+        {"val_check_interval": 3},
+    ),
     "turns": (lambda: two_sided(make=adamw, frequencies=(2, 1)), {"lr_schedule": "cosine"}),
     "two optimizers": (lambda: two_sided(), {"accumulate_grad_batches": 2}),
     "lbfgs": (lambda: supervised(plain_net(), optimizer=lbfgs), {"lr": 0.3}),
@@ -209,9 +252,18 @@ CASES = {
     "manual": (lambda: learning(ByHand()), {}),
     "counters": (lambda: supervised(Counting()), {}),
     "a loss with a state": (lambda: supervised(plain_net(), val=val(), loss=Scaled()), {}),
-    "every third row": (lambda: supervised(noisy_net()), {"log_every_n_steps": 3, "max_steps": 15, "max_epochs": None}),
-    "checks in between": (lambda: supervised(noisy_net(), val=val()), {"val_check_interval": 2, "check_val_every_n_epoch": 1}),
-    "logging": (lambda: learning(Logging(), val=val()), {"accumulate_grad_batches": 2, "max_epochs": 4}),
+    "every third row": (
+        lambda: supervised(noisy_net()),
+        {"log_every_n_steps": 3, "max_steps": 15, "max_epochs": None},
+    ),
+    "checks in between": (
+        lambda: supervised(noisy_net(), val=val()),
+        {"val_check_interval": 2, "check_val_every_n_epoch": 1},
+    ),
+    "logging": (
+        lambda: learning(Logging(), val=val()),
+        {"accumulate_grad_batches": 2, "max_epochs": 4},
+    ),
     "freezing": (lambda: learning(Freezing(noisy_net())), {}),
     "bf16": (lambda: supervised(noisy_net(), optimizer=adamw), {"precision": "bf16-mixed"}),
 }
@@ -233,7 +285,9 @@ def test_from_each_of_its_checkpoints_it_is_the_rest_of_the_uninterrupted_fit(na
         assert not [text for text in (*whole.said, *rest.said) if "exact" in text or "kept" in text]
 
 
-@pytest.mark.parametrize("name", ["ema", "swa", "augmentation", "accumulation", "pieces", "workers", "counters"])
+@pytest.mark.parametrize(
+    "name", ["ema", "swa", "augmentation", "accumulation", "pieces", "workers", "counters"]
+)
 def test_from_where_it_was_stopped(name, tmp_path):
     """Then batches may have been read that the next update is to have, and averaged weights have been handed over."""
     make, given = CASES[name]
@@ -262,7 +316,9 @@ def test_from_a_check_in_the_middle_of_an_epoch(name, tmp_path):
     assert len(points) == len(whole.validations())
     assert all(point.value is not None for point in points)
     for point in points if SOAK else points[::2]:
-        assert_goes_on_as(whole, resumed(checked, settings, point, tmp_path / point.name), point.step)
+        assert_goes_on_as(
+            whole, resumed(checked, settings, point, tmp_path / point.name), point.step
+        )
 
 
 def test_the_weights_of_a_best_average_are_the_averaged_ones(tmp_path):
@@ -270,7 +326,11 @@ def test_the_weights_of_a_best_average_are_the_averaged_ones(tmp_path):
         return supervised(noisy_net(), val=val())
 
     settings = settings_of(
-        weight_averaging="ema", ema_decay=0.7, monitor="val_loss_averaged", save_top_k=-1, val_check_interval=3
+        weight_averaging="ema",
+        ema_decay=0.7,
+        monitor="val_loss_averaged",
+        save_top_k=-1,
+        val_check_interval=3,
     )
     whole = Fit(make(), settings, tmp_path / "whole")
     for point in [point for point in whole.checkpoints if point.value is not None]:
@@ -279,10 +339,14 @@ def test_the_weights_of_a_best_average_are_the_averaged_ones(tmp_path):
         with open_session(task, settings) as session:
             assert validate(session, session.data.val())["val_loss"] == point.value
         if not point.end:
-            assert_goes_on_as(whole, resumed(make, settings, point, tmp_path / point.name), point.step)
+            assert_goes_on_as(
+                whole, resumed(make, settings, point, tmp_path / point.name), point.step
+            )
 
 
-@pytest.mark.parametrize("name", ["momentum", "augmentation", "ema", "own scheduler", "pieces", "workers", "manual"])
+@pytest.mark.parametrize(
+    "name", ["momentum", "augmentation", "ema", "own scheduler", "pieces", "workers", "manual"]
+)
 def test_a_finished_fit_goes_on_to_a_greater_length(name, tmp_path):
     make, given = CASES[name]
     settings = settings_of(**{**given, "max_epochs": 3})
@@ -299,8 +363,11 @@ def test_a_finished_fit_goes_on_to_a_greater_length(name, tmp_path):
 def test_a_fit_that_a_number_of_updates_has_ended_goes_on_where_it_was(name, steps, tmp_path):
     """Also in the middle of an epoch, which counts as over for the one and goes on for the other."""
     make, given = CASES[name]
-    often = {"val_check_interval": 1} if name == "plateau" else {}  # else the last check of the shorter one is one more
-    settings = settings_of(**{**given, "max_epochs": 4, "max_steps": 19, "lr_schedule": "constant", **often})
+    # else the last check of the shorter one is one more
+    often = {"val_check_interval": 1} if name == "plateau" else {}
+    settings = settings_of(
+        **{**given, "max_epochs": 4, "max_steps": 19, "lr_schedule": "constant", **often}
+    )
     whole = Fit(make(), settings)
     short = Fit(make(), settings.replace(max_steps=steps), tmp_path / "short")
     end = short.checkpoints[-1]
@@ -380,7 +447,9 @@ def test_an_edited_rate_multiplies_what_the_users_own_scheduler_has_come_to(tmp_
     settings = settings_of()
     whole = rates_of(Fit(make(), settings))
     stopped = Fit(make(), settings, tmp_path / "before", commands={10: Stop()})
-    rest = rates_of(resumed(make, settings.replace(lr=0.1), stopped.checkpoints[-1], tmp_path / "on"))
+    rest = rates_of(
+        resumed(make, settings.replace(lr=0.1), stopped.checkpoints[-1], tmp_path / "on")
+    )
     for step, rate in rest.items():
         assert rate == pytest.approx(2 * whole[step], rel=1e-6)
 
@@ -500,7 +569,9 @@ class Wrapped(torch.optim.SGD):
 
 def test_what_has_no_plain_form_leaves_weights_alone_and_is_said_once(tmp_path):
     whole = Fit(
-        supervised(plain_net(), optimizer=Wrapped), settings_of(checkpoint_every=5, save_top_k=-1), tmp_path / "whole"
+        supervised(plain_net(), optimizer=Wrapped),
+        settings_of(checkpoint_every=5, save_top_k=-1),
+        tmp_path / "whole",
     )
     assert len(whole.checkpoints) > 2
     for point in whole.checkpoints:
@@ -532,4 +603,8 @@ def test_an_attribute_that_cannot_be_kept_is_said_once_and_the_rest_is(tmp_path)
         "its value at that time."
     ]
     point = whole.checkpoints[0]
-    assert_goes_on_as(whole, resumed(lambda: supervised(Collecting()), settings, point, tmp_path / "on"), point.step)
+    assert_goes_on_as(
+        whole,
+        resumed(lambda: supervised(Collecting()), settings, point, tmp_path / "on"),
+        point.step,
+    )

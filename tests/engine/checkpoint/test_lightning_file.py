@@ -53,7 +53,13 @@ class Net(pl.LightningModule):
             return torch.optim.Adam(self.parameters(), lr=lr)
         if self.hparams.kind == "adam":
             optimizer = torch.optim.Adam(self.parameters(), lr=lr)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5), "interval": "step"}}
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {
+                    "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5),
+                    "interval": "step",
+                },
+            }
         optimizer = torch.optim.SGD(self.parameters(), lr=lr, momentum=0.9)
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
@@ -73,7 +79,10 @@ class ByHand(Net):
             optimizer.step()
 
     def configure_optimizers(self):
-        return [torch.optim.Adam(self.net[0].parameters(), lr=0.1), torch.optim.SGD(self.net[2].parameters(), lr=0.2, momentum=0.9)]
+        return [
+            torch.optim.Adam(self.net[0].parameters(), lr=0.1),
+            torch.optim.SGD(self.net[2].parameters(), lr=0.2, momentum=0.9),
+        ]
 
 
 class Counting(Net):
@@ -90,7 +99,9 @@ class Counting(Net):
 
 def loader(size=8):
     torch.manual_seed(0)
-    return DataLoader(TensorDataset(torch.randn(32, 4), torch.randint(0, 2, (32,))), batch_size=size)
+    return DataLoader(
+        TensorDataset(torch.randn(32, 4), torch.randint(0, 2, (32,))), batch_size=size
+    )
 
 
 def trainer(folder, epochs, *callbacks):
@@ -116,7 +127,15 @@ def saved(folder, module, epochs=2, *callbacks):
 
 def bench(root, module, **arguments):
     made = wb.Workbench(
-        module, **{"train": loader(), "val": loader(), "root": root / "runs", "accelerator": "cpu", "enable_progress_bar": False, **arguments}
+        module,
+        **{
+            "train": loader(),
+            "val": loader(),
+            "root": root / "runs",
+            "accelerator": "cpu",
+            "enable_progress_bar": False,
+            **arguments,
+        },
     )
     getattr(module, "losses", []).clear()  # of the trial
     return made
@@ -128,7 +147,9 @@ def fitted(root, module, **settings):
 
 
 def messages(run, level="warning"):
-    return [event.text for event in run.events if isinstance(event, Message) and event.level == level]
+    return [
+        event.text for event in run.events if isinstance(event, Message) and event.level == level
+    ]
 
 
 @functools.cache
@@ -158,9 +179,13 @@ def test_a_fit_continues_what_a_trainer_began(tmp_path, kind):
     assert messages(run) == []
 
 
-@pytest.mark.parametrize("moment", [{"save_on_train_epoch_end": False}, {"save_on_train_epoch_end": True}])
+@pytest.mark.parametrize(
+    "moment", [{"save_on_train_epoch_end": False}, {"save_on_train_epoch_end": True}]
+)
 def test_files_of_model_checkpoint_continue_after_their_epoch(tmp_path, moment):
-    callback = ModelCheckpoint(tmp_path, "{epoch}", monitor="val_loss", mode="max", save_top_k=-1, **moment)
+    callback = ModelCheckpoint(
+        tmp_path, "{epoch}", monitor="val_loss", mode="max", save_top_k=-1, **moment
+    )
     trained(tmp_path, Net("momentum"), 3, callback)
     module = Net("momentum")
     run = fitted(tmp_path, module, start=str(tmp_path / "epoch=1.ckpt"), max_epochs=4)
@@ -173,13 +198,25 @@ class Plateau(Net):
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0, factor=0.5)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, mode="max", patience=0, factor=0.5
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"},
+        }
 
 
 @pytest.mark.parametrize("at_end", [True, False])
 def test_a_plateau_misses_a_metric_where_it_does_in_lightning_and_this_is_said(tmp_path, at_end):
-    trained(tmp_path, Plateau(), 3, ModelCheckpoint(tmp_path, "{epoch}", monitor="val_loss", save_top_k=-1, save_on_train_epoch_end=at_end))
+    trained(
+        tmp_path,
+        Plateau(),
+        3,
+        ModelCheckpoint(
+            tmp_path, "{epoch}", monitor="val_loss", save_top_k=-1, save_on_train_epoch_end=at_end
+        ),
+    )
     path = tmp_path / "epoch=1.ckpt"
     run = fitted(tmp_path, module := Plateau(), start=path, max_epochs=4)
     if at_end:
@@ -196,7 +233,8 @@ def test_steps_by_hand_continue(tmp_path):
     module = ByHand()
     run = fitted(tmp_path, module, start=path, max_epochs=4)
     assert module.losses == rest(ByHand)
-    assert list(run.history["step"]) == list(range(8, 16))  # an update is one call of training_step, which steps twice
+    # an update is one call of training_step, which steps twice
+    assert list(run.history["step"]) == list(range(8, 16))
 
 
 def test_a_run_that_continued_a_file_is_continued_like_any_other(tmp_path):
@@ -216,7 +254,9 @@ def test_the_rate_of_the_file_holds_unless_one_is_given(tmp_path):
     run = fitted(tmp_path, Net("sgd", lr=0.3), start=path, max_epochs=2)
     assert run.settings.lr == 0.1
     assert "lr=0.1 (the bench has lr=0.3)" in messages(run, "info")[0]
-    assert fitted(tmp_path, Net("sgd", lr=0.3), start=path, max_epochs=2, lr=0.7).history["lr"][-1] == pytest.approx(0.7)
+    assert fitted(tmp_path, Net("sgd", lr=0.3), start=path, max_epochs=2, lr=0.7).history["lr"][
+        -1
+    ] == pytest.approx(0.7)
 
 
 def test_an_optimizer_that_begins_anew_has_the_rate_of_the_bench(tmp_path):
@@ -230,14 +270,21 @@ def test_an_optimizer_that_begins_anew_has_the_rate_of_the_bench(tmp_path):
         made.load(path)
         made.fit(max_epochs=1).result()
     assert module.losses == once.losses
-    assert list(fitted(tmp_path, Net("plain_adam", lr=1e-3), start=path, max_epochs=2, lr=0.02).history["lr"]) == pytest.approx([0.02] * 4)
+    assert list(
+        fitted(tmp_path, Net("plain_adam", lr=1e-3), start=path, max_epochs=2, lr=0.02).history[
+            "lr"
+        ]
+    ) == pytest.approx([0.02] * 4)
 
 
 class Second(ByHand):
     """Its second optimizer is another one; `rates` are those of both at the end of training."""
 
     def configure_optimizers(self):
-        return [torch.optim.Adam(self.net[0].parameters(), lr=0.01), torch.optim.Adam(self.net[2].parameters(), lr=0.02)]
+        return [
+            torch.optim.Adam(self.net[0].parameters(), lr=0.01),
+            torch.optim.Adam(self.net[2].parameters(), lr=0.02),
+        ]
 
     def on_train_end(self):
         self.rates = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers()]
@@ -370,7 +417,13 @@ def test_a_datamodule_gets_its_state(tmp_path):
 
 
 def plain(root, model):
-    return bench(root, model, loss=F.cross_entropy, train=(torch.randn(16, 4), torch.zeros(16, dtype=torch.long)), val=None)
+    return bench(
+        root,
+        model,
+        loss=F.cross_entropy,
+        train=(torch.randn(16, 4), torch.zeros(16, dtype=torch.long)),
+        val=None,
+    )
 
 
 def test_another_model_is_refused_with_the_parameter_and_the_remedy(tmp_path):
@@ -380,7 +433,10 @@ def test_another_model_is_refused_with_the_parameter_and_the_remedy(tmp_path):
     before = copy.deepcopy(module.state_dict())
     with bench(tmp_path, module, train=loader(), val=None) as made:
         for ask in (lambda: made.load(path), lambda: made.fit(start=path, max_epochs=2).result()):
-            with pytest.raises(wb.TaskError, match=r"'net\.2\.weight' has shape \(2, 8\) there and \(3, 8\) here\. Remedy: .*strict=False"):
+            with pytest.raises(
+                wb.TaskError,
+                match=r"'net\.2\.weight' has shape \(2, 8\) there and \(3, 8\) here\. Remedy: .*strict=False",
+            ):
                 ask()
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
@@ -412,9 +468,15 @@ def test_what_is_neither_weight_nor_extra_state_is_refused_as_in_lightning(tmp_p
         Net.load_from_checkpoint(path)
     module = Net("sgd")
     with bench(tmp_path, module) as made:
-        with pytest.raises(wb.TaskError, match=rf"{name}', which is {re.escape(repr(value))}, neither a weight nor extra state") as refused:
+        with pytest.raises(
+            wb.TaskError,
+            match=rf"{name}', which is {re.escape(repr(value))}, neither a weight nor extra state",
+        ) as refused:
             made.load(path)
-        exec("own = " + str(refused.value).partition("own = ")[2].partition("; then")[0], {"torch": torch, "bench": made})
+        exec(
+            "own = " + str(refused.value).partition("own = ")[2].partition("; then")[0],
+            {"torch": torch, "bench": made},
+        )
     assert torch.equal(module.net[2].weight, file["state_dict"]["net.2.weight"])
     module.strict_loading = False
     if name == "foo":
@@ -423,17 +485,26 @@ def test_what_is_neither_weight_nor_extra_state_is_refused_as_in_lightning(tmp_p
 
 
 def test_a_model_of_many_layers_is_read_once_for_the_remedy(tmp_path, monkeypatch):
-    deep = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(60)], nn.Linear(4, 2))
+    deep = nn.Sequential(
+        *[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(60)], nn.Linear(4, 2)
+    )
     file = tmp_path / "x.ckpt"
     with plain(tmp_path, deep) as made:
         torch.save({"state_dict": {**deep.state_dict(), "0.0.weight": torch.ones(3)}}, file)
         reads = []
         read = nn.Sequential.state_dict
-        monkeypatch.setattr(nn.Sequential, "state_dict", lambda self, *a, **k: (reads.append(self is deep), read(self, *a, **k))[1])
+        monkeypatch.setattr(
+            nn.Sequential,
+            "state_dict",
+            lambda self, *a, **k: (reads.append(self is deep), read(self, *a, **k))[1],
+        )
         with pytest.raises(wb.TaskError, match="make the model as it was made for that file"):
             made.load(file)
         assert sum(reads) < 6
-        torch.save({"state_dict": {f"net.{name}": value for name, value in deep.state_dict().items()}}, file)
+        torch.save(
+            {"state_dict": {f"net.{name}": value for name, value in deep.state_dict().items()}},
+            file,
+        )
         with pytest.raises(wb.TaskError, match=r"begin with 'net\.' fit without it"):
             made.load(file)
 
@@ -453,7 +524,10 @@ def test_no_name_in_a_file_reaches_a_terminal_as_a_command(tmp_path):
         for name in source.namelist():
             pickled = "\x80\x02c\x1b[31mos\nsys\x1b[0mtem\n.".encode("latin-1")
             target.writestr(name, pickled if name.endswith("data.pkl") else source.read(name))
-    with bench(tmp_path, Net("sgd")) as made, pytest.raises(wb.TaskError, match="holds a pickled") as refused:
+    with (
+        bench(tmp_path, Net("sgd")) as made,
+        pytest.raises(wb.TaskError, match="holds a pickled") as refused,
+    ):
         made.load(inside)
     assert str(refused.value).isprintable()
 
@@ -487,7 +561,10 @@ def test_nothing_in_a_file_is_run(tmp_path):
     torch.save({**file, "hyper_parameters": {"evil": Touch(tmp_path / "touched")}}, path)
     with bench(tmp_path, Net()) as made:
         for ask in (lambda: made.load(path), lambda: made.fit(start=path)):
-            with pytest.raises(wb.TaskError, match=r"holds a pickled `\w+\.open`; only tensors and plain values.*Remedy"):
+            with pytest.raises(
+                wb.TaskError,
+                match=r"holds a pickled `\w+\.open`; only tensors and plain values.*Remedy",
+            ):
                 ask()
     assert not (tmp_path / "touched").exists()
 
@@ -496,15 +573,25 @@ def test_classes_in_hyperparameters_are_named(tmp_path):
     module = Net()
     module.save_hyperparameters({"activation": nn.Tanh})
     path = saved(tmp_path, module, 1)
-    with bench(tmp_path, Net()) as made, pytest.raises(wb.TaskError, match=r"`torch\.nn\.modules\.activation\.Tanh`.*hyper_parameters"):
+    with (
+        bench(tmp_path, Net()) as made,
+        pytest.raises(
+            wb.TaskError, match=r"`torch\.nn\.modules\.activation\.Tanh`.*hyper_parameters"
+        ),
+    ):
         made.load(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04", [1], {"a": 1}, {"state_dict": 3}])
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", b"PK\x03\x04", [1], {"a": 1}, {"state_dict": 3}]
+)
 def test_another_file_is_refused(tmp_path, content):
     path = tmp_path / "x.ckpt"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-    with bench(tmp_path, Net()) as made, pytest.raises(wb.TaskError, match=r"x\.ckpt is not a checkpoint of Lightning's Trainer"):
+    with (
+        bench(tmp_path, Net()) as made,
+        pytest.raises(wb.TaskError, match=r"x\.ckpt is not a checkpoint of Lightning's Trainer"),
+    ):
         made.load(path)
 
 
@@ -512,9 +599,14 @@ def test_a_state_dict_alone_is_named_and_the_remedy_works(tmp_path):
     weights, path = Net("sgd", lr=0.3).state_dict(), tmp_path / "sd.ckpt"
     torch.save({name: value + 1 for name, value in weights.items()}, path)
     with bench(tmp_path, module := Net("sgd")) as made:
-        with pytest.raises(wb.TaskError, match=r"a state dict alone\): bench\.model\.load_state_dict") as refused:
+        with pytest.raises(
+            wb.TaskError, match=r"a state dict alone\): bench\.model\.load_state_dict"
+        ) as refused:
             made.load(path)
-        exec(str(refused.value).partition("): ")[2].partition(", then")[0], {"torch": torch, "bench": made})
+        exec(
+            str(refused.value).partition("): ")[2].partition(", then")[0],
+            {"torch": torch, "bench": made},
+        )
     assert torch.equal(module.net[2].weight, weights["net.2.weight"] + 1)
 
 
@@ -535,7 +627,10 @@ def test_a_file_from_which_no_fit_can_continue_says_why(tmp_path, change, told):
 
 def test_a_file_from_within_an_epoch_is_refused(tmp_path):
     trained(tmp_path, Net(), 1, ModelCheckpoint(tmp_path, "mid", every_n_train_steps=3))
-    with bench(tmp_path, Net()) as made, pytest.raises(wb.TaskError, match=r"after batch 3 of epoch 0.*bench\.load"):
+    with (
+        bench(tmp_path, Net()) as made,
+        pytest.raises(wb.TaskError, match=r"after batch 3 of epoch 0.*bench\.load"),
+    ):
         made.fit(start=tmp_path / "mid.ckpt")
 
 
@@ -578,13 +673,28 @@ def test_the_module_is_made_from_the_file(tmp_path):
 
 def test_the_file_has_the_keys_of_lightnings_own(tmp_path):
     theirs = torch.load(saved(tmp_path, Counting()))
-    ours = torch.load(fitted(tmp_path, Counting(), max_epochs=2).to_lightning(tmp_path / "ours.ckpt"), weights_only=True)
+    ours = torch.load(
+        fitted(tmp_path, Counting(), max_epochs=2).to_lightning(tmp_path / "ours.ckpt"),
+        weights_only=True,
+    )
     assert ours.keys() == theirs.keys()
     loop = theirs["loops"]["fit_loop"]
     assert ours["loops"]["fit_loop"].keys() == loop.keys()
-    for name in ("epoch_progress", "epoch_loop.batch_progress", "epoch_loop.automatic_optimization.optim_progress", "epoch_loop.state_dict"):
+    for name in (
+        "epoch_progress",
+        "epoch_loop.batch_progress",
+        "epoch_loop.automatic_optimization.optim_progress",
+        "epoch_loop.state_dict",
+    ):
         assert ours["loops"]["fit_loop"][name] == loop[name], name
-    for name in ("epoch", "global_step", "hparams_name", "hyper_parameters", "lr_schedulers", "own"):
+    for name in (
+        "epoch",
+        "global_step",
+        "hparams_name",
+        "hyper_parameters",
+        "lr_schedulers",
+        "own",
+    ):
         assert ours[name] == theirs[name], name
 
 
@@ -597,7 +707,8 @@ def test_the_chosen_checkpoint_is_written(tmp_path):
     assert "within an epoch" in str(told[-1].message)
     assert torch.load(path)["global_step"] == 3
     module = Net()
-    assert trained(tmp_path, module, 1, ckpt_path=path).global_step == 4  # it counts on, as from its own file of this kind
+    # it counts on, as from its own file of this kind
+    assert trained(tmp_path, module, 1, ckpt_path=path).global_step == 4
     assert torch.load(run.to_lightning(tmp_path / "best.ckpt", "best"))["global_step"] in (4, 8)
     with pytest.raises(FileNotFoundError, match="no checkpoint 5"):
         run.to_lightning(path, 5)
@@ -619,7 +730,10 @@ def test_averaged_weights_go_out_with_a_warning(tmp_path):
         run = made.fit(max_epochs=1).result()
         with pytest.warns(UserWarning, match="averaged ones, which validation used"):
             path = run.to_lightning(tmp_path / "ema.ckpt")
-        assert all(torch.equal(value, made.model.state_dict()[name]) for name, value in torch.load(path)["state_dict"].items())
+        assert all(
+            torch.equal(value, made.model.state_dict()[name])
+            for name, value in torch.load(path)["state_dict"].items()
+        )
 
 
 def test_a_schedule_of_the_settings_is_left_out_with_a_warning(tmp_path):
@@ -660,7 +774,10 @@ def test_tied_weights_have_all_their_names(tmp_path):
     run = fitted(tmp_path, module := Tied(), max_epochs=1)
     path = run.to_lightning(tmp_path / "tied.ckpt")
     assert torch.load(path)["state_dict"].keys() == module.state_dict().keys()
-    assert read_weights(run.checkpoints[-1].path / "model.safetensors").keys() == module.state_dict().keys()
+    assert (
+        read_weights(run.checkpoints[-1].path / "model.safetensors").keys()
+        == module.state_dict().keys()
+    )
     trained(tmp_path, Tied(), 2, ckpt_path=path)
 
 

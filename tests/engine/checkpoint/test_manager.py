@@ -59,7 +59,12 @@ def test_each_one_is_told_behind_the_updates_before_it(tmp_path):
         expected = (None, None) if event.step % 7 else ("val_loss", values[event.step])
         assert (event.monitor, event.value) == expected
         info = json.loads((tmp_path / "checkpoints" / event.name / "info.json").read_text())
-        assert (info["value"], info["best"], info["epoch"], info["resumable"]) == (event.value, event.best, event.epoch, True)
+        assert (info["value"], info["best"], info["epoch"], info["resumable"]) == (
+            event.value,
+            event.best,
+            event.epoch,
+            True,
+        )
 
 
 def test_only_those_that_are_the_best_so_far_say_so(tmp_path):
@@ -88,7 +93,9 @@ def test_a_metric_of_which_more_is_better(tmp_path):
     def accuracy(output, y):
         return (output.argmax(1) == y).float().mean()
 
-    run = fit(tmp_path, lr=1.0, metrics={"accuracy": accuracy}, monitor="val_accuracy", max_epochs=5)
+    run = fit(
+        tmp_path, lr=1.0, metrics={"accuracy": accuracy}, monitor="val_accuracy", max_epochs=5
+    )
     values = {step: metrics["val_accuracy"] for step, _, metrics in run.validations()}
     assert find(tmp_path, "best").value == max(values.values())
 
@@ -97,7 +104,9 @@ def test_a_value_that_is_no_number_is_never_the_best(tmp_path):
     def unsure(output, y):
         return torch.tensor(float("nan"))
 
-    run = fit(tmp_path, metrics={"loss2": unsure}, monitor="val_loss2", monitor_mode="min", save_top_k=-1)
+    run = fit(
+        tmp_path, metrics={"loss2": unsure}, monitor="val_loss2", monitor_mode="min", save_top_k=-1
+    )
     assert names(run) == ["00000021-end"]
     assert run.checkpoints[0].value is None
 
@@ -113,20 +122,33 @@ def test_the_training_loss_can_be_watched(tmp_path):
 
 
 def test_a_monitor_that_nothing_reports_is_refused_before_the_first_update(tmp_path):
-    with pytest.raises(TaskError, match=r"monitor='val_f1': there is no such metric.* are: val_loss, train_loss"):
+    with pytest.raises(
+        TaskError, match=r"monitor='val_f1': there is no such metric.* are: val_loss, train_loss"
+    ):
         fit(tmp_path, monitor="val_f1")
 
 
-def test_a_monitor_whose_name_does_not_say_which_is_better_is_told_before_the_first_update(tmp_path):
+def test_a_monitor_whose_name_does_not_say_which_is_better_is_told_before_the_first_update(
+    tmp_path,
+):
     with pytest.raises(SettingsError, match="give monitor_mode"):
         fit(tmp_path, monitor="val_thing", metrics={"thing": lambda output, y: 0.5})
 
 
 def test_an_average_that_is_to_come_can_be_watched(tmp_path):
     run = fit(
-        tmp_path, weight_averaging="ema", averaging_start=9, monitor="val_loss_averaged", net=noisy_net(), save_top_k=-1
+        tmp_path,
+        weight_averaging="ema",
+        averaging_start=9,
+        monitor="val_loss_averaged",
+        net=noisy_net(),
+        save_top_k=-1,
     )
-    assert [(point.step, point.value is not None) for point in run.checkpoints] == [(14, True), (21, True), (21, True)]
+    assert [(point.step, point.value is not None) for point in run.checkpoints] == [
+        (14, True),
+        (21, True),
+        (21, True),
+    ]
 
 
 def test_the_value_of_the_end_is_of_the_weights_of_the_end(tmp_path):
@@ -188,7 +210,13 @@ def test_asking_whether_it_is_time_touches_nothing_but_counters():
     """It is asked before every update."""
     session = SimpleNamespace(state=TrainState(step=12), meter=SimpleNamespace(seconds=3.0))
     asked = CheckpointManager.__new__(CheckpointManager)
-    asked._session, asked._updates, asked._time, asked._step, asked._seconds = session, 6, None, 0, 0.0
+    asked._session, asked._updates, asked._time, asked._step, asked._seconds = (
+        session,
+        6,
+        None,
+        0,
+        0.0,
+    )
     assert asked.due()
     session.state.step = 13
     assert not asked.due()
@@ -260,11 +288,17 @@ def test_an_error_in_the_fit_leaves_what_was_written_and_no_end(tmp_path):
 
     with pytest.raises(RuntimeError, match="no"):
         fit(tmp_path, net=Bad(), checkpoint_every=5, save_top_k=-1)
-    assert [one.name for one in manager.list_checkpoints(tmp_path)] == ["00000005", "00000007", "00000010"]
+    assert [one.name for one in manager.list_checkpoints(tmp_path)] == [
+        "00000005",
+        "00000007",
+        "00000010",
+    ]
 
 
 def test_checks_and_checkpoints_leave_the_record_as_it_is(tmp_path):
     plain = Fit(supervised(noisy_net(), val=labelled(20, seed=2)), settings_of())
     kept = fit(tmp_path, net=noisy_net(), checkpoint_every=1, save_top_k=-1)
     assert kept.rows() == plain.rows()
-    assert [e for e in kept.events if isinstance(e, Validated)] == [e for e in plain.events if isinstance(e, Validated)]
+    assert [e for e in kept.events if isinstance(e, Validated)] == [
+        e for e in plain.events if isinstance(e, Validated)
+    ]

@@ -64,7 +64,9 @@ class Packed(Quantized):
 
 def bench(root, make, **options):
     options = {"max_steps": 4, "batch_size": 8, "loss": F.cross_entropy, **options}
-    return wb.Workbench(plain_net(), train=labelled(), root=root, accelerator="cpu", optimizer=make, **options)
+    return wb.Workbench(
+        plain_net(), train=labelled(), root=root, accelerator="cpu", optimizer=make, **options
+    )
 
 
 def weights(b):
@@ -117,7 +119,10 @@ class Silent(torch.optim.SGD):
                 self.state[p]["there"] = 1
 
 
-@pytest.mark.parametrize(("make", "why"), [(Odd, r"the state of Odd holds a Table"), (Silent, r"Silent\.state_dict\(\) failed")])
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [(Odd, r"the state of Odd holds a Table"), (Silent, r"Silent\.state_dict\(\) failed")],
+)
 def test_state_that_no_file_takes_is_told_at_the_first_checkpoint(make, why, tmp_path):
     with bench(tmp_path, make) as b:
         job = b.fit()
@@ -143,7 +148,10 @@ class Refusing(torch.optim.SGD):
 def test_an_optimizer_that_does_not_take_its_state_back_says_so(tmp_path):
     with bench(tmp_path, Refusing) as b:
         run = b.fit().result()
-        with pytest.raises(TaskError, match=r"Refusing\.load_state_dict did not load .*KeyError: 'absmax1'.*bench\.load\(run\)"):
+        with pytest.raises(
+            TaskError,
+            match=r"Refusing\.load_state_dict did not load .*KeyError: 'absmax1'.*bench\.load\(run\)",
+        ):
             b.fit(start=run.id, max_steps=8).result()
 
 
@@ -151,8 +159,14 @@ def test_weight_decay_that_an_optimizer_needs(tmp_path):
     def needs(params, lr, weight_decay):
         return torch.optim.SGD(params, lr=lr, weight_decay=weight_decay)
 
-    for make in (needs, lambda p, lr, weight_decay: torch.optim.SGD(p, lr=lr, weight_decay=weight_decay)):
-        with pytest.raises(TaskError, match=r"needs weight_decay, and the setting weight_decay is None: give .*weight_decay=0\.01"):
+    for make in (
+        needs,
+        lambda p, lr, weight_decay: torch.optim.SGD(p, lr=lr, weight_decay=weight_decay),
+    ):
+        with pytest.raises(
+            TaskError,
+            match=r"needs weight_decay, and the setting weight_decay is None: give .*weight_decay=0\.01",
+        ):
             bench(tmp_path, make)
     with bench(tmp_path, needs, weight_decay=0.1) as b:
         assert b.fit().result().status == "finished"

@@ -18,7 +18,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def bert():
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=8, num_labels=2
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=8,
+        num_labels=2,
     )
     return transformers.BertForSequenceClassification(config)
 
@@ -37,8 +43,13 @@ def test_the_folder_is_read_by_from_pretrained(tmp_path):
         before = copy.deepcopy(made.model.state_dict())
         folder = run.save_pretrained(tmp_path / "last")
         made.runs[-1].save_pretrained(tmp_path / "first", 1)
-        assert all(torch.equal(value, before[name]) for name, value in made.model.state_dict().items())
-    last, first = (transformers.BertForSequenceClassification.from_pretrained(tmp_path / name) for name in ("last", "first"))
+        assert all(
+            torch.equal(value, before[name]) for name, value in made.model.state_dict().items()
+        )
+    last, first = (
+        transformers.BertForSequenceClassification.from_pretrained(tmp_path / name)
+        for name in ("last", "first")
+    )
     assert folder == tmp_path / "last"
     assert all(torch.equal(value, before[name]) for name, value in last.state_dict().items())
     made.load(run, 1)
@@ -86,11 +97,26 @@ def test_a_model_without_it_is_named_with_what_to_use(tmp_path):
         def forward(self, **batch):
             return self.inner(**batch)
 
-    with wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", enable_progress_bar=False) as made:
+    with wb.Workbench(
+        plain_net(),
+        train=labelled(),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        accelerator="cpu",
+        enable_progress_bar=False,
+    ) as made:
         run = made.fit(max_steps=1).result()
-        with pytest.raises(wb.TaskError, match=r"Sequential has no save_pretrained.*state_dict.*to_lightning"):
+        with pytest.raises(
+            wb.TaskError, match=r"Sequential has no save_pretrained.*state_dict.*to_lightning"
+        ):
             run.save_pretrained(tmp_path / "x")
-    with bench(tmp_path, Holds()) as made, pytest.raises(wb.TaskError, match=r"its part 'inner' has\. Call bench\.load\(.*bench\.model\.inner\.save_pretrained"):
+    with (
+        bench(tmp_path, Holds()) as made,
+        pytest.raises(
+            wb.TaskError,
+            match=r"its part 'inner' has\. Call bench\.load\(.*bench\.model\.inner\.save_pretrained",
+        ),
+    ):
         made.fit(max_steps=1).result().save_pretrained(tmp_path / "x")
 
 
@@ -99,7 +125,10 @@ def test_another_model_is_refused(tmp_path):
         id = made.fit(max_steps=1).result().id
     other = bert()
     other.classifier = nn.Linear(8, 3)
-    with bench(tmp_path, other, dry_run=False) as made, pytest.raises(wb.TaskError, match=r"another model: 'classifier\.(weight|bias)' has shape"):
+    with (
+        bench(tmp_path, other, dry_run=False) as made,
+        pytest.raises(wb.TaskError, match=r"another model: 'classifier\.(weight|bias)' has shape"),
+    ):
         made.runs[id].save_pretrained(tmp_path / "x")
     assert not (tmp_path / "x").exists()
 

@@ -40,14 +40,19 @@ def test_it_follows_the_values(name: str) -> None:
     assert len(checksum(made(X))) == 8
 
 
-@pytest.mark.parametrize("kind", [torch.bool, torch.bfloat16, torch.int8, torch.complex64, torch.float64])
+@pytest.mark.parametrize(
+    "kind", [torch.bool, torch.bfloat16, torch.int8, torch.complex64, torch.float64]
+)
 def test_it_reads_every_type_and_layout(kind: torch.dtype) -> None:
     value = X.to(kind)
     assert checksum(value.t()) == checksum(value.t().contiguous())
     assert checksum(value[0, 1]) == checksum(value[0, 1].clone()) != ""
 
 
-@pytest.mark.parametrize("value", [object(), None, [], {"a": object()}, X.to_sparse(), torch.nested.nested_tensor([X, X[:1]])])
+@pytest.mark.parametrize(
+    "value",
+    [object(), None, [], {"a": object()}, X.to_sparse(), torch.nested.nested_tensor([X, X[:1]])],
+)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_cannot_be_read_has_none(value: Any) -> None:
     assert of_batch(value) == ""
@@ -73,7 +78,9 @@ def test_parameters_without_values_are_left_out() -> None:
     lambda net: setattr(net[0], "scale", 2.0), lambda net: setattr(net[1], "p", 0.2), lambda net: net[1].eval(), lambda net: net[0].weight.requires_grad_(False),
     lambda net: net[0].register_forward_hook(print), lambda net: net.register_full_backward_hook(print), lambda net: setattr(net, "names", [("a", None)]),
 ])  # fmt: skip
-def test_a_setup_follows_attributes_modes_hooks_and_what_is_trained(change: Callable[[nn.Module], object]) -> None:
+def test_a_setup_follows_attributes_modes_hooks_and_what_is_trained(
+    change: Callable[[nn.Module], object],
+) -> None:
     def net() -> nn.Sequential:
         return nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1))
 
@@ -103,8 +110,17 @@ def test_a_fit_records_them_once_and_looks_at_the_first_batches_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Any] = []
-    monkeypatch.setattr("workbench.engine.data.loaders.of_batch", lambda batch: looked.append(batch) or "01234567")
-    bench = wb.Workbench(nn.Linear(3, 2), train=Counting(), loss=F.cross_entropy, root=tmp_path, max_epochs=2, batch_size=8)
+    monkeypatch.setattr(
+        "workbench.engine.data.loaders.of_batch", lambda batch: looked.append(batch) or "01234567"
+    )
+    bench = wb.Workbench(
+        nn.Linear(3, 2),
+        train=Counting(),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        max_epochs=2,
+        batch_size=8,
+    )
     run = bench.fit().result()
     (told,) = [e for e in run.events if isinstance(e, Checksums)]
     assert len(looked) == len(told.batches) == BATCHES
@@ -116,7 +132,14 @@ def test_a_fit_records_them_once_and_looks_at_the_first_batches_alone(
 
 
 def test_an_epoch_of_one_batch(tmp_path: Path) -> None:
-    bench = wb.Workbench(nn.Linear(3, 2), train=Counting(), loss=F.cross_entropy, root=tmp_path, max_epochs=3, batch_size=40)
+    bench = wb.Workbench(
+        nn.Linear(3, 2),
+        train=Counting(),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        max_epochs=3,
+        batch_size=40,
+    )
     (told,) = [e for e in bench.fit().result().events if isinstance(e, Checksums)]
     assert len(told.batches) == 1
     bench.close()

@@ -64,7 +64,11 @@ def feeds(make, drawn=0, **settings):
 
 def copied(batch):
     batch = batch.batch if isinstance(batch, Piece) else batch
-    return type(batch)(part.clone() for part in batch) if isinstance(batch, (list, tuple)) else batch.clone()
+    return (
+        type(batch)(part.clone() for part in batch)
+        if isinstance(batch, (list, tuple))
+        else batch.clone()
+    )
 
 
 def trained(data, draws):
@@ -118,7 +122,9 @@ def whole(make, epochs, draws=True, **settings):
         return [list(trained(data, draws)) for _ in range(epochs)]
 
 
-def goes_on(make, points=((0, 0), (0, 1), (0, 3), (1, 0), (1, 2)), draws=True, said=False, **settings):
+def goes_on(
+    make, points=((0, 0), (0, 1), (0, 3), (1, 0), (1, 2)), draws=True, said=False, **settings
+):
     epochs = 1 if settings.get("num_workers") else 2  # further ones; processes take long to start
     expected = whole(make, 2 + epochs, draws, **settings)
     assert not same(expected[0], []), "nothing was read"
@@ -151,7 +157,13 @@ class Noisy(Dataset):
 
     def __getitem__(self, index):
         x, y = self.data[index]
-        x = x + torch.rand(1, generator=self.own) + float(self.old.rand()) + self.plain.gauss(0, 1) + self.draw()
+        x = (
+            x
+            + torch.rand(1, generator=self.own)
+            + float(self.old.rand())
+            + self.plain.gauss(0, 1)
+            + self.draw()
+        )
         for transform in self.transforms:
             x = transform(x)
         return self.late(x), y
@@ -183,7 +195,11 @@ def from_outside():
 def weighted(generator=None, count=30):
     def make():
         own = None if generator is None else torch.Generator().manual_seed(generator)
-        return DataLoader(labelled(30), 8, sampler=WeightedRandomSampler(torch.arange(1.0, 31), count, generator=own))
+        return DataLoader(
+            labelled(30),
+            8,
+            sampler=WeightedRandomSampler(torch.arange(1.0, 31), count, generator=own),
+        )
 
     return make
 
@@ -230,22 +246,42 @@ MAP_STYLE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{}, {"drop_last": True, "limit_train_batches": 3}, {"shuffle": False, "seed": 4}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"drop_last": True, "limit_train_batches": 3}, {"shuffle": False, "seed": 4}],
+    ids=str,
+)
 @pytest.mark.parametrize("name", MAP_STYLE)
 def test_samples_by_number(name, options):
-    if not options.get("shuffle", True) and name in ("weighted", "weighted-own", "replacement", "generator"):
+    if not options.get("shuffle", True) and name in (
+        "weighted",
+        "weighted-own",
+        "replacement",
+        "generator",
+    ):
         options = {"seed": 4}
     goes_on(MAP_STYLE[name], **options)
 
 
-@pairs("name, persistent", every(2, ["augmented", "shuffled", "batch_sampler", "weighted", "validated"]), [False, True])
+@pairs(
+    "name, persistent",
+    every(2, ["augmented", "shuffled", "batch_sampler", "weighted", "validated"]),
+    [False, True],
+)
 def test_samples_made_by_workers(name, persistent):
-    workers = 1 if name == "validated" else 2  # each of its epochs starts those of the validation too
+    # each of its epochs starts those of the validation too
+    workers = 1 if name == "validated" else 2
     goes_on(MAP_STYLE[name], ((1, 1),), num_workers=workers, persistent_workers=persistent)
 
 
 def test_a_limit_with_workers_that_read_ahead():
-    goes_on(MAP_STYLE["batch_sampler"], ((1, 2),), num_workers=1, limit_train_batches=4, persistent_workers=False)
+    goes_on(
+        MAP_STYLE["batch_sampler"],
+        ((1, 2),),
+        num_workers=1,
+        limit_train_batches=4,
+        persistent_workers=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -354,7 +390,11 @@ class Knowing(Stream):
         for n in range(begin, self.count):
             self.at = n + 1
             type(self).reads += 1
-            yield torch.full((2,), float(n + 100 * self.passes)) + torch.rand(1, generator=self.generator), torch.tensor(0.0)
+            yield (
+                torch.full((2,), float(n + 100 * self.passes))
+                + torch.rand(1, generator=self.generator),
+                torch.tensor(0.0),
+            )
         self.passes += begin < self.count
         self.at = self.behind()
 
@@ -382,7 +422,11 @@ class Resets(Knowing):
     def __iter__(self):
         for n in range(self.at, self.count):
             self.at = n + 1
-            yield torch.full((2,), float(n + 100 * self.passes)) + torch.rand(1, generator=self.generator), torch.tensor(0.0)
+            yield (
+                torch.full((2,), float(n + 100 * self.passes))
+                + torch.rand(1, generator=self.generator),
+                torch.tensor(0.0),
+            )
         self.at, self.passes = 0, self.passes + 1
 
     def load_state_dict(self, state):
@@ -421,11 +465,15 @@ STREAMS = {
     "still": lambda: Stream("no"),
     "ready": lambda: wb.batches(ready()),
     "again": Again,
-    "map-style-ready": lambda: DataLoader(TensorDataset(*(t.view(6, 5, -1) for t in labelled(30).tensors)), batch_size=None),
+    "map-style-ready": lambda: DataLoader(
+        TensorDataset(*(t.view(6, 5, -1) for t in labelled(30).tensors)), batch_size=None
+    ),
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"limit_train_batches": 4, "drop_last": True, "batch_size": 4}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"limit_train_batches": 4, "drop_last": True, "batch_size": 4}], ids=str
+)
 @pytest.mark.parametrize("name", STREAMS)
 def test_streams_and_ready_batches(name, options):
     goes_on(STREAMS[name], **options)
@@ -451,7 +499,10 @@ def test_a_stream_that_begins_each_pass_where_it_was_put_is_refused(taken):
         assert data.place(through_a_file(position)) == []
         if taken:
             assert len(list(data.train())) == 4 - taken
-        with pytest.raises(TaskError, match=r"train \(Stays\) begins each pass where load_state_dict\(\) has put it"):
+        with pytest.raises(
+            TaskError,
+            match=r"train \(Stays\) begins each pass where load_state_dict\(\) has put it",
+        ):
             next(data.train())
 
 
@@ -480,7 +531,10 @@ def test_a_stream_that_knows_where_it_is_and_was_left_before_its_end(kind):
     for epoch, taken in ((0, 0), (0, 1), (1, 2), (1, 4), (1, 0)):
         found, doubts = resumed(kind, epoch, taken, **options)
         assert bool(doubts) == ((epoch, taken) in ((1, 0), (1, 4)))
-        assert same(found, [expected[epoch][taken:], *expected[epoch + 1 : epoch + 3]]), (epoch, taken)
+        assert same(found, [expected[epoch][taken:], *expected[epoch + 1 : epoch + 3]]), (
+            epoch,
+            taken,
+        )
 
 
 def test_a_stream_that_knows_where_it_is_is_not_read_again():
@@ -590,7 +644,10 @@ def test_what_can_be_read_only_once():
 
 
 def test_data_that_have_become_shorter():
-    for make, fewer in ((lambda: labelled(30), lambda: labelled(8)), (lambda: wb.batches(ready()), lambda: wb.batches(ready()[:2]))):
+    for make, fewer in (
+        (lambda: labelled(30), lambda: labelled(8)),
+        (lambda: wb.batches(ready()), lambda: wb.batches(ready()[:2])),
+    ):
         with feeds(make) as data:
             list(itertools.islice(data.train(), 3))
             position = data.position(3)
@@ -618,7 +675,9 @@ class NoisySequences(TensorDataset):
 
     def __getitem__(self, index):
         x, y = super().__getitem__(index)
-        return x + torch.randn(1) + float(np.random.rand()) + random.random() + float(self.rng.random()), y
+        return x + torch.randn(1) + float(np.random.rand()) + random.random() + float(
+            self.rng.random()
+        ), y
 
 
 class StreamOfSequences(IterableDataset):
@@ -661,10 +720,18 @@ class KnowingSequences(StreamOfSequences):
 )  # fmt: skip
 def test_within_a_batch_that_is_cut_in_pieces(make, workers, limit):
     """Three pieces a batch: the one that was begun is made again, and its first pieces are left out."""
-    options = {"truncated_bptt_steps": 3, "batch_size": 8, "num_workers": workers, "limit_train_batches": limit}
+    options = {
+        "truncated_bptt_steps": 3,
+        "batch_size": 8,
+        "num_workers": workers,
+        "limit_train_batches": limit,
+    }
     options["persistent_workers"] = False
     points = ((1, 4),) if workers else ((0, 0), (0, 1), (0, 2), (0, 3), (0, 5), (1, 1), (1, 4))
-    noisy = workers and "oisy" in type(make().dataset if isinstance(make(), DataLoader) else make()).__name__
+    noisy = (
+        workers
+        and "oisy" in type(make().dataset if isinstance(make(), DataLoader) else make()).__name__
+    )
     if noisy:  # its own generator lives in the workers
         _, doubts = resumed(make, 0, 2, 0, **options)
         assert "dataset.rng" in doubts[0]
@@ -677,10 +744,16 @@ def test_within_a_batch_that_is_cut_in_pieces(make, workers, limit):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [lambda: Augmented(labelled(30)), Stream], ids=["samples", "stream"])
+@pytest.mark.parametrize(
+    "make", [lambda: Augmented(labelled(30)), Stream], ids=["samples", "stream"]
+)
 def test_the_rest_of_an_epoch_keeps_its_batch_size(make, workers):
     """A live change holds from the next epoch on; so it does where another process goes on in between."""
-    before = {"batch_size": 4, "num_workers": workers, "persistent_workers": workers > 0 and make is not Stream}
+    before = {
+        "batch_size": 4,
+        "num_workers": workers,
+        "persistent_workers": workers > 0 and make is not Stream,
+    }
     after = {**before, "batch_size": 10}
     with feeds(make, **before) as data:
         read = []

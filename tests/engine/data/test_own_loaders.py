@@ -65,14 +65,25 @@ def losses_of_a_loop(loader: Any) -> list[float]:
 
 
 def bench_of(loader: Any, **given: Any) -> wb.Workbench:
-    usual = {"train": loader, "loss": F.cross_entropy, "optimizer": torch.optim.SGD, "lr": 0.1, "max_epochs": 2, "accelerator": "cpu"}
+    usual = {
+        "train": loader,
+        "loss": F.cross_entropy,
+        "optimizer": torch.optim.SGD,
+        "lr": 0.1,
+        "max_epochs": 2,
+        "accelerator": "cpu",
+    }
     return wb.Workbench(plain_net(), **{**usual, **given})
 
 
 @pytest.mark.parametrize("kind", [Doubled, Filtered, Shorter])
 def test_a_loader_that_iterates_in_a_way_of_its_own_is_read_as_it_is(kind, tmp_path):
     expected = losses_of_a_loop(kind(TensorDataset(X, Y), 16))
-    run = bench_of(kind(TensorDataset(X, Y), 16), val=kind(TensorDataset(X, Y), 16), root=tmp_path).fit().result()
+    run = (
+        bench_of(kind(TensorDataset(X, Y), 16), val=kind(TensorDataset(X, Y), 16), root=tmp_path)
+        .fit()
+        .result()
+    )
     assert run.history["loss"].tolist() == expected
 
 
@@ -89,7 +100,9 @@ def test_it_is_resumed_and_left_by_the_finder_as_it_was(tmp_path):
 
 
 def test_settings_that_it_decides_itself_are_refused(tmp_path):
-    with pytest.raises(SettingsError, match=r"batch_size=8 .* its loader \(Doubled\) makes its batches itself"):
+    with pytest.raises(
+        SettingsError, match=r"batch_size=8 .* its loader \(Doubled\) makes its batches itself"
+    ):
         bench_of(Doubled(TensorDataset(X, Y), 16), batch_size=8, root=tmp_path)
 
 
@@ -118,7 +131,12 @@ def test_a_batch_sampler_whose_length_is_unknown(error, tmp_path):
     assert run.history["loss"].tolist() == losses_of_a_loop(loader)
 
 
-KINDS = {"UserDict": UserDict, "OrderedDict": OrderedDict, "ChainMap": ChainMap, "defaultdict": lambda found: defaultdict(list, found)}
+KINDS = {
+    "UserDict": UserDict,
+    "OrderedDict": OrderedDict,
+    "ChainMap": ChainMap,
+    "defaultdict": lambda found: defaultdict(list, found),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -135,8 +153,26 @@ def test_batches_that_are_mappings(kind, tmp_path):
         x, y = default_collate(samples)
         return KINDS[kind]({"x": x, "y": y})
 
-    given = {"loss": F.cross_entropy, "optimizer": torch.optim.SGD, "lr": 0.1, "max_epochs": 2, "batch_size": 16, "shuffle": False}
-    run = wb.Workbench(Named(), train=TensorDataset(X, Y), collate_fn=collate, root=tmp_path, accelerator="cpu", **given).fit().result()
+    given = {
+        "loss": F.cross_entropy,
+        "optimizer": torch.optim.SGD,
+        "lr": 0.1,
+        "max_epochs": 2,
+        "batch_size": 16,
+        "shuffle": False,
+    }
+    run = (
+        wb.Workbench(
+            Named(),
+            train=TensorDataset(X, Y),
+            collate_fn=collate,
+            root=tmp_path,
+            accelerator="cpu",
+            **given,
+        )
+        .fit()
+        .result()
+    )
     assert run.history["loss"].tolist() == losses_of_a_loop(DataLoader(TensorDataset(X, Y), 16))
 
 
@@ -165,7 +201,9 @@ class CountsPasses(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         self.passes += 1
-        return iter(torch.randperm(12, generator=torch.Generator().manual_seed(self.passes)).tolist())
+        return iter(
+            torch.randperm(12, generator=torch.Generator().manual_seed(self.passes)).tolist()
+        )
 
     def state_dict(self) -> dict[str, int]:
         return {"passes": self.passes}
@@ -241,9 +279,13 @@ class Drawn(TensorDataset):
         self.numbers = iter(range(self.drawn + 1, 1000))
 
 
-def held_out_losses(kind: type[Any], root: Path, *, asked: bool = False, used: bool = False, **settings: Any) -> list[float]:
+def held_out_losses(
+    kind: type[Any], root: Path, *, asked: bool = False, used: bool = False, **settings: Any
+) -> list[float]:
     """The losses of the validations. used: a fit before has read the same objects."""
-    rows = (TensorDataset if issubclass(kind, Sampler) else kind)(torch.arange(12.0)[:, None], torch.zeros(12, 1))
+    rows = (TensorDataset if issubclass(kind, Sampler) else kind)(
+        torch.arange(12.0)[:, None], torch.zeros(12, 1)
+    )
     held_out = DataLoader(rows, batch_size=2, sampler=kind() if issubclass(kind, Sampler) else None)
     torch.manual_seed(0)
     some = wb.Workbench(nn.Linear(1, 1), train=(torch.zeros(6, 1), torch.zeros(6, 1)), val=held_out, loss=nn.functional.mse_loss, lr=0.0,
@@ -263,17 +305,30 @@ READ_AGAIN = [CountsPasses, FromItsPlace, Untold, CountsReads, Drawn]
 
 @pytest.mark.parametrize(("limit", "used"), [(2, False), (5, True), (1.0, True)])
 @pytest.mark.parametrize("kind", READ_AGAIN)
-def test_a_validation_asked_for_leaves_the_state_of_a_sampler(kind: type[Any], limit: float, used: bool, tmp_path: Path) -> None:
+def test_a_validation_asked_for_leaves_the_state_of_a_sampler(
+    kind: type[Any], limit: float, used: bool, tmp_path: Path
+) -> None:
     """The scheduled validations have the rows that they would have had."""
     whole = held_out_losses(kind, tmp_path / "whole", limit_val_batches=limit, used=used)
-    found = held_out_losses(kind, tmp_path / "asked", limit_val_batches=limit, used=used, asked=True)
+    found = held_out_losses(
+        kind, tmp_path / "asked", limit_val_batches=limit, used=used, asked=True
+    )
     assert len(set(whole)) == 3 or (limit == 1.0 and issubclass(kind, Sampler))
     assert len(found) == 4
     assert found[1:] == whole
 
 
-@pytest.mark.parametrize(("steps", "limit", "used"), [(1, 1.0, False), (2, 1.0, True), (-1, 1.0, True), (2, 3, False)])
+@pytest.mark.parametrize(
+    ("steps", "limit", "used"), [(1, 1.0, False), (2, 1.0, True), (-1, 1.0, True), (2, 3, False)]
+)
 @pytest.mark.parametrize("kind", READ_AGAIN)
-def test_the_sanity_check_leaves_the_state_of_validation_data(kind: type[Any], steps: int, limit: float, used: bool, tmp_path: Path) -> None:
+def test_the_sanity_check_leaves_the_state_of_validation_data(
+    kind: type[Any], steps: int, limit: float, used: bool, tmp_path: Path
+) -> None:
     whole = held_out_losses(kind, tmp_path / "whole", limit_val_batches=limit, used=used)
-    assert held_out_losses(kind, tmp_path / "tried", limit_val_batches=limit, used=used, num_sanity_val_steps=steps) == whole
+    assert (
+        held_out_losses(
+            kind, tmp_path / "tried", limit_val_batches=limit, used=used, num_sanity_val_steps=steps
+        )
+        == whole
+    )

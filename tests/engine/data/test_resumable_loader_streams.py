@@ -15,7 +15,9 @@ ROWS = 12
 
 
 def hugging_face(shuffled=False):
-    ds = datasets.Dataset.from_dict({"x": [float(i) for i in range(ROWS)]}).to_iterable_dataset(num_shards=2)
+    ds = datasets.Dataset.from_dict({"x": [float(i) for i in range(ROWS)]}).to_iterable_dataset(
+        num_shards=2
+    )
     return (ds.shuffle(seed=3, buffer_size=4) if shuffled else ds).with_format("torch")
 
 
@@ -94,7 +96,14 @@ class Seen(nn.Module):
 
 
 def trained(data, root, steps, model, **given):
-    settings = {"batch_size": 2, "max_epochs": 4, "lr": 1e-3, "accelerator": "cpu", "root": root, **given}
+    settings = {
+        "batch_size": 2,
+        "max_epochs": 4,
+        "lr": 1e-3,
+        "accelerator": "cpu",
+        "root": root,
+        **given,
+    }
     bench = wb.Workbench(model, train=data, optimizer=torch.optim.SGD, max_steps=steps, **settings)
     model.rows.clear()
     return bench
@@ -179,14 +188,19 @@ def test_a_stream_that_never_returns_to_its_start_is_refused(steps, tmp_path):
     bench = trained(Sticky(), tmp_path, steps, Seen())
     bench.fit().result()
     job = bench.fit(start="continue", max_steps=24)
-    with pytest.raises(wb.TaskError, match=r"train \(Sticky\) begins each pass where load_state_dict\(\) has put it"):
+    with pytest.raises(
+        wb.TaskError,
+        match=r"train \(Sticky\) begins each pass where load_state_dict\(\) has put it",
+    ):
         job.result()
 
 
 @pytest.mark.parametrize("kind", ["hugging face", "numbers"])
 def test_in_worker_processes_too(kind, tmp_path):
     whole, model, data = Seen(), Seen(), STREAMS[kind]()
-    trained(STREAMS[kind](), tmp_path / "whole", 14, whole, num_workers=1, persistent_workers=False).fit().result()
+    trained(
+        STREAMS[kind](), tmp_path / "whole", 14, whole, num_workers=1, persistent_workers=False
+    ).fit().result()
     bench = trained(data, tmp_path / "parts", 8, model, num_workers=1, persistent_workers=False)
     bench.fit().result()
     bench.fit(start="continue", max_steps=14).result()
@@ -205,7 +219,8 @@ def test_a_look_at_the_validation_data_moves_nothing(tmp_path):
     job.result()
     checks = [event.metrics["val_loss"] for event in job.events if isinstance(event, Validated)]
     assert len(checks) == 7
-    assert all(value == pytest.approx(3.5, rel=0.01) for value in checks)  # the mean square of the first four rows, each time
+    # the mean square of the first four rows, each time
+    assert all(value == pytest.approx(3.5, rel=0.01) for value in checks)
     assert len(list(val)) == ROWS
 
 
@@ -214,8 +229,21 @@ def test_validation_streams_have_all_rows_in_a_resumed_run(kind, steps, tmp_path
     """After the sanity check alone, and between two validations of one epoch."""
 
     def losses(root, *lengths):
-        settings = {"batch_size": 2, "max_epochs": 2, "lr": 0.0001, "accelerator": "cpu", "root": root, "val_check_interval": 2}
-        bench = wb.Workbench(Seen(), train={"x": torch.ones(12)}, val=STREAMS[kind](), num_sanity_val_steps=1, **settings)
+        settings = {
+            "batch_size": 2,
+            "max_epochs": 2,
+            "lr": 0.0001,
+            "accelerator": "cpu",
+            "root": root,
+            "val_check_interval": 2,
+        }
+        bench = wb.Workbench(
+            Seen(),
+            train={"x": torch.ones(12)},
+            val=STREAMS[kind](),
+            num_sanity_val_steps=1,
+            **settings,
+        )
         for number, length in enumerate(lengths):
             run = bench.fit(start="continue" if number else "fresh", max_steps=length).result()
         return run.validation["val_loss"].tolist()
@@ -283,24 +311,40 @@ class Normed(Seen):
         self.norm = nn.BatchNorm1d(1)
 
     def forward(self, x):
-        return super().forward(x) if not self.training else {"loss": super().forward(x)["loss"] + 0 * self.norm(x.reshape(-1, 1)).sum()}
+        return (
+            super().forward(x)
+            if not self.training
+            else {"loss": super().forward(x)["loss"] + 0 * self.norm(x.reshape(-1, 1)).sum()}
+        )
 
 
 def seen(make, root, interval, lengths=(24,), **given):
     """The rows that a model was trained on, and the warnings."""
     model = Normed()
-    settings = {"val": {"x": torch.ones(4)}, "val_check_interval": interval, "max_epochs": 4, "lr": 1e-4, **given}
+    settings = {
+        "val": {"x": torch.ones(4)},
+        "val_check_interval": interval,
+        "max_epochs": 4,
+        "lr": 1e-4,
+        **given,
+    }
     bench = trained(make(), root, lengths[0], model, **settings)
     said = []
     for number, length in enumerate(lengths):
         job = bench.fit(start="continue" if number else "fresh", max_steps=length)
         job.result()
-        said += [event.text for event in job.events if isinstance(event, Message) and event.level == "warning"]
+        said += [
+            event.text
+            for event in job.events
+            if isinstance(event, Message) and event.level == "warning"
+        ]
     return model.rows, said
 
 
 @pytest.mark.parametrize(("interval", "lengths"), [(2, (24,)), (1.0, (24,)), (2, (9, 24))])
-@pytest.mark.parametrize("kind", ["hugging face", "hugging face, shuffled", "numbers", "continues", "draws"])
+@pytest.mark.parametrize(
+    "kind", ["hugging face", "hugging face, shuffled", "numbers", "continues", "draws"]
+)
 def test_statistics_for_averaged_weights_move_no_stream(kind, interval, lengths, tmp_path):
     """In the middle of an epoch and at its end, also where a run continues."""
     make = {**STREAMS, "continues": Continues, "draws": Draws}[kind]
@@ -319,7 +363,10 @@ def test_a_stream_that_nothing_moves_back_is_named(tmp_path):
     found, said = seen(OneIterator, tmp_path / "middle", 2, weight_averaging="ema")
     assert found != plain
     assert len(said) == 1
-    assert "train: dataset was read once more for the statistics of batch normalisation, and cannot be moved back in the middle of an epoch" in said[0]
+    assert (
+        "train: dataset was read once more for the statistics of batch normalisation, and cannot be moved back in the middle of an epoch"
+        in said[0]
+    )
 
 
 class BeginsAnew(Numbers):
@@ -334,7 +381,10 @@ def test_a_stream_that_begins_the_pass_anew_at_the_state_of_its_end_is_refused(t
     bench = trained(BeginsAnew(), tmp_path, 12, Seen())
     bench.fit().result()
     job = bench.fit(start="continue", max_steps=24)
-    with pytest.raises(wb.TaskError, match=r"train \(BeginsAnew\) begins the pass anew where load_state_dict\(\) has put it"):
+    with pytest.raises(
+        wb.TaskError,
+        match=r"train \(BeginsAnew\) begins the pass anew where load_state_dict\(\) has put it",
+    ):
         job.result()
 
 
@@ -356,7 +406,9 @@ class Repeats(Numbers):
         self.at = state["at"]
 
 
-@pytest.mark.parametrize(("cuts", "limit"), [((12,), 1.0), ((12, 24), 1.0), ((30,), 18), ((12, 24, 30), 18)])
+@pytest.mark.parametrize(
+    ("cuts", "limit"), [((12,), 1.0), ((12, 24), 1.0), ((30,), 18), ((12, 24, 30), 18)]
+)
 def test_a_stream_without_an_end_is_resumed_where_its_samples_begin_again(cuts, limit, tmp_path):
     whole, model = Seen(), Seen()
     trained(Repeats(), tmp_path / "whole", 54, whole, limit_train_batches=limit).fit().result()

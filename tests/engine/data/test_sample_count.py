@@ -27,7 +27,10 @@ ROWS, STEPS = 7, 5
 
 def sequences():
     g = torch.Generator().manual_seed(0)
-    return [(torch.randn(STEPS, 2, generator=g), torch.randn((), generator=g) + 5.0 * (i == ROWS - 1)) for i in range(ROWS)]
+    return [
+        (torch.randn(STEPS, 2, generator=g), torch.randn((), generator=g) + 5.0 * (i == ROWS - 1))
+        for i in range(ROWS)
+    ]
 
 
 def time_first(samples):
@@ -53,15 +56,34 @@ class Means(nn.Module):
 
 def losses(train, root, model=None, **given):
     """The losses of two epochs, the weights after them, and what each check came to."""
-    own = isinstance(train, type(wb.batches([]))) or (isinstance(train, DataLoader) and type(train.batch_sampler) is not BatchSampler)
-    given = {"loss": F.mse_loss, **({} if own else {"batch_size": 3}), "max_epochs": 2, "lr": 0.05, "shuffle": False, "accelerator": "cpu", **given}
+    own = isinstance(train, type(wb.batches([]))) or (
+        isinstance(train, DataLoader) and type(train.batch_sampler) is not BatchSampler
+    )
+    given = {
+        "loss": F.mse_loss,
+        **({} if own else {"batch_size": 3}),
+        "max_epochs": 2,
+        "lr": 0.05,
+        "shuffle": False,
+        "accelerator": "cpu",
+        **given,
+    }
     model = model or Means()
     bench = wb.Workbench(model, train=train, optimizer=torch.optim.SGD, root=root, **given)
     job = bench.fit()
     run = job.result()
     checks = [event.metrics["val_loss"] for event in job.events if isinstance(event, Validated)]
-    notes = [event.text for event in job.events if isinstance(event, Message) and "counts as" in event.text]
-    return list(run.history["loss"]), [p.detach().clone() for p in model.parameters()], checks, notes
+    notes = [
+        event.text
+        for event in job.events
+        if isinstance(event, Message) and "counts as" in event.text
+    ]
+    return (
+        list(run.history["loss"]),
+        [p.detach().clone() for p in model.parameters()],
+        checks,
+        notes,
+    )
 
 
 def alike(one, other):
@@ -88,7 +110,9 @@ def test_time_first_batches(kind, workers, tmp_path):
         "batch sampler": lambda: DataLoader(sequences(), batch_sampler=OwnBatches(SequentialSampler(sequences()), 3, False)),
     }[kind]  # fmt: skip
     given = {"accumulate_grad_batches": 3, "num_workers": workers}
-    found = losses(made(), tmp_path / "a", val=made(), collate_fn=time_first, persistent_workers=False, **given)
+    found = losses(
+        made(), tmp_path / "a", val=made(), collate_fn=time_first, persistent_workers=False, **given
+    )
     expected = batch_first(tmp_path / "b", accumulate_grad_batches=3)
     if kind == "batch sampler":
         assert len(expected[0]) == 2
@@ -108,12 +132,26 @@ def test_bulk_loading_by_a_sampler_of_batches(tmp_path):
     """`sampler=BatchSampler(…)` with `batch_size=None`, as torch's documentation has it: batches of the data set's own making."""
     x, y = torch.randn(ROWS, 2), torch.randn(ROWS)
     data = TensorDataset(x, y)
-    loader = DataLoader(data, sampler=BatchSampler(SequentialSampler(data), 3, False), batch_size=None)
-    one = losses(loader, tmp_path / "a", nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)), max_epochs=1)
+    loader = DataLoader(
+        data, sampler=BatchSampler(SequentialSampler(data), 3, False), batch_size=None
+    )
+    one = losses(
+        loader, tmp_path / "a", nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)), max_epochs=1
+    )
     assert len(one[0]) == 3
     ready = [(x[:3], y[:3]), (x[3:6], y[3:6]), (x[6:], y[6:])]
     shuffled = DataLoader(ready, batch_size=None, shuffle=True)
-    assert len(losses(shuffled, tmp_path / "b", nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)), shuffle=True)[0]) == 6
+    assert (
+        len(
+            losses(
+                shuffled,
+                tmp_path / "b",
+                nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)),
+                shuffle=True,
+            )[0]
+        )
+        == 6
+    )
 
 
 # -- batches of the user's own
@@ -126,14 +164,20 @@ class Graphs(nn.Module):
         self.layer = nn.Linear(2, 1)
 
     def forward(self, batch):
-        sums = torch.zeros(batch.num_graphs).index_add(0, batch.batch, self.layer(batch.x).squeeze(-1))
+        sums = torch.zeros(batch.num_graphs).index_add(
+            0, batch.batch, self.layer(batch.x).squeeze(-1)
+        )
         return {"loss": F.mse_loss(sums, batch.y)}
 
 
 def graphs():
     g = torch.Generator().manual_seed(0)
     return [
-        Data(x=torch.randn(1 + 3 * (i % 3), 2, generator=g), edge_index=torch.zeros(2, 0, dtype=torch.long), y=torch.randn(1, generator=g))
+        Data(
+            x=torch.randn(1 + 3 * (i % 3), 2, generator=g),
+            edge_index=torch.zeros(2, 0, dtype=torch.long),
+            y=torch.randn(1, generator=g),
+        )
         for i in range(ROWS)
     ]
 
@@ -169,13 +213,17 @@ def test_what_a_batch_says_of_itself():
 
 def test_ready_batches_whose_tensors_differ_are_told_once(tmp_path):
     ready = [time_first(sequences()[n : n + 3]) for n in (0, 3, 6)]
-    *_, notes = losses(wb.batches(ready), tmp_path / "a", val=wb.batches(ready), accumulate_grad_batches=3)
+    *_, notes = losses(
+        wb.batches(ready), tmp_path / "a", val=wb.batches(ready), accumulate_grad_batches=3
+    )
     assert len(notes) == 1
     assert "counts as 5 samples" in notes[0]
     assert '"weight"' in notes[0]
     plain = [(torch.zeros(3, 2), torch.zeros(3)), (torch.zeros(1, 2), torch.zeros(1))]
     model = nn.Sequential(nn.Linear(2, 1), nn.Flatten(0))
-    assert not losses(wb.batches(plain), tmp_path / "b", model, val=wb.batches(plain), accumulate_grad_batches=2)[3]
+    assert not losses(
+        wb.batches(plain), tmp_path / "b", model, val=wb.batches(plain), accumulate_grad_batches=2
+    )[3]
 
 
 def test_a_weight_of_the_loss_wins(tmp_path):
@@ -184,7 +232,13 @@ def test_a_weight_of_the_loss_wins(tmp_path):
     def loss(output, y):
         return {"loss": F.mse_loss(output, y), "weight": float(len(y))}
 
-    found = losses(wb.batches(ready), tmp_path / "a", val=wb.batches(ready), loss=loss, accumulate_grad_batches=3)
+    found = losses(
+        wb.batches(ready),
+        tmp_path / "a",
+        val=wb.batches(ready),
+        loss=loss,
+        accumulate_grad_batches=3,
+    )
     alike(found, batch_first(tmp_path / "b", accumulate_grad_batches=3))
     assert not found[3]
 
@@ -198,7 +252,14 @@ def test_a_dict_that_begins_with_something_else(tmp_path):
         def forward(self, x, lengths):
             return super().forward(x)
 
-    found = losses(sequences(), tmp_path / "a", Named(), val=sequences(), collate_fn=collate, accumulate_grad_batches=3)
+    found = losses(
+        sequences(),
+        tmp_path / "a",
+        Named(),
+        val=sequences(),
+        collate_fn=collate,
+        accumulate_grad_batches=3,
+    )
     alike(found, batch_first(tmp_path / "b", accumulate_grad_batches=3))
 
 
@@ -207,10 +268,20 @@ def test_a_run_that_goes_on_counts_on(tmp_path):
     order = itertools.count()
 
     def run(name, **given):
-        data = DataLoader(sequences(), 2, sampler=RandomSampler(sequences(), generator=torch.Generator().manual_seed(1)))
+        data = DataLoader(
+            sequences(),
+            2,
+            sampler=RandomSampler(sequences(), generator=torch.Generator().manual_seed(1)),
+        )
         settings = {"loss": F.mse_loss, "collate_fn": time_first, "accumulate_grad_batches": 2, "max_epochs": 3, "lr": 0.05,
                     "accelerator": "cpu", **given}  # fmt: skip
-        return wb.Workbench(Means(), train=data, optimizer=torch.optim.SGD, root=tmp_path / f"{name}{next(order)}", **settings)
+        return wb.Workbench(
+            Means(),
+            train=data,
+            optimizer=torch.optim.SGD,
+            root=tmp_path / f"{name}{next(order)}",
+            **settings,
+        )
 
     whole = list(run("whole").fit().result().history["loss"])
     parts = run("parts", max_steps=3)

@@ -8,7 +8,14 @@ import pytest
 import torch
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    Sampler,
+    TensorDataset,
+)
 
 import workbench as wb
 from workbench.task.errors import TaskError
@@ -35,7 +42,9 @@ def numbers():
 
 def distributed():
     data = numbers()
-    return DataLoader(data, 4, sampler=DistributedSampler(data, num_replicas=1, rank=0, shuffle=True, seed=3))
+    return DataLoader(
+        data, 4, sampler=DistributedSampler(data, num_replicas=1, rank=0, shuffle=True, seed=3)
+    )
 
 
 class Groups(Sampler):
@@ -87,7 +96,9 @@ LOADERS = {
     "a distributed sampler": distributed,
     "a batch sampler": lambda: DataLoader(numbers(), batch_sampler=Groups()),
     "a sampler": lambda: DataLoader(numbers(), 4, sampler=Inner()),
-    "the sampler in a batch sampler": lambda: DataLoader(numbers(), batch_sampler=OwnBatches(Inner(), 4, False)),
+    "the sampler in a batch sampler": lambda: DataLoader(
+        numbers(), batch_sampler=OwnBatches(Inner(), 4, False)
+    ),
     "a data set": lambda: DataLoader(Told(), 4),
 }
 
@@ -100,12 +111,21 @@ def expected(make, epochs):
         for part in (loader.batch_sampler, loader.dataset):
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
-        found += [(batch[0] if isinstance(batch, list) else batch).flatten().tolist() for batch in loader]
+        found += [
+            (batch[0] if isinstance(batch, list) else batch).flatten().tolist() for batch in loader
+        ]
     return found
 
 
 def bench(make, root, model, **given):
-    settings = {"max_epochs": 4, "lr": 1e-6, "accelerator": "cpu", "root": root, "num_sanity_val_steps": 0, **given}
+    settings = {
+        "max_epochs": 4,
+        "lr": 1e-6,
+        "accelerator": "cpu",
+        "root": root,
+        "num_sanity_val_steps": 0,
+        **given,
+    }
     found = wb.Workbench(model, train=make(), optimizer=torch.optim.SGD, **settings)
     model.rows.clear()
     model.checked.clear()
@@ -124,7 +144,9 @@ def test_each_epoch_has_its_own_order(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["a batch sampler", "a data set"])
 def test_in_workers_that_end_with_their_pass(kind, workers, tmp_path):
     model, make = Seen(), LOADERS[kind]
-    bench(make, tmp_path, model, num_workers=workers, persistent_workers=False, max_epochs=2).fit().result()
+    bench(
+        make, tmp_path, model, num_workers=workers, persistent_workers=False, max_epochs=2
+    ).fit().result()
     assert model.rows == expected(make, 2)
 
 
@@ -136,7 +158,11 @@ def test_a_run_that_goes_on_is_exact(kind, steps, tmp_path):
     job = bench(make, tmp_path, model).fit(start=run.id, max_steps=12)
     job.result()
     assert model.rows == expected(make, 4)  # those before come back with the model
-    assert not [event.text for event in job.events if "may not continue exactly" in getattr(event, "text", "")]
+    assert not [
+        event.text
+        for event in job.events
+        if "may not continue exactly" in getattr(event, "text", "")
+    ]
 
 
 @pytest.mark.parametrize("kind", ["a batch sampler", "a data set", "a distributed sampler"])
@@ -148,7 +174,9 @@ def test_validation_is_told_too(kind, tmp_path):
 
 def test_a_stream_of_hugging_face(tmp_path):
     def make():
-        ds = datasets.Dataset.from_dict({"x": [float(i) for i in range(ROWS)]}).to_iterable_dataset()
+        ds = datasets.Dataset.from_dict(
+            {"x": [float(i) for i in range(ROWS)]}
+        ).to_iterable_dataset()
         return ds.shuffle(seed=5, buffer_size=ROWS).with_format("torch")
 
     twin, found = make(), []
@@ -196,7 +224,9 @@ def test_a_loader_of_ones_own(tmp_path):
 
 
 def test_preload_would_freeze_an_epoch(tmp_path):
-    with pytest.raises(TaskError, match=r"preload=True: train asks which epoch it is \(set_epoch\)"):
+    with pytest.raises(
+        TaskError, match=r"preload=True: train asks which epoch it is \(set_epoch\)"
+    ):
         bench(Told, tmp_path, Seen(), batch_size=4, preload=True).fit().result()
 
 
@@ -213,7 +243,15 @@ class Growing(Groups):
 def test_a_validation_reads_all_batches_of_its_epoch(tmp_path):
     model = Seen()
     val = DataLoader(numbers(), batch_sampler=Growing())
-    bench = wb.Workbench(model, train=numbers(), val=val, batch_size=6, max_epochs=3, num_sanity_val_steps=0, root=tmp_path)
+    bench = wb.Workbench(
+        model,
+        train=numbers(),
+        val=val,
+        batch_size=6,
+        max_epochs=3,
+        num_sanity_val_steps=0,
+        root=tmp_path,
+    )
     model.checked.clear()
     assert bench.fit().result().status == "finished"
     assert model.checked == [[0, 1], [0, 1], [2, 3], [0, 1], [2, 3], [4, 5]]
@@ -225,13 +263,23 @@ def test_a_validation_that_is_asked_for_reads_all_batches_of_its_epoch(tmp_path)
 
     class Asks(Seen):
         def forward(self, x):
-            if len(self.rows) == 4 and torch.is_grad_enabled():  # the first update of the third epoch
+            # the first update of the third epoch
+            if len(self.rows) == 4 and torch.is_grad_enabled():
                 jobs.get(timeout=60).validate()
             return super().forward(x)
 
     model = Asks()
     val = DataLoader(numbers(), batch_sampler=Growing())
-    with wb.Workbench(model, train=numbers(), val=val, batch_size=6, max_epochs=3, num_sanity_val_steps=0, root=tmp_path, dry_run=False) as bench:
+    with wb.Workbench(
+        model,
+        train=numbers(),
+        val=val,
+        batch_size=6,
+        max_epochs=3,
+        num_sanity_val_steps=0,
+        root=tmp_path,
+        dry_run=False,
+    ) as bench:
         job = bench.fit()
         jobs.put(job)
         assert job.result().status == "finished"

@@ -49,7 +49,11 @@ class Normed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.a, self.b, self.out = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False), nn.Linear(6, 3)
+        self.a, self.b, self.out = (
+            nn.Linear(6, 6, bias=False),
+            nn.Linear(6, 6, bias=False),
+            nn.Linear(6, 3),
+        )
         self.b.weight = self.a.weight
         self.unused, self.whole = nn.Linear(2, 2), nn.Linear(6, 6)
 
@@ -68,7 +72,9 @@ class Normed(nn.Module):
     ],
     ids=["accumulated", "version 2", "tied"],
 )  # fmt: skip
-def test_the_updates_of_one_process(make: Any, settings: dict[str, Any], environment: dict[str, str]) -> None:
+def test_the_updates_of_one_process(
+    make: Any, settings: dict[str, Any], environment: dict[str, str]
+) -> None:
     given = {**DATA, "loss": F.cross_entropy}  # AdamW
     ranks = sharded(make, given, {**PLAIN, **settings}, **environment)
     same(ranks, alone(make, given, {**PLAIN, **settings}))
@@ -77,7 +83,10 @@ def test_the_updates_of_one_process(make: Any, settings: dict[str, Any], environ
 
 def test_steps_that_weigh_themselves() -> None:
     weighted, data = functools.partial(Learner, weighted=True), {"train": labelled(40).tensors}
-    same(sharded(weighted, data, PLAIN), alone(weighted, data, {**PLAIN, "accumulate_grad_batches": 2}, 4))
+    same(
+        sharded(weighted, data, PLAIN),
+        alone(weighted, data, {**PLAIN, "accumulate_grad_batches": 2}, 4),
+    )
 
 
 class ZeroAtFirst(nn.Module):
@@ -104,12 +113,15 @@ class ZeroAtFirst(nn.Module):
     ],
     ids=["units", "one unit"],
 )  # fmt: skip
-def test_a_gradient_of_zeros_is_one_and_no_gradient_is_none(samples: int, environment: dict[str, str]) -> None:
+def test_a_gradient_of_zeros_is_one_and_no_gradient_is_none(
+    samples: int, environment: dict[str, str]
+) -> None:
     x, y = labelled(samples).tensors
     x[:, 5] = 1.0 - torch.arange(samples) // 8 % 2
     given, settings = {"train": (x, y), "loss": F.cross_entropy}, {**PLAIN, "shuffle": False}
     ranks = sharded(ZeroAtFirst, given, settings, **environment)
-    same(ranks, alone(ZeroAtFirst, given, settings))  # no gradient has no norm (NaN), and one of zeros has the norm 0
+    # no gradient has no norm (NaN), and one of zeros has the norm 0
+    same(ranks, alone(ZeroAtFirst, given, settings))
     names = [name for name, _ in ZeroAtFirst().named_parameters()]
     norms = dict(zip(names, ranks["layers"].T, strict=True))
     assert norms["a.weight"][0] == 0
@@ -128,9 +140,19 @@ def test_one_machine_each_and_data_of_one_batch() -> None:
 
     def rank() -> dict[str, Any]:
         os.environ.update(LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
-        return fit(plain_net(), given, {**PLAIN, "batch_size": 4}, environment={**FSDP, "FSDP_SHARDING_STRATEGY": "HYBRID_SHARD"})
+        return fit(
+            plain_net(),
+            given,
+            {**PLAIN, "batch_size": 4},
+            environment={**FSDP, "FSDP_SHARDING_STRATEGY": "HYBRID_SHARD"},
+        )
 
-    given = {"train": labelled(4).tensors, "val": labelled(3, 1).tensors, "loss": F.cross_entropy, "optimizer": sgd}
+    given = {
+        "train": labelled(4).tensors,
+        "val": labelled(3, 1).tensors,
+        "loss": F.cross_entropy,
+        "optimizer": sgd,
+    }
     first, *_ = on_ranks(3, rank)
     same(first, alone(plain_net, given, PLAIN, 4))
     assert "sharded over 1 ranks, 3 times" in first["said"][0]
@@ -142,13 +164,24 @@ def test_one_machine_each_and_data_of_one_batch() -> None:
         (functools.partial(Learner, picky=True), {}, "returned None on 1 of 2 ranks"),
         (functools.partial(Learner, make=torch.optim.LBFGS), {}, "LBFGS"),
         (TwoSided, {}, "several optimizers"),
-        (lambda: Learner(hooked()), {}, r"the parameter net.2.bias has 1 hook .*fsdp_ignored_modules"),
+        (
+            lambda: Learner(hooked()),
+            {},
+            r"the parameter net.2.bias has 1 hook .*fsdp_ignored_modules",
+        ),
     ],
     ids=["None", "LBFGS", "several", "a hook"],
 )
-def test_what_cannot_be_is_refused_on_all_ranks(make: Any, settings: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_is_refused_on_all_ranks(
+    make: Any, settings: dict[str, Any], words: str
+) -> None:
     with pytest.raises(TaskError, match=words):
-        sharded(make, {"train": labelled(40).tensors}, {**PLAIN, **settings}, FSDP_AUTO_WRAP_POLICY="NO_WRAP")
+        sharded(
+            make,
+            {"train": labelled(40).tensors},
+            {**PLAIN, **settings},
+            FSDP_AUTO_WRAP_POLICY="NO_WRAP",
+        )
 
 
 def test_a_torch_that_lets_ranks_wait_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,11 +190,20 @@ def test_a_torch_that_lets_ranks_wait_for_ever_is_refused(monkeypatch: pytest.Mo
         fsdp.apply(supervised(plain_net()), torch.device("cpu"), 1, 1)
 
 
-def test_a_checkpoint_goes_on_on_the_same_ranks_to_the_bit_and_on_other_numbers(tmp_path: Path) -> None:
+def test_a_checkpoint_goes_on_on_the_same_ranks_to_the_bit_and_on_other_numbers(
+    tmp_path: Path,
+) -> None:
     def task() -> Any:
         return supervised(noisy_net(), val=labelled(19, seed=2), optimizer=torch.optim.AdamW)
 
-    settings = settings_of(batch_size=4, max_epochs=2, checkpoint_every=1, save_top_k=-1, weight_averaging="ema", ema_decay=0.5)
+    settings = settings_of(
+        batch_size=4,
+        max_epochs=2,
+        checkpoint_every=1,
+        save_top_k=-1,
+        weight_averaging="ema",
+        ema_decay=0.5,
+    )
 
     def rank() -> tuple[Any, ...]:
         torch.set_num_threads(1)
@@ -180,9 +222,13 @@ def test_a_checkpoint_goes_on_on_the_same_ranks_to_the_bit_and_on_other_numbers(
     assert whole == rest == (14, 2, 0)
     assert (whole, rest, again, rows) == other
     behind = next(p for p in list_checkpoints(tmp_path / "ranks") if p.epoch == 1)
-    gone_on = Fit(task(), settings, state=read_state(behind.path))  # in one process, where the weights are whole
+    # in one process, where the weights are whole
+    gone_on = Fit(task(), settings, state=read_state(behind.path))
     assert gone_on.counters[1] == 2
-    assert all(value.shape == gone_on.session.task.model.state_dict()[name].shape for name, value in read_state(behind.path)["weights"].items())
+    assert all(
+        value.shape == gone_on.session.task.model.state_dict()[name].shape
+        for name, value in read_state(behind.path)["weights"].items()
+    )
 
 
 class Heard(list[Any]):
@@ -202,15 +248,25 @@ def test_searches_and_predictions() -> None:
         if world > 1:
             os.environ.update(FSDP)
         heard, size = Heard(), settings.replace(batch_size=8 // world)
-        FindLRAssignment(supervised(plain_net(), train=labelled(40)), size, LRRequest(num_training=12))(heard, Mailbox())
+        FindLRAssignment(
+            supervised(plain_net(), train=labelled(40)), size, LRRequest(num_training=12)
+        )(heard, Mailbox())
         curve = [event.loss for event in heard if type(event).__name__ == "CurvePoint"]
-        sizes = RankSearch(supervised(plain_net(), train=labelled(40)), size, BatchSizeRequest(max_val=8, steps_per_trial=1))
+        sizes = RankSearch(
+            supervised(plain_net(), train=labelled(40)),
+            size,
+            BatchSizeRequest(max_val=8, steps_per_trial=1),
+        )
         if world > 1:
             sizes(heard, Mailbox())
         task = supervised(plain_net(), train=labelled(40))
         task.predict = supervised(plain_net(), train=labelled(9)).train
         found = PredictAssignment(task, settings, None)(Heard(), Mailbox()).value
-        return curve, [e.size for e in heard if type(e).__name__ == "Trial" and e.ok], torch.cat(found)
+        return (
+            curve,
+            [e.size for e in heard if type(e).__name__ == "Trial" and e.ok],
+            torch.cat(found),
+        )
 
     (curve, sizes, found), (others, _, _) = on_ranks(2, rank)
     expected, _, predicted = rank(1)
@@ -233,7 +289,9 @@ def test_waiting_for_the_batches_of_another_rank_is_time_of_sync() -> None:
 
         os.environ.update(FSDP)
         heard = Heard()
-        FitAssignment(supervised(plain_net(), train=Slow()), settings_of(max_epochs=1, batch_size=2))(heard, Mailbox())
+        FitAssignment(
+            supervised(plain_net(), train=Slow()), settings_of(max_epochs=1, batch_size=2)
+        )(heard, Mailbox())
         return sum(event.parts.get("sync", 0.0) for event in heard if isinstance(event, TimeSpent))
 
     assert on_ranks(2, rank)[0] > 0.3, "rank 1 needs 0.2 s for each of three batches"

@@ -43,7 +43,9 @@ CE = {"loss": F.cross_entropy, "optimizer": sgd}
 def twin(net, data, size, epochs, lr):
     """The loop that everybody writes."""
     order = torch.Generator().manual_seed(0)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), size, shuffle=True, generator=order)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(*data), size, shuffle=True, generator=order
+    )
     opt, losses = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9), []
     for _ in range(epochs):
         for x, y in loader:
@@ -90,7 +92,9 @@ def test_a_float64_loss_of_a_float32_model_is_kept():
 def test_tails(n, world):
     data = labelled(n).tensors
     size = SIZE if n > SIZE * world else 1
-    same(*both(plain_net, {"train": data, "val": labelled(19, 1).tensors, **CE}, PLAIN, world, size))
+    same(
+        *both(plain_net, {"train": data, "val": labelled(19, 1).tensors, **CE}, PLAIN, world, size)
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,9 @@ def test_weights_and_batches_left_out(what):
 
     def rounds():
         return fit(
-            Learner(**what), {"train": labelled(37).tensors}, {**PLAIN, "batch_size": SIZE, "accumulate_grad_batches": 2}
+            Learner(**what),
+            {"train": labelled(37).tensors},
+            {**PLAIN, "batch_size": SIZE, "accumulate_grad_batches": 2},
         )
 
     first, other = on_ranks(2, rank)

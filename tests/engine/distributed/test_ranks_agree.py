@@ -44,10 +44,19 @@ def as_one(ranks):
 @pytest.mark.parametrize("where", ["training", "validation"])
 def test_a_stop_ends_all_at_one_update(where):
     data = {"train": labelled(64).tensors, "val": labelled(400, 1).tensors, **CE}
-    settings = {"max_epochs": 100_000} if where == "training" else {"max_epochs": 100, "check_val_every_n_epoch": 1}
+    settings = (
+        {"max_epochs": 100_000}
+        if where == "training"
+        else {"max_epochs": 100, "check_val_every_n_epoch": 1}
+    )
 
     def rank():
-        return fit(plain_net(), data, {**PLAIN, **settings}, [Stop()] if my_rank() == 0 else [Change({"lr": 9.0})])
+        return fit(
+            plain_net(),
+            data,
+            {**PLAIN, **settings},
+            [Stop()] if my_rank() == 0 else [Change({"lr": 9.0})],
+        )
 
     found = as_one(on_ranks(2, rank))
     assert found["status"] == "stopped"
@@ -104,10 +113,18 @@ def test_a_bad_number_on_one_rank_ends_all_and_names_its_batch():
 
 def test_a_bad_number_on_one_rank_is_left_out_by_all():
     def rank():
-        return fit(Spoils(), {"train": spoiled(), **CE}, {**PLAIN, "shuffle": False, "on_nonfinite": "skip"})
+        return fit(
+            Spoils(),
+            {"train": spoiled(), **CE},
+            {**PLAIN, "shuffle": False, "on_nonfinite": "skip"},
+        )
 
     found = as_one(on_ranks(2, rank))
-    alone = fit(Spoils(), {"train": spoiled(), **CE}, {**PLAIN, "shuffle": False, "on_nonfinite": "skip", "batch_size": 8})
+    alone = fit(
+        Spoils(),
+        {"train": spoiled(), **CE},
+        {**PLAIN, "shuffle": False, "on_nonfinite": "skip", "batch_size": 8},
+    )
     same(found, alone)
     assert np.isnan(found["loss"]).sum() == 2
 
@@ -116,7 +133,9 @@ class Normed(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+        self.net = nn.Sequential(
+            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)
+        )
 
     def forward(self, x):
         return self.net(x)
@@ -126,14 +145,20 @@ def test_statistics_are_those_of_all_ranks_behind_an_average():
     settings = {**PLAIN, "weight_averaging": "swa", "swa_epoch_start": 0}
 
     def rank():
-        return fit(Normed(), {"train": labelled(64).tensors, "val": labelled(20, 1).tensors, **CE}, settings)
+        return fit(
+            Normed(),
+            {"train": labelled(64).tensors, "val": labelled(20, 1).tensors, **CE},
+            settings,
+        )
 
     found = as_one(on_ranks(2, rank))
     with torch.no_grad():  # one more pass over all the batches, by hand
         net = Normed()
         net.load_state_dict(found["weights"])
         x = net.net[0](labelled(64).tensors[0])
-    torch.testing.assert_close(found["weights"]["net.1.running_mean"], x.mean(0), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        found["weights"]["net.1.running_mean"], x.mean(0), rtol=1e-3, atol=1e-4
+    )
     assert found["weights"]["net.1.num_batches_tracked"] == 16
 
 
@@ -165,7 +190,9 @@ def test_scores_and_predictions_of_all_samples_in_their_order():
         torch.set_num_threads(1)
         usual = dict.fromkeys(("scheduler", "collate_fn"))
         metrics = {"right": lambda out, y: (out.argmax(1) == y).float().mean()}
-        task = task_of(plain_net(), train=(x, y), val=(x, y), test=(x, y), metrics=metrics, **usual, **CE)
+        task = task_of(
+            plain_net(), train=(x, y), val=(x, y), test=(x, y), metrics=metrics, **usual, **CE
+        )
         settings = Settings(batch_size=4)
         dry_run(task, settings)
         heard = Heard()
@@ -205,10 +232,14 @@ def test_sequences_in_pieces():
 
 def test_all_validate_with_the_statistics_that_are_handed_over():
     def rank():
-        return fit(Normed(), {"train": labelled(64).tensors, "val": labelled(20, 1).tensors, **CE}, PLAIN)
+        return fit(
+            Normed(), {"train": labelled(64).tensors, "val": labelled(20, 1).tensors, **CE}, PLAIN
+        )
 
     found = as_one(on_ranks(2, rank))
     net = Normed().eval()
     net.load_state_dict(found["weights"])
     x, y = labelled(20, 1).tensors
-    assert found["checks"][-1][1]["val_loss"] == pytest.approx(F.cross_entropy(net(x), y).item(), rel=1e-4)
+    assert found["checks"][-1][1]["val_loss"] == pytest.approx(
+        F.cross_entropy(net(x), y).item(), rel=1e-4
+    )

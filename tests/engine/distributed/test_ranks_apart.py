@@ -34,7 +34,9 @@ def _one_thread(one_thread):
 
 def of_two(make, given, **settings):
     """The fit of two ranks, which agree."""
-    one, other = on_ranks(2, lambda: fit(make(), given() if callable(given) else given, {**PLAIN, **settings}))
+    one, other = on_ranks(
+        2, lambda: fit(make(), given() if callable(given) else given, {**PLAIN, **settings})
+    )
     np.testing.assert_array_equal(one["loss"], other["loss"])
     np.testing.assert_array_equal(one["lr"], other["lr"])
     assert one["checks"] == other["checks"]
@@ -62,7 +64,8 @@ def test_parameters_that_have_a_gradient_now_and_then(windows):
     given = {"train": labelled(64).tensors, **CE}
     ranks = of_two(Chosen, given, accumulate_grad_batches=windows)
     alone = fit(Chosen(), given, {**PLAIN, "accumulate_grad_batches": 2 * windows})
-    ranks["layers"][:2] = np.nan_to_num(ranks["layers"][:2]) + 0 * alone["layers"][:2]  # there, no gradient is one of zeros
+    # there, no gradient is one of zeros
+    ranks["layers"][:2] = np.nan_to_num(ranks["layers"][:2]) + 0 * alone["layers"][:2]
     same(ranks, alone)
 
 
@@ -86,7 +89,10 @@ class Freezes(Learner):
 @pytest.mark.parametrize("kind", [Frozen, Freezes])
 def test_parameters_that_are_frozen_on_the_way(kind):
     given = {"train": labelled(40).tensors}
-    same(of_two(kind, given, max_epochs=3), fit(kind(), given, {**PLAIN, "max_epochs": 3, "batch_size": 2 * SIZE}))
+    same(
+        of_two(kind, given, max_epochs=3),
+        fit(kind(), given, {**PLAIN, "max_epochs": 3, "batch_size": 2 * SIZE}),
+    )
 
 
 class Normed(nn.Module):
@@ -196,7 +202,11 @@ class Breaks(torch.optim.SGD):
 def broken():
     """The rank, its error and the place that is noted in it."""
     with pytest.raises(RuntimeError, match="no second step") as error:
-        fit(plain_net(), {"train": labelled(3 * SIZE).tensors, "loss": F.cross_entropy, "optimizer": Breaks}, PLAIN)
+        fit(
+            plain_net(),
+            {"train": labelled(3 * SIZE).tensors, "loss": F.cross_entropy, "optimizer": Breaks},
+            PLAIN,
+        )
     return error.value.__notes__[0]
 
 

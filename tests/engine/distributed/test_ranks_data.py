@@ -74,7 +74,11 @@ def epoch(data):
 
 
 def place(data, taken, cut):
-    return data.position(data.batches_read if cut else taken, data.begun) if taken else data.position(0)
+    return (
+        data.position(data.batches_read if cut else taken, data.begun)
+        if taken
+        else data.position(0)
+    )
 
 
 def goes_on(make, share, points, **settings):
@@ -98,7 +102,9 @@ def goes_on(make, share, points, **settings):
             again = through_a_file(place(data, taken, cut))
             state.restore()
             found = [list(epoch(data)) for _ in range(epochs)]
-        assert test_spec.same(found, [whole[before][taken:], *whole[before + 1 : before + epochs]]), (share, before, taken)
+        assert test_spec.same(
+            found, [whole[before][taken:], *whole[before + 1 : before + epochs]]
+        ), (share, before, taken)
         if workers:
             continue
         with feeds(make, share, drawn=98, **settings) as data:
@@ -113,8 +119,12 @@ KINDS = {
     "noise": lambda: Augmented(labelled(37)),
     "noise of its own": lambda: Noisy(labelled(37)),
     "weighted": lambda: DataLoader(labelled(37), 4, sampler=WeightedRandomSampler([1.0] * 37, 37)),
-    "drawn as wanted": lambda: DataLoader(labelled(37), batch_sampler=BatchSampler(Own(37, seeded=False), 4, False)),
-    "a last number": lambda: DataLoader(labelled(37), 4, sampler=RandomSampler(range(37), False, 50)),
+    "drawn as wanted": lambda: DataLoader(
+        labelled(37), batch_sampler=BatchSampler(Own(37, seeded=False), 4, False)
+    ),
+    "a last number": lambda: DataLoader(
+        labelled(37), 4, sampler=RandomSampler(range(37), False, 50)
+    ),
     "stream": lambda: Stream(labelled(37)),
     "stream that knows": lambda: Stream(labelled(37), knows=True),
     "shuffled stream": lambda: Shuffled(labelled(37), shuffled=True),
@@ -127,7 +137,11 @@ KINDS = {
 @pytest.mark.parametrize("limit", [1.0, 2])
 def test_each_rank_goes_on_with_its_own(kind, limit):
     for share in (RankShard(0, 3), RankShard(2, 3)):
-        points = [(0, 1), (0, 2), (1, 0), (1, 2)] if limit == 2 else [(0, 1), (1, 0), (1, 3), (0, 4 - (share.rank > 0))]
+        points = (
+            [(0, 1), (0, 2), (1, 0), (1, 2)]
+            if limit == 2
+            else [(0, 1), (1, 0), (1, 3), (0, 4 - (share.rank > 0))]
+        )
         if kind == "stream that knows" and limit == 2:
             points = [(0, 1)]  # behind that it begins anew, and says so
         goes_on(KINDS[kind], share, points, limit_train_batches=limit)
@@ -141,7 +155,11 @@ def test_with_loader_workers(kind, persistent):
     goes_on(KINDS[kind], RankShard(1, 2), [(0, 2), (1, 0), (1, 5)], **settings)
 
 
-@pytest.mark.parametrize("make", [Sentences, lambda: wb.batches([(torch.full((2, 7, 2), float(n)),) for n in range(7)])], ids=["set", "ready"])
+@pytest.mark.parametrize(
+    "make",
+    [Sentences, lambda: wb.batches([(torch.full((2, 7, 2), float(n)),) for n in range(7)])],
+    ids=["set", "ready"],
+)
 def test_within_a_batch(make):
     for share in (RankShard(0, 2), RankShard(1, 2)):
         goes_on(make, share, [(0, 1), (0, 2), (1, 4)], truncated_bptt_steps=3, batch_size=2)
@@ -171,7 +189,14 @@ PLAIN = {"max_epochs": 2, "lr": 0.05, "num_sanity_val_steps": 0, "batch_size": 4
 CE = {"loss": F.cross_entropy, "optimizer": sgd}
 
 
-@pytest.mark.parametrize("make", [lambda: Stream(labelled(37)), lambda: wb.batches(list(DataLoader(labelled(37), 4))), lambda: labelled(5)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Stream(labelled(37)),
+        lambda: wb.batches(list(DataLoader(labelled(37), 4))),
+        lambda: labelled(5),
+    ],
+)
 def test_data_without_numbers_train_as_in_one_process(make):
     """Each rank's round is a window of one process; a validation counts every sample once."""
     given = {"val": labelled(19, 1).tensors, **CE}
@@ -218,7 +243,10 @@ class ByWorker(IterableDataset):
 DIFFERENT = {
     "by rank": (ByRank, {}),
     "by rank in loader workers": (ByRank, {"num_workers": 1}),
-    "within another": (lambda: Within(DataLoader(Within(ByRank()), batch_size=None)), {"accumulate_grad_batches": 2}),
+    "within another": (
+        lambda: Within(DataLoader(Within(ByRank()), batch_size=None)),
+        {"accumulate_grad_batches": 2},
+    ),
     "ready batches": (lambda: DataLoader(Within(DataLoader(ByRank(), 4)), batch_size=None), {}),
     "no seed": (NoSeed, {}),
 }
@@ -227,7 +255,9 @@ DIFFERENT = {
 @pytest.mark.parametrize("kind", DIFFERENT)
 def test_ranks_that_read_different_samples_stop_before_an_update(kind):
     make, settings = DIFFERENT[kind]
-    with pytest.raises(TaskError, match=r"the ranks read different samples of train .* should yield all samples"):
+    with pytest.raises(
+        TaskError, match=r"the ranks read different samples of train .* should yield all samples"
+    ):
         on_ranks(2, lambda: fit(plain_net(), {"train": make(), **CE}, {**PLAIN, **settings}))
 
 
@@ -240,7 +270,9 @@ def test_ranks_that_evaluate_different_samples_stop():
 def test_loader_workers_may_divide_a_stream():
     given = {"train": ByWorker(), "val": ByWorker(), **CE}
     ranks = on_ranks(2, lambda: fit(plain_net(), given, {**PLAIN, "num_workers": 2}))
-    same(ranks[0], fit(plain_net(), given, {**PLAIN, "num_workers": 2, "accumulate_grad_batches": 2}))
+    same(
+        ranks[0], fit(plain_net(), given, {**PLAIN, "num_workers": 2, "accumulate_grad_batches": 2})
+    )
 
 
 class OneBuffer(IterableDataset):
@@ -268,8 +300,13 @@ class OfDict(nn.Module):
 
 @pytest.mark.parametrize("windows", [1, 2])
 def test_a_batch_is_kept_while_those_of_other_ranks_are_read(windows):
-    given, settings = {"train": DataLoader(OneBuffer(), batch_size=None)}, {**PLAIN, "batch_size": 1}
-    ranks = on_ranks(2, lambda: fit(OfDict(), given, {**settings, "accumulate_grad_batches": windows}))
+    given, settings = (
+        {"train": DataLoader(OneBuffer(), batch_size=None)},
+        {**PLAIN, "batch_size": 1},
+    )
+    ranks = on_ranks(
+        2, lambda: fit(OfDict(), given, {**settings, "accumulate_grad_batches": windows})
+    )
     batches = wb.batches([{"x": x, "y": [y]} for x, y in DataLoader(labelled(40), 4)])
     alone = fit(OfDict(), {"train": batches}, {**settings, "accumulate_grad_batches": 2 * windows})
     same(ranks[0], alone)

@@ -95,13 +95,17 @@ def cut_and_gone_on(make, settings, whole, folder, at):
     assert rest.said == []
     assert_goes_on_as(whole, rest, at)
     dist.barrier()
-    assert [p.name for p in list_checkpoints(folder / "rest")][-1:] == [p.name for p in list_checkpoints(whole.folder)][-1:]
+    assert [p.name for p in list_checkpoints(folder / "rest")][-1:] == [
+        p.name for p in list_checkpoints(whole.folder)
+    ][-1:]
 
 
 @pytest.mark.parametrize("case", every(2, [*CASES]))
 def test_to_the_bit_on_every_rank(case, tmp_path):
     make, given = CASES[case]
-    settings = settings_of(**{"batch_size": 4, "persistent_workers": False, "max_epochs": 2, **given})
+    settings = settings_of(
+        **{"batch_size": 4, "persistent_workers": False, "max_epochs": 2, **given}
+    )
     updates = {"accumulated": 4, "pieces": 4}.get(case, 7)
 
     def rank():
@@ -126,7 +130,9 @@ def test_a_checkpoint_in_the_middle_and_one_behind_an_epoch(tmp_path):
         dist.barrier()
         points = [point for point in list_checkpoints(tmp_path / "whole") if not point.end]
         for point in points:
-            assert_goes_on_as(whole, Fit(make(), settings, state=read_state(point.path)), point.step)
+            assert_goes_on_as(
+                whole, Fit(make(), settings, state=read_state(point.path)), point.step
+            )
         return [(point.step, point.epoch) for point in points], whole.counters
 
     (points, counters), *others = on_ranks(3, rank)
@@ -137,7 +143,11 @@ def test_a_checkpoint_in_the_middle_and_one_behind_an_epoch(tmp_path):
 
 def test_the_best_are_chosen_alike_and_written_once(tmp_path):
     def rank():
-        run = Fit(supervised(plain_net(), val=val()), settings_of(batch_size=4, lr=1.0, max_epochs=4, save_top_k=2), tmp_path)
+        run = Fit(
+            supervised(plain_net(), val=val()),
+            settings_of(batch_size=4, lr=1.0, max_epochs=4, save_top_k=2),
+            tmp_path,
+        )
         dist.barrier()
         return [(p.name, p.value) for p in list_checkpoints(tmp_path)], run.validations(), run.saved
 
@@ -146,7 +156,9 @@ def test_the_best_are_chosen_alike_and_written_once(tmp_path):
     assert first[2], "nothing was written"
     assert not other[2], "rank 0 alone writes, and says so"
     values = {step: metrics["val_loss"] for step, _, metrics in first[1]}
-    assert {name[:8] for name, _ in first[0]} == {f"{step:08d}" for step in [*sorted(values, key=values.get)[:2], 28]}
+    assert {name[:8] for name, _ in first[0]} == {
+        f"{step:08d}" for step in [*sorted(values, key=values.get)[:2], 28]
+    }
 
 
 @pytest.fixture
@@ -170,10 +182,15 @@ SHORT = settings_of(batch_size=4, max_epochs=2, save_top_k=-1)
 def test_another_number_of_ranks_goes_on_behind_an_epoch_alone(tmp_path, of_two):
     there = {point.step: point for point in list_checkpoints(of_two)}
     assert {3, 7} <= there.keys()
-    with pytest.raises(TaskError, match=r"is of 2 ranks in the middle of an epoch.*to 1 process: set devices=2, or .*bench\.load"):
+    with pytest.raises(
+        TaskError,
+        match=r"is of 2 ranks in the middle of an epoch.*to 1 process: set devices=2, or .*bench\.load",
+    ):
         Fit(make_task(), SHORT, state=read_state(there[3].path))
     rest = Fit(make_task(), SHORT, state=read_state(there[7].path))
-    assert any("continues with 1 process where there was another number" in text for text in rest.said)
+    assert any(
+        "continues with 1 process where there was another number" in text for text in rest.said
+    )
     assert rest.counters[:2] == (7 + 13, 2)  # an epoch of one process has 13 batches
 
     def rank(point):
@@ -217,5 +234,9 @@ def test_what_one_rank_cannot_keep_is_told_and_no_rank_waits(tmp_path):
         return Fit(supervised(plain_net()), settings_of(batch_size=4, max_epochs=1), tmp_path).said
 
     said, _ = on_ranks(2, rank)
-    assert any("checkpoints have weights alone, and no fit can continue from them: the model holds a Thing" in text for text in said)
+    assert any(
+        "checkpoints have weights alone, and no fit can continue from them: the model holds a Thing"
+        in text
+        for text in said
+    )
     assert not list_checkpoints(tmp_path)[-1].resumable

@@ -16,7 +16,9 @@ from tests.waiting import wait_for
 from workbench.engine.distributed import safe_fork
 from workbench.engine.distributed.process_group import MultiProcessGroup
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the states of threads are in Linux's /proc")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the states of threads are in Linux's /proc"
+)
 PR_SET_NAME = 15
 
 
@@ -47,7 +49,9 @@ def test_a_thread_that_works_is_told_from_one_that_sleeps(name):
         worker.join()
 
 
-@pytest.mark.parametrize(("states", "looks"), [([False], 1), ([True, True, False], 3), ([True] * 1000, 11)])
+@pytest.mark.parametrize(
+    ("states", "looks"), [([False], 1), ([True, True, False], 3), ([True] * 1000, 11)]
+)
 def test_a_fork_waits_while_a_thread_works_but_not_for_ever(monkeypatch, states, looks):
     now, seen = 0.0, iter(states)
 

@@ -38,7 +38,12 @@ def test_the_time_until_each_batch_is_there_is_added_up(ticking, tmp_path):
     task = supervised(plain_net(), val=labelled(20, seed=2))
     run = Fit(task, settings_of(), tmp_path)
     ends = [event.waited for event in flushes(run) if (event.step + event.rows) % 7 == 0]
-    assert [waited - 8 * number for number, waited in enumerate(ends)] in ([7, 7, 7], [8, 8, 8], [7, 8, 8], [8, 8, 7])
+    assert [waited - 8 * number for number, waited in enumerate(ends)] in (
+        [7, 7, 7],
+        [8, 8, 8],
+        [7, 8, 8],
+        [8, 8, 7],
+    )
     assert all(a.waited <= b.waited < b.seconds for a, b in itertools.pairwise(flushes(run)))
 
 
@@ -80,7 +85,12 @@ def test_the_ends_of_epochs_do_not_set_the_rhythm(monkeypatch, tmp_path):
     assert ends == sorted({*range(4, 22, 4), 7, 14, 21})
 
 
-COUNTED = [{}, {"accumulate_grad_batches": 3}, {"log_every_n_steps": 7}, {"log_every_n_steps": 3, "find_lr_at": [1]}]
+COUNTED = [
+    {},
+    {"accumulate_grad_batches": 3},
+    {"log_every_n_steps": 7},
+    {"log_every_n_steps": 3, "find_lr_at": [1]},
+]
 
 
 @pytest.mark.parametrize(
@@ -101,14 +111,24 @@ def test_the_samples_of_the_updates_are_counted(devices, more, period, monkeypat
         job.result()
         events = [event for event in job.events if isinstance(event, StepsDone)]
     assert all(event.rows for event in events)
-    assert np.cumsum([event.samples for event in events]).tolist() == [sum(updates[: event.done]) for event in events]
+    assert np.cumsum([event.samples for event in events]).tolist() == [
+        sum(updates[: event.done]) for event in events
+    ]
 
 
 def test_the_samples_of_a_run_that_continues(monkeypatch, tmp_path):
     """Its record has those of the updates before, which end between two of its rows."""
     monkeypatch.setattr(meter, "PERIOD", 0.0)
     x, y = torch.randn(50, 2), torch.randn(50, 1)
-    with wb.Workbench(torch.nn.Linear(2, 1), train=(x, y), loss=F.mse_loss, max_epochs=3, batch_size=8, log_every_n_steps=3, root=tmp_path) as bench:
+    with wb.Workbench(
+        torch.nn.Linear(2, 1),
+        train=(x, y),
+        loss=F.mse_loss,
+        max_epochs=3,
+        batch_size=8,
+        log_every_n_steps=3,
+        root=tmp_path,
+    ) as bench:
         bench.fit(max_steps=12).result()
         job = bench.fit(start="continue", max_steps=17)
         job.result()
@@ -119,7 +139,13 @@ def test_the_samples_of_a_run_that_continues(monkeypatch, tmp_path):
 
 def test_samples_of_which_nobody_knows_are_not_counted(tmp_path):
     ready = [(torch.randn(8, 2), torch.randn(8, 1)) for _ in range(4)]
-    with wb.Workbench(torch.nn.Linear(2, 1), train=DataLoader(ready, batch_size=None), loss=F.mse_loss, max_epochs=1, root=tmp_path) as bench:
+    with wb.Workbench(
+        torch.nn.Linear(2, 1),
+        train=DataLoader(ready, batch_size=None),
+        loss=F.mse_loss,
+        max_epochs=1,
+        root=tmp_path,
+    ) as bench:
         job = bench.fit()
         job.result()
         assert {event.samples for event in job.events if isinstance(event, StepsDone)} == {None}
@@ -129,7 +155,9 @@ def test_memory_is_looked_at_once_a_second(monkeypatch):
     looks = itertools.count(1000)
     monkeypatch.setattr(meter, "memory_in_use", lambda device: next(looks))
     monkeypatch.setattr(meter, "LOOK", 1e9)
-    assert {event.memory for event in flushes(Fit(supervised(plain_net()), settings_of()))} == {1000}
+    assert {event.memory for event in flushes(Fit(supervised(plain_net()), settings_of()))} == {
+        1000
+    }
     monkeypatch.setattr(meter, "LOOK", 0.0)
     found = [event.memory for event in flushes(Fit(supervised(plain_net()), settings_of()))]
     assert found == list(range(found[0], found[0] + len(found)))
@@ -145,7 +173,9 @@ def test_what_is_in_use_is_part_of_what_there_is():
         block = torch.ones(1 << 25)
         return 0 < used < used + block.nbytes // 2 < memory_in_use(cpu) <= there
 
-    assert any(grows() for _ in range(20)), "the system may take pages of files from the process in between, but not each time"
+    assert any(grows() for _ in range(20)), (
+        "the system may take pages of files from the process in between, but not each time"
+    )
     assert memory_in_use(torch.device("meta")) is None
     assert total_memory(torch.device("meta")) is None
 
@@ -160,7 +190,9 @@ class StepsNowAndThen(torch.nn.Module):
         self.net, self.last = plain_net(), last
 
     def training_step(self, batch, batch_idx):
-        loss = F.cross_entropy(self.net(batch[0]), batch[1]) * (float("nan") if batch_idx == self.last else 1.0)
+        loss = F.cross_entropy(self.net(batch[0]), batch[1]) * (
+            float("nan") if batch_idx == self.last else 1.0
+        )
         if batch_idx % 2:
             optimizer = self.optimizers()
             optimizer.zero_grad()
@@ -175,11 +207,20 @@ class StepsNowAndThen(torch.nn.Module):
 @pytest.mark.parametrize(("last", "measured"), [(1, [False]), (3, [False, True, False])])
 def test_norms_of_an_update_that_fails_are_in_no_other_row(last, measured, tmp_path):
     data = DataLoader(labelled(40), 8)
-    job = wb.Workbench(StepsNowAndThen(last), train=data, root=tmp_path, accelerator="cpu", max_epochs=1, dry_run=False).fit()
+    job = wb.Workbench(
+        StepsNowAndThen(last),
+        train=data,
+        root=tmp_path,
+        accelerator="cpu",
+        max_epochs=1,
+        dry_run=False,
+    ).fit()
     with pytest.raises(ArithmeticError):
         job.result()
     norms = [event.array("layer_norms") for event in job.events if isinstance(event, StepsDone)]
-    rows = torch.tensor([not row.all() for array in norms for row in torch.isnan(torch.tensor(array))]).tolist()
+    rows = torch.tensor(
+        [not row.all() for array in norms for row in torch.isnan(torch.tensor(array))]
+    ).tolist()
     assert rows == measured
 
 
@@ -198,19 +239,43 @@ def test_totals_that_a_flush_computes_are_those_of_each_update(order):
     totals = [total_norm(row, order).item() for row in norms]
     found = event.array("grad_norm").tolist()
     assert math.isnan(found.pop(1))
-    assert found == pytest.approx([total for step, total in enumerate(totals) if step != 1], rel=1e-6)
+    assert found == pytest.approx(
+        [total for step, total in enumerate(totals) if step != 1], rel=1e-6
+    )
 
 
-@pytest.mark.parametrize("others", [(), ("replaced",), ("without a gradient", "another loss", "a loss that changed", "some norms again", "all norms again", "replaced")])
+@pytest.mark.parametrize(
+    "others",
+    [
+        (),
+        ("replaced",),
+        (
+            "without a gradient",
+            "another loss",
+            "a loss that changed",
+            "some norms again",
+            "all norms again",
+            "replaced",
+        ),
+    ],
+)
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 def test_losses_and_norms_that_are_put_together(others, kind):
     """What a device copies at once reads as what is written one by one, whatever the updates between did."""
-    together, apart = (meter.Meter(3, torch.device("cpu"), 1, 2.0, kind=torch.float32, double=kind is torch.float64) for _ in range(2))
+    together, apart = (
+        meter.Meter(
+            3, torch.device("cpu"), 1, 2.0, kind=torch.float32, double=kind is torch.float64
+        )
+        for _ in range(2)
+    )
     for measured in (together, apart):
         measured._host = None  # as on a device
     generator = torch.Generator().manual_seed(0)
     for step, what in enumerate(("plain", "plain", *others, "plain")):
-        (first, loss, *norms), again = torch.rand(5, generator=generator, dtype=kind).unbind(), torch.rand(3, generator=generator, dtype=kind)
+        (first, loss, *norms), again = (
+            torch.rand(5, generator=generator, dtype=kind).unbind(),
+            torch.rand(3, generator=generator, dtype=kind),
+        )
         if what == "replaced":
             together.put_update(first, norms[::-1])
         if what != "without a gradient":

@@ -16,15 +16,25 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def direct(model, x, y):
     """S / |G|^2 from the gradient of each sample, by the name of its column."""
-    rows = {NAME: [], **{f"{NAME}/{name}": [] for name, part in model.named_children() if [*part.parameters()]}}
+    rows = {
+        NAME: [],
+        **{f"{NAME}/{name}": [] for name, part in model.named_children() if [*part.parameters()]},
+    }
     for i in range(len(x)):
         model.zero_grad()
         F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
         for column, own in rows.items():
             part = model if column == NAME else model.get_submodule(column.removeprefix(f"{NAME}/"))
-            own.append(torch.cat([p.grad.flatten() for p in part.parameters() if p.grad is not None] or [torch.zeros(1)]))
+            own.append(
+                torch.cat(
+                    [p.grad.flatten() for p in part.parameters() if p.grad is not None]
+                    or [torch.zeros(1)]
+                )
+            )
     gradients = {column: torch.stack(own).double() for column, own in rows.items()}
-    return {column: float(g.var(0).sum() / (g.mean(0) ** 2).sum()) for column, g in gradients.items()}
+    return {
+        column: float(g.var(0).sum() / (g.mean(0) ** 2).sum()) for column, g in gradients.items()
+    }
 
 
 def hard(n=400):
@@ -42,11 +52,15 @@ def test_it_is_the_direct_estimate_at_weights_that_stay(tmp_path):
     x, y = hard()
     model = plain_net()
     expected = direct(twin_of(model), x, y)
-    b = bench(model, TensorDataset(x, y), tmp_path, sgd, lr=1e-12, batch_size=4, accumulate_grad_batches=4)
+    b = bench(
+        model, TensorDataset(x, y), tmp_path, sgd, lr=1e-12, batch_size=4, accumulate_grad_batches=4
+    )
     job = b.fit(max_epochs=16, track_noise_scale="modules")
     run = job.result()
     assert np.isnan(run.history[NAME][: FEWEST - 1]).all()
-    assert {column: np.median(run.history[column][150:]) for column in expected} == pytest.approx(expected, rel=0.3)
+    assert {column: np.median(run.history[column][150:]) for column in expected} == pytest.approx(
+        expected, rel=0.3
+    )
     (chart,) = run.charts(NAME)
     assert [line.name for line in chart.series] == ["all parameters", "0", "2"]
     assert not warnings(job)
@@ -63,8 +77,14 @@ def test_on_ranks_it_is_the_direct_estimate(model, settings, tmp_path):
     with bench(model(), TensorDataset(x, y), tmp_path, sgd, lr=1e-12, devices=2, **settings) as b:
         job = b.fit(max_epochs=16, track_noise_scale="modules")
         run = job.result()
-    found = {column: np.nanmedian(run.history[column][150:]) for column, value in expected.items() if not np.isnan(value)}
-    assert found == pytest.approx({column: value for column, value in expected.items() if not np.isnan(value)}, rel=0.3)
+    found = {
+        column: np.nanmedian(run.history[column][150:])
+        for column, value in expected.items()
+        if not np.isnan(value)
+    }
+    assert found == pytest.approx(
+        {column: value for column, value in expected.items() if not np.isnan(value)}, rel=0.3
+    )
     assert not warnings(job)
 
 
@@ -75,10 +95,17 @@ def test_the_fit_is_what_it_is_without(ranks, tmp_path):
     for tracks in (False, "modules"):
         more = {"devices": ranks, "batch_size": 4} if ranks > 1 else {}
         with bench(
-            noisy_net(), labelled(130), tmp_path / str(tracks), accumulate_grad_batches=3, gradient_clip_val=0.5, **more
+            noisy_net(),
+            labelled(130),
+            tmp_path / str(tracks),
+            accumulate_grad_batches=3,
+            gradient_clip_val=0.5,
+            **more,
         ) as b:
             run = b.fit(max_epochs=16, track_noise_scale=tracks).result()
-        found.append([run.history[name].tolist() for name in ("loss", "grad_norm", "grad_norm_clipped")])
+        found.append(
+            [run.history[name].tolist() for name in ("loss", "grad_norm", "grad_norm_clipped")]
+        )
         assert (f"{NAME}/0" in run.history) == bool(tracks)
     assert found[0] == found[1]
 
@@ -86,7 +113,13 @@ def test_the_fit_is_what_it_is_without(ranks, tmp_path):
 def test_without_norms_it_measures_its_own(tmp_path):
     runs = []
     for order in (2.0, None):
-        b = bench(plain_net(), labelled(200), tmp_path / str(order), accumulate_grad_batches=4, track_grad_norm=order)
+        b = bench(
+            plain_net(),
+            labelled(200),
+            tmp_path / str(order),
+            accumulate_grad_batches=4,
+            track_grad_norm=order,
+        )
         runs.append(b.fit(max_epochs=10, track_noise_scale=True).result().history[NAME])
     np.testing.assert_allclose(runs[0], runs[1], rtol=1e-5)
 
@@ -97,7 +130,10 @@ def test_where_it_cannot_be_measured_you_see_why(tmp_path):
     (said,) = warnings(job)
     assert "set accumulate_grad_batches to 2 or more, or train on several devices" in said
     assert NAME not in run.history
-    with pytest.raises(ValueError, match=r"has no plot 'gradient_noise_scale'; it takes track_noise_scale=True, several batches an update"):
+    with pytest.raises(
+        ValueError,
+        match=r"has no plot 'gradient_noise_scale'; it takes track_noise_scale=True, several batches an update",
+    ):
         run.charts(NAME)
 
 
@@ -117,7 +153,14 @@ class Weighted(torch.nn.Module):
 
 
 def test_weights_that_are_not_samples_give_none(tmp_path):
-    b = wb.Workbench(Weighted(), train=labelled(100), root=tmp_path, accelerator="cpu", batch_size=8, accumulate_grad_batches=2)
+    b = wb.Workbench(
+        Weighted(),
+        train=labelled(100),
+        root=tmp_path,
+        accelerator="cpu",
+        batch_size=8,
+        accumulate_grad_batches=2,
+    )
     job = b.fit(max_steps=60, track_noise_scale=True)
     assert NAME not in job.result().history
     (said,) = warnings(job)

@@ -29,9 +29,20 @@ def net(*more: nn.Module) -> nn.Sequential:
 
 
 def fit(tmp_path: Path, model: Any, **given: Any) -> wb.Run:
-    usual = {"train": data(), "val": data(32), "loss": F.cross_entropy, "batch_size": 16, "max_epochs": 3, "accelerator": "cpu"}
+    usual = {
+        "train": data(),
+        "val": data(32),
+        "loss": F.cross_entropy,
+        "batch_size": 16,
+        "max_epochs": 3,
+        "accelerator": "cpu",
+    }
     ready = isinstance(given.get("train"), DataLoader) and given["train"].batch_size is None
-    chosen = {name: value for name, value in {**usual, **given}.items() if not (ready and name == "batch_size")}
+    chosen = {
+        name: value
+        for name, value in {**usual, **given}.items()
+        if not (ready and name == "batch_size")
+    }
     return wb.Workbench(model, root=tmp_path, **chosen).fit().result()
 
 
@@ -55,7 +66,9 @@ class Evaluates(nn.Module):
 
 def test_a_model_that_trains_in_evaluation_mode(tmp_path: Path) -> None:
     run = fit(tmp_path, Evaluates(nn.Dropout(0.5)))
-    assert said(run) == ["warning: the model was in evaluation mode at update 0: without dropout and batch statistics"]
+    assert said(run) == [
+        "warning: the model was in evaluation mode at update 0: without dropout and batch statistics"
+    ]
     assert "evaluation mode" in repr(run)
     opened = wb.Run.open(run.folder)  # type: ignore[arg-type]
     assert opened.health == run.health
@@ -69,7 +82,9 @@ def test_a_mode_that_changes_nothing_is_no_finding(tmp_path: Path) -> None:
 def test_a_part_in_evaluation_mode_is_a_note_unless_it_is_frozen(tmp_path: Path) -> None:
     model = net(nn.BatchNorm1d(16), nn.Dropout(0.1))
     model[2].eval()
-    assert said(fit(tmp_path, model)) == ["info: 2 trained in evaluation mode: without dropout and batch statistics"]
+    assert said(fit(tmp_path, model)) == [
+        "info: 2 trained in evaluation mode: without dropout and batch statistics"
+    ]
     model = net(nn.BatchNorm1d(16), nn.Dropout(0.1))
     model[2].eval().requires_grad_(False)
     assert said(fit(tmp_path, model)) == []
@@ -93,8 +108,14 @@ def test_a_hook_that_leaves_a_module_in_evaluation_mode(tmp_path: Path) -> None:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     loader = DataLoader(TensorDataset(*data()), 16, shuffle=True)
-    run = wb.Workbench(Module(), train=loader, root=tmp_path, max_epochs=3, accelerator="cpu").fit().result()
-    assert said(run) == ["warning: the model was in evaluation mode at update 4: without dropout and batch statistics"]
+    run = (
+        wb.Workbench(Module(), train=loader, root=tmp_path, max_epochs=3, accelerator="cpu")
+        .fit()
+        .result()
+    )
+    assert said(run) == [
+        "warning: the model was in evaluation mode at update 4: without dropout and batch statistics"
+    ]
 
 
 # ---- the order of the samples
@@ -135,10 +156,14 @@ def test_an_order_that_repeats_although_it_is_shuffled(tmp_path: Path, in_batche
     def made(seeds_again: bool) -> DataLoader[Any]:
         sampler = Seeded(64, seeds_again)
         own = BatchSampler(sampler, 16, drop_last=False)
-        return DataLoader(TensorDataset(*data()), batch_sampler=own) if in_batches else loader(sampler)
+        return (
+            DataLoader(TensorDataset(*data()), batch_sampler=own) if in_batches else loader(sampler)
+        )
 
     run = fit(tmp_path, net(), train=made(True))
-    assert said(run) == ["warning: epoch 1 had its samples in the same order as epoch 0, although they are shuffled"]
+    assert said(run) == [
+        "warning: epoch 1 had its samples in the same order as epoch 0, although they are shuffled"
+    ]
     assert run.health[0].step == 8
     assert said(fit(tmp_path, net(), train=made(False))) == []
 
@@ -149,7 +174,9 @@ ON_PURPOSE: dict[str, Callable[[], dict[str, Any]]] = {
     "by length": lambda: {"train": loader(ByLength())},
     "shuffled": dict,
     "a shuffled loader": lambda: {"train": DataLoader(TensorDataset(*data()), 16, shuffle=True)},
-    "a random sampler": lambda: {"train": loader(RandomSampler(range(64), generator=torch.Generator().manual_seed(1)))},
+    "a random sampler": lambda: {
+        "train": loader(RandomSampler(range(64), generator=torch.Generator().manual_seed(1)))
+    },
     "overfit_batches": lambda: {"overfit_batches": 1},
     "ready batches": lambda: {"train": DataLoader([data(16), data(16)], batch_size=None)},
 }
@@ -181,13 +208,27 @@ class Own(DataLoader[Any]):
     ids=["settings", "a DataLoader", "settings for a DataLoader", "one that is read itself"],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set")
-def test_options_of_the_loader_that_cost_time(tmp_path: Path, loader: Any, settings: dict[str, Any], expected: list[Any]) -> None:
+def test_options_of_the_loader_that_cost_time(
+    tmp_path: Path, loader: Any, settings: dict[str, Any], expected: list[Any]
+) -> None:
     dataset = TensorDataset(*data())
     train = dataset if loader is None else loader(dataset, 16, num_workers=1, pin_memory=True)
-    bench = wb.Workbench(net(), train=train, loss=F.cross_entropy, root=tmp_path, max_epochs=1, accelerator="cpu", **settings)
+    bench = wb.Workbench(
+        net(),
+        train=train,
+        loss=F.cross_entropy,
+        root=tmp_path,
+        max_epochs=1,
+        accelerator="cpu",
+        **settings,
+    )
     run = bench.fit().result()
-    assert [e.parts for e in run.events if isinstance(e, Observed) and e.what == "loader_option"] == expected
-    assert any(found.startswith("info: pin_memory=True is of no use") for found in said(run)) == any("pin" in one for one, _ in expected)
+    assert [
+        e.parts for e in run.events if isinstance(e, Observed) and e.what == "loader_option"
+    ] == expected
+    assert any(
+        found.startswith("info: pin_memory=True is of no use") for found in said(run)
+    ) == any("pin" in one for one, _ in expected)
 
 
 # ---- losses and rates
@@ -195,12 +236,18 @@ def test_options_of_the_loader_that_cost_time(tmp_path: Path, loader: Any, setti
 
 def test_a_rate_of_a_thousand(tmp_path: Path) -> None:
     run = fit(tmp_path, net(), lr=1e3, max_epochs=15, optimizer=torch.optim.Adam)
-    assert any("risen from" in text or "does not fall at a learning rate of 1e3" in text for text in said(run))
+    assert any(
+        "risen from" in text or "does not fall at a learning rate of 1e3" in text
+        for text in said(run)
+    )
 
 
 def test_a_rate_of_nothing(tmp_path: Path) -> None:
     run = fit(tmp_path, net(), lr=1e-12, max_epochs=15, optimizer=torch.optim.SGD)
-    assert "warning: the learning rate is 1e-12, and the loss has not changed in 60 updates" in said(run)
+    assert (
+        "warning: the learning rate is 1e-12, and the loss has not changed in 60 updates"
+        in said(run)
+    )
 
 
 def test_a_loss_that_diverges(tmp_path: Path) -> None:
@@ -245,7 +292,10 @@ def well(name: str) -> dict[str, Any]:
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.rnn, self.head = nn.GRU(1, 8, num_layers=2, dropout=0.1, batch_first=True), nn.Linear(8, 2)
+        self.rnn, self.head = (
+            nn.GRU(1, 8, num_layers=2, dropout=0.1, batch_first=True),
+            nn.Linear(8, 2),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.rnn(x)[0][:, -1])
@@ -259,7 +309,18 @@ def frozen() -> nn.Module:
     return model
 
 
-WELL = ["classification", "one_cycle", "warm-up", "regression", "LBFGS", "likelihood", "policy", "averaged", "sequences", "frozen"]
+WELL = [
+    "classification",
+    "one_cycle",
+    "warm-up",
+    "regression",
+    "LBFGS",
+    "likelihood",
+    "policy",
+    "averaged",
+    "sequences",
+    "frozen",
+]
 
 
 @pytest.mark.parametrize("name", WELL)
@@ -272,6 +333,12 @@ def test_a_game_of_two_has_no_findings(tmp_path: Path) -> None:
     from tests.lightning import gan
 
     torch.manual_seed(0)
-    loader = DataLoader(TensorDataset(torch.randn(64, gan.WIDTH).tanh(), torch.zeros(64)), 16, shuffle=True)
-    run = wb.Workbench(gan.Gan(), train=loader, root=tmp_path, max_epochs=15, accelerator="cpu").fit().result()
+    loader = DataLoader(
+        TensorDataset(torch.randn(64, gan.WIDTH).tanh(), torch.zeros(64)), 16, shuffle=True
+    )
+    run = (
+        wb.Workbench(gan.Gan(), train=loader, root=tmp_path, max_epochs=15, accelerator="cpu")
+        .fit()
+        .result()
+    )
     assert said(run) == []

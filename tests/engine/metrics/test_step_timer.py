@@ -86,14 +86,31 @@ def test_each_part_has_its_time_and_all_add_up(tmp_path, clock, monkeypatch):
         clock.works(WORK)
         return F.cross_entropy(slow_backward(output, clock), y)
 
-    b = bench(plain_net(), Slow(clock), tmp_path, loss=slow_loss, val=labelled(8), optimizer=lambda p, lr: SlowSGD(p, lr=lr))
-    run = b.fit(max_epochs=2, batch_size=4, num_sanity_val_steps=0).result()  # 4 updates, 2 validations of 2 batches
+    b = bench(
+        plain_net(),
+        Slow(clock),
+        tmp_path,
+        loss=slow_loss,
+        val=labelled(8),
+        optimizer=lambda p, lr: SlowSGD(p, lr=lr),
+    )
+    # 4 updates, 2 validations of 2 batches
+    run = b.fit(max_epochs=2, batch_size=4, num_sanity_val_steps=0).result()
     parts = run.time_spent
     assert len(spent(run)) > 1
     assert sum(parts.values()) == pytest.approx(sum(e.seconds for e in spent(run)), rel=1e-6)
     assert sum(parts.values()) <= run.seconds
-    expected = {"validation": 8, "forward": 4, "backward": 4, "optimizer": 4, "data": 2, "first batch": 2}
-    assert {part: seconds / WORK for part, seconds in parts.items() if seconds} == pytest.approx(expected)
+    expected = {
+        "validation": 8,
+        "forward": 4,
+        "backward": 4,
+        "optimizer": 4,
+        "data": 2,
+        "first batch": 2,
+    }
+    assert {part: seconds / WORK for part, seconds in parts.items() if seconds} == pytest.approx(
+        expected
+    )
     assert next(iter(parts)) == "validation"
     assert list(parts.values()) == sorted(parts.values(), reverse=True)
     (chart,) = run.charts("time")
@@ -134,7 +151,13 @@ def test_manual_optimization_and_lbfgs_have_the_same_parts(tmp_path, clock):
         clock.works(WORK)
         return F.cross_entropy(slow_backward(output, clock), y)
 
-    lbfgs = bench(plain_net(), labelled(8), tmp_path, loss=slow_loss, optimizer=lambda p, lr: torch.optim.LBFGS(p, lr=lr, max_iter=2))
+    lbfgs = bench(
+        plain_net(),
+        labelled(8),
+        tmp_path,
+        loss=slow_loss,
+        optimizer=lambda p, lr: torch.optim.LBFGS(p, lr=lr, max_iter=2),
+    )
     parts = lbfgs.fit(max_epochs=1, batch_size=8).result().time_spent
     assert {"forward", "backward"} == {part for part in parts if parts[part] > 0}
 
@@ -176,7 +199,18 @@ def test_what_lies_within_another_part_counts_once(monkeypatch):
     later(12)  # between two updates
     assert timer.due()
     event = timer.take(7)
-    assert event == TimeSpent(7, 31.0, {"first batch": 1.0, "validation": 4.0, "logging": 2.0, "workbench": 0.0, "forward": 6.0, "backward": 18.0})
+    assert event == TimeSpent(
+        7,
+        31.0,
+        {
+            "first batch": 1.0,
+            "validation": 4.0,
+            "logging": 2.0,
+            "workbench": 0.0,
+            "forward": 6.0,
+            "backward": 18.0,
+        },
+    )
     assert not timer.due()
     assert timer.take(7) is None
 
@@ -189,7 +223,18 @@ def test_a_first_update_of_seconds_has_its_parts(tmp_path, clock):
             clock.works(3.0)
             return super().forward(x)
 
-    run = wb.Workbench(Net(6, 3), train=labelled(16), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8).fit(max_steps=2).result()
+    run = (
+        wb.Workbench(
+            Net(6, 3),
+            train=labelled(16),
+            loss=F.cross_entropy,
+            root=tmp_path,
+            accelerator="cpu",
+            batch_size=8,
+        )
+        .fit(max_steps=2)
+        .result()
+    )
     found = spent(run)
     assert sum(event.parts.get("forward", 0.0) for event in found) == 6.0
     assert not any("other" in event.parts for event in found)
@@ -271,7 +316,9 @@ def test_on_a_device_marks_are_events_that_are_read_when_it_has_passed_them(monk
     update(2.0, 1.0, first=True)
     update(1.0, 3.0)
     event = timer.take(2)
-    assert event.parts == pytest.approx({"first batch": 2.0, "data": 5 * 1 / 5, "forward": 5 * 4 / 5})
+    assert event.parts == pytest.approx(
+        {"first batch": 2.0, "data": 5 * 1 / 5, "forward": 5 * 4 / 5}
+    )
     made = FakeEvent.made
     FakeEvent.reached = FakeEvent.now
     update(0.0, 5.0)

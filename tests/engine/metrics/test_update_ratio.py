@@ -40,7 +40,12 @@ def moves(monkeypatch):
     def watched(session, window):
         before = [p.detach().clone().double() for p in session.parameters.values()]
         loss = update(session, window)
-        seen.append([(b, p.detach().double()) for b, p in zip(before, session.parameters.values(), strict=True)])
+        seen.append(
+            [
+                (b, p.detach().double())
+                for b, p in zip(before, session.parameters.values(), strict=True)
+            ]
+        )
         seen[-1] = [(b, a.clone()) for b, a in seen[-1]]
         return loss
 
@@ -51,11 +56,16 @@ def moves(monkeypatch):
 def table(run):
     """Updates x layers."""
     found = history([RunStarted("t", "fit", {}, "cpu", tuple(run.session.parameters)), *run.events])
-    return np.stack([found[f"update_ratio/{name}"] for name in tuple(run.session.parameters)], axis=1)
+    return np.stack(
+        [found[f"update_ratio/{name}"] for name in tuple(run.session.parameters)], axis=1
+    )
 
 
 def expected(moves):
-    rows = [[float((a - b).norm() / b.norm()) if float(b.norm()) else np.nan for b, a in row] for row in moves]
+    rows = [
+        [float((a - b).norm() / b.norm()) if float(b.norm()) else np.nan for b, a in row]
+        for row in moves
+    ]
     return np.array(rows, dtype=np.float32)
 
 
@@ -64,7 +74,9 @@ def test_they_are_how_far_the_whole_step_went(always, moves):
     net = plain_net()
     nn.init.zeros_(net[0].bias)
     task = supervised(net, optimizer=lambda p, lr: torch.optim.AdamW(p, lr=lr, weight_decay=0.3))
-    run = Fit(task, settings_of(track_update_ratio=True, gradient_clip_val=0.1, accumulate_grad_batches=2))
+    run = Fit(
+        task, settings_of(track_update_ratio=True, gradient_clip_val=0.1, accumulate_grad_batches=2)
+    )
     found = table(run)
     np.testing.assert_allclose(found, expected(moves), rtol=1e-5)
     assert np.isnan(found[0]).tolist() == [False, True, False, False]
@@ -83,14 +95,17 @@ def test_weights_of_any_kind_have_them(kind):
 
 def test_the_run_is_the_same_with_them(always):
     with_them, without = (
-        Fit(supervised(noisy_net()), settings_of(track_update_ratio=wanted)) for wanted in (True, False)
+        Fit(supervised(noisy_net()), settings_of(track_update_ratio=wanted))
+        for wanted in (True, False)
     )
     assert not any("update_ratios" in e.columns for e in without.events if isinstance(e, StepsDone))
     rows = with_them.rows()
     for row in rows.values():
         del row["update_ratios"]
     assert rows == without.rows()
-    assert all(torch.equal(value, with_them.weights[name]) for name, value in without.weights.items())
+    assert all(
+        torch.equal(value, with_them.weights[name]) for name, value in without.weights.items()
+    )
 
 
 def test_only_recorded_updates_are_measured(always, moves):
@@ -131,7 +146,9 @@ def test_each_layer_when_its_own_optimizer_steps(frequencies, always, moves):
 def test_optimizers_that_take_turns_are_all_measured(monkeypatch):
     """A second for each: one for both would fall on the same turn again and again."""
     monkeypatch.setattr(update_ratio, "perf_counter", itertools.count(0.0, 0.25).__next__)
-    run = Fit(learning(TwoSided(frequencies=(1, 3))), settings_of(track_update_ratio=True, max_epochs=6))
+    run = Fit(
+        learning(TwoSided(frequencies=(1, 3))), settings_of(track_update_ratio=True, max_epochs=6)
+    )
     assert (~np.isnan(table(run))).any(axis=0).all()
 
 
@@ -151,15 +168,28 @@ class Breaking(nn.Module):
 
 
 def test_an_update_that_is_left_out_moves_nothing(always):
-    run = Fit(learning(Breaking()), settings_of(track_update_ratio=True, on_nonfinite="skip", max_epochs=1))
-    assert np.isnan(table(run)).all(axis=1).tolist() == [False, False, False, True, False, False, False]
+    run = Fit(
+        learning(Breaking()),
+        settings_of(track_update_ratio=True, on_nonfinite="skip", max_epochs=1),
+    )
+    assert np.isnan(table(run)).all(axis=1).tolist() == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_of_several_ranks_the_first_one_tells(monkeypatch):
     def rank():
         update_ratio.PERIOD = 0.0
         run = Fit(supervised(plain_net()), settings_of(track_update_ratio=True, batch_size=4))
-        return any("update_ratios" in e.columns for e in run.events if isinstance(e, StepsDone)) and table(run)
+        return any(
+            "update_ratios" in e.columns for e in run.events if isinstance(e, StepsDone)
+        ) and table(run)
 
     first, second = on_ranks(2, rank)
     assert np.isfinite(first).all()
@@ -171,6 +201,8 @@ def test_weights_of_half_precision_are_measured_in_single():
     after = [before[0] * 1.01, torch.ones(3)]
     found = update_ratios(copies(before), after)
     assert found.dtype == torch.float32
-    assert found[0].item() == pytest.approx(float((after[0].float() - before[0].float()).norm() / before[0].float().norm()), rel=1e-2)
+    assert found[0].item() == pytest.approx(
+        float((after[0].float() - before[0].float()).norm() / before[0].float().norm()), rel=1e-2
+    )
     assert torch.isnan(found[1])
     assert torch.equal(before[1], torch.zeros(3))

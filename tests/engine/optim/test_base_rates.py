@@ -19,8 +19,16 @@ DATA = labelled(24)
 
 
 def bench(tmp_path, model=None, **options):
-    options = {"loss": F.cross_entropy, "accelerator": "cpu", "batch_size": 8, "shuffle": False, "max_steps": 3} | options
-    return wb.Workbench(plain_net() if model is None else model, train=DATA, root=tmp_path, **options)
+    options = {
+        "loss": F.cross_entropy,
+        "accelerator": "cpu",
+        "batch_size": 8,
+        "shuffle": False,
+        "max_steps": 3,
+    } | options
+    return wb.Workbench(
+        plain_net() if model is None else model, train=DATA, root=tmp_path, **options
+    )
 
 
 def twin(make, model=None, updates=3, schedule=None):
@@ -84,11 +92,14 @@ def test_a_rate_that_is_in_the_optimizer_is_the_rate_until_lr_is_set(given, tmp_
 
 
 def test_an_optimizer_that_brings_no_rate_of_its_own_has_the_settings(tmp_path):
-    for number, given in enumerate((SGD, lambda params, lr: SGD(params, lr=lr), lambda params, **kw: SGD(params, **kw))):
+    for number, given in enumerate(
+        (SGD, lambda params, lr: SGD(params, lr=lr), lambda params, **kw: SGD(params, **kw))
+    ):
         with bench(tmp_path / str(number), optimizer=given) as b:
             assert b.settings.lr == 1e-3
             same(b, twin(lambda model: SGD(model.parameters(), lr=1e-3)))
-    with bench(tmp_path / "adadelta", optimizer=torch.optim.Adadelta) as b:  # at the rate that torch makes it with
+    # at the rate that torch makes it with
+    with bench(tmp_path / "adadelta", optimizer=torch.optim.Adadelta) as b:
         assert b.settings.lr == 1.0
         same(b, twin(lambda model: torch.optim.Adadelta(model.parameters())))
 
@@ -103,7 +114,9 @@ def by_rates(*rates):
 
     def make(params, **_):
         params = list(params)
-        return SGD([{"params": params[:2], "lr": rates[0]}, {"params": params[2:], "lr": rates[1]}], lr=9.0)
+        return SGD(
+            [{"params": params[:2], "lr": rates[0]}, {"params": params[2:], "lr": rates[1]}], lr=9.0
+        )
 
     return make
 
@@ -172,18 +185,24 @@ class Own(nn.Module):
 @pytest.mark.parametrize("rates", [(0.0, 0.0), (0.0, 0.2), (0.2, 0.0)])
 def test_an_object_that_makes_its_optimizer_with_rates_of_0(rates, tmp_path):
     first = next((rate for rate in rates if rate), 0.0)
-    with bench(tmp_path / "own", Own(lambda self: SGD(groups_of(self.net, *rates))), loss=None) as b:
+    with bench(
+        tmp_path / "own", Own(lambda self: SGD(groups_of(self.net, *rates))), loss=None
+    ) as b:
         assert b.settings.lr == first
         same(b, twin(lambda model: SGD(groups_of(model, *rates))))
     scaled = [0.1 if rate == first else rate for rate in rates]
-    with bench(tmp_path / "set", Own(lambda self: SGD(groups_of(self.net, *rates))), loss=None, lr=0.1) as b:
+    with bench(
+        tmp_path / "set", Own(lambda self: SGD(groups_of(self.net, *rates))), loss=None, lr=0.1
+    ) as b:
         same(b, twin(lambda model: SGD(groups_of(model, *scaled))))
         curve = b.find_lr(num_training=4, min_lr=1e-3, max_lr=0.1).result()
         assert len(curve.lrs) == 4
 
 
 def test_an_object_whose_rate_is_an_attribute_at_0(tmp_path):
-    with bench(tmp_path, Own(lambda self: SGD(self.net.parameters(), lr=self.lr), lr=0.0), loss=None) as b:
+    with bench(
+        tmp_path, Own(lambda self: SGD(self.net.parameters(), lr=self.lr), lr=0.0), loss=None
+    ) as b:
         assert b.settings.lr == 0.0
         b.set(lr=0.1)
         same(b, twin(lambda model: SGD(model.parameters(), lr=0.1)))
@@ -194,7 +213,9 @@ def test_a_schedule_is_not_raised_from_0(tmp_path):
         optimizer = SGD(self.net.parameters(), lr=0.0)
         return [optimizer], [lr_scheduler.StepLR(optimizer, 1)]
 
-    with pytest.raises(TaskError, match=r"lr=0\.1: the optimizer is made at a rate of 0 and follows a schedule"):
+    with pytest.raises(
+        TaskError, match=r"lr=0\.1: the optimizer is made at a rate of 0 and follows a schedule"
+    ):
         bench(tmp_path, Own(make), loss=None, lr=0.1)
 
 
@@ -202,7 +223,9 @@ def test_a_fit_moves_between_rates_above_0(tmp_path):
     with bench(tmp_path, optimizer=by_rates(0.0, 0.2), max_steps=200) as b:
         with alone():  # the job waits until it is asked
             job = b.fit()
-            with pytest.raises(wb.SettingsError, match="lr=0: the rate of a running run cannot become 0"):
+            with pytest.raises(
+                wb.SettingsError, match="lr=0: the rate of a running run cannot become 0"
+            ):
                 job.change(lr=0)
             job.change(lr=0.1)
         run = job.result()
@@ -234,7 +257,9 @@ def test_a_fit_goes_on_from_a_rate_of_0(tmp_path):
 
 
 def test_on_two_processes(tmp_path):
-    with bench(tmp_path, optimizer=by_rates(0.0, 0.2), devices=2, strategy="pool", batch_size=4) as b:
+    with bench(
+        tmp_path, optimizer=by_rates(0.0, 0.2), devices=2, strategy="pool", batch_size=4
+    ) as b:
         before = [p.detach().clone() for p in b.model.parameters()]
         assert b.fit().result().history["lr"].tolist() == pytest.approx([0.2] * 3)
         moved = [not torch.equal(p, q) for p, q in zip(b.model.parameters(), before, strict=True)]

@@ -45,7 +45,14 @@ def net() -> nn.Module:
 
 
 def bench(root: Path, loss: nn.Module, **more: Any) -> wb.Workbench:
-    usual = {"train": (X, Y), "val": (X[:20], Y[:20]), "batch_size": 8, "max_epochs": 2, "lr": 0.05, "shuffle": False}
+    usual = {
+        "train": (X, Y),
+        "val": (X[:20], Y[:20]),
+        "batch_size": 8,
+        "max_epochs": 2,
+        "lr": 0.05,
+        "shuffle": False,
+    }
     return wb.Workbench(net(), loss=loss, root=root, accelerator="cpu", **{**usual, **more})
 
 
@@ -79,7 +86,9 @@ def test_they_train_as_in_a_plain_loop(clip, tmp_path):
     assert torch.equal(made.model[2].weight, model[2].weight)
     started = next(e for e in run.events if isinstance(e, RunStarted))
     assert started.layers[-1] == "loss.centres"
-    layers = np.concatenate([e.array("layer_norms") for e in run.events if isinstance(e, StepsDone)])
+    layers = np.concatenate(
+        [e.array("layer_norms") for e in run.events if isinstance(e, StepsDone)]
+    )
     assert layers.shape == (12, 5)
     assert (layers[:, -1] > 0).all()
     assert loss.calls == 12
@@ -94,7 +103,9 @@ def test_a_loss_without_any_is_none_of_it(tmp_path):
         assert "in the loss" not in str(made.summary)
     assert torch.equal(frozen.centres, before)
     assert run.folder is not None
-    assert set(load_file(str(list_checkpoints(run.folder)[-1].path / "model.safetensors"))) == set(made.model.state_dict())
+    assert set(load_file(str(list_checkpoints(run.folder)[-1].path / "model.safetensors"))) == set(
+        made.model.state_dict()
+    )
 
 
 def test_a_model_with_a_part_of_that_name(tmp_path):
@@ -107,7 +118,9 @@ def test_a_model_with_a_part_of_that_name(tmp_path):
             out: Tensor = self.loss(x)
             return out
 
-    with wb.Workbench(Named(), train=(X, Y), loss=Centres(), root=tmp_path, accelerator="cpu", max_epochs=1) as made:
+    with wb.Workbench(
+        Named(), train=(X, Y), loss=Centres(), root=tmp_path, accelerator="cpu", max_epochs=1
+    ) as made:
         run = made.fit().result()
         made.load(run, "start")
         names = next(e for e in run.events if isinstance(e, RunStarted)).layers
@@ -161,7 +174,9 @@ def test_searches_leave_no_trace(tmp_path):
         made.find_lr(num_training=10).result()
         made.find_batch_size(max_val=8, steps_per_trial=1).result()
         assert torch.equal(loss.centres, Centres().centres)
-        assert list(made.fit().result().history["loss"]) == [np.float32(value) for value in twin(12)[0]]
+        assert list(made.fit().result().history["loss"]) == [
+            np.float32(value) for value in twin(12)[0]
+        ]
 
 
 def test_ranks_train_them_as_one_process_does():
@@ -173,7 +188,8 @@ def test_ranks_train_them_as_one_process_does():
     same(two[0], one)
 
 
-LAUNCHED = pytest.param({"strategy": "launch"}, id="launch", marks=pytest.mark.slow)  # what comes home of one: tests/launch/accelerate
+# what comes home of one: tests/launch/accelerate
+LAUNCHED = pytest.param({"strategy": "launch"}, id="launch", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("more", [pytest.param({"devices": 2}, id="pool"), LAUNCHED])
@@ -193,7 +209,14 @@ def test_weights_of_before_they_were_trained_open(tmp_path):
         run = made.fit().result()
         assert run.folder is not None
         file = list_checkpoints(run.folder)[-1].path / "model.safetensors"
-        save_file({name: value for name, value in load_file(str(file)).items() if not name.startswith("loss.")}, str(file))
+        save_file(
+            {
+                name: value
+                for name, value in load_file(str(file)).items()
+                if not name.startswith("loss.")
+            },
+            str(file),
+        )
         trained = made.model[2].weight.detach().clone()
         made.load(run, "start")
         made.load(run)
@@ -212,11 +235,14 @@ def test_a_fit_that_did_not_train_them_continues_with_them_frozen_or_not(tmp_pat
         trained = made.fit(start=run.id, max_epochs=2).result()
     assert frozen.resumes[0].unfrozen == ()
     assert trained.resumes[0].unfrozen == ("loss.centres",)
-    begun = frozen.history["step"].tolist().index(run.step)  # its loss has the centres of the checkpoint, and not the new ones
+    # its loss has the centres of the checkpoint, and not the new ones
+    begun = frozen.history["step"].tolist().index(run.step)
     assert trained.history["loss"][begun] == frozen.history["loss"][begun]
     assert trained.history["loss"][-1] != frozen.history["loss"][-1]
 
 
 def test_shards_are_refused():
-    with pytest.raises(TaskError, match=r"the loss has parameters of its own.*make it a part of the model"):
+    with pytest.raises(
+        TaskError, match=r"the loss has parameters of its own.*make it a part of the model"
+    ):
         sharded(net, {"train": (X, Y), "loss": Centres()}, {"max_epochs": 1, "accelerator": "cpu"})

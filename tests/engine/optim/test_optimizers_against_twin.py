@@ -1,6 +1,5 @@
 """Several optimizers, taking turns or stepped by hand, against the slow twin."""
 
-
 import numpy as np
 import pytest
 import torch
@@ -26,7 +25,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # -- several optimizers
 
 
-def two_sided(tmp_path, *, exact=True, frequencies=None, make=sgd, techniques=None, weighted=False, **settings):
+def two_sided(
+    tmp_path, *, exact=True, frequencies=None, make=sgd, techniques=None, weighted=False, **settings
+):
     model, data = TwoSided(make=make, frequencies=frequencies, weighted=weighted), labelled()
     twin = copied(model)
     run = fitted(model, data, tmp_path, **settings)
@@ -39,7 +40,8 @@ def two_sided(tmp_path, *, exact=True, frequencies=None, make=sgd, techniques=No
     )  # fmt: skip
     assert_same(run, record, model, exact=exact, columns=[
         n for n in record.columns if n != "skipped" and "grad_norm" not in n])  # fmt: skip
-    for name in (n for n in record.columns if "grad_norm" in n):  # norms of norms: their order is free
+    # norms of norms: their order is free
+    for name in (n for n in record.columns if "grad_norm" in n):
         np.testing.assert_allclose(run.history[name], record.columns[name], rtol=1e-6, err_msg=name)
     return model, run, record
 
@@ -48,7 +50,9 @@ def two_sided(tmp_path, *, exact=True, frequencies=None, make=sgd, techniques=No
 @pytest.mark.parametrize("make", [sgd, adam], ids=["sgd", "adam"])
 def test_two_optimizers_take_turns_in_each_update(windows, make, tmp_path):
     techniques = {"accumulate": windows}
-    model, run, _ = two_sided(tmp_path, make=make, accumulate_grad_batches=windows, techniques=techniques)
+    model, run, _ = two_sided(
+        tmp_path, make=make, accumulate_grad_batches=windows, techniques=techniques
+    )
     assert all(p.requires_grad for p in model.parameters())
     np.testing.assert_array_equal(run.history["lr.1"], run.history["lr"] / 2)
 
@@ -115,7 +119,9 @@ def test_only_the_parameters_whose_turn_it_is_require_gradients(tmp_path):
 
     class Watched(TwoSided):
         def training_step(self, batch, batch_idx, optimizer_idx):
-            seen.append((optimizer_idx, self.coder.weight.requires_grad, self.head.weight.requires_grad))
+            seen.append(
+                (optimizer_idx, self.coder.weight.requires_grad, self.head.weight.requires_grad)
+            )
             if len(seen) > 12:
                 raise RuntimeError("in the middle")
             return super().training_step(batch, batch_idx, optimizer_idx)
@@ -128,6 +134,7 @@ def test_only_the_parameters_whose_turn_it_is_require_gradients(tmp_path):
         bench.fit().result()
     assert seen[:4] == [(0, True, False), (1, False, True)] * 2
     assert {name for name, p in model.named_parameters() if not p.requires_grad} == {"rebuild.bias"}
+
 
 # -- manual optimisation
 
@@ -152,12 +159,16 @@ def test_manual_is_automatic_written_out(clip, tmp_path):
     model, data = ByHand(), labelled()
     run = fitted(model, data, tmp_path, gradient_clip_val=clip)
     twin = TwoSided()
-    record = twin_run(twin, data, step_of(twin, ["optimizer_idx"]), twin.configure_optimizers(), clip=clip)
+    record = twin_run(
+        twin, data, step_of(twin, ["optimizer_idx"]), twin.configure_optimizers(), clip=clip
+    )
     assert_same(run, record, model, columns=["loss", "lr"])
     assert all(p.requires_grad for p in model.parameters())
 
 
-@pytest.mark.parametrize(("kind", "options"), [("ema", {"ema_decay": 0.9}), ("swa", {"swa_epoch_start": 1})])
+@pytest.mark.parametrize(
+    ("kind", "options"), [("ema", {"ema_decay": 0.9}), ("swa", {"swa_epoch_start": 1})]
+)
 def test_manual_with_averages(kind, options, tmp_path):
     data, val = labelled(), labelled(21, seed=5)
     settings = {"weight_averaging": kind, **options, "val": val}
@@ -165,7 +176,9 @@ def test_manual_with_averages(kind, options, tmp_path):
     one = fitted(automatic, data, tmp_path / "a", **settings)
     other = fitted(manual, data, tmp_path / "b", **settings)
     np.testing.assert_array_equal(one.history["loss"], other.history["loss"])
-    np.testing.assert_array_equal(one.validation["val_loss_averaged"], other.validation["val_loss_averaged"])
+    np.testing.assert_array_equal(
+        one.validation["val_loss_averaged"], other.validation["val_loss_averaged"]
+    )
     for name, value in automatic.state_dict().items():
         assert torch.equal(manual.state_dict()[name], value), name
 
@@ -232,7 +245,13 @@ def test_gradients_that_are_set_to_zero_decay_and_move_as_in_torch(tmp_path):
         def play(self, batch, batch_idx, optimizer, backward):
             backward(self.layer(batch[0]).square().mean())
             optimizer.zero_grad(set_to_none=False)
-            backward(torch.nn.functional.linear(batch[0], self.layer.weight, self.layer.bias if batch_idx % 2 else None).square().mean())
+            backward(
+                torch.nn.functional.linear(
+                    batch[0], self.layer.weight, self.layer.bias if batch_idx % 2 else None
+                )
+                .square()
+                .mean()
+            )
             optimizer.step()
 
         def training_step(self, batch, batch_idx):
@@ -240,7 +259,15 @@ def test_gradients_that_are_set_to_zero_decay_and_move_as_in_torch(tmp_path):
 
     (x, y), model = labelled(32)[:], Zeroes()
     twin = copied(model)
-    wb.Workbench(model, train=(x, y), batch_size=8, max_epochs=1, shuffle=False, root=tmp_path, accelerator="cpu").fit().result()
+    wb.Workbench(
+        model,
+        train=(x, y),
+        batch_size=8,
+        max_epochs=1,
+        shuffle=False,
+        root=tmp_path,
+        accelerator="cpu",
+    ).fit().result()
     optimizer = twin.optimizer()
     for number in range(4):
         twin.play((x[8 * number : 8 * number + 8],), number, optimizer, torch.Tensor.backward)
@@ -259,10 +286,14 @@ def test_manual_steps_wait_for_the_window(tmp_path):
         for window in loop.list_windows(loader, 3):
             total = 0.0
             for number, batch in enumerate(window, start=1):
-                for i, (optimizer, parts) in enumerate([(coder, [twin.coder, twin.rebuild]), (head, [twin.head])]):
+                for i, (optimizer, parts) in enumerate(
+                    [(coder, [twin.coder, twin.rebuild]), (head, [twin.head])]
+                ):
                     own = [p for part in parts for p in part.parameters()]
                     loss = TwoSided.training_step(twin, batch, 0, i) / len(window)
-                    for p, g in zip(own, torch.autograd.grad(loss, own, allow_unused=True), strict=True):
+                    for p, g in zip(
+                        own, torch.autograd.grad(loss, own, allow_unused=True), strict=True
+                    ):
                         if g is not None:
                             p.grad = g if p.grad is None else p.grad + g
                     total += loss.item()

@@ -21,8 +21,17 @@ KINDS = [schedulefree.SGDScheduleFree, schedulefree.AdamWScheduleFree, schedulef
 
 
 def bench(root, make=schedulefree.SGDScheduleFree, model=None, **options):
-    options = {"loss": F.cross_entropy, "max_steps": 10, "batch_size": 8, "shuffle": False, "val": HELD_OUT, **options}
-    return wb.Workbench(model or plain_net(), train=DATA, root=root, accelerator="cpu", optimizer=make, **options)
+    options = {
+        "loss": F.cross_entropy,
+        "max_steps": 10,
+        "batch_size": 8,
+        "shuffle": False,
+        "val": HELD_OUT,
+        **options,
+    }
+    return wb.Workbench(
+        model or plain_net(), train=DATA, root=root, accelerator="cpu", optimizer=make, **options
+    )
 
 
 def twin(make, lr, updates=10):
@@ -165,7 +174,11 @@ def test_what_cannot_go_with_it(tmp_path):
     with bench(tmp_path, model=noisy_net(), max_steps=1) as b:
         job = b.fit()
         job.result()
-        assert any("BatchNorm layers" in event.text for event in job.events if type(event).__name__ == "Message")
+        assert any(
+            "BatchNorm layers" in event.text
+            for event in job.events
+            if type(event).__name__ == "Message"
+        )
 
 
 class AsksForAMode(torch.optim.SGD):
@@ -181,9 +194,14 @@ class Refuses(torch.optim.SGD):
     def eval(self): ...
 
 
-@pytest.mark.parametrize(("make", "why"), [(AsksForAMode, "missing 1 required positional"), (Refuses, "ValueError: not today")])
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [(AsksForAMode, "missing 1 required positional"), (Refuses, "ValueError: not today")],
+)
 def test_modes_that_cannot_be_called(make, why, tmp_path):
-    with pytest.raises(TaskError, match=rf"optimizer: {make.__name__}\.train\(\) failed with .*{why}.*train = None"):
+    with pytest.raises(
+        TaskError, match=rf"optimizer: {make.__name__}\.train\(\) failed with .*{why}.*train = None"
+    ):
         bench(tmp_path, make)
 
 
@@ -194,7 +212,10 @@ def test_on_two_processes(tmp_path):
         weights = [p.detach().clone() for p in b.model.parameters()]
     with bench(tmp_path / "two", max_steps=4, batch_size=4, devices=2, strategy="pool") as b:
         run = b.fit().result()
-        assert all(torch.allclose(p, q, atol=1e-5) for p, q in zip(b.model.parameters(), weights, strict=True))
+        assert all(
+            torch.allclose(p, q, atol=1e-5)
+            for p, q in zip(b.model.parameters(), weights, strict=True)
+        )
         handed_over = [p.detach().clone() for p in b.model.parameters()]
         b.load(run)
         assert equal(b.model, handed_over)

@@ -34,11 +34,15 @@ def test_each_has_a_schedule_of_its_own_turns(tmp_path, frequencies):
         Duel(frequencies), train=labelled(48), root=tmp_path, batch_size=4, max_epochs=2, lr_schedule="linear", warmup=2,
         num_sanity_val_steps=0,
     ).fit().result()  # fmt: skip
-    owners = np.array([i for i, f in enumerate(frequencies) for _ in range(f)])[np.arange(24) % sum(frequencies)]
+    owners = np.array([i for i, f in enumerate(frequencies) for _ in range(f)])[
+        np.arange(24) % sum(frequencies)
+    ]
     for index in (0, 1):
         rates = run.history[f"lr.{index}"][owners == index]
         turns = len(rates)
-        expected = [0.01 * ((k + 1) / 2 if k < 2 else (turns - k) / (turns - 2)) for k in range(turns)]
+        expected = [
+            0.01 * ((k + 1) / 2 if k < 2 else (turns - k) / (turns - 2)) for k in range(turns)
+        ]
         np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
@@ -47,7 +51,10 @@ class Falling(Duel):
 
     def configure_optimizers(self):
         first, second = super().configure_optimizers()
-        falls = {"scheduler": torch.optim.lr_scheduler.StepLR(second["optimizer"], 1), "interval": "epoch"}
+        falls = {
+            "scheduler": torch.optim.lr_scheduler.StepLR(second["optimizer"], 1),
+            "interval": "epoch",
+        }
         return [first, {**second, "lr_scheduler": falls}]
 
 
@@ -85,6 +92,8 @@ def test_a_mistake_of_ones_own_is_warned_of(tmp_path):
             self.manual_backward(self.net(batch[0]).square().mean())
             optimizer.step()
 
-    bench = wb.Workbench(Wrong(), train=labelled(16), root=tmp_path, batch_size=8, max_epochs=1, accelerator="cpu")
+    bench = wb.Workbench(
+        Wrong(), train=labelled(16), root=tmp_path, batch_size=8, max_epochs=1, accelerator="cpu"
+    )
     with pytest.warns(UserWarning, match=r"before `optimizer\.step\(\)`"):
         bench.fit().wait()

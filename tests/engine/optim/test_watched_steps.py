@@ -24,7 +24,17 @@ def halve(optimizer, *_):
 
 
 def fit(optimizer, tmp_path, updates=6, loss=F.cross_entropy):
-    bench = wb.Workbench(plain_net(), train=labelled(), loss=loss, optimizer=optimizer, lr=RATE, batch_size=8, root=tmp_path, accelerator="cpu", dry_run=False)
+    bench = wb.Workbench(
+        plain_net(),
+        train=labelled(),
+        loss=loss,
+        optimizer=optimizer,
+        lr=RATE,
+        batch_size=8,
+        root=tmp_path,
+        accelerator="cpu",
+        dry_run=False,
+    )
     return bench.fit(max_steps=updates).result().history["loss"].tolist()
 
 
@@ -36,7 +46,11 @@ def test_a_hook_before_the_step_changes_the_gradients(whose, tmp_path):
             made.register_step_pre_hook(halve)
         return made
 
-    handle = torch_optimizer.register_optimizer_step_pre_hook(halve) if whose == "of all optimizers" else None
+    handle = (
+        torch_optimizer.register_optimizer_step_pre_hook(halve)
+        if whose == "of all optimizers"
+        else None
+    )
     try:
         found = fit(hooked, tmp_path)
     finally:
@@ -69,7 +83,10 @@ def test_a_hook_after_the_step_that_comes_within_a_run_is_called_from_then_on(tm
 
 
 def test_a_profiler_within_a_run_sees_its_steps_and_its_batches(tmp_path):
-    calls, profile = itertools.count(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    calls, profile = (
+        itertools.count(),
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+    )
 
     def loss(output, target):
         number = next(calls)

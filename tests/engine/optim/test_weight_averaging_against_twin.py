@@ -1,6 +1,5 @@
 """Averaged weights, EMA and SWA, against torch's AveragedModel and update_bn in the slow twin."""
 
-
 import numpy as np
 import pytest
 import torch
@@ -33,7 +32,10 @@ AVERAGES = {
     "of a short fit": ({}, {}),
     "every third": ({"ema_decay": 0.8, "averaging_every_n_steps": 3}, {"decay": 0.8, "every": 3}),
     "from update 5 on": ({"ema_decay": 0.5, "averaging_start": 5}, {"decay": 0.5, "start": 5}),
-    "from epoch 1 on": ({"ema_decay": 0.5, "averaging_start_epoch": 1}, {"decay": 0.5, "start_epoch": 1}),
+    "from epoch 1 on": (
+        {"ema_decay": 0.5, "averaging_start_epoch": 1},
+        {"decay": 0.5, "start_epoch": 1},
+    ),
 }
 
 
@@ -48,7 +50,15 @@ def test_ema(name, net, windows, tmp_path):
 def test_swa_averages_the_ends_of_epochs(net, begin, tmp_path):
     given, start = begin
     """5 epochs from the third on are three ends; of a fraction of 5, int() is taken."""
-    averaged(tmp_path, net, Average("swa", batches(), start=start), {}, epochs=5, weight_averaging="swa", swa_epoch_start=given)
+    averaged(
+        tmp_path,
+        net,
+        Average("swa", batches(), start=start),
+        {},
+        epochs=5,
+        weight_averaging="swa",
+        swa_epoch_start=given,
+    )
 
 
 @pytest.mark.parametrize("strategy", ["cos", "linear"])
@@ -65,7 +75,9 @@ def test_swa_rates(strategy, annealing, tmp_path):
 def test_swa_rates_leave_a_group_at_0_where_it_is(tmp_path):
     def groups(parameters, lr=0.05):
         parameters = list(parameters)
-        return torch.optim.SGD([{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.0}], lr=lr)
+        return torch.optim.SGD(
+            [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.0}], lr=lr
+        )
 
     average = Average("swa", batches(), start=1, lr=[0.2, 0.0], epochs=2)
     run = averaged(
@@ -79,7 +91,17 @@ def averaged(tmp_path, net, average, techniques, epochs=3, optimizer=sgd, **sett
     """In the order given, so that the pass for BatchNorm sees the same batches on both sides."""
     model, data, val = net(), labelled(), labelled(21, seed=5)
     twin = copied(model)
-    run = fitted(model, data, tmp_path, loss=CE, val=val, shuffle=False, max_epochs=epochs, optimizer=optimizer, **settings)
+    run = fitted(
+        model,
+        data,
+        tmp_path,
+        loss=CE,
+        val=val,
+        shuffle=False,
+        max_epochs=epochs,
+        optimizer=optimizer,
+        **settings,
+    )
     check = checker(val, lambda m, b: CE(m(b[0]), b[1]))
     record = twin_run(twin, data, supervised(twin, CE), [optimizer(twin.parameters(), lr=0.05)], shuffle=False, epochs=epochs,
                       average=average, check=check, **techniques)  # fmt: skip
@@ -88,12 +110,20 @@ def averaged(tmp_path, net, average, techniques, epochs=3, optimizer=sgd, **sett
 
 
 def test_before_the_first_average_the_raw_weights_stay(tmp_path):
-    run = averaged(tmp_path, noisy_net, Average("ema", batches(), start=1000), {}, weight_averaging="ema", averaging_start=1000)
+    run = averaged(
+        tmp_path,
+        noisy_net,
+        Average("ema", batches(), start=1000),
+        {},
+        weight_averaging="ema",
+        averaging_start=1000,
+    )
     assert "val_loss_averaged" not in run.validation
 
 
 def test_an_average_of_ones_own(tmp_path):
     """The maximum of the weights seen after each fourth update."""
+
     def largest(averaged, current, n):
         return torch.maximum(averaged, current)
 
@@ -103,7 +133,9 @@ def test_an_average_of_ones_own(tmp_path):
     fitted(model, data, tmp_path, loss=CE, weight_averaging="ema", custom=own)
     kept = []
     optimizer = sgd(twin.parameters(), lr=0.05)
-    for number, (x, y) in enumerate([b for loader in [loop.loader_of(data, 8)] for _ in range(3) for b in loader], 1):
+    for number, (x, y) in enumerate(
+        [b for loader in [loop.loader_of(data, 8)] for _ in range(3) for b in loader], 1
+    ):
         optimizer.zero_grad()
         CE(twin(x), y).backward()
         optimizer.step()

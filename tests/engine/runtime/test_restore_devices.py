@@ -26,7 +26,10 @@ def test_what_was_moved_is_the_same_memory_again():
     model = Tied()
     model.one.bias.grad = torch.ones(4)
     slots = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
-    before = {name: (tensor, tensor.data_ptr(), tensor.clone(), tensor.grad) for name, tensor in slots.items()}
+    before = {
+        name: (tensor, tensor.data_ptr(), tensor.clone(), tensor.grad)
+        for name, tensor in slots.items()
+    }
     with restored_devices(supervised(model)):
         model.to("meta")
         assert {p.device.type for p in model.parameters()} == {"meta"}
@@ -68,7 +71,14 @@ def test_also_when_the_look_fails():
 def test_a_model_moves_to_a_gpu_when_it_is_trained_there_in_this_process(strategy, tmp_path):
     model = plain_net()
     with wb.Workbench(
-        model, train=labelled(), loss=F.cross_entropy, accelerator="cuda", devices=1, strategy=strategy, root=tmp_path, max_epochs=1
+        model,
+        train=labelled(),
+        loss=F.cross_entropy,
+        accelerator="cuda",
+        devices=1,
+        strategy=strategy,
+        root=tmp_path,
+        max_epochs=1,
     ) as bench:
         assert next(model.parameters()).device.type == "cpu"
         bench.fit().result()

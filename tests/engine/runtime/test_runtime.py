@@ -21,4 +21,7 @@ def test_other_threads_never_see_an_empty_environment(monkeypatch):
 
 
 def test_the_options_of_accumulation_are_those_that_accelerate_would_find():
-    assert runtime.NoAccumulation(num_steps=1).to_kwargs() == GradientAccumulationPlugin(num_steps=1).to_kwargs()
+    assert (
+        runtime.NoAccumulation(num_steps=1).to_kwargs()
+        == GradientAccumulationPlugin(num_steps=1).to_kwargs()
+    )

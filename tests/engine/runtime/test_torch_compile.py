@@ -14,7 +14,14 @@ DATA = labelled(24)
 
 
 def bench(root, model, **options):
-    options = {"loss": F.cross_entropy, "max_steps": 4, "batch_size": 8, "lr": 0.1, "optimizer": torch.optim.SGD, **options}
+    options = {
+        "loss": F.cross_entropy,
+        "max_steps": 4,
+        "batch_size": 8,
+        "lr": 0.1,
+        "optimizer": torch.optim.SGD,
+        **options,
+    }
     return wb.Workbench(model, train=DATA, root=root, accelerator="cpu", **options)
 
 
@@ -52,15 +59,21 @@ def test_it_is_compiled_once_and_has_its_own_names(options, tmp_path):
         run = b.fit().result()
         assert (backend.graphs, backend.calls) == (1, 4)
         assert run.history["loss"].tolist() == expected.history["loss"].tolist()
-        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), b.model.parameters(), strict=True))
+        assert all(
+            torch.equal(p, q) for p, q in zip(model.parameters(), b.model.parameters(), strict=True)
+        )
         assert any(name.endswith("0.weight") for name in run.history)
         assert not any("_orig_mod" in name for name in run.history)
     # The checkpoint of a compiled model goes into one that is not.
     with bench(tmp_path / "compiled", plain_net(seed=3)) as b:
         b.load(run)
-        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), b.model.parameters(), strict=True))
+        assert all(
+            torch.equal(p, q) for p, q in zip(model.parameters(), b.model.parameters(), strict=True)
+        )
         on = b.fit(start=run.id, max_steps=6, compile=False).result()
-    with bench(tmp_path / "compiled", torch.compile(plain_net(), backend="eager"), max_steps=6) as b:
+    with bench(
+        tmp_path / "compiled", torch.compile(plain_net(), backend="eager"), max_steps=6
+    ) as b:
         assert b.fit().result().history["loss"].tolist() == on.history["loss"].tolist()
 
 
@@ -108,14 +121,22 @@ class Own(nn.Module):
 
 def test_an_object_that_trains_itself(tmp_path):
     backend = Counted()
-    with bench(tmp_path, torch.compile(Own(), backend=backend), loss=None, optimizer=torch.optim.AdamW) as b:
+    with bench(
+        tmp_path, torch.compile(Own(), backend=backend), loss=None, optimizer=torch.optim.AdamW
+    ) as b:
         assert b.summary.name == "Own"
         assert b.fit().result().status == "finished"
         assert backend.calls >= 4
 
 
 def test_on_two_processes(tmp_path):
-    with bench(tmp_path, torch.compile(plain_net(), backend="eager"), devices=2, strategy="pool", batch_size=4) as b:
+    with bench(
+        tmp_path,
+        torch.compile(plain_net(), backend="eager"),
+        devices=2,
+        strategy="pool",
+        batch_size=4,
+    ) as b:
         before = [p.detach().clone() for p in b.model.parameters()]
         assert b.fit().result().status == "finished"
         assert not all(torch.equal(p, q) for p, q in zip(b.model.parameters(), before, strict=True))

@@ -37,14 +37,18 @@ def f32(values):
 
 def layers(run):
     """The per-layer norms of a run, rows x layers."""
-    return np.concatenate([e.array("layer_norms") for e in run.events if type(e).__name__ == "StepsDone"])
+    return np.concatenate(
+        [e.array("layer_norms") for e in run.events if type(e).__name__ == "StepsDone"]
+    )
 
 
 def same(a, b):
     return np.array_equal(f32(a), f32(b), equal_nan=True)
 
 
-def compare(net, make, tmp_path, *, accumulate=1, clip=None, by="norm", p=2.0, n=50, lr=0.05, epochs=3):
+def compare(
+    net, make, tmp_path, *, accumulate=1, clip=None, by="norm", p=2.0, n=50, lr=0.05, epochs=3
+):
     model, data = net(), labelled(n)
     twin = twin_of(model)
     given = {"norm": "norm", "value": "value"}[by]
@@ -70,7 +74,8 @@ def compare(net, make, tmp_path, *, accumulate=1, clip=None, by="norm", p=2.0, n
     return run, expected
 
 
-@pytest.mark.parametrize("accumulate", [1, 3, 4])  # 7 batches of 8, the last one of 2: every tail is uneven
+# 7 batches of 8, the last one of 2: every tail is uneven
+@pytest.mark.parametrize("accumulate", [1, 3, 4])
 @pytest.mark.parametrize("make", [sgd, adamw], ids=["sgd", "adamw"])
 @pytest.mark.parametrize("net", [plain_net, noisy_net], ids=["plain", "batchnorm-dropout"])
 def test_equal_to_a_plain_loop(net, make, accumulate, tmp_path):
@@ -78,7 +83,12 @@ def test_equal_to_a_plain_loop(net, make, accumulate, tmp_path):
     assert run.step == 3 * -(-7 // accumulate)
 
 
-@pairs("make, accumulate, clipping", [sgd, adamw], [1, 3], [("norm", 0.3), ("value", 0.02), ("norm", 1e6), ("value", 0.3)])
+@pairs(
+    "make, accumulate, clipping",
+    [sgd, adamw],
+    [1, 3],
+    [("norm", 0.3), ("value", 0.02), ("norm", 1e6), ("value", 0.3)],
+)
 def test_clipping_is_torchs_own(make, accumulate, clipping, tmp_path):
     by, clip = clipping
     run, expected = compare(noisy_net, make, tmp_path, clip=clip, by=by, accumulate=accumulate)
@@ -148,7 +158,11 @@ def test_every_third_update_is_kept(tmp_path):
 def test_a_window_of_equal_batches_is_one_big_batch(tmp_path):
     data = labelled(48)
     small, large = plain_net(), plain_net()
-    a = bench(small, data, tmp_path / "a", batch_size=4, accumulate_grad_batches=4, max_epochs=2).fit().result()
+    a = (
+        bench(small, data, tmp_path / "a", batch_size=4, accumulate_grad_batches=4, max_epochs=2)
+        .fit()
+        .result()
+    )
     b = bench(large, data, tmp_path / "b", batch_size=16, max_epochs=2).fit().result()
     np.testing.assert_allclose(a.history["loss"], b.history["loss"], rtol=1e-5)
     torch.testing.assert_close(small.state_dict(), large.state_dict())
@@ -202,7 +216,13 @@ def test_a_dataloader_of_the_users_own(tmp_path):
     model, data = noisy_net(), labelled()
     twin = twin_of(model)
     loader = loop.loader_of(data, 12, seed=99, drop_last=True)
-    b = bench(model, loop.loader_of(data, 12, seed=99, drop_last=True), tmp_path, batch_size=12, max_epochs=3)
+    b = bench(
+        model,
+        loop.loader_of(data, 12, seed=99, drop_last=True),
+        tmp_path,
+        batch_size=12,
+        max_epochs=3,
+    )
     run = b.fit().result()
     expected = loop.fit(twin, loss_of, sgd(twin.parameters(), lr=0.05), loader, 3)
     assert same(run.history["loss"], expected["loss"])
@@ -244,7 +264,9 @@ def test_max_steps_ends_in_the_middle_of_an_epoch(tmp_path):
     model, data = noisy_net(), labelled()
     twin = twin_of(model)
     run = bench(model, data, tmp_path, max_steps=10).fit().result()
-    expected = loop.fit(twin, loss_of, sgd(twin.parameters(), lr=0.05), loop.loader_of(data, 8), 5, max_steps=10)
+    expected = loop.fit(
+        twin, loss_of, sgd(twin.parameters(), lr=0.05), loop.loader_of(data, 8), 5, max_steps=10
+    )
     assert same(run.history["loss"], expected["loss"])
     assert run.history["epoch"].tolist() == [0] * 7 + [1] * 3
     assert same_weights(model, twin)
@@ -288,7 +310,9 @@ def test_parameter_groups_keep_their_ratios(tmp_path):
     model, data = plain_net(), labelled()
     twin = twin_of(model)
     run = bench(model, data, tmp_path, two_groups, max_epochs=2).fit(lr=0.2).result()
-    expected = loop.fit(twin, loss_of, two_groups(twin.parameters(), lr=0.2), loop.loader_of(data, 8), 2)
+    expected = loop.fit(
+        twin, loss_of, two_groups(twin.parameters(), lr=0.2), loop.loader_of(data, 8), 2
+    )
     assert same(run.history["loss"], expected["loss"])
     assert same_weights(model, twin)
 
@@ -297,7 +321,13 @@ def test_weight_decay_reaches_the_optimizer(tmp_path):
     model, data = plain_net(), labelled()
     twin = twin_of(model)
     bench(model, data, tmp_path, adamw, weight_decay=0.3, max_epochs=1).fit().result()
-    loop.fit(twin, loss_of, adamw(twin.parameters(), lr=0.05, weight_decay=0.3), loop.loader_of(data, 8), 1)
+    loop.fit(
+        twin,
+        loss_of,
+        adamw(twin.parameters(), lr=0.05, weight_decay=0.3),
+        loop.loader_of(data, 8),
+        1,
+    )
     assert same_weights(model, twin)
 
 
@@ -347,7 +377,10 @@ def test_the_users_gradients_are_put_back(tmp_path):
     b = bench(model, labelled(), tmp_path, max_epochs=1)
     b.fit().result()
     b.find_lr(num_training=5).result()
-    assert all(p.grad is g and torch.equal(g, torch.ones_like(g)) for p, g in zip(model.parameters(), kept, strict=True))
+    assert all(
+        p.grad is g and torch.equal(g, torch.ones_like(g))
+        for p, g in zip(model.parameters(), kept, strict=True)
+    )
 
 
 def test_loss_with_weights_of_its_own_moves_and_stays(tmp_path):
@@ -365,7 +398,11 @@ def test_a_summed_loss_weighs_each_batch_as_one(tmp_path):
     model, data = plain_net(), labelled()
     twin = twin_of(model)
     loss = functools.partial(F.cross_entropy, reduction="sum")
-    run = bench(model, data, tmp_path, loss=loss, accumulate_grad_batches=4, max_steps=2, lr=1e-3).fit().result()
+    run = (
+        bench(model, data, tmp_path, loss=loss, accumulate_grad_batches=4, max_steps=2, lr=1e-3)
+        .fit()
+        .result()
+    )
     means = []
     optimizer = sgd(twin.parameters(), lr=1e-3)
     for window in loop.list_windows(loop.loader_of(data, 8), 4):
@@ -390,7 +427,12 @@ def test_data_in_other_forms_is_the_same_training(tmp_path):
         def forward(self, x):
             return self.net(x)
 
-    forms = {"dataset": data, "tensors": (x, y), "arrays": (x.numpy(), y.numpy()), "dict": {"x": x, "labels": y}}
+    forms = {
+        "dataset": data,
+        "tensors": (x, y),
+        "arrays": (x.numpy(), y.numpy()),
+        "dict": {"x": x, "labels": y},
+    }
     losses = []
     for name, form in forms.items():
         run = bench(Named(plain_net()), form, tmp_path / name, max_epochs=1).fit().result()
@@ -416,9 +458,9 @@ def test_what_was_measured_is_kept_as_it_was(tmp_path):
         losses.append(loss.item())
         optimizer.step()
     for there in (run, Run.open(run.folder)):
-        assert {name: there.history[name].dtype for name in ("loss", "grad_norm", "grad_norm_clipped")} == dict.fromkeys(
-            ("loss", "grad_norm", "grad_norm_clipped"), np.dtype(np.float64)
-        )
+        assert {
+            name: there.history[name].dtype for name in ("loss", "grad_norm", "grad_norm_clipped")
+        } == dict.fromkeys(("loss", "grad_norm", "grad_norm_clipped"), np.dtype(np.float64))
         assert there.history["loss"].tolist() == losses
         np.testing.assert_allclose(there.history["grad_norm"], norms, rtol=1e-14)
         np.testing.assert_array_equal(there.history["loss"], run.history["loss"])
@@ -435,7 +477,19 @@ def test_a_float64_loss_of_a_float32_model_is_kept(tmp_path):
         return loss
 
     x, y = labelled().tensors
-    run = wb.Workbench(plain_net(), train=(x, y), loss=exact, root=tmp_path, accelerator="cpu", batch_size=10, max_epochs=1).fit().result()
+    run = (
+        wb.Workbench(
+            plain_net(),
+            train=(x, y),
+            loss=exact,
+            root=tmp_path,
+            accelerator="cpu",
+            batch_size=10,
+            max_epochs=1,
+        )
+        .fit()
+        .result()
+    )
     assert run.history["loss"].tolist() == seen[-5:]
     assert run.history["lr"].dtype == run.history["grad_norm/0.weight"].dtype == np.float32
 
@@ -445,15 +499,24 @@ def test_checks_keep_what_was_measured(tmp_path, size):
     """What a model in double precision comes to over validation data is torch's own float64, to the last bit."""
     model, (x, y) = plain_net().double(), labelled().tensors
     x = x.double()
-    metrics = {"spread": lambda output, y: output.std(), "margin": lambda output, y: output.softmax(1)[:, 0]}
+    metrics = {
+        "spread": lambda output, y: output.std(),
+        "margin": lambda output, y: output.softmax(1)[:, 0],
+    }
     run = wb.Workbench(
         model, train=(x, y), val=(x, y), loss=F.cross_entropy, metrics=metrics, root=tmp_path, accelerator="cpu", batch_size=size,
         max_epochs=2,
     ).fit().result()  # fmt: skip
     with torch.no_grad():
         batches = [(model(a), b) for a, b in zip(x.split(size), y.split(size), strict=True)]
-        given = {"val_loss": F.cross_entropy, **{f"val_{name}": metric for name, metric in metrics.items()}}
-        means = {name: torch.stack([f(output, b).mean() for output, b in batches]) for name, f in given.items()}
+        given = {
+            "val_loss": F.cross_entropy,
+            **{f"val_{name}": metric for name, metric in metrics.items()},
+        }
+        means = {
+            name: torch.stack([f(output, b).mean() for output, b in batches])
+            for name, f in given.items()
+        }
     weights = torch.tensor([float(len(b)) for _, b in batches], dtype=torch.float64)
     wanted = {name: float((of * weights).sum() / weights.sum()) for name, of in means.items()}
     if size == len(x):

@@ -59,7 +59,9 @@ def compare(tmp_path, techniques, *, epochs=3, loader=None, average=None, **sett
     model, data = plain_net(), labelled()
     twin = copied(model)
     run = fitted(model, data, tmp_path, loss=CE, val=VAL, max_epochs=epochs, **settings)
-    loader = loop.loader_of(data, 8, shuffle=settings.get("shuffle", True)) if loader is None else loader
+    loader = (
+        loop.loader_of(data, 8, shuffle=settings.get("shuffle", True)) if loader is None else loader
+    )
     record = train(twin, loader, supervised(twin, CE), [sgd(twin.parameters(), lr=0.05)], epochs=epochs, average=average,
                    check=checker(VAL, lambda m, b: CE(m(b[0]), b[1])), **techniques)  # fmt: skip
     assert_same(run, record, model)
@@ -84,12 +86,28 @@ def test_an_int_counts_updates_across_epochs(tmp_path):
 
 def test_an_update_is_checked_once(tmp_path):
     """Batches that are left out between two updates are no reason to look again, nor to look before the first."""
-    run = fitted(Learner(drops=(0, 3)), labelled(), tmp_path, val=VAL, val_check_interval=2, shuffle=False, max_epochs=1)
+    run = fitted(
+        Learner(drops=(0, 3)),
+        labelled(),
+        tmp_path,
+        val=VAL,
+        val_check_interval=2,
+        shuffle=False,
+        max_epochs=1,
+    )
     assert run.validation["step"].tolist() == [2, 4, 5]
 
 
 def test_every_moment_is_a_time_to_check(tmp_path):
-    run = fitted(plain_net(), labelled(), tmp_path, loss=CE, val=VAL, val_check_interval={"microseconds": 1}, max_epochs=2)
+    run = fitted(
+        plain_net(),
+        labelled(),
+        tmp_path,
+        loss=CE,
+        val=VAL,
+        val_check_interval={"microseconds": 1},
+        max_epochs=2,
+    )
     assert run.validation["step"].tolist() == list(range(1, 15))
 
 
@@ -148,7 +166,9 @@ STOPPING = {
 @pytest.mark.parametrize("name", STOPPING)
 def test_early_stopping(name, tmp_path):
     stopping, limits = STOPPING[name]
-    run, _ = compare(tmp_path, {"stopping": stopping, **limits}, epochs=30, early_stopping=stopping, **limits)
+    run, _ = compare(
+        tmp_path, {"stopping": stopping, **limits}, epochs=30, early_stopping=stopping, **limits
+    )
     assert run.step < 30 * 7
     if name == "not before min_epochs":
         assert run.step == 6 * 7
@@ -212,13 +232,22 @@ def test_a_length_of_nothing(nothing, tmp_path):
     before = copied(model)
     run = fitted(model, labelled(), tmp_path, loss=CE, **nothing)
     assert run.step == 0
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), before.parameters(), strict=True)
+    )
 
 
 def test_max_time_ends_a_fit_that_would_not(tmp_path, monkeypatch):
     """A clock that goes on by 0.01 s whenever it is read: on a busy machine the time might be over before the first update."""
     monkeypatch.setattr(meter, "perf_counter", itertools.count(0.0, 0.01).__next__)
-    run = fitted(plain_net(), labelled(), tmp_path, loss=CE, max_epochs=None, max_time=datetime.timedelta(seconds=0.5))
+    run = fitted(
+        plain_net(),
+        labelled(),
+        tmp_path,
+        loss=CE,
+        max_epochs=None,
+        max_time=datetime.timedelta(seconds=0.5),
+    )
     assert run.step > 0
 
 
@@ -229,7 +258,12 @@ def test_max_time_ends_a_fit_that_would_not(tmp_path, monkeypatch):
 def test_limited_training_data(limited, windows, tmp_path):
     limit, batches = limited
     """int() of the fraction; what is drawn in the next epoch is what a loop that breaks would draw."""
-    compare(tmp_path, {"limit": batches, "accumulate": windows}, limit_train_batches=limit, accumulate_grad_batches=windows)
+    compare(
+        tmp_path,
+        {"limit": batches, "accumulate": windows},
+        limit_train_batches=limit,
+        accumulate_grad_batches=windows,
+    )
 
 
 @pytest.mark.parametrize(("limit", "batches"), [(1, 1), (2, 2), (0.7, 2), (9, 3)], ids=str)
@@ -251,9 +285,19 @@ def test_a_fraction_of_nothing_is_refused(name, tmp_path):
 def test_data_without_a_length(tmp_path):
     model = plain_net()
     twin = copied(model)
-    run = fitted(model, Endless(), tmp_path, loss=CE, limit_train_batches=5, accumulate_grad_batches=2)
+    run = fitted(
+        model, Endless(), tmp_path, loss=CE, limit_train_batches=5, accumulate_grad_batches=2
+    )
     loader = torch.utils.data.DataLoader(Endless(), batch_size=8)
-    record = train(twin, loader, supervised(twin, CE), [sgd(twin.parameters(), lr=0.05)], epochs=3, limit=5, accumulate=2)
+    record = train(
+        twin,
+        loader,
+        supervised(twin, CE),
+        [sgd(twin.parameters(), lr=0.05)],
+        epochs=3,
+        limit=5,
+        accumulate=2,
+    )
     assert_same(run, record, model)
     with pytest.raises(ValueError, match="limit_train_batches"):
         fitted(plain_net(), Endless(), tmp_path, loss=CE, limit_train_batches=0.5)
@@ -273,7 +317,16 @@ def test_overfitting_some_batches(tmp_path):
 
 def test_a_fast_dev_run(tmp_path):
     model = plain_net()
-    run = fitted(model, labelled(), tmp_path, loss=CE, val=VAL, fast_dev_run=2, max_epochs=9, early_stopping="val_loss")
+    run = fitted(
+        model,
+        labelled(),
+        tmp_path,
+        loss=CE,
+        val=VAL,
+        fast_dev_run=2,
+        max_epochs=9,
+        early_stopping="val_loss",
+    )
     twin, x, y = plain_net(), *VAL.tensors
     record = twin_run(twin, labelled(), supervised(twin, CE), [sgd(twin.parameters(), lr=0.05)], epochs=1, limit=2,
                       check=checker(TensorDataset(x[:16], y[:16]), lambda m, b: CE(m(b[0]), b[1])))  # fmt: skip
@@ -321,7 +374,9 @@ def test_an_update_that_is_no_number_is_left_out(windows, tmp_path):
 
 def test_the_run_stops_before_an_update_that_is_no_number(tmp_path):
     model = Breaking()
-    bench = wb.Workbench(model, train=labelled(), root=tmp_path, accelerator="cpu", batch_size=8, shuffle=False)
+    bench = wb.Workbench(
+        model, train=labelled(), root=tmp_path, accelerator="cpu", batch_size=8, shuffle=False
+    )
     job = bench.fit(max_epochs=1)
     with pytest.raises(Exception, match="update 2"):
         job.result()

@@ -93,19 +93,27 @@ class Case:
 
     @property
     def updates(self):
-        each = [-(-self.batches * self.per_batch // size_at(self.windows, e)) for e in range(self.epochs)]
+        each = [
+            -(-self.batches * self.per_batch // size_at(self.windows, e))
+            for e in range(self.epochs)
+        ]
         return sum(each) if self.max_steps is None else min(sum(each), self.max_steps)
 
 
 @st.composite
 def cases(draw):
-    kind = draw(st.sampled_from(["net", "noisy net", "hooks", "two", "text", "text hooks", "two texts"]))
+    kind = draw(
+        st.sampled_from(["net", "noisy net", "hooks", "two", "text", "text hooks", "two texts"])
+    )
     two = kind.startswith("two")
     frequencies = draw(st.sampled_from([(), (1, 1), (2, 1)])) if two else ()
     windows = draw(st.one_of(
         st.integers(1, 4), st.dictionaries(st.integers(0, 2), st.integers(1, 4), min_size=1, max_size=2),
     ))  # fmt: skip
-    average, interval = draw(st.sampled_from([None, "ema", "swa"])), draw(st.sampled_from([None, None, 1.0, 0.5, 3]))
+    average, interval = (
+        draw(st.sampled_from([None, "ema", "swa"])),
+        draw(st.sampled_from([None, None, 1.0, 0.5, 3])),
+    )
     case = Case(
         kind, n=draw(st.integers(9, 40)), make=draw(st.sampled_from([*MAKERS])), frequencies=frequencies,
         weighted=draw(st.booleans()) and kind in ("hooks", "two", "text hooks"), pieces=draw(st.integers(3, 12)),
@@ -121,18 +129,24 @@ def cases(draw):
     if kind in ("noisy net", "hooks") and case.n % 8 == 1:
         case = dataclasses.replace(case, n=case.n + 1)  # BatchNorm learns nothing from one sample
     if case.texts and interval == 0.5:
-        case = dataclasses.replace(case, interval=1.0)  # half of an unknown number of pieces is refused
+        # half of an unknown number of pieces is refused
+        case = dataclasses.replace(case, interval=1.0)
     if average == "swa":
-        case = dataclasses.replace(case, epochs=case.epochs + 1)  # the first that is averaged is the second
-    elif draw(st.booleans()):  # not with SWA: whether an epoch that max_steps cuts short is averaged is not said
+        # the first that is averaged is the second
+        case = dataclasses.replace(case, epochs=case.epochs + 1)
+    elif draw(st.booleans()):
+        # not with SWA: whether an epoch that max_steps cuts short is averaged is not said
         case = dataclasses.replace(case, max_steps=draw(st.integers(1, 2 * case.updates)))
     if case.interval is not None and draw(st.booleans()):
         case = dataclasses.replace(case, patience=draw(st.integers(0, 2)))
     if case.planned is not None and not frequencies:
         schedule = draw(st.sampled_from(["constant", "linear", "cosine", "one_cycle"]))
-        warmup = draw(st.one_of(st.just(0), st.integers(0, case.planned - 1), st.sampled_from([0.1, 0.5])))
+        warmup = draw(
+            st.one_of(st.just(0), st.integers(0, case.planned - 1), st.sampled_from([0.1, 0.5]))
+        )
         rise = round(warmup * case.planned) if isinstance(warmup, float) else warmup
-        if rise < case.planned and not (rise == 1 and schedule == "one_cycle"):  # torch's own divides by zero there
+        # torch's own divides by zero there
+        if rise < case.planned and not (rise == 1 and schedule == "one_cycle"):
             case = dataclasses.replace(case, schedule=schedule, warmup=warmup)
     return case
 
@@ -155,16 +169,28 @@ def test_together(tmp_path_factory):
 
 # What the draws have found, and pairs that they must not miss.
 KNOWN = {
-    "averages of a run that ends in the middle of an epoch": Case("noisy net", average="ema", max_steps=5, interval=1.0),
-    "SWA where max_steps ends an epoch": Case("noisy net", average="swa", max_steps=8, epochs=5, interval=1.0),
-    "SWA's rates behind one cycle": Case(average="swa", swa_lr=0.01, schedule="one_cycle", epochs=4),
+    "averages of a run that ends in the middle of an epoch": Case(
+        "noisy net", average="ema", max_steps=5, interval=1.0
+    ),
+    "SWA where max_steps ends an epoch": Case(
+        "noisy net", average="swa", max_steps=8, epochs=5, interval=1.0
+    ),
+    "SWA's rates behind one cycle": Case(
+        average="swa", swa_lr=0.01, schedule="one_cycle", epochs=4
+    ),
     "weights in bf16": Case("hooks", weighted=True, precision="bf16-mixed", windows=3, clip=0.02),
-    "windows of pieces across batches": Case("text", windows={0: 2, 1: 5}, clip=0.02, average="ema"),
-    "a check at the end of an epoch of unknown length": Case("text", n=9, pieces=4, average="swa", interval=3),
+    "windows of pieces across batches": Case(
+        "text", windows={0: 2, 1: 5}, clip=0.02, average="ema"
+    ),
+    "a check at the end of an epoch of unknown length": Case(
+        "text", n=9, pieces=4, average="swa", interval=3
+    ),
     "pieces of one and the other optimizer": Case("two texts", frequencies=(1, 1), windows=2),
     "nothing between two checks": Case("hooks", n=40, picky=True, interval=3, epochs=3),
     "pieces and closures": Case("text hooks", make="lbfgs", windows=2, clip=0.02),
-    "stopped between two ends of epochs": Case(average="swa", epochs=4, interval=0.5, patience=0, min_epochs=1),
+    "stopped between two ends of epochs": Case(
+        average="swa", epochs=4, interval=0.5, patience=0, min_epochs=1
+    ),
 }
 
 
@@ -178,8 +204,16 @@ def agree(case, root):
     """The run of this case and its twin's: losses, rates, norms, checks and the weights at the end."""
     model, loss = made(case)
     twin = copied(model)
-    data, val = (sentences(case.n), sentences(9, seed=4)) if case.texts else (labelled(case.n), labelled(21, seed=5))
-    stopping = [] if case.patience is None else [wb.EarlyStopping(monitor="val_loss", patience=case.patience, min_delta=0.01)]
+    data, val = (
+        (sentences(case.n), sentences(9, seed=4))
+        if case.texts
+        else (labelled(case.n), labelled(21, seed=5))
+    )
+    stopping = (
+        []
+        if case.patience is None
+        else [wb.EarlyStopping(monitor="val_loss", patience=case.patience, min_delta=0.01)]
+    )
     run = fitted(
         model, data, root, loss=loss, optimizer=MAKERS[case.make], val=None if case.interval is None else val,
         early_stopping=stopping, shuffle=case.average is None, **as_settings(case),
@@ -195,8 +229,11 @@ def agree(case, root):
     # Where a step has returned None, the rest of its window is divided here in another order than there.
     assert_same(run, record, model, columns=columns, exact=not case.picky, rtol=1e-3)
     for name in norms:  # with two optimizers norms of norms: their order is free
-        ours = run.history.get(name, np.full(run.step, np.nan))  # of one whose turn never came there is no column
-        np.testing.assert_allclose(ours, record.columns[name], rtol=1e-3 if case.picky else 1e-6, err_msg=name)
+        # of one whose turn never came there is no column
+        ours = run.history.get(name, np.full(run.step, np.nan))
+        np.testing.assert_allclose(
+            ours, record.columns[name], rtol=1e-3 if case.picky else 1e-6, err_msg=name
+        )
 
 
 def made(case):
@@ -212,7 +249,9 @@ def made(case):
             net = plain_net() if case.picky else noisy_net()
             return Learner(net, make=make, weighted=case.weighted, picky=case.picky), None
         case "two":
-            return TwoSided(make=make, weighted=case.weighted, frequencies=case.frequencies or None), None
+            return TwoSided(
+                make=make, weighted=case.weighted, frequencies=case.frequencies or None
+            ), None
         case "text":
             return Speller("GRU"), letters_loss
         case "text hooks":
@@ -246,15 +285,22 @@ def as_techniques(case, twin, loss, data, val, optimizers):
         "weigh": lambda batch: 1.0 if loss is None else len(batch[0]),
     }  # fmt: skip
     if case.schedule == "one_cycle":
-        found["schedules"] = [Scheduled(one_cycle(o, case.planned, case.warmup)) for o in optimizers]
+        found["schedules"] = [
+            Scheduled(one_cycle(o, case.planned, case.warmup)) for o in optimizers
+        ]
     elif case.schedule != "constant" or case.warmup:
         found["multiplier"] = multiplier(case.schedule, case.planned, case.warmup)
     if case.average:
+
         def batches():
             part = list(loop.loader_of(data, 8, shuffle=False))
             return part[: case.limit]
 
-        parts = {"decay": 0.8, "every": 2} if case.average == "ema" else {"start": 1, "lr": case.swa_lr, "epochs": 2}
+        parts = (
+            {"decay": 0.8, "every": 2}
+            if case.average == "ema"
+            else {"start": 1, "lr": case.swa_lr, "epochs": 2}
+        )
         found["average"] = Average(case.average, batches, **parts)
     if case.interval is not None:
         found |= {"check": checker(val, loss_for(loss, case)), "check_interval": case.interval}

@@ -75,7 +75,11 @@ class Unsteady(Dataset):
     def __getitem__(self, index):
         self.read()
         x, y = self.data[index]
-        return (x, y) if self.generator is None else (x + 0.1 * torch.randn(x.shape, generator=self.generator), y)
+        return (
+            (x, y)
+            if self.generator is None
+            else (x + 0.1 * torch.randn(x.shape, generator=self.generator), y)
+        )
 
 
 class ByHand(nn.Module):
@@ -143,11 +147,18 @@ def bench_of(one, root):
     case = one.case
     model, loss = (ByHand(MAKERS[case.make]), None) if one.by_hand else made(case)
     data, own = data_of(one)
-    noisy = not case.texts and one.data != "workers"  # how far a generator is in workers that live on nobody can know
+    # how far a generator is in workers that live on nobody can know
+    noisy = not case.texts and one.data != "workers"
     val = Unsteady(sentences(9, seed=4) if case.texts else labelled(21, seed=5), noisy)
     if one.shuffles:
-        val = DataLoader(val, 8, sampler=RandomSampler(val, generator=torch.Generator().manual_seed(2)))
-    stopping = [] if case.patience is None else [wb.EarlyStopping(monitor="val_loss", patience=case.patience, min_delta=0.01)]
+        val = DataLoader(
+            val, 8, sampler=RandomSampler(val, generator=torch.Generator().manual_seed(2))
+        )
+    stopping = (
+        []
+        if case.patience is None
+        else [wb.EarlyStopping(monitor="val_loss", patience=case.patience, min_delta=0.01)]
+    )
     optimizer = {} if loss is None else {"optimizer": MAKERS[case.make]}
     return wb.Workbench(
         model, train=data, val=None if case.interval is None else val, loss=loss, scheduler=scheduler_of(one), root=root,
@@ -165,19 +176,48 @@ def drawn_cuts(draw):
             case, windows=1, schedule="constant", warmup=0, weighted=False, precision="32-true",
             make="adamw" if case.make == "lbfgs" else case.make, average=None, clip=None, max_steps=None,
         )  # fmt: skip
-    kinds = ["set", "augmented", "sampler", "batches", "stream", "blind stream", "workers", "steps of workers"]
+    kinds = [
+        "set",
+        "augmented",
+        "sampler",
+        "batches",
+        "stream",
+        "blind stream",
+        "workers",
+        "steps of workers",
+    ]
     data = "set" if case.texts else draw(st.sampled_from(kinds))
-    if data in ("sampler", "batches", "stream", "blind stream") and (case.schedule != "constant" or case.warmup or case.interval == 0.5):
+    if data in ("sampler", "batches", "stream", "blind stream") and (
+        case.schedule != "constant" or case.warmup or case.interval == 0.5
+    ):
         data = "augmented"  # a loader of one's own has a length of its own
     if data == "stream":
-        case = dataclasses.replace(case, limit=None)  # what is not read to its end does not go on where it was left
+        # what is not read to its end does not go on where it was left
+        case = dataclasses.replace(case, limit=None)
     scheduler = None
     counted = "stream" not in data or case.max_steps is not None
-    if counted and case.kind in ("net", "noisy net") and case.schedule == "constant" and not case.warmup and case.swa_lr is None:
-        scheduler = draw(st.sampled_from([None, "epochs", "updates", "cycle"] + ["plateau"] * (case.interval is not None)))
+    if (
+        counted
+        and case.kind in ("net", "noisy net")
+        and case.schedule == "constant"
+        and not case.warmup
+        and case.swa_lr is None
+    ):
+        scheduler = draw(
+            st.sampled_from(
+                [None, "epochs", "updates", "cycle"] + ["plateau"] * (case.interval is not None)
+            )
+        )
     steps = max(2, min(case.updates, 30))
-    hows = ["stop", "stop", "kept"] + ["check"] * (case.interval is not None and "workers" not in data)
-    if case.schedule == "constant" and not case.warmup and case.average != "swa" and case.interval in (None, 1.0):
+    hows = ["stop", "stop", "kept"] + ["check"] * (
+        case.interval is not None and "workers" not in data
+    )
+    if (
+        case.schedule == "constant"
+        and not case.warmup
+        and case.average != "swa"
+        and case.interval in (None, 1.0)
+    ):
         hows.append("length")  # else the check at the end of the shorter one may be one more
     cuts = draw(st.lists(
         st.builds(
@@ -185,8 +225,21 @@ def drawn_cuts(draw):
         ),
         min_size=1, max_size=2,
     ))  # fmt: skip
-    monitor = draw(st.sampled_from(["val_loss", "val_loss_averaged"])) if case.average and case.interval else "val_loss"
-    return Resumed(case, tuple(cuts), data, scheduler, draw(st.sampled_from([1, 1, 2, 3])), monitor, by_hand, draw(st.booleans()))
+    monitor = (
+        draw(st.sampled_from(["val_loss", "val_loss_averaged"]))
+        if case.average and case.interval
+        else "val_loss"
+    )
+    return Resumed(
+        case,
+        tuple(cuts),
+        data,
+        scheduler,
+        draw(st.sampled_from([1, 1, 2, 3])),
+        monitor,
+        by_hand,
+        draw(st.booleans()),
+    )
 
 
 def test_whatever_is_cut_goes_on_as_it_would_have(tmp_path_factory):
@@ -231,7 +284,11 @@ def goes_on(one, root):
     whole = bench.fit().result()
     assert whole.status == "finished", whole.error
     streams = "stream" in one.data
-    expected, end, weights = Run.open(whole.folder), end_of(whole, streams), dict(bench.model.state_dict())
+    expected, end, weights = (
+        Run.open(whole.folder),
+        end_of(whole, streams),
+        dict(bench.model.state_dict()),
+    )
 
     bench = bench_of(one, root / "cut")
     start, last = "fresh", None
@@ -243,9 +300,15 @@ def goes_on(one, root):
         if start is None:  # it was over before
             break
     if start is not None:
-        job = bench.fit(start=start, checkpoint_every=None, save_top_k=1, max_steps=one.case.max_steps)
+        job = bench.fit(
+            start=start, checkpoint_every=None, save_top_k=1, max_steps=one.case.max_steps
+        )
         last = job.result()
-        said = [event.text for event in job.events if isinstance(event, Message) and event.level == "warning"]
+        said = [
+            event.text
+            for event in job.events
+            if isinstance(event, Message) and event.level == "warning"
+        ]
         assert not [text for text in said if "exact" in text or "kept" in text or "lacks" in text]
         assert same(dict(bench.model.state_dict()), weights)
     elif last.status == "stopped":  # in the check behind the last update that it may take
@@ -263,9 +326,13 @@ def cut_off(bench, cut, start, length):
         with stopping(bench, cut):
             return bench.fit(start=start, max_steps=length).result()
     if cut.how == "kept":
-        return bench.fit(start=start, checkpoint_every=cut.at, save_top_k=-1, max_steps=length).result()
+        return bench.fit(
+            start=start, checkpoint_every=cut.at, save_top_k=-1, max_steps=length
+        ).result()
     try:
-        return bench.fit(start=start, max_steps=cut.at if length is None else min(cut.at, length)).result()
+        return bench.fit(
+            start=start, max_steps=cut.at if length is None else min(cut.at, length)
+        ).result()
     except wb.SettingsError as error:
         if "nothing is left to do" not in str(error):  # it had come further already
             raise
@@ -302,7 +369,9 @@ def begin_at(run, cut, whole, most):
         midway = [point for point in there if point.step < whole.step]
         return f"{run.id}@{midway[cut.which % len(midway)].name}" if midway else None
     validation_due = read_state(there[-1].path)["validation_due"]
-    if run.step == whole.step and (run.status == "finished" or (run.step == most and not validation_due)):
+    if run.step == whole.step and (
+        run.status == "finished" or (run.step == most and not validation_due)
+    ):
         return None
     return "continue" if cut.same else run.id
 
@@ -311,9 +380,14 @@ def end_of(run, streams):
     """All state at the end of a run, but for what was asked of it and how long it took."""
     state = read_state(list_checkpoints(run.folder)[-1].path)
     state["checks"]["cadence"].pop("seconds")
-    if streams:  # the loader draws a seed for workers when it begins, also where there are none that take it
+    # the loader draws a seed for workers when it begins, also where there are none that take it
+    if streams:
         state["data"]["train"].pop("generator", None)
-    return {name: value for name, value in state.items() if name not in ("seconds", "waited", "settings", "held")}
+    return {
+        name: value
+        for name, value in state.items()
+        if name not in ("seconds", "waited", "settings", "held")
+    }
 
 
 def same_records(run, other):

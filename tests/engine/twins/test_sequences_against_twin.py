@@ -1,6 +1,5 @@
 """Truncated backpropagation through time against the slow twin."""
 
-
 import pytest
 import torch
 
@@ -70,7 +69,9 @@ def test_time_comes_first(tmp_path):
 def test_pieces_with_hooks(weighted, windows, tmp_path):
     model, data, val = SpellingLearner(weighted=weighted), sentences(), sentences(9, seed=4)
     twin = copied(model)
-    run = fitted(model, data, tmp_path, val=val, truncated_bptt_steps=4, accumulate_grad_batches=windows)
+    run = fitted(
+        model, data, tmp_path, val=val, truncated_bptt_steps=4, accumulate_grad_batches=windows
+    )
     record = twin_run(
         twin, data, step_of(twin, ["hiddens"]), [twin.configure_optimizers()], bptt=4, pieces_per_batch=3,
         accumulate=windows, weigh=lambda batch: 1.0, check=checker(val, lambda m, b: m.validation_step(b, 0)),
@@ -102,5 +103,12 @@ def test_ones_own_split(tmp_path):
     model, data = Own(), sentences()
     twin = SpellingLearner()
     run = fitted(model, data, tmp_path, truncated_bptt_steps=3)
-    record = twin_run(twin, data, step_of(twin, ["hiddens"]), [twin.configure_optimizers()], bptt=6, pieces_per_batch=2)
+    record = twin_run(
+        twin,
+        data,
+        step_of(twin, ["hiddens"]),
+        [twin.configure_optimizers()],
+        bptt=6,
+        pieces_per_batch=2,
+    )
     assert_same(run, record, model)

@@ -30,11 +30,15 @@ CE = F.cross_entropy
 BATCHES = 7  # of 8, the last one of 2: every tail is uneven
 
 
-def classify(make, tmp_path, *, net=plain_net, epochs=3, techniques=None, exact=True, val=None, **settings):
+def classify(
+    make, tmp_path, *, net=plain_net, epochs=3, techniques=None, exact=True, val=None, **settings
+):
     """A classifier's run and its twin's, compared. `techniques`: the twin's, or a function of its optimizer."""
     model, data = net(), labelled()
     twin = copied(model)
-    run = fitted(model, data, tmp_path, loss=CE, optimizer=make, val=val, max_epochs=epochs, **settings)
+    run = fitted(
+        model, data, tmp_path, loss=CE, optimizer=make, val=val, max_epochs=epochs, **settings
+    )
     optimizer = make(twin.parameters(), lr=0.05)
     extra = techniques(optimizer) if callable(techniques) else techniques or {}
     record = twin_run(twin, data, supervised(twin, CE), [optimizer], epochs=epochs, **extra)
@@ -75,7 +79,9 @@ def test_steps_that_return_none_are_left_out(windows, tmp_path):
     def step(batch, optimizer, hiddens):
         return twin.training_step(batch, next(number))
 
-    record = twin_run(twin, data, step, [twin.configure_optimizers()], accumulate=windows, weigh=lambda batch: 1.0)
+    record = twin_run(
+        twin, data, step, [twin.configure_optimizers()], accumulate=windows, weigh=lambda batch: 1.0
+    )
     # The engine may divide what is left once, the twin divides it all: float tolerance.
     assert_same(run, record, model, exact=windows == 1)
     assert run.step == 3 * (5 if windows == 1 else 2)
@@ -91,11 +97,21 @@ def test_batches_that_are_none_are_left_out(windows, tmp_path):
     """The last batch of each epoch is None: alone in its window there is no update, in company it does not count."""
     model, data = plain_net(), labelled(52)
     twin = copied(model)
-    run = fitted(model, data, tmp_path, loss=CE, collate_fn=whole_or_none, accumulate_grad_batches=windows)
+    run = fitted(
+        model, data, tmp_path, loss=CE, collate_fn=whole_or_none, accumulate_grad_batches=windows
+    )
     loader = loop.loader_of(data, 8, collate_fn=whole_or_none)
-    record = train(twin, loader, supervised(twin, CE), [sgd(twin.parameters(), lr=0.05)], epochs=3, accumulate=windows)
+    record = train(
+        twin,
+        loader,
+        supervised(twin, CE),
+        [sgd(twin.parameters(), lr=0.05)],
+        epochs=3,
+        accumulate=windows,
+    )
     assert_same(run, record, model)
     assert run.step == 3 * {1: 6, 2: 3, 4: 2}[windows]
+
 
 # -- schedules
 
@@ -114,7 +130,9 @@ def test_built_in_schedules(kind, warmup, windows, tmp_path):
 
 
 @pytest.mark.parametrize("warmup", [0, 5, 0.5], ids=lambda w: f"warmup={w}")
-@pytest.mark.parametrize("make", [sgd, adamw, torch.optim.SGD], ids=["momentum", "betas", "neither"])
+@pytest.mark.parametrize(
+    "make", [sgd, adamw, torch.optim.SGD], ids=["momentum", "betas", "neither"]
+)
 def test_one_cycle(make, warmup, tmp_path):
     classify(make, tmp_path, lr_schedule="one_cycle", warmup=warmup,
              techniques=lambda o: {"schedules": [Scheduled(one_cycle(o, 21, warmup))]})  # fmt: skip
@@ -189,6 +207,7 @@ def test_several_schedules(tmp_path):
 
     classify(sgd, tmp_path, scheduler=scheduler, techniques=techniques)
 
+
 # -- precision
 
 
@@ -211,6 +230,7 @@ def test_16_mixed_is_refused_on_the_cpu(tmp_path):
     with pytest.raises(ValueError, match="bf16-mixed"):
         fitted(plain_net(), labelled(), tmp_path, loss=CE, precision="16-mixed")
 
+
 # -- closures
 
 
@@ -222,7 +242,11 @@ class Counting(torch.optim.LBFGS):
 
         def watched():
             loss = closure()
-            self.seen.append(torch.cat([p.grad.flatten() for g in self.param_groups for p in g["params"]]).clone())
+            self.seen.append(
+                torch.cat(
+                    [p.grad.flatten() for g in self.param_groups for p in g["params"]]
+                ).clone()
+            )
             return loss
 
         return super().step(watched)
@@ -254,11 +278,21 @@ def test_each_evaluation_begins_from_zero(tmp_path):
         made.append(Counting(parameters, lr=lr, max_iter=4, tolerance_change=0, tolerance_grad=0))
         return made[-1]
 
-    fitted(plain_net(), labelled(8), tmp_path, loss=CE, optimizer=make, lr=1e-12, max_steps=1, max_epochs=None)
+    fitted(
+        plain_net(),
+        labelled(8),
+        tmp_path,
+        loss=CE,
+        optimizer=make,
+        lr=1e-12,
+        max_steps=1,
+        max_epochs=None,
+    )
     first, *others = made[-1].seen
     assert len(others) >= 2
     for other in others:
         torch.testing.assert_close(other, first, rtol=1e-4, atol=1e-6)
+
 
 # -- sparse gradients
 
@@ -275,13 +309,33 @@ class Words(torch.nn.Module):
         return self.head(self.table(x).mean(1))
 
 
-@pytest.mark.parametrize("settings", [{}, {"gradient_clip_val": 0.1}, {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}, {"accumulate_grad_batches": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gradient_clip_val": 0.1},
+        {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+        {"accumulate_grad_batches": 3},
+    ],
+    ids=str,
+)
 def test_a_sparse_gradient_trains_and_measures_as_the_dense_one(settings, tmp_path):
     torch.manual_seed(1)
     data = TensorDataset(torch.randint(0, 10, (50, 3)), torch.randint(0, 3, (50,)))
     runs = [
-        fitted(Words(sparse), data, tmp_path / str(sparse), loss=CE, optimizer=torch.optim.SGD, lr=0.5, max_epochs=2, **settings)
+        fitted(
+            Words(sparse),
+            data,
+            tmp_path / str(sparse),
+            loss=CE,
+            optimizer=torch.optim.SGD,
+            lr=0.5,
+            max_epochs=2,
+            **settings,
+        )
         for sparse in (True, False)
     ]
     for name in runs[0].history:
-        np.testing.assert_allclose(runs[0].history[name], runs[1].history[name], rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            runs[0].history[name], runs[1].history[name], rtol=1e-5, err_msg=name
+        )

@@ -37,7 +37,12 @@ def same_run(a, b, one, other):
 
 
 @settings(max_examples=count(15, 300))
-@given(n=st.integers(10, 60), size=st.integers(1, 8), windows=st.integers(1, 6), clip=st.sampled_from([None, 0.3]))
+@given(
+    n=st.integers(10, 60),
+    size=st.integers(1, 8),
+    windows=st.integers(1, 6),
+    clip=st.sampled_from([None, 0.3]),
+)
 def test_mean_losses(n, size, windows, clip, tmp_path_factory):
     size = min(size, n)
     if size * windows > n:
@@ -103,8 +108,18 @@ def test_sums_are_not_divided_by_their_samples(windows, tmp_path):
     """`reduction="sum"`: batches count alike, so a window is the mean of its sums."""
     one, other = plain_net(), plain_net()
     sums = functools.partial(CE, reduction="sum")
-    a = fitted(one, labelled(48), tmp_path / "a", loss=sums, batch_size=4, accumulate_grad_batches=windows, lr=1e-3)
-    b = fitted(other, labelled(48), tmp_path / "b", loss=sums, batch_size=4 * windows, lr=1e-3 / windows)
+    a = fitted(
+        one,
+        labelled(48),
+        tmp_path / "a",
+        loss=sums,
+        batch_size=4,
+        accumulate_grad_batches=windows,
+        lr=1e-3,
+    )
+    b = fitted(
+        other, labelled(48), tmp_path / "b", loss=sums, batch_size=4 * windows, lr=1e-3 / windows
+    )
     np.testing.assert_allclose(a.history["loss"] * windows, b.history["loss"], rtol=1e-4)
     torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=1e-3, atol=1e-5)
 
@@ -199,9 +214,19 @@ REUSED = {
 def test_memory_that_is_filled_again(kind, windows, tmp_path):
     """Equal to the bit to a plain loop, which uses each batch before it reads the next; the last window has two batches."""
     model, twin = plain_net(), plain_net()
-    made = wb.Workbench(model, train=REUSED[kind](), loss=CE, optimizer=sgd, lr=0.05, root=tmp_path, accelerator="cpu")
+    made = wb.Workbench(
+        model,
+        train=REUSED[kind](),
+        loss=CE,
+        optimizer=sgd,
+        lr=0.05,
+        root=tmp_path,
+        accelerator="cpu",
+    )
     run = made.fit(max_epochs=2, accumulate_grad_batches=windows).result()
-    expected = loop.fit(twin, loss_of, sgd(twin.parameters(), lr=0.05), list(fresh()), 2, accumulate=windows)
+    expected = loop.fit(
+        twin, loss_of, sgd(twin.parameters(), lr=0.05), list(fresh()), 2, accumulate=windows
+    )
     assert run.history["loss"].tolist() == expected["loss"]
     assert same_weights(model, twin)
 
@@ -209,6 +234,8 @@ def test_memory_that_is_filled_again(kind, windows, tmp_path):
 def test_a_search_reads_memory_that_is_filled_again(tmp_path):
     curves = []
     for data in (REUSED["a tuple"](), wb.batches(list(fresh()))):
-        made = wb.Workbench(plain_net(), train=data, loss=CE, optimizer=sgd, root=tmp_path, accelerator="cpu")
+        made = wb.Workbench(
+            plain_net(), train=data, loss=CE, optimizer=sgd, root=tmp_path, accelerator="cpu"
+        )
         curves.append(made.find_lr(num_training=8, accumulate_grad_batches=3).result().losses)
     np.testing.assert_array_equal(*curves)

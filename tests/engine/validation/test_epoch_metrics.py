@@ -43,7 +43,9 @@ def every_metric() -> dict[str, Any]:
     return {
         "auroc": torchmetrics.AUROC(**kind),
         "f1": torchmetrics.F1Score(average="macro", **kind),
-        "several": torchmetrics.MetricCollection([torchmetrics.Accuracy(**kind), torchmetrics.Recall(**kind)]),
+        "several": torchmetrics.MetricCollection(
+            [torchmetrics.Accuracy(**kind), torchmetrics.Recall(**kind)]
+        ),
         "auc": wb.over_epoch(auc),
         "own": MacroRecall(),
     }
@@ -56,7 +58,11 @@ def expected(model: nn.Module) -> dict[str, float]:
     for name, metric in every_metric().items():
         metric.update(output, Y)
         value = metric.compute()
-        found |= {str(k): float(v) for k, v in value.items()} if isinstance(value, dict) else {name: float(value)}
+        found |= (
+            {str(k): float(v) for k, v in value.items()}
+            if isinstance(value, dict)
+            else {name: float(value)}
+        )
     return {f"val_{name}": value for name, value in found.items()}
 
 
@@ -79,8 +85,17 @@ class MacroRecall:
 
 
 def bench(tmp_path: Any, metrics: Any, **more: Any) -> wb.Workbench:
-    usual = {"train": (X, Y), "val": (X, Y), "loss": F.cross_entropy, "batch_size": 8, "max_epochs": 2, "lr": 0.05}
-    return wb.Workbench(net(), metrics=metrics, root=tmp_path, accelerator="cpu", **{**usual, **more})
+    usual = {
+        "train": (X, Y),
+        "val": (X, Y),
+        "loss": F.cross_entropy,
+        "batch_size": 8,
+        "max_epochs": 2,
+        "lr": 0.05,
+    }
+    return wb.Workbench(
+        net(), metrics=metrics, root=tmp_path, accelerator="cpu", **{**usual, **more}
+    )
 
 
 def test_a_check_is_one_computation(tmp_path):
@@ -89,7 +104,9 @@ def test_a_check_is_one_computation(tmp_path):
         run = made.fit().result()
         wanted = expected(made.model.eval())
         assert {name: run.metrics[name] for name in wanted} == pytest.approx(wanted, abs=1e-6)
-        assert made.validate().result() == pytest.approx({name: run.metrics[name] for name in ("val_loss", *wanted)}, abs=1e-6)
+        assert made.validate().result() == pytest.approx(
+            {name: run.metrics[name] for name in ("val_loss", *wanted)}, abs=1e-6
+        )
     assert not metrics["own"].all.any()  # nothing of a check stays in it
     assert not metrics["auroc"].update_called
 
@@ -111,7 +128,9 @@ def test_averaged_weights_have_a_computation_of_their_own(tmp_path):
 
 def test_a_check_that_a_person_asks_for_leaves_no_trace(tmp_path):
     def run(asks: bool) -> list[dict[str, float]]:
-        with bench(tmp_path / str(asks), every_metric(), val_check_interval=4, max_epochs=3) as made:
+        with bench(
+            tmp_path / str(asks), every_metric(), val_check_interval=4, max_epochs=3
+        ) as made:
             with thread.alone():  # the job waits until it is asked
                 job = made.fit()
                 if asks:
@@ -126,8 +145,15 @@ def test_test_data_and_a_batch_size_search(tmp_path):
     with bench(tmp_path, every_metric(), test=(X, Y), max_epochs=1) as made:
         found = made.test().result()
         wanted = expected(made.model.eval())
-        assert {f"val_{name[5:]}": found[name] for name in found if name != "test_loss"} == pytest.approx(wanted)
-        assert made.find_batch_size(method="validate", max_val=16, steps_per_trial=1).result().trials[-1].ok
+        assert {
+            f"val_{name[5:]}": found[name] for name in found if name != "test_loss"
+        } == pytest.approx(wanted)
+        assert (
+            made.find_batch_size(method="validate", max_val=16, steps_per_trial=1)
+            .result()
+            .trials[-1]
+            .ok
+        )
 
 
 def test_what_a_metric_gives_by_name(tmp_path):
@@ -148,7 +174,9 @@ def test_what_a_metric_gives_by_name(tmp_path):
 
 
 def test_a_nan_is_reported_as_it_is(tmp_path):
-    with bench(tmp_path, {"none": wb.over_epoch(lambda output, y: float("nan"))}, max_epochs=1) as made:
+    with bench(
+        tmp_path, {"none": wb.over_epoch(lambda output, y: float("nan"))}, max_epochs=1
+    ) as made:
         assert made.fit().result().metrics["val_none"] != made.validate().result()["val_loss"]
 
 
@@ -158,7 +186,13 @@ def test_a_metric_of_two_samples_need_have_no_value(tmp_path):
             raise ValueError("only one class")
         return 1.0
 
-    with bench(tmp_path, {"many": wb.over_epoch(needs_many)}, max_epochs=1, monitor="val_many", monitor_mode="max") as made:
+    with bench(
+        tmp_path,
+        {"many": wb.over_epoch(needs_many)},
+        max_epochs=1,
+        monitor="val_many",
+        monitor_mode="max",
+    ) as made:
         assert made.fit().result().metrics["val_many"] == 1.0
 
 
@@ -166,7 +200,12 @@ def test_a_metric_that_fails_over_the_check(tmp_path):
     def fails(output: Tensor, y: Tensor) -> float:
         raise ValueError("nothing to see here")
 
-    with bench(tmp_path, {"own": wb.over_epoch(fails)}, max_epochs=1) as made, pytest.raises(TaskError, match=r"metrics\['own'\] failed over val with ValueError: nothing"):
+    with (
+        bench(tmp_path, {"own": wb.over_epoch(fails)}, max_epochs=1) as made,
+        pytest.raises(
+            TaskError, match=r"metrics\['own'\] failed over val with ValueError: nothing"
+        ),
+    ):
         made.fit().result()
 
 
@@ -174,7 +213,12 @@ def test_a_metric_that_fails_over_the_check(tmp_path):
 def test_ranks_compute_what_one_process_would(n):
     """Of 27 samples rank 1 has one batch fewer, of 8 it has none."""
     settings = {"batch_size": 8, "max_epochs": 1, "accelerator": "cpu", "max_steps": 2}
-    given = {"train": (X, Y), "val": (X[:n], Y[:n]), "loss": F.cross_entropy, "metrics": every_metric()}
+    given = {
+        "train": (X, Y),
+        "val": (X[:n], Y[:n]),
+        "loss": F.cross_entropy,
+        "metrics": every_metric(),
+    }
     if n < 30:
         del given["metrics"]["auc"], given["metrics"]["auroc"]  # of one or two classes
     found = on_ranks(2, fit, net(), given, settings)[0]
@@ -197,15 +241,35 @@ def test_ranks_have_the_order_of_the_data():
     def numbers(output: Tensor, y: Tensor) -> dict[str, float]:
         return {"in_order": float(torch.equal(y, Y[:27])), "n": float(len(y))}
 
-    given = {"train": (X, Y), "val": (X[:27], Y[:27]), "loss": F.cross_entropy, "metrics": {"own": wb.over_epoch(numbers)}}
-    settings = {"batch_size": 8, "max_epochs": 1, "accelerator": "cpu", "max_steps": 1, "num_sanity_val_steps": 0}
+    given = {
+        "train": (X, Y),
+        "val": (X[:27], Y[:27]),
+        "loss": F.cross_entropy,
+        "metrics": {"own": wb.over_epoch(numbers)},
+    }
+    settings = {
+        "batch_size": 8,
+        "max_epochs": 1,
+        "accelerator": "cpu",
+        "max_steps": 1,
+        "num_sanity_val_steps": 0,
+    }
     for found in on_ranks(2, fit, net(), given, settings):
         if found["checks"]:
-            assert found["checks"][-1][1] | {"val_loss": 0.0} == {"val_loss": 0.0, "val_in_order": 1.0, "val_n": 27.0}
+            assert found["checks"][-1][1] | {"val_loss": 0.0} == {
+                "val_loss": 0.0,
+                "val_in_order": 1.0,
+                "val_n": 27.0,
+            }
 
 
 def test_weights_in_shards():
-    given = {"train": (X, Y), "val": (X[:84], Y[:84]), "loss": F.cross_entropy, "metrics": every_metric()}
+    given = {
+        "train": (X, Y),
+        "val": (X[:84], Y[:84]),
+        "loss": F.cross_entropy,
+        "metrics": every_metric(),
+    }
     settings = {"max_epochs": 1, "max_steps": 2, "accelerator": "cpu"}
     one = alone(net, given, settings)
     two = sharded(net, {**given, "metrics": every_metric()}, settings)
@@ -273,7 +337,10 @@ def test_what_is_no_metric(words, tmp_path):
 
 def test_a_function_that_calls_an_object(tmp_path):
     auroc = torchmetrics.AUROC(**KIND)
-    with pytest.warns(UserWarning, match=r"metrics\['a'\] calls auroc, a MulticlassAUROC, .* give the object itself"):
+    with pytest.warns(
+        UserWarning,
+        match=r"metrics\['a'\] calls auroc, a MulticlassAUROC, .* give the object itself",
+    ):
         bench(tmp_path, {"a": lambda output, y: auroc(output.softmax(1), y)}).close()
 
 
@@ -285,7 +352,9 @@ def test_what_an_object_keeps_is_of_the_checks_alone(tmp_path):
             job = made.fit()
             job.validate()
         run = job.result()
-        seen = [e.metrics["val_raw"] for e in job.events if isinstance(e, Validated) and not e.asked]
+        seen = [
+            e.metrics["val_raw"] for e in job.events if isinstance(e, Validated) and not e.asked
+        ]
         assert (run.metrics["val_min"], run.metrics["val_max"]) == (min(seen), max(seen))
 
 

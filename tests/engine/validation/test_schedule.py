@@ -18,15 +18,22 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def bench(tmp_path, val=None, model=None, **settings):
     calm = {"max_epochs": 2, "batch_size": 10, "root": tmp_path}
     return wb.Workbench(
-        model or noisy_net(), train=labelled(), val=val or labelled(30, seed=2), loss=F.cross_entropy, **{**calm, **settings}
+        model or noisy_net(),
+        train=labelled(),
+        val=val or labelled(30, seed=2),
+        loss=F.cross_entropy,
+        **{**calm, **settings},
     )
 
 
 @pytest.mark.parametrize("steps", [0, 1, -1])
 def test_the_check_before_the_first_update_leaves_no_trace(tmp_path, steps):
     """Also with a validation loader that shuffles, and a model that counts its forwards in evaluation mode."""
+
     def val():
-        return DataLoader(labelled(30, seed=2), 10, shuffle=True, generator=torch.Generator().manual_seed(5))
+        return DataLoader(
+            labelled(30, seed=2), 10, shuffle=True, generator=torch.Generator().manual_seed(5)
+        )
 
     b = bench(tmp_path, val(), num_sanity_val_steps=steps)
     run = b.fit().result()
@@ -73,7 +80,17 @@ def test_averaged_metrics_can_be_monitored(tmp_path):
 def test_a_monitor_of_the_average_waits_for_the_first_one(tmp_path):
     """SWA from the third epoch on: the first two checks have nothing to say to it."""
     patient = wb.EarlyStopping(monitor="val_loss_averaged", patience=2, min_delta=50.0)
-    run = bench(tmp_path, max_epochs=9, weight_averaging="swa", swa_epoch_start=2, early_stopping=patient).fit().result()
+    run = (
+        bench(
+            tmp_path,
+            max_epochs=9,
+            weight_averaging="swa",
+            swa_epoch_start=2,
+            early_stopping=patient,
+        )
+        .fit()
+        .result()
+    )
     assert list(run.validation["step"]) == [5, 10, 15, 20, 25]
 
 
@@ -106,6 +123,7 @@ class Stopper:
 
 def test_a_stopped_run_hands_over_its_average(tmp_path):
     """SWA from the first epoch on: the model that comes back is the mean of epoch ends, not the last weights."""
+
     def stopped(**averaging):
         b = bench(tmp_path, max_epochs=100000, lr=0.05, shuffle=False, **averaging)
         stopper = Stopper()
@@ -143,7 +161,11 @@ def test_a_batch_of_none_and_a_step_of_none_are_left_out(tmp_path):
 
     x = torch.tensor([[1.0, 2.0], [-1.0, 0.0], [3.0, 1.0], [4.0, 0.5]])
     data = DataLoader(TensorDataset(x), 1)
-    run = wb.Workbench(Picky(), train=data, root=tmp_path, max_epochs=1, track_grad_norm=None).fit().result()
+    run = (
+        wb.Workbench(Picky(), train=data, root=tmp_path, max_epochs=1, track_grad_norm=None)
+        .fit()
+        .result()
+    )
     model, losses = Picky(), []
     for row in (x[0:1], x[2:3], x[3:4]):
         loss = model.last(row).square().mean()
@@ -158,6 +180,7 @@ def test_a_batch_of_none_and_a_step_of_none_are_left_out(tmp_path):
 
 def test_data_without_an_end_and_statistics_to_refresh(tmp_path):
     """One pass of such data is as long as the epoch was so far."""
+
     class Endless(IterableDataset):
         def __iter__(self):
             x, y = labelled().tensors
@@ -175,11 +198,24 @@ def test_data_without_an_end_and_statistics_to_refresh(tmp_path):
 
 def test_an_average_that_never_began_is_said(tmp_path):
     run = bench(tmp_path, weight_averaging="ema", averaging_start=1000).fit().result()
-    assert any("no weights were averaged" in event.text for event in run.events if isinstance(event, Message))
+    assert any(
+        "no weights were averaged" in event.text
+        for event in run.events
+        if isinstance(event, Message)
+    )
 
 
-@pytest.mark.parametrize("avg_fn", [lambda average, current, count: average.sum(), lambda average, current, count: None])
+@pytest.mark.parametrize(
+    "avg_fn", [lambda average, current, count: average.sum(), lambda average, current, count: None]
+)
 def test_an_avg_fn_that_gives_something_else_is_named(tmp_path, avg_fn):
-    b = wb.Workbench(noisy_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, avg_fn=avg_fn, weight_averaging="ema")
+    b = wb.Workbench(
+        noisy_net(),
+        train=labelled(),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        avg_fn=avg_fn,
+        weight_averaging="ema",
+    )
     with pytest.raises(TaskError, match=r"avg_fn.*of the same shape"):
         b.fit(max_steps=3).result()

@@ -34,10 +34,16 @@ def largest(output: Tensor, y: Tensor) -> float:
 
 
 def metrics() -> dict[str, Any]:
-    return {"right": right, "largest": wb.over_epoch(largest), "accuracy": torchmetrics.Accuracy(task="multiclass", num_classes=3)}
+    return {
+        "right": right,
+        "largest": wb.over_epoch(largest),
+        "accuracy": torchmetrics.Accuracy(task="multiclass", num_classes=3),
+    }
 
 
-def expected(model: nn.Module, sets: dict[str, TensorDataset], stage: str = "val") -> dict[str, float]:
+def expected(
+    model: nn.Module, sets: dict[str, TensorDataset], stage: str = "val"
+) -> dict[str, float]:
     """A plain loop over each set, sample by sample."""
     found = {}
     for name, data in sets.items():
@@ -45,13 +51,25 @@ def expected(model: nn.Module, sets: dict[str, TensorDataset], stage: str = "val
             rows = [(model(x[None]), y[None]) for x, y in data]
         outputs, targets = (torch.cat(column) for column in zip(*rows, strict=True))
         share = float(right(outputs, targets).mean())
-        values = {"loss": float(F.cross_entropy(outputs, targets)), "right": share, "accuracy": share, "largest": largest(outputs, targets)}
+        values = {
+            "loss": float(F.cross_entropy(outputs, targets)),
+            "right": share,
+            "accuracy": share,
+            "largest": largest(outputs, targets),
+        }
         found |= {f"{stage}_{metric}/{name}": value for metric, value in values.items()}
     return found
 
 
 def bench(root: Any, **more: Any) -> wb.Workbench:
-    usual: dict[str, Any] = {"train": labelled(), "val": SETS, "loss": F.cross_entropy, "batch_size": 4, "max_epochs": 2, "lr": 0.05}
+    usual: dict[str, Any] = {
+        "train": labelled(),
+        "val": SETS,
+        "loss": F.cross_entropy,
+        "batch_size": 4,
+        "max_epochs": 2,
+        "lr": 0.05,
+    }
     return wb.Workbench(plain_net(), root=root, accelerator="cpu", **{**usual, **more})
 
 
@@ -59,14 +77,20 @@ def test_each_set_has_its_own_values(tmp_path):
     with bench(tmp_path, metrics=metrics(), test=[CLEAN, DataLoader(SHIFTED, 5)]) as made:
         run = made.fit().result()
         wanted = expected(made.model.eval(), SETS)
-        assert {name: run.metrics[name] for name in run.metrics if name.startswith("val_")} == pytest.approx(wanted, abs=1e-6)
+        assert {
+            name: run.metrics[name] for name in run.metrics if name.startswith("val_")
+        } == pytest.approx(wanted, abs=1e-6)
         assert run.validation["val_loss/shifted"][-1] == run.metrics["val_loss/shifted"]
         assert made.validate().result() == pytest.approx(wanted, abs=1e-6)
-        wanted = expected(made.model, {"dataloader_idx_0": CLEAN, "dataloader_idx_1": SHIFTED}, "test")
+        wanted = expected(
+            made.model, {"dataloader_idx_0": CLEAN, "dataloader_idx_1": SHIFTED}, "test"
+        )
         assert made.test().result() == pytest.approx(wanted, abs=1e-6)
 
 
-@pytest.mark.parametrize("sets", [[SHIFTED], (SHIFTED,), {"shifted": SHIFTED}], ids=["list", "tuple", "dict"])
+@pytest.mark.parametrize(
+    "sets", [[SHIFTED], (SHIFTED,), {"shifted": SHIFTED}], ids=["list", "tuple", "dict"]
+)
 def test_one_set_has_plain_names(sets, tmp_path):
     with bench(tmp_path, val=sets) as made:
         assert made.validate().result() == bench(tmp_path, val=SHIFTED).validate().result()
@@ -75,7 +99,9 @@ def test_one_set_has_plain_names(sets, tmp_path):
 def test_sets_of_arrays(tmp_path):
     arrays = {name: data.tensors for name, data in SETS.items()}
     with bench(tmp_path, val=arrays) as made:
-        assert made.validate().result() == pytest.approx({k: v for k, v in expected(made.model.eval(), SETS).items() if "loss" in k})
+        assert made.validate().result() == pytest.approx(
+            {k: v for k, v in expected(made.model.eval(), SETS).items() if "loss" in k}
+        )
 
 
 def test_a_dict_of_columns_stays_one_set(tmp_path):
@@ -86,19 +112,35 @@ def test_a_dict_of_columns_stays_one_set(tmp_path):
 
 
 def test_a_monitor_is_the_whole_name(tmp_path):
-    with bench(tmp_path, monitor="val_loss/shifted", early_stopping=wb.EarlyStopping("val_loss/clean", patience=1, min_delta=10.0), max_epochs=5) as made:
+    with bench(
+        tmp_path,
+        monitor="val_loss/shifted",
+        early_stopping=wb.EarlyStopping("val_loss/clean", patience=1, min_delta=10.0),
+        max_epochs=5,
+    ) as made:
         run = made.fit().result()
     assert len(run.validation["step"]) == 2
-    assert any("val_loss/clean did not improve" in event.text for event in run.events if isinstance(event, Message))
+    assert any(
+        "val_loss/clean did not improve" in event.text
+        for event in run.events
+        if isinstance(event, Message)
+    )
     assert run.checkpoints[-1].monitor == "val_loss/shifted"
     (loss,) = run.charts("loss")
     assert {"val_loss/clean", "val_loss/shifted"} <= {series.name for series in loss.series}
     assert [mark.label for mark in loss.marks] == ["best checkpoint"]
 
 
-@pytest.mark.parametrize("setting", [{"early_stopping": "val_loss"}, {"monitor": "val_loss"}, {"monitor": "val_loss/other"}], ids=str)
+@pytest.mark.parametrize(
+    "setting",
+    [{"early_stopping": "val_loss"}, {"monitor": "val_loss"}, {"monitor": "val_loss/other"}],
+    ids=str,
+)
 def test_an_unknown_name_is_refused_with_those_there_are(setting, tmp_path):
-    with pytest.raises((TaskError, wb.SettingsError), match=r"there is no such metric.*val_loss/clean, val_loss/shifted, train_loss"):
+    with pytest.raises(
+        (TaskError, wb.SettingsError),
+        match=r"there is no such metric.*val_loss/clean, val_loss/shifted, train_loss",
+    ):
         bench(tmp_path, **setting)
 
 
@@ -106,7 +148,10 @@ def test_a_plateau_without_a_monitor_is_refused(tmp_path):
     def plateau(optimizer: Any, updates: int) -> Any:
         return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
 
-    with pytest.raises(TaskError, match=r"the scheduler's monitor 'val_loss': there is no such metric.*val_loss/clean"):
+    with pytest.raises(
+        TaskError,
+        match=r"the scheduler's monitor 'val_loss': there is no such metric.*val_loss/clean",
+    ):
         bench(tmp_path, scheduler=plateau)
 
 
@@ -121,24 +166,42 @@ def test_without_a_monitor_no_checkpoint_is_best_and_a_message_names_the_remedy(
 
 def test_limits_hold_for_each_set(tmp_path):
     with bench(tmp_path, limit_val_batches=1, num_sanity_val_steps=1) as made:
-        first = {name: TensorDataset(*(column[:4] for column in data.tensors)) for name, data in SETS.items()}
-        wanted = {name: value for name, value in expected(made.model.eval(), first).items() if "loss" in name}
+        first = {
+            name: TensorDataset(*(column[:4] for column in data.tensors))
+            for name, data in SETS.items()
+        }
+        wanted = {
+            name: value
+            for name, value in expected(made.model.eval(), first).items()
+            if "loss" in name
+        }
         assert made.validate().result() == pytest.approx(wanted, abs=1e-6)
 
 
 def test_averaged_weights_have_values_of_each_set(tmp_path):
-    with bench(tmp_path, weight_averaging="ema", ema_decay=0.8, monitor="val_loss/clean_averaged") as made:
+    with bench(
+        tmp_path, weight_averaging="ema", ema_decay=0.8, monitor="val_loss/clean_averaged"
+    ) as made:
         run = made.fit().result()
         wanted = expected(made.model.eval(), SETS)
-    assert run.metrics["val_loss/shifted_averaged"] == pytest.approx(wanted["val_loss/shifted"], abs=1e-6)
+    assert run.metrics["val_loss/shifted_averaged"] == pytest.approx(
+        wanted["val_loss/shifted"], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("sizes", [(10, 13), (3, 9)], ids=str)
 def test_ranks_compute_what_one_process_would(sizes):
     """Of three samples in batches of four rank 1 has none."""
     sets = {"clean": labelled(sizes[0], 1), "shifted": labelled(sizes[1], 2)}
-    given = {"train": labelled().tensors, "val": sets, "loss": F.cross_entropy, "metrics": metrics()}
-    found = on_ranks(2, ranked, plain_net(), given, {"batch_size": 4, "max_epochs": 1, "accelerator": "cpu"})
+    given = {
+        "train": labelled().tensors,
+        "val": sets,
+        "loss": F.cross_entropy,
+        "metrics": metrics(),
+    }
+    found = on_ranks(
+        2, ranked, plain_net(), given, {"batch_size": 4, "max_epochs": 1, "accelerator": "cpu"}
+    )
     model = plain_net()
     model.load_state_dict(found[0]["weights"])
     _, told = found[0]["checks"][-1]
@@ -158,7 +221,12 @@ def test_a_fit_that_was_stopped_within_a_validation_repeats_it_when_resumed(seen
 
     def fit(root: Any, stop: bool) -> list[tuple[int, dict[str, float]]]:
         drawn = DataLoader(SHIFTED, sampler=RandomSampler(SHIFTED, replacement=True, num_samples=9))
-        how = {"metrics": {"none": stops}, "val_check_interval": 3, "num_sanity_val_steps": 0, "monitor": "val_loss/drawn"}
+        how = {
+            "metrics": {"none": stops},
+            "val_check_interval": 3,
+            "num_sanity_val_steps": 0,
+            "monitor": "val_loss/drawn",
+        }
         with bench(root, val={"clean": CLEAN, "drawn": drawn}, **how) as made:
             calls.clear()
             if not stop:
@@ -178,7 +246,9 @@ def test_a_fit_that_was_stopped_within_a_validation_repeats_it_when_resumed(seen
 def test_a_validation_that_a_person_asks_for_reads_all_sets_and_leaves_no_trace(tmp_path):
     def fit(root: Any, *, asks: bool) -> list[Validated]:
         drawn = DataLoader(SHIFTED, sampler=RandomSampler(SHIFTED, replacement=True, num_samples=9))
-        with bench(root, val={"clean": CLEAN, "drawn": drawn}, val_check_interval=2, metrics=metrics()) as made:
+        with bench(
+            root, val={"clean": CLEAN, "drawn": drawn}, val_check_interval=2, metrics=metrics()
+        ) as made:
             with alone():  # the job waits until it is asked
                 job = made.fit()
                 if asks:
@@ -188,7 +258,9 @@ def test_a_validation_that_a_person_asks_for_reads_all_sets_and_leaves_no_trace(
     found = fit(tmp_path / "asks", asks=True)
     (asked,) = [event.metrics for event in found if event.asked]
     assert {"val_loss/clean", "val_largest/drawn"} <= set(asked)
-    assert [e.metrics for e in found if not e.asked] == [e.metrics for e in fit(tmp_path / "whole", asks=False)]
+    assert [e.metrics for e in found if not e.asked] == [
+        e.metrics for e in fit(tmp_path / "whole", asks=False)
+    ]
 
 
 def test_sets_are_preloaded_each(tmp_path):
@@ -204,7 +276,10 @@ def test_sets_are_preloaded_each(tmp_path):
 
     with bench(tmp_path, val=[Squares(8), Squares(5)], preload=True) as made:
         told = [event.text for event in made.fit().result().events if isinstance(event, Message)]
-    assert [text[:20] for text in told if text.startswith("preloaded val")] == ["preloaded val[0]: 8 ", "preloaded val[1]: 5 "]
+    assert [text[:20] for text in told if text.startswith("preloaded val")] == [
+        "preloaded val[0]: 8 ",
+        "preloaded val[1]: 5 ",
+    ]
 
 
 def test_a_set_that_fails_is_named(tmp_path):
@@ -216,7 +291,16 @@ def test_a_set_that_fails_is_named(tmp_path):
 
 
 def test_what_takes_one_set_says_so(tmp_path):
-    with wb.Workbench(plain_net(), train=labelled(), val=SETS, test=SETS, loss=F.cross_entropy, max_epochs=1, accelerator="cpu", root=tmp_path) as made:
+    with wb.Workbench(
+        plain_net(),
+        train=labelled(),
+        val=SETS,
+        test=SETS,
+        loss=F.cross_entropy,
+        max_epochs=1,
+        accelerator="cpu",
+        root=tmp_path,
+    ) as made:
         made.fit().result()
         for call in (made.predict, lambda: made.find_batch_size(method="validate")):
             with pytest.raises(TaskError, match=r"(val|test) has 2 sets"):
@@ -230,8 +314,14 @@ def test_what_takes_one_set_says_so(tmp_path):
     [
         ({1: labelled(4), "1": labelled(4)}, r"val has a set by the key 1: .* give a text"),
         ({"": labelled(4), "b": labelled(4)}, r"val has a set by the key ''"),
-        ({"clean": labelled(4), "noisy": [(1, 2)]}, r"val\['noisy'\] is a list of 1: each is to be a Dataset or a DataLoader, a tuple of arrays"),
-        ([labelled(4), labelled(4).tensors], r"val\[1\] is a tuple of 2: each is to be a Dataset or a DataLoader or wb.batches"),
+        (
+            {"clean": labelled(4), "noisy": [(1, 2)]},
+            r"val\['noisy'\] is a list of 1: each is to be a Dataset or a DataLoader, a tuple of arrays",
+        ),
+        (
+            [labelled(4), labelled(4).tensors],
+            r"val\[1\] is a tuple of 2: each is to be a Dataset or a DataLoader or wb.batches",
+        ),
     ],
 )
 def test_what_is_no_set_is_named(given, message, tmp_path):

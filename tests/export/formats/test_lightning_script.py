@@ -15,7 +15,10 @@ from tests.combinations import every
 from tests.export.export_running import PRELUDE, clean_environment, lint, make_bench
 from tests.warm import Warm
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:.*are in no optimizer")]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*are in no optimizer"),
+]
 
 PAIR = "model, train=(x, y), loss=F.cross_entropy"
 FULL = "x, y = x[:96], y[:96]\n"
@@ -55,7 +58,9 @@ module, samples = Lit(), Samples()
 """
 
 
-ALONE = MODULE.replace("return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]", "return optimizer")
+ALONE = MODULE.replace(
+    "return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]", "return optimizer"
+)
 PLAIN = """
 class Plain(Net):
     def training_step(self, batch):
@@ -69,12 +74,21 @@ class Plain(Net):
 def train(with_lightning: Warm, script: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Run a script; the weights of its last checkpoint, and the loss of each batch that it logged."""
     output = script.with_name("trained")
-    process = with_lightning.start(str(script), "--output", str(output), folder=script.parent, environment=clean_environment(), leave=True)
+    process = with_lightning.start(
+        str(script),
+        "--output",
+        str(output),
+        folder=script.parent,
+        environment=clean_environment(),
+        leave=True,
+    )
     said = "".join(process.communicate(280))
     assert process.wait() == 0, f"{said}\n{script.read_text()}"
     state = torch.load(output / "last.ckpt", weights_only=False)["state_dict"]
     rows = csv.DictReader((output / "lightning_logs" / "version_0" / "metrics.csv").open())
-    return {name.removeprefix("network."): value for name, value in state.items()}, [float(row["train_loss"]) for row in rows if row.get("train_loss")]
+    return {name.removeprefix("network."): value for name, value in state.items()}, [
+        float(row["train_loss"]) for row in rows if row.get("train_loss")
+    ]
 
 
 def exported(folder: Path, arguments: str, before: str = "") -> tuple[wb.Workbench, Any, Path]:
@@ -137,19 +151,28 @@ def test_it_trains_as_the_run_did(with_lightning: Warm, tmp_path: Path, case: st
 
 def test_it_reads_the_data_beside_it(with_lightning: Warm, tmp_path: Path) -> None:
     torch.seed()
-    bench = make_bench(tmp_path, "Lit(), train=(x, y), val=(x, y), max_epochs=1", MODULE, PRELUDE.replace("torch.manual_seed(0)", ""))
+    bench = make_bench(
+        tmp_path,
+        "Lit(), train=(x, y), val=(x, y), max_epochs=1",
+        MODULE,
+        PRELUDE.replace("torch.manual_seed(0)", ""),
+    )
     run: Any = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py", format="lightning", data="beside")
     lint(script)
     assert "TensorDataset(x, y)" not in script.read_text()
     weights, losses = train(with_lightning, script)
     assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"])
-    assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
+    assert all(
+        torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items()
+    )
     bench.close()
 
 
 def test_a_datamodule_stays_one(with_lightning: Warm, tmp_path: Path) -> None:
-    bench, run, script = exported(tmp_path, "module, train=samples, max_epochs=2, shuffle=False", MODULE)
+    bench, run, script = exported(
+        tmp_path, "module, train=samples, max_epochs=2, shuffle=False", MODULE
+    )
     assert "trainer.fit(module, datamodule=samples)" in script.read_text()
     assert "Your own loaders are used" in script.read_text()
     _, losses = train(with_lightning, script)
@@ -157,20 +180,41 @@ def test_a_datamodule_stays_one(with_lightning: Warm, tmp_path: Path) -> None:
     bench.close()
 
 
-@pytest.mark.parametrize("averaging", ["weight_averaging='ema', ema_decay=0.9, ema_warmup=False", "weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1"])
-def test_averages_of_weights_are_lightnings(with_lightning: Warm, tmp_path: Path, averaging: str) -> None:
-    bench, run, script = exported(tmp_path, f"nn.Linear(8, 3), train=(x, y), loss=F.cross_entropy, max_epochs=3, {averaging}")
+@pytest.mark.parametrize(
+    "averaging",
+    [
+        "weight_averaging='ema', ema_decay=0.9, ema_warmup=False",
+        "weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1",
+    ],
+)
+def test_averages_of_weights_are_lightnings(
+    with_lightning: Warm, tmp_path: Path, averaging: str
+) -> None:
+    bench, run, script = exported(
+        tmp_path, f"nn.Linear(8, 3), train=(x, y), loss=F.cross_entropy, max_epochs=3, {averaging}"
+    )
     weights, losses = train(with_lightning, script)
-    assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"]), "the rates move to swa_lrs at the same epoch"
+    assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"]), (
+        "the rates move to swa_lrs at the same epoch"
+    )
     if "ema" in averaging:
-        assert all(torch.allclose(value, weights[name], atol=1e-6) for name, value in bench.model.state_dict().items())
+        assert all(
+            torch.allclose(value, weights[name], atol=1e-6)
+            for name, value in bench.model.state_dict().items()
+        )
     assert "What Lightning does otherwise" in script.read_text()
     bench.close()
 
 
-def test_the_trainer_has_the_rules_of_the_run_and_not_the_modules_callbacks(with_lightning: Warm, tmp_path: Path) -> None:
+def test_the_trainer_has_the_rules_of_the_run_and_not_the_modules_callbacks(
+    with_lightning: Warm, tmp_path: Path
+) -> None:
     """Lightning would put those that the module brings in the place of the Trainer's."""
-    own = MODULE.replace("    def configure_optimizers", "    def configure_callbacks(self):\n        return [L.pytorch.callbacks.EarlyStopping('val_loss', patience=99)]\n\n    def configure_optimizers", 1)
+    own = MODULE.replace(
+        "    def configure_optimizers",
+        "    def configure_callbacks(self):\n        return [L.pytorch.callbacks.EarlyStopping('val_loss', patience=99)]\n\n    def configure_optimizers",
+        1,
+    )
     arguments = "module, train=DataLoader(TensorDataset(x, y), 16), val=DataLoader(TensorDataset(x, y), 16), max_epochs=9, lr=0.05, early_stopping=wb.EarlyStopping('val_loss', patience=1, min_delta=9.0)"
     with pytest.warns(UserWarning, match="Given instead: early_stopping"):
         bench, run, script = exported(tmp_path, arguments, own)
@@ -191,14 +235,24 @@ noisy = Noisy()
 """
 
 
-def test_importing_it_makes_neither_the_model_nor_the_data(with_lightning: Warm, tmp_path: Path) -> None:
-    bench, run, script = exported(tmp_path, "noisy, train=(x, y), val=(x, y), loss=F.cross_entropy, max_epochs=1", NOISY)
+def test_importing_it_makes_neither_the_model_nor_the_data(
+    with_lightning: Warm, tmp_path: Path
+) -> None:
+    bench, run, script = exported(
+        tmp_path, "noisy, train=(x, y), val=(x, y), loss=F.cross_entropy, max_epochs=1", NOISY
+    )
     start = {"folder": script.parent, "environment": clean_environment(), "leave": True}
-    imported = with_lightning.start("-c", "import sys; sys.path.insert(0, ''); import train; print(hasattr(train, 'x'), hasattr(train, 'noisy'))", **start)
+    imported = with_lightning.start(
+        "-c",
+        "import sys; sys.path.insert(0, ''); import train; print(hasattr(train, 'x'), hasattr(train, 'noisy'))",
+        **start,
+    )
     assert imported.communicate(280)[0] == "False False\n"
     weights, losses = train(with_lightning, script)
     assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"])
-    assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
+    assert all(
+        torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items()
+    )
     bench.close()
 
 
@@ -206,15 +260,26 @@ def test_options_that_train_nothing_are_refused(with_lightning: Warm, tmp_path: 
     """In the words of the other script."""
     bench, _, script = exported(tmp_path, f"{PAIR}, max_epochs=1")
     bench.close()
-    for options, message in {"--max_epochs -1": "--max_epochs is -1: it must be more than 0.", "--lr -1": "--lr is -1.0: it must be at least 0."}.items():
+    for options, message in {
+        "--max_epochs -1": "--max_epochs is -1: it must be more than 0.",
+        "--lr -1": "--lr is -1.0: it must be at least 0.",
+    }.items():
         done = with_lightning.run(str(script), *options.split(), folder=tmp_path)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
 def test_what_differs_is_named(tmp_path: Path) -> None:
-    bench, _, script = exported(tmp_path, f"{PAIR}, max_epochs=1, accumulate_grad_batches=3, num_workers=1, weight_averaging='ema'")
+    bench, _, script = exported(
+        tmp_path,
+        f"{PAIR}, max_epochs=1, accumulate_grad_batches=3, num_workers=1, weight_averaging='ema'",
+    )
     head = " ".join(script.read_text().split('"""')[1].split())
-    for part in ("weighs 1 / accumulate_grad_batches", "Loader workers draw other", "has the layers' buffers too", "NaN does not end"):
+    for part in (
+        "weighs 1 / accumulate_grad_batches",
+        "Loader workers draw other",
+        "has the layers' buffers too",
+        "NaN does not end",
+    ):
         assert part in head
     assert "DistributedSampler" not in head
     bench.close()
@@ -225,18 +290,40 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     [
         (f"{PAIR}, max_epochs=2, find_lr_at={{1}}", "", "lr that was changed during the run"),
         (f"{PAIR}, on_nonfinite='skip'", "", "on_nonfinite='skip'"),
-        (f"{PAIR}, val=(x, y), early_stopping=wb.EarlyStopping('val_loss', warmup=1)", "", "EarlyStopping with warmup"),
+        (
+            f"{PAIR}, val=(x, y), early_stopping=wb.EarlyStopping('val_loss', warmup=1)",
+            "",
+            "EarlyStopping with warmup",
+        ),
         (f"{PAIR}, weight_averaging='swa', max_epochs=2", "", "without swa_lrs"),
-        (f"{PAIR}, weight_averaging='ema', averaging_start_epoch=1, max_epochs=2", "", "averaging_start_epoch"),
-        (f"{PAIR}, weight_averaging='ema', avg_fn=torch.optim.swa_utils.get_ema_avg_fn()", "", "avg_fn"),
-        ("module, train=(x, y), lr_schedule='cosine'", ALONE, "lr_schedule or warmup beside a LightningModule"),
+        (
+            f"{PAIR}, weight_averaging='ema', averaging_start_epoch=1, max_epochs=2",
+            "",
+            "averaging_start_epoch",
+        ),
+        (
+            f"{PAIR}, weight_averaging='ema', avg_fn=torch.optim.swa_utils.get_ema_avg_fn()",
+            "",
+            "avg_fn",
+        ),
+        (
+            "module, train=(x, y), lr_schedule='cosine'",
+            ALONE,
+            "lr_schedule or warmup beside a LightningModule",
+        ),
         ("module, train=(x, y), weight_decay=0.1", MODULE, "weight_decay beside a LightningModule"),
         ("module, train=(x, y), compile='eager'", MODULE, "torch.compile(module)"),
         ("Plain(), train=(x, y)", PLAIN, "let it inherit"),
     ],
 )
-def test_what_lightning_cannot_do_is_refused_by_name(tmp_path: Path, arguments: str, before: str, named: str) -> None:
-    bench = make_bench(tmp_path, f"{arguments}, max_epochs=1" if "max_epochs" not in arguments else arguments, before)
+def test_what_lightning_cannot_do_is_refused_by_name(
+    tmp_path: Path, arguments: str, before: str, named: str
+) -> None:
+    bench = make_bench(
+        tmp_path,
+        f"{arguments}, max_epochs=1" if "max_epochs" not in arguments else arguments,
+        before,
+    )
     bench.fit().result()
     with pytest.raises(wb.ExportError) as error:
         bench.export(tmp_path / "train.py", format="lightning")

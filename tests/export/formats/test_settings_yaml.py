@@ -29,29 +29,52 @@ def test_the_file_is_read_as_the_settings_of_the_run(tmp_path: Path) -> None:
 
 
 def test_a_rate_at_its_default_is_written_too(tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, optimizer=lambda p: torch.optim.SGD(p, lr=0.5), lr=1e-3, max_steps=1")
+    bench = make_bench(
+        tmp_path,
+        "model, train=(x, y), loss=F.cross_entropy, optimizer=lambda p: torch.optim.SGD(p, lr=0.5), lr=1e-3, max_steps=1",
+    )
     bench.fit().result()
     path = bench.export(tmp_path / "settings.yml")
-    assert wb.Settings.load(path).model_dump(exclude_unset=True).keys() == {"lr", "batch_size", "max_steps"}
+    assert wb.Settings.load(path).model_dump(exclude_unset=True).keys() == {
+        "lr",
+        "batch_size",
+        "max_steps",
+    }
     bench.close()
 
 
 def test_live_changes_are_named(tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_epochs=2, find_lr_at={1}")
+    bench = make_bench(
+        tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_epochs=2, find_lr_at={1}"
+    )
     bench.fit().result()
     assert "changed during the run: the later values of lr" in bench.script(format="settings")
     bench.close()
 
 
 def test_the_code_need_not_be_found(tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, "**given, max_steps=2", "given = {'train': (x, y), 'model': model, 'loss': F.cross_entropy}")
+    bench = make_bench(
+        tmp_path,
+        "**given, max_steps=2",
+        "given = {'train': (x, y), 'model': model, 'loss': F.cross_entropy}",
+    )
     run = bench.fit().result()
     assert wb.Settings.load(bench.export(tmp_path / "settings.yaml")) == run.settings
     bench.close()
 
 
-@pytest.mark.parametrize(("name", "format"), [("train.py", "notebook"), ("train.ipynb", "script"), ("a.yaml", "lightning"), ("train.py", "pdf")])
-def test_a_name_that_does_not_fit_the_format_is_refused(tmp_path: Path, name: str, format: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        ("train.py", "notebook"),
+        ("train.ipynb", "script"),
+        ("a.yaml", "lightning"),
+        ("train.py", "pdf"),
+    ],
+)
+def test_a_name_that_does_not_fit_the_format_is_refused(
+    tmp_path: Path, name: str, format: str
+) -> None:
     bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_steps=1")
     bench.fit().result()
     with pytest.raises(wb.ExportError, match=f"format='{format}'"):

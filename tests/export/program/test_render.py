@@ -18,7 +18,9 @@ TEMPLATES = Path(render.__file__).with_name("templates")
 
 def rendered(text: str, **values: Any) -> str:
     """A text as one of the templates would be rendered."""
-    environment = render.environment().overlay(loader=jinja2.DictLoader({"text": dedent(text).strip("\n") + "\n"}))
+    environment = render.environment().overlay(
+        loader=jinja2.DictLoader({"text": dedent(text).strip("\n") + "\n"})
+    )
     return render.rendered("text", values, environment)
 
 
@@ -52,7 +54,10 @@ def test_the_directives_in_its_block_are_its() -> None:
         #: endif
         c()
     """
-    assert rendered(text, outer=True, inner=True, names=["f", "g"]) == "while a:\n    f()\n    g()\nc()"
+    assert (
+        rendered(text, outer=True, inner=True, names=["f", "g"])
+        == "while a:\n    f()\n    g()\nc()"
+    )
     assert rendered(text, outer=True, inner=False, names=["f"]) == "c()"
     assert rendered(text, outer=False, inner=True, names=["f"]) == "b()\nc()"
 
@@ -83,7 +88,10 @@ def test_a_line_that_is_one_expression_has_the_lines_of_its_value() -> None:
             ${inner}
             ${block("x")}
     """
-    assert rendered(text, inner=["a()", "b()"], after="c()") == "def f():\n    a()\n    b()\n    if x:\n        a()\n        b()\n\n        c()"
+    assert (
+        rendered(text, inner=["a()", "b()"], after="c()")
+        == "def f():\n    a()\n    b()\n    if x:\n        a()\n        b()\n\n        c()"
+    )
     assert rendered(text, inner="", after="c()") == "def f():\n    if x:\n        c()"
 
 
@@ -93,10 +101,17 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
 
 
 def test_text_of_a_value_is_no_template() -> None:
-    assert rendered("x = ${value}  # ${value}", value="'${other} <% raise %>'") == "x = '${other} <% raise %>'  # '${other} <% raise %>'"
+    assert (
+        rendered("x = ${value}  # ${value}", value="'${other} <% raise %>'")
+        == "x = '${other} <% raise %>'  # '${other} <% raise %>'"
+    )
 
 
-@pytest.mark.parametrize("path", sorted(TEMPLATES.rglob("*.jinja")), ids=lambda path: path.relative_to(TEMPLATES).as_posix())
+@pytest.mark.parametrize(
+    "path",
+    sorted(TEMPLATES.rglob("*.jinja")),
+    ids=lambda path: path.relative_to(TEMPLATES).as_posix(),
+)
 def test_every_template_says_what_it_is_for(path: Path) -> None:
     assert path.name.endswith(".py.jinja")
     text = path.read_text()
@@ -105,9 +120,18 @@ def test_every_template_says_what_it_is_for(path: Path) -> None:
     render.environment().get_template(path.relative_to(TEMPLATES).as_posix())
 
 
-@pytest.mark.parametrize("path", sorted(TEMPLATES.rglob("*.jinja")), ids=lambda path: path.relative_to(TEMPLATES).as_posix())
+@pytest.mark.parametrize(
+    "path",
+    sorted(TEMPLATES.rglob("*.jinja")),
+    ids=lambda path: path.relative_to(TEMPLATES).as_posix(),
+)
 def test_no_template_calls_a_function_within_an_f_string(path: Path) -> None:
     """Python 3.11 has no tokens for it, so that a name of the user's could not replace the function's."""
     text = re.sub(r"\$\{(?:[^{}]|\{[^{}]*\})*\}", "", path.read_text())
     strings = re.findall(r"""\bf("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""", text)
-    assert not [field for string in strings for field in re.findall(r"\{[^{}]*\}", string) if re.search(r"(?<!\.)\b\w+\(", field)]
+    assert not [
+        field
+        for string in strings
+        for field in re.findall(r"\{[^{}]*\}", string)
+        if re.search(r"(?<!\.)\b\w+\(", field)
+    ]

@@ -16,7 +16,13 @@ from accelerate.utils import DistributedType
 from tests.export.export_running import PRELUDE, Runner, lint, make_bench, run_alone
 from tests.warm import Warm
 
-ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines=1", "--mixed_precision=no"]
+ACCELERATE = [
+    sys.executable,
+    "-m",
+    "accelerate.commands.launch",
+    "--num_machines=1",
+    "--mixed_precision=no",
+]
 ACCELERATE += ["--dynamo_backend=no"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
@@ -43,7 +49,8 @@ def test_launchers(tmp_path: Path, without: Warm, monkeypatch: pytest.MonkeyPatc
     # On CPUs accelerate's own launcher starts one process alone; torchrun starts two, by the Python that it is told here.
     monkeypatch.setenv("PYTHON_EXEC", str(without.executable))
     two = run_alone(TORCHRUN, script, tmp_path / "two")
-    assert len(two.losses) == 2 * 3  # 12 batches of 8 are 6 for each, in 3 windows; the third epoch is not needed
+    # 12 batches of 8 are 6 for each, in 3 windows; the third epoch is not needed
+    assert len(two.losses) == 2 * 3
     assert np.isfinite(two.losses).all()
     said = [line for line in two.said.splitlines() if line.startswith("epoch")]
     assert [line.split()[1] for line in said] == ["1/3", "2/3"]
@@ -62,7 +69,9 @@ def test_launchers(tmp_path: Path, without: Warm, monkeypatch: pytest.MonkeyPatc
         ),
     ],
 )  # fmt: skip
-def test_one_process_alone(reason: str, arguments: str, before: str, runner: Runner, tmp_path: Path) -> None:
+def test_one_process_alone(
+    reason: str, arguments: str, before: str, runner: Runner, tmp_path: Path
+) -> None:
     """Of processes that DistributedDataParallel joins, each would train what it does not know of in its own way."""
     bench = make_bench(tmp_path, arguments, before)
     bench.fit().result()
@@ -73,10 +82,14 @@ def test_one_process_alone(reason: str, arguments: str, before: str, runner: Run
 
 
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
-def test_weights_in_shards_end_it_at_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_in_shards_end_it_at_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_steps=1")
     bench.fit().result()
-    script = importlib.util.spec_from_file_location("exported_to_be_sharded", bench.export(tmp_path / "train.py"))
+    script = importlib.util.spec_from_file_location(
+        "exported_to_be_sharded", bench.export(tmp_path / "train.py")
+    )
     assert script is not None
     assert script.loader is not None
     there = importlib.util.module_from_spec(script)
@@ -109,7 +122,9 @@ def test_a_notebook(runner: Runner, tmp_path: Path) -> None:
     where = {"metadata": {"path": str(tmp_path)}}
     # What a cell has printed is left out where it comes later than iopub_timeout behind the cell's end.
     patient = {"timeout": 280, "startup_timeout": 280, "iopub_timeout": 120}
-    nbclient.NotebookClient(book, allow_errors=True, kernel_name="python3", resources=where, **patient).execute()
+    nbclient.NotebookClient(
+        book, allow_errors=True, kernel_name="python3", resources=where, **patient
+    ).execute()
     printed = [output for output in book.cells[-1].outputs if output.output_type == "stream"]
     assert printed, book.cells[-2].outputs
     losses = json.loads(printed[0].text)

@@ -28,7 +28,10 @@ class Hooked(nn.Module):
 """
 MORE = "\n    def on_train_batch_end(self, outputs, batch, index):\n        print(outputs)\n"
 ASKS = "\n    def on_train_batch_start(self, batch, index):\n        print(self.trainer.accumulate_grad_batches)\n"
-SKIPS = HOOKED.replace("        return F.cross", "        if index == 5:\n            return None\n        return F.cross")
+SKIPS = HOOKED.replace(
+    "        return F.cross",
+    "        if index == 5:\n            return None\n        return F.cross",
+)
 
 
 def changed(bench: wb.Workbench, sizes: Mapping[int, int]) -> Run:
@@ -49,10 +52,16 @@ CASES = {
     "in the middle of an epoch": ("max_epochs=3", {3: 4, 9: 2}),
     "behind an epoch": ("max_epochs=3", {13: 3}),
     "from more to one": ("max_epochs=2, accumulate_grad_batches=4", {2: 1}),
-    "a schedule that is outlasted": ("max_epochs=2, accumulate_grad_batches=4, lr_schedule='one_cycle'", {1: 1}),
+    "a schedule that is outlasted": (
+        "max_epochs=2, accumulate_grad_batches=4, lr_schedule='one_cycle'",
+        {1: 1},
+    ),
     "a schedule that is not": ("max_epochs=3, lr_schedule='cosine', warmup=0.2", {4: 3}),
     "a length in updates": ("max_steps=20", {5: 2}),
-    "checks within epochs": ("max_epochs=3, val=(x, y), val_check_interval=0.25, early_stopping=" + EARLY, {3: 2, 11: 1}),
+    "checks within epochs": (
+        "max_epochs=3, val=(x, y), val_check_interval=0.25, early_stopping=" + EARLY,
+        {3: 2, 11: 1},
+    ),
 }
 
 
@@ -80,12 +89,16 @@ def test_with_what_a_person_has_asked_for(runner: Runner, tmp_path: Path) -> Non
             job.validate()
 
     run = fit_asking(bench, ask)
-    assert list(run.validation["step"]) == [5, 13, 13, 26, 39]  # asked for twice before one update: done once
+    # asked for twice before one update: done once
+    assert list(run.validation["step"]) == [5, 13, 13, 26, 39]
     check(bench, run, runner.run(bench.export(tmp_path / "out" / "train.py")))
 
 
 def test_a_run_that_goes_on_with_another_number(runner: Runner, tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=2, checkpoint_every=5, save_top_k=-1, val=(x, y), val_check_interval=0.5")
+    bench = make_bench(
+        tmp_path,
+        f"{PAIR}, max_epochs=2, checkpoint_every=5, save_top_k=-1, val=(x, y), val_check_interval=0.5",
+    )
     first = bench.fit().result()
     run = bench.fit(start=f"{first.id}@5", accumulate_grad_batches=3).result()
     check(bench, run, runner.run(bench.export(tmp_path / "out" / "train.py")))
@@ -104,13 +117,20 @@ REFUSED = [
 def test_what_no_script_carries_yet(why: str, arguments: str, before: str, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, arguments, f"{before}\n\n")
     changed(bench, {3: 2})
-    with pytest.raises(ExportError, match=f"accumulate_grad_batches that was changed during the run.*{why}"):
+    with pytest.raises(
+        ExportError, match=f"accumulate_grad_batches that was changed during the run.*{why}"
+    ):
         bench.export(tmp_path / "out" / "train.py", format="script")
 
 
 def test_another_number_and_a_schedule_made_anew_is_refused(tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=2, checkpoint_every=5, save_top_k=-1, lr_schedule='cosine'")
+    bench = make_bench(
+        tmp_path, f"{PAIR}, max_epochs=2, checkpoint_every=5, save_top_k=-1, lr_schedule='cosine'"
+    )
     first = bench.fit().result()
     bench.fit(start=f"{first.id}@5", accumulate_grad_batches=3).result()
-    with pytest.raises(ExportError, match="accumulate_grad_batches that was set where the run continues another one, with a schedule"):
+    with pytest.raises(
+        ExportError,
+        match="accumulate_grad_batches that was set where the run continues another one, with a schedule",
+    ):
         bench.export(tmp_path / "out" / "train.py", format="script")

@@ -13,7 +13,7 @@ from workbench.task.supervised import Supervised
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-OWN = '''\
+OWN = """\
 class Centres(nn.Module):
     def __init__(self):
         super().__init__()
@@ -25,7 +25,7 @@ class Centres(nn.Module):
 
 def forward(parameters, lr):
     return torch.optim.SGD(parameters, lr=lr)
-'''
+"""
 COMMON = "train=(x[:66], y[:66]), val=(x[:41], y[:41]), loss=Centres(), batch_size=8, max_epochs=2, lr=0.01, accelerator='cpu'"
 CASES = {
     "alone": "gradient_clip_val=0.5, val_check_interval=4, metrics={'n': lambda o, t: float(len(t))}",

@@ -13,7 +13,7 @@ from workbench.export.errors import ExportError
 pytest.importorskip("torchmetrics")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-OWN = '''\
+OWN = """\
 import torchmetrics
 from sklearn.metrics import roc_auc_score
 
@@ -50,7 +50,7 @@ metrics = {
     "wrong": Wrong(),
     "two": two,
 }
-'''
+"""
 COMMON = "train=(x[:66], y[:66]), val=(x[:41], y[:41]), loss=F.cross_entropy, batch_size=8, max_epochs=2, accelerator='cpu'"
 DOUBLE = COMMON.replace("[:66],", "[:66].double(),").replace("[:41],", "[:41].double(),")
 CASES = {
@@ -71,13 +71,22 @@ def runner(with_lightning: Warm, tmp_path_factory: pytest.TempPathFactory) -> Ru
     return Runner(with_lightning, tmp_path_factory.mktemp("elsewhere"))
 
 
-OFTEN = ("all kinds, averaged weights", "objects alone", "double precision", "double precision, the loss alone, ranks")
+OFTEN = (
+    "all kinds, averaged weights",
+    "objects alone",
+    "double precision",
+    "double precision, the loss alone, ranks",
+)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in CASES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in CASES]
+)
 def test_the_values_are_those_of_the_run(name: str, runner: Runner, tmp_path: Path) -> None:
     """To the last bit, as the script's lines tell them with all digits."""
-    bench = make_bench(tmp_path, f"model{'.double()' if 'double' in name else ''}, {CASES[name]}", OWN)
+    bench = make_bench(
+        tmp_path, f"model{'.double()' if 'double' in name else ''}, {CASES[name]}", OWN
+    )
     run = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py")
     lint(script)

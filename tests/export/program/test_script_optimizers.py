@@ -12,7 +12,10 @@ from tests.export.export_running import PRELUDE, Runner, check, lint, make_bench
 from workbench.export.errors import ExportError
 
 # some leave parts of a model out of the optimizer, which the bench warns of
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:.*are in no optimizer")]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*are in no optimizer"),
+]
 
 PAIR = "model, train=(x, y), val=(x[:20], y[:20]), loss=F.cross_entropy, max_steps=5, batch_size=20"
 OWN = (
@@ -28,8 +31,13 @@ OBJECT = (
     "    def configure_optimizers(self):\n        return torch.optim.SGD(@@)\n"
 )
 FROZEN = OBJECT.replace("@@", "self.parameters(), lr=0.0")
-PARTLY = OBJECT.replace("@@", "[{'params': self.net.body.parameters(), 'lr': 0.0}, {'params': self.net.head.parameters(), 'lr': 0.1}]")
-VALIDATED = OBJECT.replace("torch.optim.SGD(@@)", "schedulefree.RAdamScheduleFree(self.parameters(), lr=0.1)") + (
+PARTLY = OBJECT.replace(
+    "@@",
+    "[{'params': self.net.body.parameters(), 'lr': 0.0}, {'params': self.net.head.parameters(), 'lr': 0.1}]",
+)
+VALIDATED = OBJECT.replace(
+    "torch.optim.SGD(@@)", "schedulefree.RAdamScheduleFree(self.parameters(), lr=0.1)"
+) + (
     "\n    def validation_step(self, batch, batch_idx):\n        return F.cross_entropy(self.net(batch[0]), batch[1])\n"
 )
 CASES = {
@@ -40,12 +48,17 @@ CASES = {
     "groups": (f"{PAIR}, optimizer=groups", OWN),
     "groups, a rate of SWA's own": (
         f"{PAIR.replace('max_steps=5', 'max_epochs=4')}, optimizer=groups, scheduler=falling, weight_averaging='swa', "
-        "swa_epoch_start=1, swa_lrs=0.05, annealing_epochs=2", OWN,
+        "swa_epoch_start=1, swa_lrs=0.05, annealing_epochs=2",
+        OWN,
     ),
     "groups without a schedule, a rate of SWA's own": (
-        f"{PAIR.replace('max_steps=5', 'max_epochs=3')}, optimizer=groups, weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.05", OWN,
+        f"{PAIR.replace('max_steps=5', 'max_epochs=3')}, optimizer=groups, weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.05",
+        OWN,
     ),
-    "schedule-free": (f"{PAIR}, optimizer=AdamWScheduleFree", "from schedulefree import AdamWScheduleFree\n"),
+    "schedule-free": (
+        f"{PAIR}, optimizer=AdamWScheduleFree",
+        "from schedulefree import AdamWScheduleFree\n",
+    ),
     "schedule-free, checked midway, given a rate": (
         f"{PAIR}, optimizer=partial(SGDScheduleFree, lr=0.5, warmup_steps=2), val_check_interval=2, gradient_clip_val=0.5",
         "from functools import partial\n\nfrom schedulefree import SGDScheduleFree\n",
@@ -55,7 +68,8 @@ CASES = {
         "import schedulefree\n\n\n" + VALIDATED,
     ),
     "compile on a model of torch's own class": (
-        "small, train=(x, y), loss=F.cross_entropy, max_steps=3, compile='eager'", "small = nn.Sequential(nn.Linear(8, 3))\n"
+        "small, train=(x, y), loss=F.cross_entropy, max_steps=3, compile='eager'",
+        "small = nn.Sequential(nn.Linear(8, 3))\n",
     ),
     "an object at 0": ("Object(), train=(x, y), max_steps=3", FROZEN),
     "an object at 0, set": ("Object(), train=(x, y), max_steps=3, lr=0.1", FROZEN),
@@ -73,7 +87,9 @@ def test_the_script_repeats_the_run(case: str, runner: Runner, tmp_path: Path) -
         lint(script)
 
 
-def test_a_rate_given_to_the_script_takes_the_place_of_one_of_its_own(runner: Runner, tmp_path: Path) -> None:
+def test_a_rate_given_to_the_script_takes_the_place_of_one_of_its_own(
+    runner: Runner, tmp_path: Path
+) -> None:
     arguments, before = CASES["groups, scheduled, set"]
     with make_bench(tmp_path, arguments, before, PRELUDE) as bench:
         bench.fit().result()
@@ -82,10 +98,14 @@ def test_a_rate_given_to_the_script_takes_the_place_of_one_of_its_own(runner: Ru
         check(bench, run, runner.run(script, "--lr", "0.15"))
 
 
-@pytest.mark.parametrize("made", ["Net()", "nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 3))"])
+@pytest.mark.parametrize(
+    "made", ["Net()", "nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 3))"]
+)
 def test_a_model_that_came_compiled(made: str, runner: Runner, tmp_path: Path) -> None:
     arguments = PAIR.replace("model,", "fast,")
-    with make_bench(tmp_path, arguments, f"plain = {made}\nfast = torch.compile(plain, backend='eager')\n") as bench:
+    with make_bench(
+        tmp_path, arguments, f"plain = {made}\nfast = torch.compile(plain, backend='eager')\n"
+    ) as bench:
         run = bench.fit().result()
         script = bench.export(tmp_path / "out" / "train.py")
         lint(script)

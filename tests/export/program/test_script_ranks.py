@@ -74,7 +74,10 @@ def test_on_two_processes(name: str, runner: Runner, tmp_path: Path) -> None:
     run = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py")
     lint(script)
-    assert "torchrun --nproc-per-node 2 train.py    (as the run was made: 2 processes)" in script.read_text()
+    assert (
+        "torchrun --nproc-per-node 2 train.py    (as the run was made: 2 processes)"
+        in script.read_text()
+    )
     outcome = runner.run_two(script)
     assert "Made on" not in outcome.said
     check(bench, run, outcome)
@@ -85,7 +88,9 @@ def test_on_another_number_of_processes(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, lr_schedule='linear'")
     bench.fit().result()
     one = runner.run(bench.export(tmp_path / "train.py"))
-    assert one.said.startswith("Made on 2 processes; with 1 each update takes 1/2 times as many samples.\n")
+    assert one.said.startswith(
+        "Made on 2 processes; with 1 each update takes 1/2 times as many samples.\n"
+    )
     assert len(one.losses) == 2 * 9
     assert np.isfinite(one.losses).all()
     assert one.lrs[-1] == pytest.approx(one.lrs[0] / 18)  # the schedule has the length of this run
@@ -97,9 +102,15 @@ RIGHT = "metrics={'right': lambda o, t: (o.argmax(1) == t).float()}"
 
 
 @pytest.mark.parametrize("windows", [1, 2])
-def test_the_script_of_one_process_records_the_losses_of_all(windows: int, runner: Runner, tmp_path: Path) -> None:
+def test_the_script_of_one_process_records_the_losses_of_all(
+    windows: int, runner: Runner, tmp_path: Path
+) -> None:
     """On two processes an update has twice as many batches: as in a run that accumulates these."""
-    stops = ", early_stopping=[wb.EarlyStopping(monitor='train_loss', patience=9)]" if windows == 1 else ""
+    stops = (
+        ", early_stopping=[wb.EarlyStopping(monitor='train_loss', patience=9)]"
+        if windows == 1
+        else ""
+    )
     alone = make_bench(tmp_path, f"{PLAIN}, {RIGHT}, accumulate_grad_batches={2 * windows}")
     expected = alone.fit().result()
     bench = make_bench(tmp_path, f"{PLAIN}, {RIGHT}{stops}, accumulate_grad_batches={windows}")
@@ -139,5 +150,7 @@ def test_what_only_one_process_repeats(match: str, tmp_path: Path) -> None:
 
 def of_two(run: wb.Run) -> wb.Run:
     """The same record, as if two processes had made it."""
-    events = [dataclasses.replace(e, ranks=2) if isinstance(e, RunStarted) else e for e in run.events]
+    events = [
+        dataclasses.replace(e, ranks=2) if isinstance(e, RunStarted) else e for e in run.events
+    ]
     return Run.from_events(events, run.folder)

@@ -107,10 +107,20 @@ CASES = {
 }  # fmt: skip
 
 
-SLOW = {"plain", "workers and a sampler", "rates of SWA, of two optimizers", "max_steps", "bfloat16, updates that may be left out", "two optimizers in turn", "LBFGS"}
+SLOW = {
+    "plain",
+    "workers and a sampler",
+    "rates of SWA, of two optimizers",
+    "max_steps",
+    "bfloat16, updates that may be left out",
+    "two optimizers in turn",
+    "LBFGS",
+}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES]
+)
 def test_a_killed_script_continues(name: str, runner: Runner, tmp_path: Path) -> None:
     arguments, code, kill = CASES[name]
     bench = make_bench(tmp_path, arguments, code)
@@ -134,10 +144,22 @@ def test_two_processes_continue(runner: Runner, tmp_path: Path) -> None:
 
 
 LENGTHS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "the rate of a script without a schedule": ("", {"lr": 0.5}, "lr is 0.5, and .* was trained with 0.1: resume with --lr 0.1"),
+    "the rate of a script without a schedule": (
+        "",
+        {"lr": 0.5},
+        "lr is 0.5, and .* was trained with 0.1: resume with --lr 0.1",
+    ),
     "longer without a schedule": ("", {"max_epochs": 9}, ""),
-    "one cycle": (", lr_schedule='one_cycle'", {"max_epochs": 9}, "max_epochs is 9, and .* was trained with 1: resume with --max_epochs 1"),
-    "the user's": (", scheduler=lambda o, updates: torch.optim.lr_scheduler.CosineAnnealingLR(o, updates)", {"max_epochs": 9}, "max_epochs is 9"),
+    "one cycle": (
+        ", lr_schedule='one_cycle'",
+        {"max_epochs": 9},
+        "max_epochs is 9, and .* was trained with 1: resume with --max_epochs 1",
+    ),
+    "the user's": (
+        ", scheduler=lambda o, updates: torch.optim.lr_scheduler.CosineAnnealingLR(o, updates)",
+        {"max_epochs": 9},
+        "max_epochs is 9",
+    ),
 }
 
 
@@ -146,8 +168,14 @@ def test_resumed_with_other_options(case: str, tmp_path: Path) -> None:
     given, options, match = LENGTHS[case]
     script = exported(tmp_path, PAIR.replace("=4", "=1") + given)
     script.gather_object = list
-    process: Any = SimpleNamespace(device=torch.device("cpu"), num_processes=1, process_index=0, is_main_process=True)
-    path, model, before = tmp_path / "checkpoint.pt", torch.nn.Linear(1, 1), dataclasses.asdict(script.Config())
+    process: Any = SimpleNamespace(
+        device=torch.device("cpu"), num_processes=1, process_index=0, is_main_process=True
+    )
+    path, model, before = (
+        tmp_path / "checkpoint.pt",
+        torch.nn.Linear(1, 1),
+        dataclasses.asdict(script.Config()),
+    )
     script.save_checkpoint(process, path, before, [model], [], 3)
     model.requires_grad_(False)
     with pytest.raises(SystemExit, match=match) if match else nullcontext():
@@ -155,16 +183,23 @@ def test_resumed_with_other_options(case: str, tmp_path: Path) -> None:
     assert model.weight.requires_grad == (not match)
 
 
-def test_resume_without_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_without_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = exported(tmp_path, PAIR.replace("=4", "=1"))
-    for options in (["--resume", str(tmp_path / "nothing.pt")], ["--output", str(tmp_path / "nothing"), "--resume"]):
+    for options in (
+        ["--resume", str(tmp_path / "nothing.pt")],
+        ["--output", str(tmp_path / "nothing"), "--resume"],
+    ):
         monkeypatch.setattr("sys.argv", ["train.py", *options])
         with pytest.raises(SystemExit):
             script.parse()
         assert f"there is no {tmp_path / 'nothing'}" in capsys.readouterr().err
 
 
-def test_a_training_that_did_not_end_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training_that_did_not_end_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = exported(tmp_path, PAIR.replace("=4", "=1"))
     out = tmp_path / "out"
     script.main(script.Config(), out)
@@ -174,7 +209,10 @@ def test_a_training_that_did_not_end_is_not_lost(tmp_path: Path, monkeypatch: py
     with pytest.raises(SystemExit, match="2"):
         script.parse()
     said = capsys.readouterr().err
-    assert f"{out / 'checkpoint.pt'} is of a training that did not end: continue it with --resume" in said
+    assert (
+        f"{out / 'checkpoint.pt'} is of a training that did not end: continue it with --resume"
+        in said
+    )
     assert "--output" in said
     monkeypatch.setattr("sys.argv", ["train.py", "--output", str(out), "--resume"])
     assert script.parse()[3] == out / "checkpoint.pt"
@@ -183,7 +221,9 @@ def test_a_training_that_did_not_end_is_not_lost(tmp_path: Path, monkeypatch: py
 def test_resume_from_a_file_that_is_no_checkpoint_of_it(tmp_path: Path) -> None:
     script = exported(tmp_path, PAIR.replace("=4", "=1"))
     script.gather_object = list
-    process: Any = SimpleNamespace(device=torch.device("cpu"), num_processes=1, process_index=0, is_main_process=True)
+    process: Any = SimpleNamespace(
+        device=torch.device("cpu"), num_processes=1, process_index=0, is_main_process=True
+    )
     model, settings = torch.nn.Linear(1, 1), dataclasses.asdict(script.Config())
     adam, sgd = torch.optim.Adam(model.parameters()), torch.optim.SGD(model.parameters())
     (tmp_path / "text").write_text("hello")
@@ -193,33 +233,63 @@ def test_resume_from_a_file_that_is_no_checkpoint_of_it(tmp_path: Path) -> None:
         file.writestr("some", "text")
     for name, value in {"model": model, "weights": model.state_dict(), "list": [1]}.items():
         torch.save(value, tmp_path / name)
-    script.save_checkpoint(process, tmp_path / "settings.pt", {**settings, "warmup": 1}, [model, adam], [], 3)
+    script.save_checkpoint(
+        process, tmp_path / "settings.pt", {**settings, "warmup": 1}, [model, adam], [], 3
+    )
     script.save_checkpoint(process, tmp_path / "optimizer.pt", settings, [model, sgd], [], 3)
-    script.save_checkpoint(process, tmp_path / "shape.pt", settings, [torch.nn.Linear(2, 1), adam], [], 3)
+    script.save_checkpoint(
+        process, tmp_path / "shape.pt", settings, [torch.nn.Linear(2, 1), adam], [], 3
+    )
     whole = torch.load(tmp_path / "settings.pt") | {"settings": settings}
     for key in whole:
-        torch.save({name: value for name, value in whole.items() if name != key}, tmp_path / f"{key}.lacks")
+        torch.save(
+            {name: value for name, value in whole.items() if name != key}, tmp_path / f"{key}.lacks"
+        )
     lacking = [f"{key}.lacks" for key in whole]
     for name in ("text", "empty", "folder", "zip", "model"):
         with pytest.raises(SystemExit, match=f"{name} is no checkpoint: torch.load cannot read it"):
             script.load_checkpoint(process, tmp_path / name, settings, [model, adam], [])
     for name in ("weights", "list", "settings.pt", "optimizer.pt", *lacking):
-        with pytest.raises(SystemExit, match=rf"{name} is no checkpoint of this script: [^$]* Name a checkpoint\.pt of this script, or leave --resume out"):
+        with pytest.raises(
+            SystemExit,
+            match=rf"{name} is no checkpoint of this script: [^$]* Name a checkpoint\.pt of this script, or leave --resume out",
+        ):
             script.load_checkpoint(process, tmp_path / name, settings, [model, adam], [])
-    with pytest.raises(SystemExit, match=r"shape\.pt is a checkpoint of another script: [^$]*size mismatch for weight"):
+    with pytest.raises(
+        SystemExit,
+        match=r"shape\.pt is a checkpoint of another script: [^$]*size mismatch for weight",
+    ):
         script.load_checkpoint(process, tmp_path / "shape.pt", settings, [model, adam], [])
 
 
 ENDS: dict[str, tuple[str, dict[str, int], str]] = {
-    "its last epoch": ("max_epochs=2", {}, "was trained for 2 epochs, and max_epochs is 2: nothing is left to train. Resume with a larger --max_epochs."),
-    "fewer epochs": ("max_epochs=2", {"max_epochs": 1}, "was trained for 2 epochs, and max_epochs is 1: nothing is left"),
-    "fewer updates": ("max_steps=9", {"max_steps": 8}, "was trained for 8 updates, and max_steps is 8: nothing is left to train. Resume with a larger --max_steps."),
-    "the length of a schedule": ("max_epochs=1, lr_schedule='cosine'", {}, "nothing is left to train. Leave --resume out to train anew."),
+    "its last epoch": (
+        "max_epochs=2",
+        {},
+        "was trained for 2 epochs, and max_epochs is 2: nothing is left to train. Resume with a larger --max_epochs.",
+    ),
+    "fewer epochs": (
+        "max_epochs=2",
+        {"max_epochs": 1},
+        "was trained for 2 epochs, and max_epochs is 1: nothing is left",
+    ),
+    "fewer updates": (
+        "max_steps=9",
+        {"max_steps": 8},
+        "was trained for 8 updates, and max_steps is 8: nothing is left to train. Resume with a larger --max_steps.",
+    ),
+    "the length of a schedule": (
+        "max_epochs=1, lr_schedule='cosine'",
+        {},
+        "nothing is left to train. Leave --resume out to train anew.",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_resumed_where_nothing_is_left_to_train(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumed_where_nothing_is_left_to_train(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     length, options, match = ENDS[case]
     script = exported(tmp_path, PAIR.replace("max_epochs=4", length))
     script.main(script.Config(), tmp_path)
@@ -232,16 +302,28 @@ def test_resumed_where_nothing_is_left_to_train(case: str, tmp_path: Path, capsy
         last.unlink()
         script.main(script.Config(), tmp_path, None, checkpoint)
         assert "Continuing after epoch 2 of 2 (update 8)" in capsys.readouterr().out
-        assert all(torch.equal(value, other) for value, other in zip(torch.load(last).values(), torch.load(BytesIO(written)).values(), strict=True))
+        assert all(
+            torch.equal(value, other)
+            for value, other in zip(
+                torch.load(last).values(), torch.load(BytesIO(written)).values(), strict=True
+            )
+        )
 
 
-def test_into_another_folder_without_a_better_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_into_another_folder_without_a_better_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     worse = ", optimizer=lambda p, lr: torch.optim.SGD(p, lr=lr, maximize=True)"
     script = exported(tmp_path, PAIR.replace("=4", "=1") + worse)
     script.main(script.Config(), tmp_path / "one")
-    script.main(script.Config(max_epochs=2), tmp_path / "other", None, tmp_path / "one" / "checkpoint.pt")
+    script.main(
+        script.Config(max_epochs=2), tmp_path / "other", None, tmp_path / "one" / "checkpoint.pt"
+    )
     said = capsys.readouterr().out
-    assert f"Continuing after epoch 1 of 2 (update 4) from {tmp_path / 'one' / 'checkpoint.pt'}.\n" in said
+    assert (
+        f"Continuing after epoch 1 of 2 (update 4) from {tmp_path / 'one' / 'checkpoint.pt'}.\n"
+        in said
+    )
     first, second = (line for line in said.splitlines() if line.startswith("Saved"))
     assert first == f"Saved {tmp_path / 'one' / 'last.pt'} and {tmp_path / 'one' / 'best.pt'}"
     assert second == f"Saved {tmp_path / 'other' / 'last.pt'}"

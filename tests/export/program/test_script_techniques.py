@@ -315,7 +315,8 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "pieces in bfloat16, checks by updates": (
         f"{PIECES}, max_epochs=2, precision='bf16-mixed', val_check_interval=4, weight_averaging='ema'",
-        SEQUENCES.replace("nn.LSTM", "nn.GRU"),  # an LSTM in bfloat16 needs a processor with AVX-512
+        # an LSTM in bfloat16 needs a processor with AVX-512
+        SEQUENCES.replace("nn.LSTM", "nn.GRU"),
     ),
     # an optimizer that evaluates the loss again
     "a closure": (
@@ -361,7 +362,9 @@ CASES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", every(2, [*CASES]))
-def test_a_technique(case: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_technique(
+    case: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The clock of the run goes by its updates: by the machine's, a slow one might take none at all in 0.3 s.
     monkeypatch.setattr(Session, "seconds", property(lambda session: session.state.step / 77))
     bench = make_bench(tmp_path, *CASES[case])
@@ -370,7 +373,10 @@ def test_a_technique(case: str, runner: Runner, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("stop", [12, 15])  # in the middle of an epoch, and behind one
 def test_a_stop_between_averages(stop: int, runner: Runner, tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.1, max_epochs=9, lr=0.01")
+    bench = make_bench(
+        tmp_path,
+        f"{BOTH}, weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.1, max_epochs=9, lr=0.01",
+    )
 
     def ask(job: Job[wb.Run], step: int) -> None:
         if step == 11:
@@ -405,15 +411,24 @@ def test_a_stop_behind_the_last_update_of_an_epoch_of_swa(
 
 
 @pytest.mark.parametrize("windows", [1, 2])
-def test_float16(windows: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float16(
+    windows: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The CPU can do it too, slowly: the first steps overflow and are left out, in the script as in the run.
-    made = Precision(torch.float16, torch.device("cpu"), torch.amp.GradScaler("cpu", init_scale=2.0**24))
+    made = Precision(
+        torch.float16, torch.device("cpu"), torch.amp.GradScaler("cpu", init_scale=2.0**24)
+    )
     monkeypatch.setattr(Precision, "of", lambda *_: made)
-    bench = make_bench(tmp_path, f"{BOTH}, max_epochs=4, lr_schedule='linear', gradient_clip_val=0.5, weight_averaging='ema'")
+    bench = make_bench(
+        tmp_path,
+        f"{BOTH}, max_epochs=4, lr_schedule='linear', gradient_clip_val=0.5, weight_averaging='ema'",
+    )
     run = bench.fit(precision="16-mixed", accumulate_grad_batches=windows).result()
     script = bench.export(tmp_path / "out" / "train.py")
     lint(script)
-    script.write_text(script.read_text().replace(".device.type)", ".device.type, init_scale=2.0**24)"))
+    script.write_text(
+        script.read_text().replace(".device.type)", ".device.type, init_scale=2.0**24)")
+    )
     check(bench, run, runner.run(script))
     left_out = (run.history["lr"][1:] == run.history["lr"][:-1]).sum()
     assert 0 < left_out < len(run.history["lr"]) - 1
@@ -445,15 +460,31 @@ def test_names_of_the_user_stay_beside_techniques(runner: Runner, tmp_path: Path
     lint(script)
 
 
-@pytest.mark.parametrize(("case", "of_torch"), [("ema, no buffers", True), ("swa", True), ("ema of a model with parts in eval mode, and with a spectral norm", True), ("ema", False)])
-def test_averages_of_torch_where_they_are_the_runs(case: str, of_torch: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "of_torch"),
+    [
+        ("ema, no buffers", True),
+        ("swa", True),
+        ("ema of a model with parts in eval mode, and with a spectral norm", True),
+        ("ema", False),
+    ],
+)
+def test_averages_of_torch_where_they_are_the_runs(
+    case: str, of_torch: bool, tmp_path: Path
+) -> None:
     """A copy of the network has the buffers of the last average, which is not always the last update."""
     with make_bench(tmp_path, *CASES[case]) as bench:
         bench.fit().result()
         text = bench.export(tmp_path / "out" / "train.py").read_text()
-    assert ("swa_utils.AveragedModel(" in text, "class Average:" in text) == (of_torch, not of_torch)
+    assert ("swa_utils.AveragedModel(" in text, "class Average:" in text) == (
+        of_torch,
+        not of_torch,
+    )
     frozen = "eval mode" in case
-    assert ("swa_utils.update_bn(" in text, "def refresh_batch_norm(" in text) == (case == "swa", frozen or case == "ema")
+    assert ("swa_utils.update_bn(" in text, "def refresh_batch_norm(" in text) == (
+        case == "swa",
+        frozen or case == "ema",
+    )
 
 
 EMA = f"{BOTH}, weight_averaging='ema', ema_decay=0.5, max_epochs=2"
@@ -462,10 +493,19 @@ READERS: dict[str, tuple[str, str]] = {
         EMA.replace("F.cross_entropy", "penalised"),
         "def penalised(output, y):\n    return F.cross_entropy(output, y) + 0.1 * model.head.weight.square().sum()\n",
     ),
-    "a metric that reads the model": (f"{EMA}, metrics={{'norm': lambda output, y: model.head.weight.norm()}}", ""),
-    "a layer in a closure": (EMA, "class Own(Net):\n    def __init__(self):\n        super().__init__()\n        self.act = lambda h: self.head(F.relu(h))\n\n"
-                             "    def forward(self, x):\n        return self.act(self.body(x))\n\n\nmodel = Own()\n"),
-    "a forward put in its place": (EMA, "old = model.forward\nmodel.forward = lambda x: old(x) * 2\n"),
+    "a metric that reads the model": (
+        f"{EMA}, metrics={{'norm': lambda output, y: model.head.weight.norm()}}",
+        "",
+    ),
+    "a layer in a closure": (
+        EMA,
+        "class Own(Net):\n    def __init__(self):\n        super().__init__()\n        self.act = lambda h: self.head(F.relu(h))\n\n"
+        "    def forward(self, x):\n        return self.act(self.body(x))\n\n\nmodel = Own()\n",
+    ),
+    "a forward put in its place": (
+        EMA,
+        "old = model.forward\nmodel.forward = lambda x: old(x) * 2\n",
+    ),
     "a buffer that an evaluation changes": (
         f"{EMA}, num_sanity_val_steps=0",
         "class Counts(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.body = nn.Linear(8, 3)\n"
@@ -476,17 +516,22 @@ READERS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", READERS)
-def test_what_reads_the_model_reads_the_averaged_weights(case: str, runner: Runner, tmp_path: Path) -> None:
+def test_what_reads_the_model_reads_the_averaged_weights(
+    case: str, runner: Runner, tmp_path: Path
+) -> None:
     repeats(make_bench(tmp_path, *READERS[case]), runner, tmp_path)
     assert "class Average:" in next(tmp_path.rglob("train.py")).read_text()
 
 
 REFRESHED: dict[str, tuple[str, str]] = {
     "train() keeps a layer in eval mode": (
-        EMA, "class Own(Net):\n    def train(self, mode=True):\n        super().train(mode)\n        self.norm.eval()\n        return self\n\n\nmodel = Own()\n",
+        EMA,
+        "class Own(Net):\n    def train(self, mode=True):\n        super().train(mode)\n        self.norm.eval()\n        return self\n\n\nmodel = Own()\n",
     ),
     "inputs in a dict": (
-        EMA.replace("train=(x, y), ", "train=Named(), ").replace("val=(x[:50], y[:50])", "val=Named()"),
+        EMA.replace("train=(x, y), ", "train=Named(), ").replace(
+            "val=(x[:50], y[:50])", "val=Named()"
+        ),
         "class Named(torch.utils.data.Dataset):\n    def __len__(self):\n        return 60\n\n    def __getitem__(self, i):\n        return {'a': x[i]}, y[i]\n\n\n"
         "class Own(Net):\n    def forward(self, given):\n        return super().forward(given['a'])\n\n\nmodel = Own()\n",
     ),
@@ -505,21 +550,33 @@ LOCKED = "import threading\nmodel.lock = threading.Lock()\n"
 
 
 @pytest.mark.parametrize("more", [HOOKED, LOCKED], ids=["a hook", "a lock"])
-def test_a_model_that_a_copy_may_not_replace_is_not_copied(more: str, runner: Runner, tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='ema', ema_decay=0.5, max_epochs=2", more)
+def test_a_model_that_a_copy_may_not_replace_is_not_copied(
+    more: str, runner: Runner, tmp_path: Path
+) -> None:
+    bench = make_bench(
+        tmp_path, f"{BOTH}, weight_averaging='ema', ema_decay=0.5, max_epochs=2", more
+    )
     repeats(bench, runner, tmp_path)
     assert "class Average:" in (next(tmp_path.rglob("train.py"))).read_text()
 
 
 def test_the_script_is_as_ruff_formats_it(tmp_path: Path) -> None:
     arguments = (
-        "model, train=(x, y), val=(x, y), loss=F.cross_entropy, metrics={\"top\": lambda output, target: (output.argmax(1) == target).float()}, "
+        'model, train=(x, y), val=(x, y), loss=F.cross_entropy, metrics={"top": lambda output, target: (output.argmax(1) == target).float()}, '
         "precision='bf16-mixed', accumulate_grad_batches=3, gradient_clip_val=0.4, lr_schedule='one_cycle', warmup=0.2, weight_averaging='ema', "
         "early_stopping=wb.EarlyStopping(monitor='val_loss', patience=5), max_epochs=2"
     )
     with make_bench(tmp_path, arguments) as bench:
         bench.fit().result()
         script = bench.export(tmp_path / "out" / "train.py")
-    command = [find_ruff_bin(), "format", "--isolated", "--diff", "--line-length", "100", str(script)]
+    command = [
+        find_ruff_bin(),
+        "format",
+        "--isolated",
+        "--diff",
+        "--line-length",
+        "100",
+        str(script),
+    ]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout

@@ -32,7 +32,9 @@ def late():
 
 def test_what_is_named_anywhere_stays() -> None:
     found = without_unused(FUNCTIONS, "def main():\n    for x in used(TABLE):\n        x.unused()")
-    assert found == FUNCTIONS.replace("@a.decorated\ndef unused():\n    return used(unused)\n\n\n", "")
+    assert found == FUNCTIONS.replace(
+        "@a.decorated\ndef unused():\n    return used(unused)\n\n\n", ""
+    )
 
 
 def test_all_of_them_may_be_unused() -> None:
@@ -41,4 +43,7 @@ def test_all_of_them_may_be_unused() -> None:
 
 def test_settings_that_are_not_read_are_left_out() -> None:
     config = "@dataclasses.dataclass\nclass Config:\n    lr: float = 0.1\n    max_steps: int = 3  # updates\n    seed: int = 0"
-    assert without_unread(config, "lr = config.lr\nconfig.seeds = seed") == "@dataclasses.dataclass\nclass Config:\n    lr: float = 0.1"
+    assert (
+        without_unread(config, "lr = config.lr\nconfig.seeds = seed")
+        == "@dataclasses.dataclass\nclass Config:\n    lr: float = 0.1"
+    )

@@ -8,7 +8,15 @@ import pytest
 
 import workbench as wb
 from tests.combinations import every
-from tests.export.export_running import PRELUDE, Runner, check, fit_asking, lint, make_bench, repeats
+from tests.export.export_running import (
+    PRELUDE,
+    Runner,
+    check,
+    fit_asking,
+    lint,
+    make_bench,
+    repeats,
+)
 from workbench.export.errors import ExportError
 from workbench.launch.job import Job
 
@@ -18,10 +26,20 @@ PAIR = "model, train=(x, y), loss=F.cross_entropy"
 
 
 def repeat(
-    runner: Runner, folder: Path, arguments: str, before: str = "", prelude: str = PRELUDE, clean: bool = True
+    runner: Runner,
+    folder: Path,
+    arguments: str,
+    before: str = "",
+    prelude: str = PRELUDE,
+    clean: bool = True,
 ) -> str:
     """Fit, export, run, compare; the script."""
-    bench = make_bench(folder, f"{arguments}, max_epochs=2" if "max_" not in arguments else arguments, before, prelude)
+    bench = make_bench(
+        folder,
+        f"{arguments}, max_epochs=2" if "max_" not in arguments else arguments,
+        before,
+        prelude,
+    )
     run = bench.fit().result()
     script = bench.export(folder / "out" / "train.py")
     check(bench, run, runner.run(script))
@@ -236,7 +254,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", every(2, [*CASES]))
 def test_the_script_repeats_the_run(case: str, runner: Runner, tmp_path: Path) -> None:
-    repeat(runner, tmp_path, *CASES[case], clean=case != "star imports")  # their order is the user's
+    # their order is the user's
+    repeat(runner, tmp_path, *CASES[case], clean=case != "star imports")
 
 
 def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_the_code(
@@ -256,7 +275,12 @@ def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_t
     weights.unlink()
     alone = runner.run(script)
     check(bench, run, alone)  # the code makes the same weights from its seed
-    assert alone.said.count(f"There is no {weights}: it begins with the weights that its code makes, and losses may differ") == 1
+    assert (
+        alone.said.count(
+            f"There is no {weights}: it begins with the weights that its code makes, and losses may differ"
+        )
+        == 1
+    )
     assert runner.run(script, "--seed", "1").losses[1] != run.history["loss"][1]
 
 
@@ -288,15 +312,25 @@ def test_other_starts(runner: Runner, tmp_path: Path) -> None:
 
 LIVE = (
     ("", 9),
-    (", scheduler=lambda o, updates: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.01, total_iters=updates)", 9),
-    (", scheduler=lambda o, updates: torch.optim.lr_scheduler.CosineAnnealingLR(o, updates, eta_min=1e-3), max_steps=100", 13),
+    (
+        ", scheduler=lambda o, updates: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.01, total_iters=updates)",
+        9,
+    ),
+    (
+        ", scheduler=lambda o, updates: torch.optim.lr_scheduler.CosineAnnealingLR(o, updates, eta_min=1e-3), max_steps=100",
+        13,
+    ),
 )
 
 
 @pytest.mark.parametrize(("arguments", "stop"), LIVE)
 def test_live_changes_and_a_stop(arguments: str, stop: int, runner: Runner, tmp_path: Path) -> None:
-    groups = "lambda p, lr: torch.optim.SGD([{'params': p[:2], 'lr': lr / 3}, {'params': p[2:]}], lr=lr)"
-    bench = make_bench(tmp_path, f"{PAIR}, optimizer={groups}, gradient_clip_val=0.2, lr=0.03{arguments}")
+    groups = (
+        "lambda p, lr: torch.optim.SGD([{'params': p[:2], 'lr': lr / 3}, {'params': p[2:]}], lr=lr)"
+    )
+    bench = make_bench(
+        tmp_path, f"{PAIR}, optimizer={groups}, gradient_clip_val=0.2, lr=0.03{arguments}"
+    )
 
     def ask(job: Job[wb.Run], step: int) -> None:
         if step == 3:
@@ -317,9 +351,24 @@ def test_live_changes_and_a_stop(arguments: str, stop: int, runner: Runner, tmp_
 
 
 def test_names_of_the_user_stay(runner: Runner, tmp_path: Path) -> None:
-    prelude = PRELUDE.replace("import torch\n", "import torch as t\n", 1).replace("= torch.", "= t.")
+    prelude = PRELUDE.replace("import torch\n", "import torch as t\n", 1).replace(
+        "= torch.", "= t."
+    )
     prelude = prelude.replace("\ntorch.", "\nt.")
-    names = ("Path", "Config", "main", "metrics", "random", "json", "step", "parse", "np", "torch", "CHANGES", "network")
+    names = (
+        "Path",
+        "Config",
+        "main",
+        "metrics",
+        "random",
+        "json",
+        "step",
+        "parse",
+        "np",
+        "torch",
+        "CHANGES",
+        "network",
+    )
     others = "".join(f"{name} = {number}\n" for number, name in enumerate(names, 1))
     before = (
         others.replace("torch = ", "torch = 0 * ")
@@ -335,7 +384,7 @@ def test_names_of_the_user_stay(runner: Runner, tmp_path: Path) -> None:
 
 
 def test_odd_names(runner: Runner, tmp_path: Path) -> None:
-    before = "Net.__name__ = 'A \"\"\"quoted\"\"\" \\\\N name %s {}'\n"
+    before = 'Net.__name__ = \'A """quoted""" \\\\N name %s {}\'\n'
     text = repeat(runner, tmp_path, f"{PAIR}", before)
     assert "quoted" in text.splitlines()[0]
 
@@ -353,17 +402,30 @@ TIME_FIRST = (
     "def time_first(samples):\n    xs, ys = zip(*samples)\n    return torch.stack([torch.stack([a, -a * a]) for a in xs], 1), torch.stack(ys)\n"
 )
 COUNTED = {
-    "samples that are left out": ("model, train=Samples(), val=Samples(), collate_fn=collate", FILTERED),
-    "batches with the time first": ("TimeFirst(), train=list(zip(x, y)), val=list(zip(x, y)), collate_fn=time_first, accumulate_grad_batches=3", TIME_FIRST),
-    "the same with workers": ("TimeFirst(), train=list(zip(x, y)), val=list(zip(x, y)), collate_fn=time_first, accumulate_grad_batches=3, num_workers=2", TIME_FIRST),
+    "samples that are left out": (
+        "model, train=Samples(), val=Samples(), collate_fn=collate",
+        FILTERED,
+    ),
+    "batches with the time first": (
+        "TimeFirst(), train=list(zip(x, y)), val=list(zip(x, y)), collate_fn=time_first, accumulate_grad_batches=3",
+        TIME_FIRST,
+    ),
+    "the same with workers": (
+        "TimeFirst(), train=list(zip(x, y)), val=list(zip(x, y)), collate_fn=time_first, accumulate_grad_batches=3, num_workers=2",
+        TIME_FIRST,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_a_batch_weighs_as_the_samples_that_it_was_made_of(runner: Runner, tmp_path: Path, name: str) -> None:
+def test_a_batch_weighs_as_the_samples_that_it_was_made_of(
+    runner: Runner, tmp_path: Path, name: str
+) -> None:
     """Whatever its first dimension is."""
     arguments, before = COUNTED[name]
-    with make_bench(tmp_path, f"{arguments}, loss=F.cross_entropy, batch_size=7, max_epochs=2", before) as bench:
+    with make_bench(
+        tmp_path, f"{arguments}, loss=F.cross_entropy, batch_size=7, max_epochs=2", before
+    ) as bench:
         repeats(bench, runner, tmp_path)
 
 
@@ -376,13 +438,31 @@ BY_NAME = (
 @pytest.mark.parametrize(
     ("train", "val", "expected"),
     [
-        ("(x, y)", "ByName('labels')", "train is a tuple and one of val is a dict with the target 'labels'"),
-        ("ByName('labels')", "(x, y)", "train is a dict with the target 'labels' and one of val is a tuple"),
-        ("ByName('labels')", "ByName('target')", "the target 'labels' and one of val is a dict with the target 'target'"),
+        (
+            "(x, y)",
+            "ByName('labels')",
+            "train is a tuple and one of val is a dict with the target 'labels'",
+        ),
+        (
+            "ByName('labels')",
+            "(x, y)",
+            "train is a dict with the target 'labels' and one of val is a tuple",
+        ),
+        (
+            "ByName('labels')",
+            "ByName('target')",
+            "the target 'labels' and one of val is a dict with the target 'target'",
+        ),
     ],
 )
-def test_validation_batches_of_another_form_are_refused(train: str, val: str, expected: str, tmp_path: Path) -> None:
-    with make_bench(tmp_path, f"model, train={train}, val={val}, loss=F.cross_entropy, max_steps=2, batch_size=10", BY_NAME) as bench:
+def test_validation_batches_of_another_form_are_refused(
+    train: str, val: str, expected: str, tmp_path: Path
+) -> None:
+    with make_bench(
+        tmp_path,
+        f"model, train={train}, val={val}, loss=F.cross_entropy, max_steps=2, batch_size=10",
+        BY_NAME,
+    ) as bench:
         bench.fit().result()
         with pytest.raises(ExportError, match=expected):
             bench.export(tmp_path / "train.py", format="script")
@@ -395,7 +475,12 @@ def test_a_loss_that_returns_a_weight_in_training_alone_is_refused(tmp_path: Pat
         "class Loss(nn.Module):\n    def forward(self, output, target):\n        loss = F.cross_entropy(output, target)\n"
         "        return {'loss': loss, 'weight': len(target)} if self.training else loss\n"
     )
-    with make_bench(tmp_path, "model, train=(x, y), val=(x, y), loss=Loss(), max_steps=2", own) as bench:
+    with make_bench(
+        tmp_path, "model, train=(x, y), val=(x, y), loss=Loss(), max_steps=2", own
+    ) as bench:
         bench.fit().result()
-        with pytest.raises(ExportError, match="a dict with loss and weight in training and a tensor in evaluation mode"):
+        with pytest.raises(
+            ExportError,
+            match="a dict with loss and weight in training and a tensor in evaluation mode",
+        ):
             bench.export(tmp_path / "train.py", format="script")

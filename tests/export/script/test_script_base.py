@@ -93,12 +93,17 @@ def test_it_repeats_the_run_without_lightning(module: str, tmp_path: Path, runne
 
 
 NEEDS = {
-    "it fails: AttributeError: 'Lit' object has no attribute 'save_hyperparameters'": ("self.seen = 0", "self.save_hyperparameters()"),
+    "it fails: AttributeError: 'Lit' object has no attribute 'save_hyperparameters'": (
+        "self.seen = 0",
+        "self.save_hyperparameters()",
+    ),
     "it fails: AttributeError: 'super' object has no attribute 'on_train_start'": (
-        "self.log(\"train_loss\", loss, prog_bar=True)", "super().on_train_start()",
+        'self.log("train_loss", loss, prog_bar=True)',
+        "super().on_train_start()",
     ),
     "it fails: AttributeError: 'Lit' object has no attribute 'device'": (
-        "self.seen = 0", "self.seen = torch.zeros(1, device=self.device)",
+        "self.seen = 0",
+        "self.seen = torch.zeros(1, device=self.device)",
     ),
     "it fails: AttributeError: 'Part' object has no attribute 'device'": (
         "class Lit(L.LightningModule):\n    def __init__(self, lr=0.1):\n        super().__init__()\n        self.net = Net()",
@@ -110,7 +115,9 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("told", every(3, [*NEEDS]))
-def test_what_needs_lightning_fails_when_it_is_verified(told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_needs_lightning_fails_when_it_is_verified(
+    told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", str(warm.python().executable))
     bench = make_bench(tmp_path, PAIR, MODULE.replace(*NEEDS[told]))
     bench.fit().result()
@@ -130,9 +137,13 @@ def test_lightning_stays_where_the_code_uses_it(tmp_path: Path, runner: Runner) 
 
 
 def test_where_it_has_no_effect_it_is_an_error(tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_epochs=1", prelude=PRELUDE)
+    bench = make_bench(
+        tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_epochs=1", prelude=PRELUDE
+    )
     bench.fit().result()
-    with pytest.raises(ExportError, match=r"base='nn\.Module' has no effect: Net is no LightningModule"):
+    with pytest.raises(
+        ExportError, match=r"base='nn\.Module' has no effect: Net is no LightningModule"
+    ):
         bench.script(base="nn.Module")
     with pytest.raises(ExportError, match=r"base='torch' is unknown: give 'nn\.Module'"):
         bench.script(base="torch")  # type: ignore[arg-type]
@@ -145,5 +156,7 @@ def test_a_class_that_inherits_from_lightnings_own_models_stays(tmp_path: Path) 
     own = "from lightning.pytorch.demos.boring_classes import BoringModel\n\n\nclass Own(BoringModel):\n    pass\n"
     bench = make_bench(tmp_path, "Own(), train=torch.randn(20, 32), max_epochs=1", own)
     bench.fit().result()
-    with pytest.raises(ExportError, match="no class of the script inherits from LightningModule itself"):
+    with pytest.raises(
+        ExportError, match="no class of the script inherits from LightningModule itself"
+    ):
         bench.script(base="nn.Module")

@@ -115,7 +115,9 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_setup_of_these_is_the_runs_also_after_another_fit(kind: str, tmp_path: Path, runner: Runner) -> None:
+def test_the_setup_of_these_is_the_runs_also_after_another_fit(
+    kind: str, tmp_path: Path, runner: Runner
+) -> None:
     before, arguments = KINDS[kind]
     bench = make_bench(tmp_path, arguments, before)
     for settings in ({}, {"lr": 1, "max_epochs": 1}):
@@ -166,7 +168,9 @@ BATCHES = {
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_batches_of_other_kinds(name: str, tmp_path: Path, runner: Runner) -> None:
-    bench = make_bench(tmp_path, "Own(), train=(x, y), collate_fn=collate, max_epochs=1", BATCHES[name])
+    bench = make_bench(
+        tmp_path, "Own(), train=(x, y), collate_fn=collate, max_epochs=1", BATCHES[name]
+    )
     bench.fit().result()
     path = bench.export(tmp_path / "train.py")
     lint(path)
@@ -188,7 +192,9 @@ def test_a_record_from_before_and_one_from_a_stranger(tmp_path: Path) -> None:
     text = bench.script(run=with_checksums(run))
     assert not {"RUN", "checksum", "compare", "compare_setup"} & set(re.findall(r"\w+", text))
     evil = '"); import evil; ("'
-    text = bench.script(run=with_checksums(run, Checksums("0123abcd", evil, (evil, "0123abcd"), evil)))
+    text = bench.script(
+        run=with_checksums(run, Checksums("0123abcd", evil, (evil, "0123abcd"), evil))
+    )
     assert "evil" not in text
     assert '{"weights": ["0123abcd"]}' in text
 

@@ -27,7 +27,9 @@ from workbench.export.inputs import saved_data
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 PAIR = "model, train=(x, y), loss=F.cross_entropy, max_epochs=1"
-UNSEEDED = PRELUDE.replace("torch.manual_seed(0)", "import numpy as np\nfrom torch.utils.data import *")
+UNSEEDED = PRELUDE.replace(
+    "torch.manual_seed(0)", "import numpy as np\nfrom torch.utils.data import *"
+)
 READS = (
     "class Reads(Dataset):\n    def __init__(self, rows):\n        self.rows = rows\n\n    def __len__(self):\n        return len(self.rows)\n\n"
     "    def __getitem__(self, index):\n        return SAMPLE\n\n\n"
@@ -55,7 +57,8 @@ SAVED = {
     ),
     "a data set of dicts, with a generator of its own": (
         "model, train=Reads(drawn), loss=F.cross_entropy, max_epochs=1",
-        "drawn = torch.from_numpy(np.random.default_rng().normal(size=(50, 8)).astype('float32'))\n\n\n" + READS.replace("SAMPLE", "{'x': self.rows[index], 'label': np.int64(index % 3)}"),
+        "drawn = torch.from_numpy(np.random.default_rng().normal(size=(50, 8)).astype('float32'))\n\n\n"
+        + READS.replace("SAMPLE", "{'x': self.rows[index], 'label': np.int64(index % 3)}"),
     ),
     "a collate function that draws": (
         "model, train=[(one, label) for one, label in zip(x, y)], loss=F.cross_entropy, max_epochs=1, collate_fn=noisy",
@@ -80,7 +83,9 @@ def unlike_another_process() -> None:
 
 def bench_of(folder: Path, arguments: str, before: str = "") -> wb.Workbench:
     """A bench whose data are drawn without a seed."""
-    return make_bench(folder, arguments, before.replace("FOLDER", repr(str(folder))), prelude=UNSEEDED)
+    return make_bench(
+        folder, arguments, before.replace("FOLDER", repr(str(folder))), prelude=UNSEEDED
+    )
 
 
 def fitted(folder: Path, arguments: str = PAIR, before: str = "") -> tuple[wb.Workbench, Any]:
@@ -89,28 +94,41 @@ def fitted(folder: Path, arguments: str = PAIR, before: str = "") -> tuple[wb.Wo
 
 
 @pytest.mark.parametrize("case", SAVED)
-def test_the_script_repeats_the_run_on_saved_data(case: str, tmp_path: Path, runner: Runner) -> None:
+def test_the_script_repeats_the_run_on_saved_data(
+    case: str, tmp_path: Path, runner: Runner
+) -> None:
     bench, run = fitted(tmp_path, *SAVED[case])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         script = bench.export(tmp_path / "out" / "train.py", data="beside")
-    assert sorted(file.name for file in script.parent.iterdir()) == ["train.data.safetensors", "train.py", "train.start.safetensors"]
+    assert sorted(file.name for file in script.parent.iterdir()) == [
+        "train.data.safetensors",
+        "train.py",
+        "train.start.safetensors",
+    ]
     check(bench, run, runner.run(script))
     lint(script)
     text = script.read_text()
     assert text.count("train.data.safetensors") == 2
-    assert not any(word in text for word in ("randn(100", "random_split", "default_rng", "class Reads", "np.load"))
+    assert not any(
+        word in text
+        for word in ("randn(100", "random_split", "default_rng", "class Reads", "np.load")
+    )
     bench.close()
 
 
 def test_it_resumes(tmp_path: Path, runner: Runner) -> None:
-    bench, run = fitted(tmp_path, "model, train=(x, y), val=(x[:9], y[:9]), loss=F.cross_entropy, max_epochs=3")
+    bench, run = fitted(
+        tmp_path, "model, train=(x, y), val=(x[:9], y[:9]), loss=F.cross_entropy, max_epochs=3"
+    )
     script = bench.export(tmp_path / "train.py", data="beside")
     check(bench, run, runner.run_resumed(script, "step == 7"))
 
 
 def test_a_tensor_that_both_read_is_saved_once(tmp_path: Path) -> None:
-    bench, _ = fitted(tmp_path, "model, train=(x, y), val=(x, y), loss=F.cross_entropy, max_epochs=1")
+    bench, _ = fitted(
+        tmp_path, "model, train=(x, y), val=(x, y), loss=F.cross_entropy, max_epochs=1"
+    )
     bench.export(tmp_path / "train.py", data="beside")
     assert set(load_file(tmp_path / "train.data.safetensors")) == {"train.0", "train.1"}
 
@@ -131,14 +149,17 @@ def test_without_its_data_it_ends_at_once(tmp_path: Path) -> None:
     code = bench.export(tmp_path / "train.py", data="beside").read_text()
     (tmp_path / "train.data.safetensors").unlink()
     namespace = execute(tmp_path / "train.py", code.partition('if __name__ == "__main__"')[0])
-    with pytest.raises(SystemExit, match=r"There is no .*train\.data\.safetensors, which holds the data of the run"):
+    with pytest.raises(
+        SystemExit, match=r"There is no .*train\.data\.safetensors, which holds the data of the run"
+    ):
         namespace["main"](namespace["Config"](), tmp_path / "output")
     assert not (tmp_path / "output").exists()
 
 
 REFUSED = {
     r"cannot save train, which draws random numbers or changes when it reads a sample \(Reads\): put the random part into collate_fn": (
-        "model, train=Reads(x), loss=F.cross_entropy, max_epochs=1", READS.replace("SAMPLE", "self.rows[index] + torch.rand(1), 0"),
+        "model, train=Reads(x), loss=F.cross_entropy, max_epochs=1",
+        READS.replace("SAMPLE", "self.rows[index] + torch.rand(1), 0"),
     ),
     r"cannot save val, which draws random numbers .*set a seed": (
         "model, train=(x, y), val=Own(x), loss=F.cross_entropy, max_epochs=1",
@@ -147,22 +168,29 @@ REFUSED = {
         "        return self.rows[index] + np.float32(self.own.normal()), 0\n",
     ),
     r"train, which has a loader with sampler=WeightedRandomSampler": (
-        "model, train=DataLoader(TensorDataset(x, y), 10, sampler=WeightedRandomSampler(torch.ones(100), 50)), loss=F.cross_entropy, max_epochs=1", "",
+        "model, train=DataLoader(TensorDataset(x, y), 10, sampler=WeightedRandomSampler(torch.ones(100), 50)), loss=F.cross_entropy, max_epochs=1",
+        "",
     ),
     r"train, which has a loader with a collate_fn, .*: give it to the Workbench \(collate_fn=": (
-        "model, train=DataLoader(TensorDataset(x, y), 10, collate_fn=lambda s: default_collate(s)), loss=F.cross_entropy, max_epochs=1", "",
+        "model, train=DataLoader(TensorDataset(x, y), 10, collate_fn=lambda s: default_collate(s)), loss=F.cross_entropy, max_epochs=1",
+        "",
     ),
-    r"train, which gives ready batches": ("model, train=wb.batches([(x, y), (x, y)]), loss=F.cross_entropy, max_epochs=1", ""),
+    r"train, which gives ready batches": (
+        "model, train=wb.batches([(x, y), (x, y)]), loss=F.cross_entropy, max_epochs=1",
+        "",
+    ),
     r"train, which is an IterableDataset \(Stream\)": (
         "model, train=Stream(), loss=F.cross_entropy, max_epochs=1",
         "class Stream(IterableDataset):\n    def __iter__(self):\n        return iter(zip(x, y))\n",
     ),
     r"train, which has a str in its samples \(Reads\), and only tensors and numbers are saved": (
         "Named(), train=Reads(x), loss=F.cross_entropy, max_epochs=1",
-        "class Named(Net):\n    def forward(self, x, name):\n        return super().forward(x)\n\n\n" + READS.replace("SAMPLE", "{'x': self.rows[index], 'y': 1, 'name': 'a'}"),
+        "class Named(Net):\n    def forward(self, x, name):\n        return super().forward(x)\n\n\n"
+        + READS.replace("SAMPLE", "{'x': self.rows[index], 'y': 1, 'name': 'a'}"),
     ),
     r"train, which has a int in its samples \(list\), and only tensors are saved where there is a collate_fn": (
-        "model, train=[(one, 0) for one in x], loss=F.cross_entropy, max_epochs=1, collate_fn=lambda s: default_collate(s)", "",
+        "model, train=[(one, 0) for one in x], loss=F.cross_entropy, max_epochs=1, collate_fn=lambda s: default_collate(s)",
+        "",
     ),
     r"train, which is made by train_dataloader\(\): give what it makes": (
         "model, train=Makes(), loss=F.cross_entropy, max_epochs=1",
@@ -177,7 +205,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("match", REFUSED)
-def test_what_cannot_be_saved_is_named(match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_saved_is_named(
+    match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench, _ = fitted(tmp_path, *REFUSED[match])
     if "kB" in match:
         monkeypatch.setattr(saved_data, "MOST", 3000)
@@ -229,4 +259,7 @@ def test_arguments_and_files_that_do_not_fit(tmp_path: Path) -> None:
         bench.export(tmp_path / "train.py", data="beside")
     assert file.read_text() == "mine"
     file.unlink()
-    assert bench.script(data="beside") == bench.export(tmp_path / "train.py", data="beside").read_text()
+    assert (
+        bench.script(data="beside")
+        == bench.export(tmp_path / "train.py", data="beside").read_text()
+    )

@@ -59,7 +59,10 @@ CASES = {
 }  # fmt: skip
 HOLDER = "from types import SimpleNamespace\n\nholder = SimpleNamespace(model=model)\n"
 CASES |= {
-    "a model that is an attribute, averaged": ("holder.model, train=(x, y), val=(x, y), loss=F.cross_entropy, weight_averaging='ema', max_epochs=1", HOLDER),
+    "a model that is an attribute, averaged": (
+        "holder.model, train=(x, y), val=(x, y), loss=F.cross_entropy, weight_averaging='ema', max_epochs=1",
+        HOLDER,
+    ),
     "a model that is an attribute, of which a part is trained": (
         "holder.model, train=(x, y), loss=F.cross_entropy, optimizer=last, gradient_clip_val=0.1, max_epochs=1",
         f"{HOLDER}\n\ndef last(parameters, lr):\n    return torch.optim.SGD(list(parameters)[-2:], lr=lr)\n",

@@ -51,13 +51,17 @@ def test_files_of_the_user_stay(bench: wb.Workbench, tmp_path: Path) -> None:
 
 
 def test_code_that_grew_out_of_an_export_stays(tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, PAIR, prelude='"""Mine.\n\nWritten by Tuning Workbench 0.1.\n"""\n' + PRELUDE)
+    bench = make_bench(
+        tmp_path, PAIR, prelude='"""Mine.\n\nWritten by Tuning Workbench 0.1.\n"""\n' + PRELUDE
+    )
     bench.fit().result()
     with pytest.raises(ExportError, match=r"user\.py was not written by export"):
         bench.export(tmp_path / "user.py")
 
 
-def test_places_that_cannot_be_written(bench: wb.Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_that_cannot_be_written(
+    bench: wb.Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -104,7 +108,10 @@ def test_a_run_of_another_bench(bench: wb.Workbench, tmp_path: Path) -> None:
         "    def forward(self, x):\n        return self.head(x) + self.more.sum()\n\n\nmodel = Net()\n"
     )
     shaped = make_bench(tmp_path, PAIR, same_count)
-    with pytest.raises(ExportError, match=r"began with more of shape None, and in the model of this bench it is \(200,"):
+    with pytest.raises(
+        ExportError,
+        match=r"began with more of shape None, and in the model of this bench it is \(200,",
+    ):
         shaped.export(tmp_path / "train.py", run=run)
     assert not (tmp_path / "train.py").exists()
 
@@ -121,4 +128,6 @@ def test_the_head_says_what_it_needs(bench: wb.Workbench, tmp_path: Path) -> Non
     before = "from sklearn.preprocessing import StandardScaler\n\nx = torch.tensor(StandardScaler().fit_transform(x)).float()\n"
     other = make_bench(tmp_path, PAIR, before)
     other.fit().result()
-    assert "\nNeeds: torch, accelerate, sklearn.\n" in other.export(tmp_path / "train.py").read_text()
+    assert (
+        "\nNeeds: torch, accelerate, sklearn.\n" in other.export(tmp_path / "train.py").read_text()
+    )

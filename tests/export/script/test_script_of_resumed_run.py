@@ -13,13 +13,16 @@ from workbench.export.errors import ExportError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-PAIR = "model, train=(x, y), val=(x[:40], y[:40]), loss=F.cross_entropy, batch_size=16"  # seven updates in an epoch
+# seven updates in an epoch
+PAIR = "model, train=(x, y), val=(x[:40], y[:40]), loss=F.cross_entropy, batch_size=16"
 NOISY = (
     "class Noisy(torch.utils.data.Dataset):\n    def __len__(self):\n        return 70\n\n"
     "    def __getitem__(self, i):\n        return x[i] + torch.rand(8), y[i]\n"
 )
 DRAWN = "model, train=Noisy(), val=(x, y), loss=F.cross_entropy, batch_size=10"
-EPOCHS = "scheduler=lambda o, updates: wb.Schedule(torch.optim.lr_scheduler.StepLR(o, 1, 0.5), 'epoch')"
+EPOCHS = (
+    "scheduler=lambda o, updates: wb.Schedule(torch.optim.lr_scheduler.StepLR(o, 1, 0.5), 'epoch')"
+)
 
 
 def stopped(bench: wb.Workbench, at: int, **settings: Any) -> wb.Run:
@@ -38,7 +41,9 @@ def repeat(bench: wb.Workbench, run: Any, runner: Runner, folder: Path) -> str:
 
 
 def test_a_run_that_was_stopped_and_continued(runner: Runner, tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, f"{DRAWN}, max_epochs=3, weight_averaging='ema', accumulate_grad_batches=2", NOISY)
+    bench = make_bench(
+        tmp_path, f"{DRAWN}, max_epochs=3, weight_averaging='ema', accumulate_grad_batches=2", NOISY
+    )
     stopped(bench, 5)
     stopped(bench, 8, start="continue")
     run = bench.fit(start="continue").result()
@@ -93,11 +98,17 @@ def test_from_the_middle_of_a_run(runner: Runner, tmp_path: Path) -> None:
     first = bench.fit().result()
     run = bench.fit(start=f"{first.id}@5", lr=0.01).result()
     repeat(bench, run, runner, tmp_path)
-    check(bench, bench.fit(start=f"{first.id}@best").result(), runner.run(bench.export(tmp_path / "best.py")))
+    check(
+        bench,
+        bench.fit(start=f"{first.id}@best").result(),
+        runner.run(bench.export(tmp_path / "best.py")),
+    )
 
 
 def test_another_rate_where_swa_begins(runner: Runner, tmp_path: Path) -> None:
-    averages = "weight_averaging='swa', swa_epoch_start=2, swa_lrs=0.05, save_top_k=-1, checkpoint_every=7"
+    averages = (
+        "weight_averaging='swa', swa_epoch_start=2, swa_lrs=0.05, save_top_k=-1, checkpoint_every=7"
+    )
     bench = make_bench(tmp_path, f"{PAIR}, {EPOCHS}, max_epochs=3, {averages}")
     first = bench.fit().result()
     # In the one all updates of the second epoch are taken, and what follows them is to come; the other is an end.
@@ -109,16 +120,30 @@ def test_another_rate_where_swa_begins(runner: Runner, tmp_path: Path) -> None:
 
 def test_a_change_after_the_last_update_of_an_epoch(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, {EPOCHS}, max_epochs=4")
-    run = fit_asking(bench, lambda job, step: job.change(lr=0.037 / step) if step in (3, 7, 14) else None)
+    run = fit_asking(
+        bench, lambda job, step: job.change(lr=0.037 / step) if step in (3, 7, 14) else None
+    )
     assert "if step in (7, 14):" in repeat(bench, run, runner, tmp_path)
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    r"weight_decay=0\.5 was set where run 0002-fit continues 0001-fit, at update 7": ("", {"weight_decay": 0.5}),
+    r"weight_decay=0\.5 was set where run 0002-fit continues 0001-fit, at update 7": (
+        "",
+        {"weight_decay": 0.5},
+    ),
     r"a batch_size that was changed by hand": ("", {"batch_size": 8}),
-    r"max_epochs that was set .*, with a schedule that was made for another length": (", lr_schedule='cosine'", {}),
-    r"max_epochs that was set .*, with swa_epoch_start=0\.5": (", weight_averaging='swa', swa_epoch_start=0.5", {}),
-    r"min_epochs.* that was set .*, with early_stopping": (", early_stopping='val_loss'", {"min_epochs": 2}),
+    r"max_epochs that was set .*, with a schedule that was made for another length": (
+        ", lr_schedule='cosine'",
+        {},
+    ),
+    r"max_epochs that was set .*, with swa_epoch_start=0\.5": (
+        ", weight_averaging='swa', swa_epoch_start=0.5",
+        {},
+    ),
+    r"min_epochs.* that was set .*, with early_stopping": (
+        ", early_stopping='val_loss'",
+        {"min_epochs": 2},
+    ),
     r"log_every_n_steps that was set": (", early_stopping='train_loss'", {"log_every_n_steps": 2}),
 }
 
@@ -145,7 +170,11 @@ def test_a_model_with_hooks(runner: Runner, tmp_path: Path) -> None:
         "    def on_validation_epoch_end(self):\n        self.log('val_seen', float(self.seen))\n\n"
         "    def on_train_epoch_end(self):\n        self.seen += 1\n"
     )
-    bench = make_bench(tmp_path, "Own(), train=(x, y), val=(x, y), batch_size=16, max_epochs=4, gradient_clip_val=0.7", code)
+    bench = make_bench(
+        tmp_path,
+        "Own(), train=(x, y), val=(x, y), batch_size=16, max_epochs=4, gradient_clip_val=0.7",
+        code,
+    )
     stopped(bench, 9)
     run = bench.fit(start="continue").result()
     assert 15 < run.step < 27

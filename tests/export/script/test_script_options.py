@@ -35,18 +35,25 @@ def parsed(script: Any, options: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return script.parse()[0]
 
 
-def test_numbers_that_train_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_that_train_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = exported(tmp_path, f"{PAIR}, max_steps=5, limit_train_batches=0.5, warmup=3")
     for options, message in REFUSED.items():
         with pytest.raises(SystemExit, match="2"):
             parsed(script, options, monkeypatch)
         assert message in capsys.readouterr().err
     assert parsed(script, "", monkeypatch) == script.Config()
-    assert parsed(script, "--lr 0 --seed 0 --warmup 0", monkeypatch) == script.Config(lr=0.0, seed=0, warmup=0)
+    assert parsed(script, "--lr 0 --seed 0 --warmup 0", monkeypatch) == script.Config(
+        lr=0.0, seed=0, warmup=0
+    )
 
 
 WARMUPS = {
-    "warmup=2, lr_schedule='linear'": (8, "warmup=8 is not shorter than the run of 8 updates: give fewer updates (--warmup), or make the run longer (--max_epochs)."),
+    "warmup=2, lr_schedule='linear'": (
+        8,
+        "warmup=8 is not shorter than the run of 8 updates: give fewer updates (--warmup), or make the run longer (--max_epochs).",
+    ),
     "warmup=0.2, lr_schedule='one_cycle', max_steps=7": (
         1.0,
         "warmup=1.0 comes to 7 updates, which is not shorter than the run of 7 updates: give a smaller fraction (--warmup), or make the run longer (--max_epochs).",
@@ -62,10 +69,14 @@ def test_a_warmup_that_is_the_whole_run(given: str, tmp_path: Path) -> None:
         script.main(script.Config(warmup=warmup), tmp_path / "out", tmp_path / "log.jsonl")
     assert str(error.value) == message
     assert not (tmp_path / "log.jsonl").exists()
-    script.main(script.Config(warmup=type(warmup)(warmup * 0.875)), tmp_path / "out", tmp_path / "log.jsonl")
+    script.main(
+        script.Config(warmup=type(warmup)(warmup * 0.875)), tmp_path / "out", tmp_path / "log.jsonl"
+    )
 
 
-def test_help_does_not_need_the_docstring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_does_not_need_the_docstring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`python -OO` has none."""
     script = exported(tmp_path, PAIR)
     first = script.__doc__.splitlines()[0]
@@ -76,15 +87,30 @@ def test_help_does_not_need_the_docstring(tmp_path: Path, monkeypatch: pytest.Mo
     assert first in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_run_without_an_update_keeps_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_an_update_keeps_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = exported(tmp_path, PAIR.replace("max_epochs=2", "max_steps=0"))
     assert parsed(script, "", monkeypatch).max_steps == 0
 
 
-@pytest.mark.parametrize("before", ["", "torch.set_num_threads(1)", "class Data(torch.utils.data.Dataset):\n    __len__ = lambda self: 50\n\n    def __getitem__(self, i: int):\n        return x[i], y[i]"])
-def test_it_has_the_threads_of_the_run_or_as_many_as_are_asked_for(before: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "torch.set_num_threads(1)",
+        "class Data(torch.utils.data.Dataset):\n    __len__ = lambda self: 50\n\n    def __getitem__(self, i: int):\n        return x[i], y[i]",
+    ],
+)
+def test_it_has_the_threads_of_the_run_or_as_many_as_are_asked_for(
+    before: str, tmp_path: Path
+) -> None:
     """Where the user's code sets them itself, and where it stands at the top level, too."""
-    script = exported(tmp_path, PAIR if "Data" not in before else PAIR.replace("train=(x, y)", "train=Data()"), before)
+    script = exported(
+        tmp_path,
+        PAIR if "Data" not in before else PAIR.replace("train=(x, y)", "train=Data()"),
+        before,
+    )
     assert script.Config().threads == 1
     text = (tmp_path / "train.py").read_text()
     assert text.count("torch.set_num_threads(config.threads)") == 1
@@ -100,7 +126,9 @@ def test_it_has_the_threads_of_the_run_or_as_many_as_are_asked_for(before: str, 
 def test_a_tracker_has_updates_and_validations(tmp_path: Path) -> None:
     script = exported(tmp_path, PAIR)
     script.main(script.Config(), tmp_path / "plain", tmp_path / "plain.jsonl")
-    script.main(script.Config(), tmp_path / "tracked", tmp_path / "tracked.jsonl", tracker="tensorboard")
+    script.main(
+        script.Config(), tmp_path / "tracked", tmp_path / "tracked.jsonl", tracker="tensorboard"
+    )
     lines = (tmp_path / "plain.jsonl").read_text()
     assert (tmp_path / "tracked.jsonl").read_text() == lines
     rows = [json.loads(line) for line in lines.splitlines()]

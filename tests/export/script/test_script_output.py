@@ -25,7 +25,9 @@ def weights_in(runner: Runner, name: str) -> dict[str, torch.Tensor]:
 
 
 def same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
-    return list(some) == list(others) and all(torch.equal(some[name], others[name]) for name in some)
+    return list(some) == list(others) and all(
+        torch.equal(some[name], others[name]) for name in some
+    )
 
 
 RIGHT = "metrics={'accuracy': lambda output, y: (output.argmax(1) == y).float()}"
@@ -37,11 +39,23 @@ OWN = (
 MONITORED = {
     "the loss": (PAIR, ""),
     "a metric that grows": (f"{PAIR}, {RIGHT}, monitor='val_accuracy'", ""),
-    "the earlier of equal values": (f"{PAIR}, metrics={{'accuracy': lambda output, y: (y >= 0).float()}}, monitor='val_accuracy'", ""),
+    "the earlier of equal values": (
+        f"{PAIR}, metrics={{'accuracy': lambda output, y: (y >= 0).float()}}, monitor='val_accuracy'",
+        "",
+    ),
     "within epochs": (f"{PAIR}, val_check_interval=2, early_stopping='val_loss'", ""),
-    "averaged weights": (f"{PAIR}, monitor='val_loss_averaged', weight_averaging='ema', ema_decay=0.5", ""),
-    "a metric whose own name ends so": (f"{PAIR}, metrics={{'accuracy_averaged': lambda output, y: (output.argmax(1) == y).float()}}, monitor='val_accuracy_averaged'", ""),
-    "a LightningModule's metric": ("Own(), train=(x, y), val=(x[:40], y[:40]), max_epochs=4, monitor='val_accuracy'", OWN),
+    "averaged weights": (
+        f"{PAIR}, monitor='val_loss_averaged', weight_averaging='ema', ema_decay=0.5",
+        "",
+    ),
+    "a metric whose own name ends so": (
+        f"{PAIR}, metrics={{'accuracy_averaged': lambda output, y: (output.argmax(1) == y).float()}}, monitor='val_accuracy_averaged'",
+        "",
+    ),
+    "a LightningModule's metric": (
+        "Own(), train=(x, y), val=(x[:40], y[:40]), max_epochs=4, monitor='val_accuracy'",
+        OWN,
+    ),
 }
 
 
@@ -58,7 +72,10 @@ def test_the_best_weights_are_the_runs(name: str, runner: Runner, tmp_path: Path
     bench.close()
 
 
-@pytest.mark.parametrize("arguments", [f"{PAIR}, save_top_k=0", "model, train=(x, y), loss=F.cross_entropy, max_epochs=1"])
+@pytest.mark.parametrize(
+    "arguments",
+    [f"{PAIR}, save_top_k=0", "model, train=(x, y), loss=F.cross_entropy, max_epochs=1"],
+)
 def test_no_best_where_the_run_kept_none(arguments: str, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, arguments)
     bench.fit().result()

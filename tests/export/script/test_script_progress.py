@@ -38,12 +38,18 @@ def test_lines_where_there_is_no_terminal(runner: Runner, tmp_path: Path) -> Non
 
 def test_a_bar_on_a_terminal(without: Warm, tmp_path: Path) -> None:
     fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
-    bench = make_bench(tmp_path, "model, train=(x, y), val=(x, y), loss=F.cross_entropy, batch_size=20, max_epochs=2")
+    bench = make_bench(
+        tmp_path,
+        "model, train=(x, y), val=(x, y), loss=F.cross_entropy, batch_size=20, max_epochs=2",
+    )
     bench.fit().result()
     script = bench.export(tmp_path / "train.py")
     ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # a terminal has a width
-    with subprocess.Popen([without.executable, str(script)], stdout=theirs, stderr=theirs, env=clean_environment()) as process:
+    # a terminal has a width
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    with subprocess.Popen(
+        [without.executable, str(script)], stdout=theirs, stderr=theirs, env=clean_environment()
+    ) as process:
         os.close(theirs)
         shown = b""
         with contextlib.suppress(OSError):  # the end of a pseudo-terminal
@@ -54,5 +60,6 @@ def test_a_bar_on_a_terminal(without: Warm, tmp_path: Path) -> None:
     lines = shown.decode().replace("\r", "\n").splitlines()
     assert any("100%|" in line and " 10/10 " in line for line in lines)
     printed = [line for line in lines if "val_loss" in line]
-    assert [line.split()[:2] for line in printed] == [["epoch", "1/2"], ["epoch", "2/2"]]  # on lines of their own
+    # on lines of their own
+    assert [line.split()[:2] for line in printed] == [["epoch", "1/2"], ["epoch", "2/2"]]
     bench.close()

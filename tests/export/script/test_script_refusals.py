@@ -19,7 +19,13 @@ PAIR = "model, train=(x, y), loss=F.cross_entropy"
 OLD = '"""An older export.\n\nWritten by Tuning Workbench 0.0.\n"""\n'
 
 
-def refused(bench: wb.Workbench, folder: Path, match: str, run: str | None = None, format: Format | None = None) -> None:
+def refused(
+    bench: wb.Workbench,
+    folder: Path,
+    match: str,
+    run: str | None = None,
+    format: Format | None = None,
+) -> None:
     """Exporting says why not, and leaves what was there."""
     folder.mkdir(exist_ok=True)
     there = folder / "train.py"
@@ -41,7 +47,10 @@ def test_every_setting_is_carried_or_not_needed_or_refused() -> None:
 
 
 CASES = {
-    r"iterator.*give a Dataset": ("model, train=iter([(x, y)] * 9), loss=F.cross_entropy, max_epochs=1", ""),
+    r"iterator.*give a Dataset": (
+        "model, train=iter([(x, y)] * 9), loss=F.cross_entropy, max_epochs=1",
+        "",
+    ),
     r"model=Loop is not an nn\.Module: make it one": (
         "Loop(), train=(x, y), max_epochs=1",
         "class Loop:\n    def __init__(self):\n        self.net = Net()\n\n    def training_step(self, batch, index):\n"
@@ -63,11 +72,21 @@ CASES = {
         "        return Optimization(torch.optim.Adam(self.model.parameters(), lr=settings.lr))\n",
     ),
     r"val\['b'\] is read in another way than val\['a'\] \(dataset": (
-        f"{PAIR}, val={{'a': torch.utils.data.TensorDataset(x, y), 'b': torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y))}}, max_epochs=1", "",
+        f"{PAIR}, val={{'a': torch.utils.data.TensorDataset(x, y), 'b': torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y))}}, max_epochs=1",
+        "",
     ),
-    r"the sets of val \(a, b\) are no data sets with samples by number": (f"{PAIR}, val={{'a': wb.batches([(x, y)]), 'b': wb.batches([(x, y)])}}, max_epochs=1", ""),
-    r"val_check_interval='00:00:00:01', a time": (f"{PAIR}, val=(x, y), max_epochs=1, val_check_interval='00:00:00:01'", ""),
-    r"a parameter group for each part": (f"{PAIR}, max_epochs=1, optimizer={{'': torch.optim.SGD}}", ""),
+    r"the sets of val \(a, b\) are no data sets with samples by number": (
+        f"{PAIR}, val={{'a': wb.batches([(x, y)]), 'b': wb.batches([(x, y)])}}, max_epochs=1",
+        "",
+    ),
+    r"val_check_interval='00:00:00:01', a time": (
+        f"{PAIR}, val=(x, y), max_epochs=1, val_check_interval='00:00:00:01'",
+        "",
+    ),
+    r"a parameter group for each part": (
+        f"{PAIR}, max_epochs=1, optimizer={{'': torch.optim.SGD}}",
+        "",
+    ),
     r"gradient_clip_val with sparse gradients": (
         "Words(), train=(x.long().abs() % 4, y), loss=F.cross_entropy, optimizer=torch.optim.SGD, max_epochs=1, gradient_clip_val=1.0",
         "class Words(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.head = nn.Linear(4, 3)\n"
@@ -75,7 +94,8 @@ CASES = {
         "        return self.head(F.embedding(x, self.weight, sparse=True).mean(1))\n",
     ),
     r"on_nonfinite='skip' with an optimizer that evaluates the loss again": (
-        f"{PAIR}, max_epochs=1, on_nonfinite='skip', optimizer=torch.optim.LBFGS", "",
+        f"{PAIR}, max_epochs=1, on_nonfinite='skip', optimizer=torch.optim.LBFGS",
+        "",
     ),
     r"batch normalisation, where a run on data without a length ends or is checked within an epoch": (
         "model, train=Endless(), loss=F.cross_entropy, max_steps=3, weight_averaging='ema'",
@@ -128,13 +148,20 @@ def test_runs_that_cannot_be_repeated(tmp_path: Path, monkeypatch: pytest.Monkey
         job.result()
     refused(bench, tmp_path / "out", "is a fit that failed", run=job.id)
     other = make_bench(tmp_path, "Net(20), train=(x, y), loss=F.cross_entropy")
-    refused(other, tmp_path / "out", "trained a model of 227 parameters, and this bench has one of 283", run=bench.jobs[0].id)
+    refused(
+        other,
+        tmp_path / "out",
+        "trained a model of 227 parameters, and this bench has one of 283",
+        run=bench.jobs[0].id,
+    )
 
 
 def test_a_trial_run(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1, fast_dev_run=1")
     run = bench.fit().result()
-    with pytest.raises(NotStandAlone, match="no script repeats a run with fast_dev_run=1: it was a dry run"):
+    with pytest.raises(
+        NotStandAlone, match="no script repeats a run with fast_dev_run=1: it was a dry run"
+    ):
         bench.export(tmp_path / "train.py", run=run, format="script")
     assert not (tmp_path / "train.py").exists()
     assert "fast_dev_run=1" in bench.script(run, format="workbench")

@@ -22,13 +22,25 @@ MAKE = "bench = wb.Workbench(model)"
 
 CASES = {
     "a name": ('API_KEY = "@"\nmodel = [API_KEY]', 'API_KEY = os.environ["API_KEY"]'),
-    "a name in lower case": ('hf_token = "@"\nmodel = [hf_token]', 'hf_token = os.environ["HF_TOKEN"]'),
-    "a word inside": ('dbPassword = "@"\nmodel = [dbPassword]', 'dbPassword = os.environ["DB_PASSWORD"]'),
+    "a name in lower case": (
+        'hf_token = "@"\nmodel = [hf_token]',
+        'hf_token = os.environ["HF_TOKEN"]',
+    ),
+    "a word inside": (
+        'dbPassword = "@"\nmodel = [dbPassword]',
+        'dbPassword = os.environ["DB_PASSWORD"]',
+    ),
     "with an annotation": ('TOKEN: str = "@"\nmodel = [TOKEN]', 'TOKEN: str = os.environ["TOKEN"]'),
     "bytes": ('SECRET = b"@"\nmodel = [SECRET]', 'SECRET = os.environ["SECRET"].encode()'),
-    "one of several": ('n, API_KEY = 3, "@"\nmodel = [n, API_KEY]', 'n, API_KEY = 3, os.environ["API_KEY"]'),
+    "one of several": (
+        'n, API_KEY = 3, "@"\nmodel = [n, API_KEY]',
+        'n, API_KEY = 3, os.environ["API_KEY"]',
+    ),
     "in parts": ('API_KEY = "@"[:3] + "@"[3:]\nmodel = 1', None),
-    "joined": ('API_KEY = ("v4lu3-of"\n    "-the-secret")\nmodel = [API_KEY]', 'API_KEY = ((os.environ["API_KEY"]'),
+    "joined": (
+        'API_KEY = ("v4lu3-of"\n    "-the-secret")\nmodel = [API_KEY]',
+        'API_KEY = ((os.environ["API_KEY"]',
+    ),
     "an f-string": ('n = 1\nAPI_KEY = f"@"\nmodel = [API_KEY]', 'API_KEY = os.environ["API_KEY"]'),
     "a default": (
         'import os\nAPI_KEY = os.getenv("API_KEY", "@")\nmodel = [API_KEY]',
@@ -38,16 +50,34 @@ CASES = {
         'import os\nAPI_KEY = os.getenv("API_KEY") or "@"\nmodel = [API_KEY]',
         'API_KEY = os.getenv("API_KEY") or os.environ["API_KEY"]',
     ),
-    "a keyword": ('def load(token): return token\nmodel = [load(token="@")]', 'model = [load(token=os.environ["TOKEN"])]'),
-    "a login by key": ('def login(key): return key\nmodel = [login(key="@")]', 'model = [login(key=os.environ["KEY"])]'),
-    "a login": ('def login(a): return a\nmodel = [login("@")]', 'model = [login(os.environ["PASSWORD"])]'),
-    "an entry": ('cfg = {"api_key": "@", "n": 1}\nmodel = [cfg]', 'cfg = {"api_key": os.environ["API_KEY"], "n": 1}'),
-    "an item": ('cfg = {}\ncfg["api_key"] = "@"\nmodel = [cfg]', 'cfg["api_key"] = os.environ["API_KEY"]'),
+    "a keyword": (
+        'def load(token): return token\nmodel = [load(token="@")]',
+        'model = [load(token=os.environ["TOKEN"])]',
+    ),
+    "a login by key": (
+        'def login(key): return key\nmodel = [login(key="@")]',
+        'model = [login(key=os.environ["KEY"])]',
+    ),
+    "a login": (
+        'def login(a): return a\nmodel = [login("@")]',
+        'model = [login(os.environ["PASSWORD"])]',
+    ),
+    "an entry": (
+        'cfg = {"api_key": "@", "n": 1}\nmodel = [cfg]',
+        'cfg = {"api_key": os.environ["API_KEY"], "n": 1}',
+    ),
+    "an item": (
+        'cfg = {}\ncfg["api_key"] = "@"\nmodel = [cfg]',
+        'cfg["api_key"] = os.environ["API_KEY"]',
+    ),
     "an attribute": (
         'import types\ncfg = types.SimpleNamespace()\ncfg.api_key = "@"\nmodel = [cfg.api_key]',
         'cfg.api_key = os.environ["API_KEY"]',
     ),
-    "dict()": ('cfg = dict(api_key="@")\nmodel = [cfg]', 'cfg = dict(api_key=os.environ["API_KEY"])'),
+    "dict()": (
+        'cfg = dict(api_key="@")\nmodel = [cfg]',
+        'cfg = dict(api_key=os.environ["API_KEY"])',
+    ),
     "of a class": (
         'class Config:\n    lr = 1\n    API_KEY = "@"\nmodel = [Config.API_KEY]',
         '    API_KEY = os.environ["API_KEY"]',
@@ -56,8 +86,14 @@ CASES = {
         'import dataclasses\n%dataclasses.dataclass\nclass Config:\n    token: str = "@"\nmodel = [Config().token]',
         '    token: str = os.environ["TOKEN"]',
     ),
-    "a parameter": ('def f(api_key="@", *, token="@"): return api_key\nmodel = [f()]', 'def f(api_key=os.environ["API_KEY"]'),
-    "in a function": ('def f():\n    password = "@"\n    return password\nmodel = [f()]', '    password = os.environ["PASSWORD"]'),
+    "a parameter": (
+        'def f(api_key="@", *, token="@"): return api_key\nmodel = [f()]',
+        'def f(api_key=os.environ["API_KEY"]',
+    ),
+    "in a function": (
+        'def f():\n    password = "@"\n    return password\nmodel = [f()]',
+        '    password = os.environ["PASSWORD"]',
+    ),
     "by its shape": (
         'x = "sk-v4lu3-of-the-secret"\nmodel = [x]',
         'x = os.environ["API_KEY"]',
@@ -82,17 +118,26 @@ CASES = {
         'class Client(list):\n    def __init__(self, n, token): super().__init__([token])\nmodel = Client(1, "@")',
         'Client(1, os.environ["TOKEN"])',
     ),
-    "put together by format": ('API_KEY = "{}".format("@")\nmodel = [API_KEY]', 'API_KEY = "{}".format(os.environ["API_KEY"])'),
+    "put together by format": (
+        'API_KEY = "{}".format("@")\nmodel = [API_KEY]',
+        'API_KEY = "{}".format(os.environ["API_KEY"])',
+    ),
     "in JSON": (
         "import json\ncfg = json.loads('{\"api_key\": \"@\"}')\nmodel = [cfg['api_key']]",
         'json.loads(os.environ["SECRET"])',
     ),
-    "in the call": ('class M(list):\n    def __init__(self, token): super().__init__([token])', None),
+    "in the call": (
+        "class M(list):\n    def __init__(self, token): super().__init__([token])",
+        None,
+    ),
     "os.environ in a function": (
         'import os\ndef f():\n    os.environ["MY_API_KEY"] = "@"\n    return os.environ["MY_API_KEY"]\nmodel = [f()]',
         '    os.environ["MY_API_KEY"] = os.environ["MY_API_KEY"]',
     ),
-    "os called otherwise": ('os = 3\nAPI_KEY = "@"\nmodel = [API_KEY, os]', 'API_KEY = __import__("os").environ["API_KEY"]'),
+    "os called otherwise": (
+        'os = 3\nAPI_KEY = "@"\nmodel = [API_KEY, os]',
+        'API_KEY = __import__("os").environ["API_KEY"]',
+    ),
 }
 
 
@@ -127,14 +172,20 @@ SETTERS = {
 
 
 @pytest.mark.parametrize("case", SETTERS)
-def test_lines_that_set_the_environment_are_left_out(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_set_the_environment_are_left_out(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "another")
     monkeypatch.setenv("OPENAI", "another")
     line = SETTERS[case].replace("@", VALUE)
-    sliced = slice_cells(WB + "import os", f"{line}\nos.environ['WB_X'] = '1'", "model = [os.environ['WB_X']]", MAKE).sliced
+    sliced = slice_cells(
+        WB + "import os", f"{line}\nos.environ['WB_X'] = '1'", "model = [os.environ['WB_X']]", MAKE
+    ).sliced
     assert VALUE not in sliced.code
     name = "OPENAI" if case == "by its value" else "OPENAI_API_KEY"
-    assert sliced.code.startswith(f"# Set {name} in the environment: the script holds no secrets.\nos.environ['WB_X'] = '1'\n")
+    assert sliced.code.startswith(
+        f"# Set {name} in the environment: the script holds no secrets.\nos.environ['WB_X'] = '1'\n"
+    )
     assert name in sliced.notes[0]
 
 
@@ -146,7 +197,10 @@ def test_comments_and_docstrings_hold_none() -> None:
         "model = [f()]"
     )
     found = slice_cells(WB, cell, MAKE).sliced.code
-    assert found == "# the old one: API_KEY = '…'\ndef f():\n    \"\"\"Uses ….\"\"\"\n    return 1  # …\n\n\n# token: …\nmodel = [f()]\n"
+    assert (
+        found
+        == '# the old one: API_KEY = \'…\'\ndef f():\n    """Uses …."""\n    return 1  # …\n\n\n# token: …\nmodel = [f()]\n'
+    )
 
 
 def test_what_a_format_puts_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +256,9 @@ def test_a_script_without_its_secrets_repeats_the_run(
         f'{PRELUDE}\nimport os\nos.environ["SERVICE_API_KEY"] = "{VALUE}"\n'
         f'PASSWORD = "{VALUE}2"\nmodel.scale = len(PASSWORD) + len(os.environ["SERVICE_API_KEY"])\n'
     )
-    bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_epochs=1", prelude=prelude)
+    bench = make_bench(
+        tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_epochs=1", prelude=prelude
+    )
     run = bench.fit().result()
     script = bench.export(tmp_path / "train.py")
     assert VALUE not in script.read_text()
@@ -213,11 +269,17 @@ def test_a_script_without_its_secrets_repeats_the_run(
 
 
 def test_the_line_of_a_call_holds_none() -> None:
-    assert line("fit", {"launch": {"token": VALUE}, "lr": 0.1}) == "bench.fit(launch={'token': '…'}, lr=0.1)"
+    assert (
+        line("fit", {"launch": {"token": VALUE}, "lr": 0.1})
+        == "bench.fit(launch={'token': '…'}, lr=0.1)"
+    )
 
 
-def test_the_record_and_messages_hold_no_arguments_of_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "failing", None)  # the user's code below registers its own
+def test_the_record_and_messages_hold_no_arguments_of_trackers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the user's code below registers its own
+    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "failing", None)
     bench = make_bench(
         tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_epochs=1, trackers={'failing': {'api_key': API_KEY}}",
         prelude=f"""{PRELUDE}
@@ -239,5 +301,8 @@ LOGGER_TYPE_TO_CLASS["failing"] = Failing
     assert not any(VALUE.encode() in data for data in written)
     assert any("401 for …" in str(event) for event in run.events)
     with pytest.raises(wb.SettingsError) as error:
-        make_bench(tmp_path, f"model, train=(x, y), trackers={{'failing': {{'api_key': '{VALUE}', 'none': 1}}}}")
+        make_bench(
+            tmp_path,
+            f"model, train=(x, y), trackers={{'failing': {{'api_key': '{VALUE}', 'none': 1}}}}",
+        )
     assert VALUE not in str(error.value)

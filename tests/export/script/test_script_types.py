@@ -49,7 +49,11 @@ def test_scripts_define_what_their_annotations_name(tmp_path: Path) -> None:
     with demo.make_bench(tmp_path / "demo") as bench:
         bench.fit(max_epochs=1).result()
         of_demo = bench.export(tmp_path / "of_demo.py")
-    with make_bench(tmp_path, "model, train=data(), val=data(), loss=F.cross_entropy, max_epochs=1", prelude=ANNOTATED) as bench:
+    with make_bench(
+        tmp_path,
+        "model, train=data(), val=data(), loss=F.cross_entropy, max_epochs=1",
+        prelude=ANNOTATED,
+    ) as bench:
         bench.fit().result()
         script = bench.export(tmp_path / "train.py")
     for path in (of_demo, script):
@@ -58,6 +62,11 @@ def test_scripts_define_what_their_annotations_name(tmp_path: Path) -> None:
     assert {"Callable", "Batch", "Tensor"} <= set(names)
     assert "npt" not in names, "only type checkers import it"
     # Packages are skipped: reading torch takes a minute, and accelerate and sklearn have no types.
-    options = ["--config-file=", f"--cache-dir={tmp_path / 'cache'}", "--follow-imports=skip", "--ignore-missing-imports"]
+    options = [
+        "--config-file=",
+        f"--cache-dir={tmp_path / 'cache'}",
+        "--follow-imports=skip",
+        "--ignore-missing-imports",
+    ]
     found, error, _ = api.run([*options, str(of_demo), str(script)])
     assert found.startswith("Success"), found + error

@@ -68,14 +68,36 @@ def run_cells(*cells: str, then: Sequence[str] = ()) -> CallSite:
             stopped = traceback.extract_tb(error.__traceback__)[1].lineno
         pieces.append(Piece(f"In [{number}]", cell, stopped))
     # The kernel tests check the capture; here the last call in the last cell is the one.
-    calls = [n for n in ast.walk(ast.parse(cells[-1])) if isinstance(n, ast.Call) and "Workbench" in ast.unparse(n.func)]
+    calls = [
+        n
+        for n in ast.walk(ast.parse(cells[-1]))
+        if isinstance(n, ast.Call) and "Workbench" in ast.unparse(n.func)
+    ]
     call = max(calls, key=lambda node: (node.lineno, node.col_offset))
-    spot = Spot(len(cells) - 1, call.lineno, call.col_offset, call.end_lineno or -1, call.end_col_offset or -1)
+    spot = Spot(
+        len(cells) - 1,
+        call.lineno,
+        call.col_offset,
+        call.end_lineno or -1,
+        call.end_col_offset or -1,
+    )
     kinds = {name: kind(value) for name, value in namespace.items()}
     captured = Workbench.made[-1].site
     names = {name: "" for name, value in namespace.items() if value is Workbench.made[-1]}
     fit = (Frame(Spot(len(pieces) - 1, sys.maxsize), {}, names),) if then else ()
-    return CallSite(tuple(pieces), spot, spot, captured.values, captured.top_values, kinds, "", captured.sources, given=captured.given, module=captured.module, fit=fit)
+    return CallSite(
+        tuple(pieces),
+        spot,
+        spot,
+        captured.values,
+        captured.top_values,
+        kinds,
+        "",
+        captured.sources,
+        given=captured.given,
+        module=captured.module,
+        fit=fit,
+    )
 
 
 def slice_cells(*cells: str, then: Sequence[str] = ()) -> Outcome:
@@ -89,7 +111,9 @@ def replay(site: CallSite, given: Mapping[str, Any]) -> Outcome:
     sliced = slice_call(site)
     namespace = execute(sliced)
     again = {
-        name: eval(text, dict(namespace)) for name, text in sliced.arguments.items() if name in CODE_ARGUMENTS
+        name: eval(text, dict(namespace))
+        for name, text in sliced.arguments.items()
+        if name in CODE_ARGUMENTS
     }
     return Outcome(dict(given), again, sliced, namespace)
 
@@ -97,7 +121,10 @@ def replay(site: CallSite, given: Mapping[str, Any]) -> Outcome:
 def execute(sliced: Sliced) -> dict[str, Any]:
     """The namespace that the slice makes."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(sliced.imports + "\n" + sliced.code, "<sliced>", "exec", dont_inherit=True), namespace)
+    exec(
+        compile(sliced.imports + "\n" + sliced.code, "<sliced>", "exec", dont_inherit=True),
+        namespace,
+    )
     return namespace
 
 
@@ -106,5 +133,8 @@ def run_file(path: Path, text: str) -> Workbench:
     install()
     path.write_text(text)
     linecache.checkcache(str(path))
-    exec(compile(text, str(path), "exec", dont_inherit=True), {"__name__": "__main__", "__file__": str(path)})
+    exec(
+        compile(text, str(path), "exec", dont_inherit=True),
+        {"__name__": "__main__", "__file__": str(path)},
+    )
     return Workbench.made[-1]

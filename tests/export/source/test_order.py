@@ -95,7 +95,8 @@ REFUSED = {
         r"cannot stand in a script: no binding for nonlocal 'scale' found .* Set that variable at the top level, by `global`",
     ),
     "an async function": (
-        f"import asyncio\n{MADE}async def main():\n    return bench.fit().result()\nrun = asyncio.run(main())", "The Workbench is made, or its fit called, in the async function main; .* Do it in a plain function",
+        f"import asyncio\n{MADE}async def main():\n    return bench.fit().result()\nrun = asyncio.run(main())",
+        "The Workbench is made, or its fit called, in the async function main; .* Do it in a plain function",
     ),
     "a model bound beside the Workbench call": (
         f"bench = wb.Workbench(model, {HOW}) if (model := Net()) else None\nrun = bench.fit().result()",
@@ -126,7 +127,7 @@ MEASURED = {
     "a global that an earlier call set": f"{MADE}factor = 1.0\ndef train():\n    global factor\n    factor = factor + 1\n    model.scale = factor\n"
     "    return bench.fit().result()\ntrain()\nrun = train()",
     "a global that a function of an earlier call set": f"{MADE}factor = 1.0\ndef more(v):\n    global factor\n    factor = factor + v\ndef train():\n    more(2.0)\n    model.scale = factor\n    return bench.fit().result()\n"
-        "train()\nrun = train()",
+    "train()\nrun = train()",
     "data that a call changed": f"{MADE}def train():\n    x.mul_(2)\n    return bench.fit().result()\ntrain()\nrun = train()",
     "in a try whose handler has the fit": f"{MADE}try:\n    model.scale = 2.0\n    raise KeyError\nexcept KeyError:\n    run = bench.fit().result()",
     "in each turn around the fit": f"{MADE}for s in (2.0, 3.0): bench.model.scale *= s; bench.set(lr=0.01); run = bench.fit().result()",
@@ -142,7 +143,9 @@ MEASURED = {
 
 
 @pytest.mark.parametrize("name", REPEATED)
-def test_it_is_in_the_script(name: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_in_the_script(
+    name: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names = execute(tmp_path / "user.py", f"{START}{REPEATED[name]}\n")
     with names["bench"] as bench:
@@ -165,15 +168,22 @@ def test_it_is_measured(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(warm.python().executable))
     names = execute(tmp_path / "user.py", f"{START}{MEASURED[name]}\n")
-    with names["bench"] as bench, pytest.warns(UserWarning, match="it does not repeat the run|it fails: "):
+    with (
+        names["bench"] as bench,
+        pytest.warns(UserWarning, match="it does not repeat the run|it fails: "),
+    ):
         bench.export(tmp_path / "train.py", names["run"], verify=True)
 
 
 @pytest.mark.parametrize("format", [None, "workbench"])
-def test_what_the_workbench_changed_is_noted(format: Format | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_workbench_changed_is_noted(
+    format: Format | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also in a headless script, which is not verified."""
     monkeypatch.chdir(tmp_path)
-    names = execute(tmp_path / "user.py", f"{START}{MEASURED['a teacher that another bench trained']}\n")
+    names = execute(
+        tmp_path / "user.py", f"{START}{MEASURED['a teacher that another bench trained']}\n"
+    )
     note = r"`other.fit\(\).result\(\)` \(user.py, line 24\) is not in the script, and may have changed what the run used"
     with names["bench"] as bench, pytest.warns(UserWarning, match=note):
         bench.export(tmp_path / "train.py", names["run"], format=format)
@@ -187,7 +197,10 @@ def test_another_file_that_calls_fit(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "class Own:\n    pass\n\n\ndef train(bench, scale, x=None):\n    model = Own()\n    model.scale = scale\n    return bench.fit().result()\n\n\n"
         "def scaled(bench, scale):\n    bench.model.scale = scale\n    return bench.fit().result()\n"
     )
-    names = execute(tmp_path / "user.py", f"{START}import trains\n{MADE}first = trains.train(bench, 2.0)\nsecond = trains.scaled(bench, 3.0)\n")
+    names = execute(
+        tmp_path / "user.py",
+        f"{START}import trains\n{MADE}first = trains.train(bench, 2.0)\nsecond = trains.scaled(bench, 3.0)\n",
+    )
     with names["bench"] as bench:
         assert "model.scale" not in bench.script(names["first"])
         note = r"`model.scale = scale` \(trains.py, line 12\) is not in the script, .* it is in trains.py, which called fit"
@@ -195,7 +208,9 @@ def test_another_file_that_calls_fit(tmp_path: Path, monkeypatch: pytest.MonkeyP
             bench.export(tmp_path / "train.py", names["second"])
 
 
-def test_another_file_that_makes_the_bench(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_file_that_makes_the_bench(
+    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What its function did is in the script up to the fit; what the caller's file changed through the bench is noted."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -203,7 +218,10 @@ def test_another_file_that_makes_the_bench(runner: Runner, tmp_path: Path, monke
         f"{START}def make(width):\n    model = Net(width)\n    return wb.Workbench(model, {HOW})\n\n\ndef train(width):\n    model = Net(width)\n"
         f"    bench = wb.Workbench(model, {HOW})\n    model.scale = 2.0\n    run = bench.fit().result()\n    model.scale = 100.0\n    return bench, run\n"
     )
-    names = execute(tmp_path / "user.py", "import makes\ndef make():\n    F = Net = None\nclass Net:\n    pass\nbench, run = makes.train(5)\nown = makes.make(6)\nown.model.scale = 3.0\nother = own.fit().result()\n")
+    names = execute(
+        tmp_path / "user.py",
+        "import makes\ndef make():\n    F = Net = None\nclass Net:\n    pass\nbench, run = makes.train(5)\nown = makes.make(6)\nown.model.scale = 3.0\nother = own.fit().result()\n",
+    )
     with names["bench"] as bench:
         check(bench, names["run"], runner.run(bench.export(tmp_path / "train.py", names["run"])))
     note = r"`model.scale = 3.0` \(user.py, line 8\) is not in the script, .* it is in user.py, which called fit"

@@ -27,7 +27,9 @@ class Experiment:
 
 """
 GROWS = CLASS.replace("        run = self", "        self.model.scale += 1.0\n        run = self")
-KEEPS = CLASS.replace("        run = self", "        self.count = getattr(self, 'count', 0) + 1\n        run = self").replace("        return run", "        self.last = run\n        return run")
+KEEPS = CLASS.replace(
+    "        run = self", "        self.count = getattr(self, 'count', 0) + 1\n        run = self"
+).replace("        return run", "        self.last = run\n        return run")
 
 
 def given(keeps: str) -> str:
@@ -194,18 +196,24 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REPEATED)
-def test_the_script_has_the_class_without_the_bench(name: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_has_the_class_without_the_bench(
+    name: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names = execute(tmp_path / "user.py", f"{START}{REPEATED[name]}\n")
     with names["own"].bench as bench:
         script = bench.export(tmp_path / "train.py", names["run"])
         check(bench, names["run"], runner.run(script))
         lint(script)
-        assert not re.search(r"\bbench\b|Workbench\(|wb\.", script.read_text().replace("Tuning Workbench", ""))
+        assert not re.search(
+            r"\bbench\b|Workbench\(|wb\.", script.read_text().replace("Tuning Workbench", "")
+        )
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_error_says_how_to_write_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_says_how_to_write_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     code, why = REFUSED[name]
     names = execute(tmp_path / "user.py", f"{START}{code}\n")

@@ -46,7 +46,10 @@ def test_a_network_with_its_data_and_nothing_else() -> None:
         "for p in model.a.parameters():\n    nn.init.ones_(p)\n"
         'bench = wb.Workbench(model, train=(x, y), loss=F.cross_entropy, metrics={"acc": lambda o, t: o}, lr=3e-3)',
     )
-    assert outcome.sliced.imports == "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+    assert (
+        outcome.sliced.imports
+        == "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+    )
     assert outcome.sliced.code == (
         "# how wide\nHIDDEN = 8  # units\ntorch.manual_seed(0)\n\n\n"
         "def act(x):\n    return F.relu(x)\n\n\n"
@@ -65,9 +68,22 @@ def test_a_network_with_its_data_and_nothing_else() -> None:
         "metrics": '{"acc": lambda o, t: o}',
         "lr": "3e-3",
     }
-    assert outcome.sliced.names == {"torch", "F", "nn", "HIDDEN", "act", "Net", "x", "y", "model", "p"}
+    assert outcome.sliced.names == {
+        "torch",
+        "F",
+        "nn",
+        "HIDDEN",
+        "act",
+        "Net",
+        "x",
+        "y",
+        "model",
+        "p",
+    }
     assert outcome.sliced.modules == {"torch"}
-    for mine, again in zip(outcome.given["model"].parameters(), outcome.again["model"].parameters(), strict=True):
+    for mine, again in zip(
+        outcome.given["model"].parameters(), outcome.again["model"].parameters(), strict=True
+    ):
         assert torch.equal(mine, again)
     assert torch.equal(outcome.given["train"][0], outcome.again["train"][0])
 
@@ -87,7 +103,10 @@ SLICES = {
         ["x = 1", "y = x + 1", "x = 5", "model = [x, y]"],
         ["x = 1", "y = x + 1", "x = 5", "model = [x, y]"],
     ),
-    "tuple": (["a, (b, *c) = 1, (2, 3, 4)", "d = 9", "model = c"], ["a, (b, *c) = 1, (2, 3, 4)", "model = c"]),
+    "tuple": (
+        ["a, (b, *c) = 1, (2, 3, 4)", "d = 9", "model = c"],
+        ["a, (b, *c) = 1, (2, 3, 4)", "model = c"],
+    ),
     "walrus": (["print(n := 3)", "model = [n]"], ["print(n := 3)", "model = [n]"]),
     "walrus in a comprehension": (
         ["model = [last := i for i in range(3)]", "model = [last]"],
@@ -95,14 +114,26 @@ SLICES = {
     ),
     "augmented": (["x = 1", "x += 1", "z = 3", "model = [x]"], ["x = 1", "x += 1", "model = [x]"]),
     "annotated": (["x: int = 1", "y: int", "model = [x]"], ["x: int = 1", "model = [x]"]),
-    "item": (["model = [1, 2]", "model[0] = 7", "other = [1]", "other[0] = 2"], ["model = [1, 2]", "model[0] = 7"]),
+    "item": (
+        ["model = [1, 2]", "model[0] = 7", "other = [1]", "other[0] = 2"],
+        ["model = [1, 2]", "model[0] = 7"],
+    ),
     "deleted item": (["model = [1, 2]", "del model[0]"], ["model = [1, 2]", "del model[0]"]),
-    "method": (["model = []", "model.append(3)", "other = []", "other.append(1)"], ["model = []", "model.append(3)"]),
+    "method": (
+        ["model = []", "model.append(3)", "other = []", "other.append(1)"],
+        ["model = []", "model.append(3)"],
+    ),
     "argument": (
-        ["import random\nmodel = [1, 2, 3]", "random.seed(1)\nrandom.shuffle(model)\nprint(model)\nlen(model)"],
+        [
+            "import random\nmodel = [1, 2, 3]",
+            "random.seed(1)\nrandom.shuffle(model)\nprint(model)\nlen(model)",
+        ],
         ["model = [1, 2, 3]", "random.seed(1)", "random.shuffle(model)"],
     ),
-    "change in an expression": (["model = [1, 2]", "x = model.pop()"], ["model = [1, 2]", "x = model.pop()"]),
+    "change in an expression": (
+        ["model = [1, 2]", "x = model.pop()"],
+        ["model = [1, 2]", "x = model.pop()"],
+    ),
     "alias": (
         ["inner = [1]\nmodel = [inner, 2]", "part = model[0]", "part.append(5)"],
         ["inner = [1]", "model = [inner, 2]", "part = model[0]", "part.append(5)"],
@@ -172,7 +203,13 @@ SLICES = {
         ["if len('ab') > 5:", "    x = 2", "else:", "    x = 3", "model = [x]"],
     ),
     "functions read globals when called": (
-        ["n = 1", "def f():\n    return n", "model = [f()]", "n = 2", "model.append(f)\nmodel = [model[0], model[1]()]"],
+        [
+            "n = 1",
+            "def f():\n    return n",
+            "model = [f()]",
+            "n = 2",
+            "model.append(f)\nmodel = [model[0], model[1]()]",
+        ],
         [
             "n = 1",
             "def f():",
@@ -188,11 +225,21 @@ SLICES = {
         ["def f():", "    return g()", "def g():", "    return 1", "model = [f()]"],
     ),
     "the class of the last before the call": (
-        ["def f():\n    return 1", "def f():\n    return 2", "model = [f()]", "def f():\n    return 3"],
+        [
+            "def f():\n    return 1",
+            "def f():\n    return 2",
+            "model = [f()]",
+            "def f():\n    return 3",
+        ],
         ["def f():", "    return 2", "model = [f()]"],
     ),
     "the same cell twice": (
-        ["n = 4\ndef f():\n    return n", "model = [f()]", "n = 4\ndef f():\n    return n", "model = [*model, f()]"],
+        [
+            "n = 4\ndef f():\n    return n",
+            "model = [f()]",
+            "n = 4\ndef f():\n    return n",
+            "model = [*model, f()]",
+        ],
         ["n = 4", "def f():", "    return n", "model = [f()]", "model = [*model, f()]"],
     ),
     "the same change twice": (
@@ -201,7 +248,15 @@ SLICES = {
     ),
     "a definition that was patched is made anew": (
         ["class A:\n    n = 1", "A.n = 2", "a = A.n", "class A:\n    n = 1", "model = [a, A.n]"],
-        ["class A:", "    n = 1", "A.n = 2", "a = A.n", "class A:", "    n = 1", "model = [a, A.n]"],
+        [
+            "class A:",
+            "    n = 1",
+            "A.n = 2",
+            "a = A.n",
+            "class A:",
+            "    n = 1",
+            "model = [a, A.n]",
+        ],
     ),
     "decorators, defaults, bases, class bodies": (
         [
@@ -237,7 +292,11 @@ SLICES = {
         ["T = int", "def f(x: 'T') -> 'T':", "    return x", "model = [f(1)]"],
     ),
     "text annotations keep only definitions": (
-        ["import random\nT = [random.random()]", "def f(x: 'T', y: 'wb.Run'):\n    return x", "model = [f(1, 2)]"],
+        [
+            "import random\nT = [random.random()]",
+            "def f(x: 'T', y: 'wb.Run'):\n    return x",
+            "model = [f(1, 2)]",
+        ],
         ["def f(x: 'T', y: 'wb.Run'):", "    return x", "model = [f(1, 2)]"],
     ),
     "globals bound by a function": (
@@ -245,23 +304,44 @@ SLICES = {
         ["def load():", "    global data", "    data = [1]", "load()", "model = data"],
     ),
     "monkeypatched": (
-        ["class Net:\n    def go(self): return 1", "def go(self):\n    return 2", "Net.go = go", "model = [Net().go()]"],
-        ["class Net:", "    def go(self): return 1", "def go(self):", "    return 2", "Net.go = go", "model = [Net().go()]"],
+        [
+            "class Net:\n    def go(self): return 1",
+            "def go(self):\n    return 2",
+            "Net.go = go",
+            "model = [Net().go()]",
+        ],
+        [
+            "class Net:",
+            "    def go(self): return 1",
+            "def go(self):",
+            "    return 2",
+            "Net.go = go",
+            "model = [Net().go()]",
+        ],
     ),
-    "deleted after use": (["tmp = [1]", "model = [*tmp]", "del tmp"], ["tmp = [1]", "model = [*tmp]"]),
+    "deleted after use": (
+        ["tmp = [1]", "model = [*tmp]", "del tmp"],
+        ["tmp = [1]", "model = [*tmp]"],
+    ),
     "a lambda used at once": (
         ["k = 2\nmodel = list(map(lambda v: v * k, [1]))\ndel k"],
         ["k = 2", "model = list(map(lambda v: v * k, [1]))"],
     ),
     "the bench is not in it": (
-        ["model = [1]", "bench = wb.Workbench(model)\nbench.set(lr=1)\nrun = bench.fit().result()\nprint(run)"],
+        [
+            "model = [1]",
+            "bench = wb.Workbench(model)\nbench.set(lr=1)\nrun = bench.fit().result()\nprint(run)",
+        ],
         ["model = [1]"],
     ),
     "one line, several statements": (
         ["x = 1; junk = 2; model = [x]  # end", "y = 2;  # quiet"],
         ["x = 1", "model = [x]  # end"],
     ),
-    "texts of several lines": (['model = ["""a\n  b\n# c""", 2]'], ['model = ["""a', "  b", '# c""", 2]']),
+    "texts of several lines": (
+        ['model = ["""a\n  b\n# c""", 2]'],
+        ['model = ["""a', "  b", '# c""", 2]'],
+    ),
     "comments right above": (
         ["# %% a cell\n# far\n\n# the model\n# of all\nmodel = [1]  # here"],
         ["# the model", "# of all", "model = [1]  # here"],
@@ -296,47 +376,90 @@ SLICES = {
     "classes in a table": (
         [
             "KNOWN = {}\ndef register(name):\n    def wrap(cls):\n        KNOWN[name] = cls\n        return cls\n    return wrap",
-            "@register('a')\nclass A: pass", "class B: pass\nregister('b')(B)", "class C: pass", "model = [KNOWN['a'].__name__, len(KNOWN)]",
+            "@register('a')\nclass A: pass",
+            "class B: pass\nregister('b')(B)",
+            "class C: pass",
+            "model = [KNOWN['a'].__name__, len(KNOWN)]",
         ],
         [
-            "KNOWN = {}", "def register(name):", "    def wrap(cls):", "        KNOWN[name] = cls", "        return cls", "    return wrap",
-            "@register('a')", "class A: pass", "class B: pass", "register('b')(B)", "model = [KNOWN['a'].__name__, len(KNOWN)]",
+            "KNOWN = {}",
+            "def register(name):",
+            "    def wrap(cls):",
+            "        KNOWN[name] = cls",
+            "        return cls",
+            "    return wrap",
+            "@register('a')",
+            "class A: pass",
+            "class B: pass",
+            "register('b')(B)",
+            "model = [KNOWN['a'].__name__, len(KNOWN)]",
         ],
     ),
     "classes in an object": (
         [
             "class Table:\n    def __init__(self): self.known = []\n    def add(self, cls): self.known.append(cls); return cls\nTABLE = Table()",
-            "@TABLE.add\nclass A: pass", "model = [TABLE.known[0].__name__]",
+            "@TABLE.add\nclass A: pass",
+            "model = [TABLE.known[0].__name__]",
         ],
         [
-            "class Table:", "    def __init__(self): self.known = []", "    def add(self, cls): self.known.append(cls); return cls",
-            "TABLE = Table()", "@TABLE.add", "class A: pass", "model = [TABLE.known[0].__name__]",
+            "class Table:",
+            "    def __init__(self): self.known = []",
+            "    def add(self, cls): self.known.append(cls); return cls",
+            "TABLE = Table()",
+            "@TABLE.add",
+            "class A: pass",
+            "model = [TABLE.known[0].__name__]",
         ],
     ),
     "classes that their base lists": (
         [
-            "class Base:\n    known = []\n    def __init_subclass__(cls): Base.known.append(cls)", "class A(Base): pass",
-            "class Meta(type):\n    def __init__(cls, *given): META.append(cls)", "META = []", "class B(metaclass=Meta): pass", "class C: pass",
+            "class Base:\n    known = []\n    def __init_subclass__(cls): Base.known.append(cls)",
+            "class A(Base): pass",
+            "class Meta(type):\n    def __init__(cls, *given): META.append(cls)",
+            "META = []",
+            "class B(metaclass=Meta): pass",
+            "class C: pass",
             "model = [Base.known[0].__name__, len(META)]",
         ],
         [
-            "class Base:", "    known = []", "    def __init_subclass__(cls): Base.known.append(cls)", "class A(Base): pass",
-            "class Meta(type):", "    def __init__(cls, *given): META.append(cls)", "META = []", "class B(metaclass=Meta): pass",
+            "class Base:",
+            "    known = []",
+            "    def __init_subclass__(cls): Base.known.append(cls)",
+            "class A(Base): pass",
+            "class Meta(type):",
+            "    def __init__(cls, *given): META.append(cls)",
+            "META = []",
+            "class B(metaclass=Meta): pass",
             "model = [Base.known[0].__name__, len(META)]",
         ],
     ),
     "methods that a decorator gives to a class": (
         [
-            "class A:\n    pass", "def add_to(cls):\n    def wrap(f): setattr(cls, f.__name__, f)\n    return wrap", "@add_to(A)\ndef size(self): return 3",
-            "class B: pass\n@add_to(B)\ndef size(self): return 4", "model = [A().size()]",
+            "class A:\n    pass",
+            "def add_to(cls):\n    def wrap(f): setattr(cls, f.__name__, f)\n    return wrap",
+            "@add_to(A)\ndef size(self): return 3",
+            "class B: pass\n@add_to(B)\ndef size(self): return 4",
+            "model = [A().size()]",
         ],
         [
-            "class A:", "    pass", "def add_to(cls):", "    def wrap(f): setattr(cls, f.__name__, f)", "    return wrap", "@add_to(A)",
-            "def size(self): return 3", "model = [A().size()]",
+            "class A:",
+            "    pass",
+            "def add_to(cls):",
+            "    def wrap(f): setattr(cls, f.__name__, f)",
+            "    return wrap",
+            "@add_to(A)",
+            "def size(self): return 3",
+            "model = [A().size()]",
         ],
     ),
     "changed by a method under another name": (
-        ["model = []", "add = model.append", "add(1)", "[add(i) for i in (2, 3)]", "other = []\ngrow = other.extend\ngrow([1])"],
+        [
+            "model = []",
+            "add = model.append",
+            "add(1)",
+            "[add(i) for i in (2, 3)]",
+            "other = []\ngrow = other.extend\ngrow([1])",
+        ],
         ["model = []", "add = model.append", "add(1)", "[add(i) for i in (2, 3)]"],
     ),
     "a function's own name for a method": (
@@ -344,46 +467,124 @@ SLICES = {
         ["model = []", "def fill(rows):", "    add = rows.append", "    add(1)", "fill(model)"],
     ),
     "a counter in a closure": (
-        ["def counter():\n    n = 0\n    def up():\n        nonlocal n\n        n += 1\n        return n\n    return up", "up = counter()", "up()", "first = up()", "model = [up()]"],
-        ["def counter():", "    n = 0", "    def up():", "        nonlocal n", "        n += 1", "        return n", "    return up", "up = counter()", "up()", "first = up()", "model = [up()]"],
+        [
+            "def counter():\n    n = 0\n    def up():\n        nonlocal n\n        n += 1\n        return n\n    return up",
+            "up = counter()",
+            "up()",
+            "first = up()",
+            "model = [up()]",
+        ],
+        [
+            "def counter():",
+            "    n = 0",
+            "    def up():",
+            "        nonlocal n",
+            "        n += 1",
+            "        return n",
+            "    return up",
+            "up = counter()",
+            "up()",
+            "first = up()",
+            "model = [up()]",
+        ],
     ),
     "an object that its call changes": (
-        ["class Up:\n    n = 0\n    def __call__(self): self.n += 1; return self.n", "up = Up()", "up()", "model = [up()]"],
-        ["class Up:", "    n = 0", "    def __call__(self): self.n += 1; return self.n", "up = Up()", "up()", "model = [up()]"],
+        [
+            "class Up:\n    n = 0\n    def __call__(self): self.n += 1; return self.n",
+            "up = Up()",
+            "up()",
+            "model = [up()]",
+        ],
+        [
+            "class Up:",
+            "    n = 0",
+            "    def __call__(self): self.n += 1; return self.n",
+            "up = Up()",
+            "up()",
+            "model = [up()]",
+        ],
     ),
     "a list as default": (
-        ["def collect(x, into=[]):\n    into.append(x)\n    return into", "collect(1)", "model = [*collect(2)]"],
-        ["def collect(x, into=[]):", "    into.append(x)", "    return into", "collect(1)", "model = [*collect(2)]"],
+        [
+            "def collect(x, into=[]):\n    into.append(x)\n    return into",
+            "collect(1)",
+            "model = [*collect(2)]",
+        ],
+        [
+            "def collect(x, into=[]):",
+            "    into.append(x)",
+            "    return into",
+            "collect(1)",
+            "model = [*collect(2)]",
+        ],
     ),
     "what a cache and the one object of a class keep": (
         [
-            "import functools\n@functools.cache\ndef table(n):\n    return {}", "table(3)['a'] = 5", "class One(type):\n    def __call__(cls): return table(4)",
-            "class Config(metaclass=One): pass", "Config().update(b=6)", "def fresh(n):\n    return {}", "fresh(3)['a'] = 5", "model = [table(3)['a'], *Config(), fresh(2)]",
+            "import functools\n@functools.cache\ndef table(n):\n    return {}",
+            "table(3)['a'] = 5",
+            "class One(type):\n    def __call__(cls): return table(4)",
+            "class Config(metaclass=One): pass",
+            "Config().update(b=6)",
+            "def fresh(n):\n    return {}",
+            "fresh(3)['a'] = 5",
+            "model = [table(3)['a'], *Config(), fresh(2)]",
         ],
         [
-            "@functools.cache", "def table(n):", "    return {}", "table(3)['a'] = 5", "class One(type):", "    def __call__(cls): return table(4)",
-            "class Config(metaclass=One): pass", "Config().update(b=6)", "def fresh(n):", "    return {}", "model = [table(3)['a'], *Config(), fresh(2)]",
+            "@functools.cache",
+            "def table(n):",
+            "    return {}",
+            "table(3)['a'] = 5",
+            "class One(type):",
+            "    def __call__(cls): return table(4)",
+            "class Config(metaclass=One): pass",
+            "Config().update(b=6)",
+            "def fresh(n):",
+            "    return {}",
+            "model = [table(3)['a'], *Config(), fresh(2)]",
         ],
     ),
-    "two names at once": (["a = model = [1]", "a[0] = 2", "b = c = [1]", "b[0] = 2"], ["a = model = [1]", "a[0] = 2"]),
+    "two names at once": (
+        ["a = model = [1]", "a[0] = 2", "b = c = [1]", "b[0] = 2"],
+        ["a = model = [1]", "a[0] = 2"],
+    ),
     "vars, out=": (
         [
-            "import numpy as np\nclass Table:\n    def __init__(self): self.rows = np.ones(2)", "table = Table()",
-            "vars(table)['extra'] = 3", "np.multiply(table.rows, 2, out=table.rows)", "table.rows + 1", "model = [table.extra, *table.rows]",
+            "import numpy as np\nclass Table:\n    def __init__(self): self.rows = np.ones(2)",
+            "table = Table()",
+            "vars(table)['extra'] = 3",
+            "np.multiply(table.rows, 2, out=table.rows)",
+            "table.rows + 1",
+            "model = [table.extra, *table.rows]",
         ],
         [
-            "class Table:", "    def __init__(self): self.rows = np.ones(2)", "table = Table()",
-            "vars(table)['extra'] = 3", "np.multiply(table.rows, 2, out=table.rows)", "model = [table.extra, *table.rows]",
+            "class Table:",
+            "    def __init__(self): self.rows = np.ones(2)",
+            "table = Table()",
+            "vars(table)['extra'] = 3",
+            "np.multiply(table.rows, 2, out=table.rows)",
+            "model = [table.extra, *table.rows]",
         ],
     ),
     "a handle of a change": (
         [
             "class Net:\n    def __init__(self): self.hooks = []\n    def add_module(self, f): self.hooks.append(f); return Handle(self)",
-            "class Handle:\n    def __init__(self, of): self.of = of\n    def remove(self): self.of.hooks.clear()", "net = Net()", "h = net.add_module(1)", "h.remove()", "model = [*net.hooks]",
+            "class Handle:\n    def __init__(self, of): self.of = of\n    def remove(self): self.of.hooks.clear()",
+            "net = Net()",
+            "h = net.add_module(1)",
+            "h.remove()",
+            "model = [*net.hooks]",
         ],
         [
-            "class Net:", "    def __init__(self): self.hooks = []", "    def add_module(self, f): self.hooks.append(f); return Handle(self)",
-            "class Handle:", "    def __init__(self, of): self.of = of", "    def remove(self): self.of.hooks.clear()", "net = Net()", "h = net.add_module(1)", "h.remove()", "model = [*net.hooks]",
+            "class Net:",
+            "    def __init__(self): self.hooks = []",
+            "    def add_module(self, f): self.hooks.append(f); return Handle(self)",
+            "class Handle:",
+            "    def __init__(self, of): self.of = of",
+            "    def remove(self): self.of.hooks.clear()",
+            "net = Net()",
+            "h = net.add_module(1)",
+            "h.remove()",
+            "model = [*net.hooks]",
         ],
     ),
     "manual training in a loop that changes nothing needed": (
@@ -407,14 +608,25 @@ def test_slices(name: str) -> None:
 @pytest.mark.parametrize(
     ("after", "name", "kept"),
     [
-        ("model = torch.nn.Sequential(torch.nn.Linear(2, 2))\nmodel.others = [other]", "other", True),
-        ("model = other\nmodel.scale = 2", "other", False),  # the script reads its weights from the run
+        (
+            "model = torch.nn.Sequential(torch.nn.Linear(2, 2))\nmodel.others = [other]",
+            "other",
+            True,
+        ),
+        # the script reads its weights from the run
+        ("model = other\nmodel.scale = 2", "other", False),
         ("model.scale = 2", "model", False),
         ("import copy\nother = copy.deepcopy(model)\nmodel.others = [other]", "model", True),
-        ("other = model\nmodel = torch.nn.Sequential(torch.nn.Linear(2, 2))\nmodel.others = [other]", "model", True),
+        (
+            "other = model\nmodel = torch.nn.Sequential(torch.nn.Linear(2, 2))\nmodel.others = [other]",
+            "model",
+            True,
+        ),
     ],
 )
-def test_training_by_hand_is_kept_where_its_weights_matter(after: str, name: str, kept: bool) -> None:
+def test_training_by_hand_is_kept_where_its_weights_matter(
+    after: str, name: str, kept: bool
+) -> None:
     made = f"import torch\ntorch.manual_seed(0)\n{name} = torch.nn.Linear(2, 2)"
     trained = f"opt = torch.optim.SGD({name}.parameters(), lr=0.1)\nfor _ in range(2):\n    {name}(torch.ones(2)).sum().backward()\n    opt.step()"
     outcome = slice_cells(WB, made, trained, after, MAKE)
@@ -460,7 +672,9 @@ def test_what_postponed_annotations_name_is_kept() -> None:
     assert sliced.imports.split("\n")[2:-1] == [
         "from collections.abc import Callable, Mapping", "from decimal import Decimal", "from typing import TYPE_CHECKING",
     ]  # fmt: skip
-    assert sliced.code.startswith("if TYPE_CHECKING:\n    from fractions import Fraction\n\nSIZE = 3")
+    assert sliced.code.startswith(
+        "if TYPE_CHECKING:\n    from fractions import Fraction\n\nSIZE = 3"
+    )
     assert "Batch = tuple" in sliced.code
     assert "class Later" in sliced.code
     assert {"Fraction", "Batch", "Later", "TYPE_CHECKING"} <= sliced.names
@@ -468,7 +682,8 @@ def test_what_postponed_annotations_name_is_kept() -> None:
 
 def test_arguments_may_be_calls_and_need_what_they_read() -> None:
     outcome = slice_cells(
-        WB + "class Net:\n    def __init__(self, n): self.n = n\n    def __eq__(self, o): return self.n == o.n",
+        WB
+        + "class Net:\n    def __init__(self, n): self.n = n\n    def __eq__(self, o): return self.n == o.n",
         "def make_set(n):\n    return list(range(n))\nSIZE = 3\nJUNK = 4",
         "bench = wb.Workbench(Net(SIZE),\n    train=make_set(\n        SIZE,\n    ),\n    val=[1] +\n        [2],\n    lr=JUNK)",
     )
@@ -491,9 +706,17 @@ def test_several_statements_before_the_call_and_two_calls_in_one_cell() -> None:
 def test_functions_read_what_the_run_read() -> None:
     """Between the Workbench and its fit a helper was written anew, and a list changed; the call took what was there."""
     outcome = slice_cells(
-        WB + "SCALE, MORE = 2, [1]\ndef helper(a):\n    return a * SCALE\ndef loss(a):\n    return helper(a) + MORE[0]\nx = [1]",
+        WB
+        + "SCALE, MORE = 2, [1]\ndef helper(a):\n    return a * SCALE\ndef loss(a):\n    return helper(a) + MORE[0]\nx = [1]",
         "bench = wb.Workbench(x, loss=loss)",
-        then=["import json", "def helper(a):\n    return a * SCALE + 0.5", "MORE[0] = 100", "x = [2]\nUNUSED = 3\ndef loss(a):\n    return 0", "SCALE = 3", "bench.set(lr=SCALE)"],
+        then=[
+            "import json",
+            "def helper(a):\n    return a * SCALE + 0.5",
+            "MORE[0] = 100",
+            "x = [2]\nUNUSED = 3\ndef loss(a):\n    return 0",
+            "SCALE = 3",
+            "bench.set(lr=SCALE)",
+        ],
     )
     assert outcome.again["model"] == [1]
     assert outcome.again["loss"](1) == 103.5
@@ -502,8 +725,16 @@ def test_functions_read_what_the_run_read() -> None:
 
 
 def test_what_a_workbench_takes_is_not_changed_by_it() -> None:
-    cells = WB + "import random\nclass Env:\n    def __init__(self): self.rng = random.Random(0)\nclass Data:\n    def __init__(self, env): self.env = env\nenv = Env()"
-    found = slice_cells(cells, "first = wb.Workbench([1], train=Data(env))", "bench = wb.Workbench([2], train=Data(env))", then=["bench.fit()"])
+    cells = (
+        WB
+        + "import random\nclass Env:\n    def __init__(self): self.rng = random.Random(0)\nclass Data:\n    def __init__(self, env): self.env = env\nenv = Env()"
+    )
+    found = slice_cells(
+        cells,
+        "first = wb.Workbench([1], train=Data(env))",
+        "bench = wb.Workbench([2], train=Data(env))",
+        then=["bench.fit()"],
+    )
     assert "Workbench" not in found.sliced.code
 
 
@@ -514,7 +745,8 @@ def test_later_cells_do_not_matter() -> None:
 
 def test_imports_are_split_joined_and_sorted() -> None:
     outcome = slice_cells(
-        WB + "import os, sys, json as js\nfrom pathlib import Path, PurePath\nimport numpy as np\nimport os",
+        WB
+        + "import os, sys, json as js\nfrom pathlib import Path, PurePath\nimport numpy as np\nimport os",
         "from collections import (OrderedDict,\n    Counter)\nfrom pathlib import PurePosixPath",
         "bench = wb.Workbench([os.sep, js.dumps(1), PurePath('a'), PurePosixPath('b'), Counter(), np.float64(1)])",
     )
@@ -544,13 +776,17 @@ def test_a_name_imported_and_bound_stays_in_order() -> None:
 
 
 def test_environment_set_before_an_import_stays_before_it() -> None:
-    sliced = slice_cells(WB + "import os", "os.environ['WB_X'] = '1'\nimport json", "wb.Workbench([json.dumps(1)])").sliced
+    sliced = slice_cells(
+        WB + "import os", "os.environ['WB_X'] = '1'\nimport json", "wb.Workbench([json.dumps(1)])"
+    ).sliced
     assert sliced.imports == "import os\n"
     assert sliced.code == "os.environ['WB_X'] = '1'\nimport json\n"
 
 
 def test_star_imports_stay_if_they_are_needed() -> None:
-    outcome = slice_cells(WB + "from math import *\nfrom json import *", "bench = wb.Workbench([sqrt(4.0)])")
+    outcome = slice_cells(
+        WB + "from math import *\nfrom json import *", "bench = wb.Workbench([sqrt(4.0)])"
+    )
     assert outcome.sliced.imports == "from math import *\n"
     assert outcome.again["model"] == [2.0]
     assert "cos" in outcome.sliced.names
@@ -611,7 +847,9 @@ def test_exploring_a_model_is_left_out_but_building_it_by_a_first_call_is_not() 
         MAKE,
     ).sliced
     assert plain.code == "model = nn.Sequential(nn.Linear(2, 3))\n"
-    lazy = slice_cells(start, "model = nn.Sequential(nn.LazyLinear(3))", "model(torch.zeros(1, 2))", MAKE).sliced
+    lazy = slice_cells(
+        start, "model = nn.Sequential(nn.LazyLinear(3))", "model(torch.zeros(1, 2))", MAKE
+    ).sliced
     assert lazy.code == "model = nn.Sequential(nn.LazyLinear(3))\n\nmodel(torch.zeros(1, 2))\n"
 
 
@@ -626,7 +864,14 @@ def test_what_changes_a_model() -> None:
         "opt = torch.optim.SGD(model.parameters(), lr=0.1)",
         MAKE,
     ).sliced
-    for text in ("apply(init)", "model.head", "register_forward_hook", "fill_", "first.bias", "layer.p"):
+    for text in (
+        "apply(init)",
+        "model.head",
+        "register_forward_hook",
+        "fill_",
+        "first.bias",
+        "layer.p",
+    ):
         assert text in sliced.code
     assert "SGD" not in sliced.code
 
@@ -647,7 +892,9 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changes_a_part_that_has_no_name_in_the_code(change: str) -> None:
     start = "import operator\nfrom torch import nn\nmodel = nn.Sequential(nn.Linear(2, 3))\ndef freeze(p):\n    p.requires_grad = False"
-    assert change.replace("'", '"') in slice_cells(f"{WB}{start}", change, MAKE).sliced.code.replace("'", '"')
+    assert change.replace("'", '"') in slice_cells(
+        f"{WB}{start}", change, MAKE
+    ).sliced.code.replace("'", '"')
 
 
 @pytest.mark.parametrize("look", [
@@ -655,18 +902,26 @@ def test_what_changes_a_part_that_has_no_name_in_the_code(change: str) -> None:
     "total = sum(map(lambda p: p.numel(), model.parameters()))", "shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}",
 ])  # fmt: skip
 def test_looking_at_such_parts_is_left_out(look: str) -> None:
-    sliced = slice_cells(f"{WB}from torch import nn\nmodel = nn.Sequential(nn.Linear(2, 3))", look, MAKE).sliced
+    sliced = slice_cells(
+        f"{WB}from torch import nn\nmodel = nn.Sequential(nn.Linear(2, 3))", look, MAKE
+    ).sliced
     assert sliced.code == "model = nn.Sequential(nn.Linear(2, 3))\n"
 
 
-def test_a_function_of_a_package_may_change_what_it_is_given_also_where_its_result_is_kept() -> None:
+def test_a_function_of_a_package_may_change_what_it_is_given_also_where_its_result_is_kept() -> (
+    None
+):
     sliced = slice_cells(
-        WB + "import torch\nfrom torch import nn\nfrom torch.nn.utils import prune\nmodel = nn.Sequential(nn.Linear(4, 4))",
+        WB
+        + "import torch\nfrom torch import nn\nfrom torch.nn.utils import prune\nmodel = nn.Sequential(nn.Linear(4, 4))",
         "pruned = prune.l1_unstructured(model[0], 'weight', 0.5)",
         "optimizer = torch.optim.SGD(model.parameters())\nfor x in torch.utils.data.DataLoader(torch.ones(4, 4), 2):\n    out = model(x.to('cpu'))",
         MAKE,
     ).sliced
-    assert sliced.code == "model = nn.Sequential(nn.Linear(4, 4))\n\npruned = prune.l1_unstructured(model[0], 'weight', 0.5)\n"
+    assert (
+        sliced.code
+        == "model = nn.Sequential(nn.Linear(4, 4))\n\npruned = prune.l1_unstructured(model[0], 'weight', 0.5)\n"
+    )
 
 
 def test_literals_are_bounded() -> None:
@@ -678,7 +933,10 @@ def test_literals_are_bounded() -> None:
     wide = [[[[0] * 100] * 100] * 100] * 100
     assert [literal(value) for value in (around, deep, wide, 10**5000)] == [None] * 4
     row = (1, "a", None)
-    assert literal([row, row, {row: [2.0]}]) == "[(1, 'a', None), (1, 'a', None), {(1, 'a', None): [2.0]}]"
+    assert (
+        literal([row, row, {row: [2.0]}])
+        == "[(1, 'a', None), (1, 'a', None), {(1, 'a', None): [2.0]}]"
+    )
     assert literal([object(), wide]) is None
 
 

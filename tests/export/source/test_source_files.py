@@ -43,7 +43,8 @@ def test_the_workbench_in_one_import_with_others(tmp_path: Path) -> None:
     )
     assert outcome.sliced.imports == "import json\nimport math\n"
     message = refused(
-        tmp_path / "own.py", "import math, workbench as wb\nmodel = [math.pi, wb.Workbench([1])]\nbench = wb.Workbench(model)\n"
+        tmp_path / "own.py",
+        "import math, workbench as wb\nmodel = [math.pi, wb.Workbench([1])]\nbench = wb.Workbench(model)\n",
     )
     assert "comes from the workbench, which a script does not have" in message
 
@@ -81,7 +82,8 @@ def test_in_a_loop_and_in_a_comprehension(tmp_path: Path) -> None:
     )
     assert outcome.sliced.code == "n = 4\nk = 6\n\nmodel = [n, k]\n"
     outcome = replay_file(
-        tmp_path / "train2.py", "import workbench as wb\nbenches = [wb.Workbench([n]) for n in (1, 2)]\n"
+        tmp_path / "train2.py",
+        "import workbench as wb\nbenches = [wb.Workbench([n]) for n in (1, 2)]\n",
     )
     assert outcome.sliced.code == "n = 2\n"
 
@@ -98,7 +100,8 @@ def test_with_and_try_around_the_call(tmp_path: Path) -> None:
 
 def test_refusals_in_functions(tmp_path: Path) -> None:
     message = refused(
-        tmp_path / "a.py", "import workbench as wb\ndef main(model):\n    return wb.Workbench(model)\nmain(*[[object()]])\n"
+        tmp_path / "a.py",
+        "import workbench as wb\ndef main(model):\n    return wb.Workbench(model)\nmain(*[[object()]])\n",
     )
     assert "`model` is needed by the Workbench call, but is a parameter of main" in message
     assert "no plain number" in message
@@ -117,7 +120,8 @@ def test_refusals_in_functions(tmp_path: Path) -> None:
     assert "`local` is needed" in message
     assert "a variable of main" in message
     message = refused(
-        tmp_path / "e.py", "import workbench as wb\nfrom pathlib import Path\nx = Path(__file__)\nb = wb.Workbench([x])\n"
+        tmp_path / "e.py",
+        "import workbench as wb\nfrom pathlib import Path\nx = Path(__file__)\nb = wb.Workbench([x])\n",
     )
     assert "`__file__` is used by `x = Path(__file__)` (e.py, line 3)" in message
 
@@ -139,10 +143,12 @@ def test_no_source_for_python_c() -> None:
         "try: slice_call(site)\nexcept ExportError as e: print(e)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("The code of this Workbench cannot be exported: there is no source to read")
+    assert done.stdout.startswith(
+        "The code of this Workbench cannot be exported: there is no source to read"
+    )
 
 
-# ---- the user's own modules -------------------------------------------------------------------------------------
+# ---- the user's own modules ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -198,7 +204,10 @@ def test_own_modules_are_written_out(home: Path) -> None:
         home / "train.py",
         "import workbench as wb\nfrom wbt_mynet import Net as Model, unused\nn = 3\nbench = wb.Workbench(Model(n))\n",
     )
-    assert outcome.sliced.imports == "from __future__ import annotations\n\nimport math\nfrom typing import TYPE_CHECKING\n"
+    assert (
+        outcome.sliced.imports
+        == "from __future__ import annotations\n\nimport math\nfrom typing import TYPE_CHECKING\n"
+    )
     assert outcome.sliced.code == (
         "if TYPE_CHECKING:\n    from decimal import Decimal\n\n# the depth\nDEPTH = 2\n\n\ndef scale(x: Decimal) -> Decimal:\n    return math.floor(x) * DEPTH\n\n\n"
         "class Net:\n    def __init__(self, n):\n        self.n = scale(n)\n\n"
@@ -223,7 +232,9 @@ def test_names_of_own_modules_are_shortened(home: Path) -> None:
 def test_packages_with_relative_imports_and_re_exports(home: Path) -> None:
     package = home / "wbt_pkg"
     package.mkdir()
-    (package / "__init__.py").write_text("from .nets import Net\nfrom math import floor\nOTHER = 1\n")
+    (package / "__init__.py").write_text(
+        "from .nets import Net\nfrom math import floor\nOTHER = 1\n"
+    )
     (package / "nets.py").write_text(
         "from . import parts\nfrom .base import Base\n\nclass Net(Base):\n    area = parts.size(2)\n"
     )
@@ -240,7 +251,9 @@ def test_packages_with_relative_imports_and_re_exports(home: Path) -> None:
 
 def test_refusals_of_own_modules(home: Path) -> None:
     (home / "wbt_one.py").write_text("from wbt_two import other\ndef scale(n):\n    return n\n")
-    (home / "wbt_two.py").write_text("def scale(n):\n    return 2 * n\ndef other(n):\n    return scale(n)\n")
+    (home / "wbt_two.py").write_text(
+        "def scale(n):\n    return 2 * n\ndef other(n):\n    return scale(n)\n"
+    )
     (home / "wbt_here.py").write_text("from pathlib import Path\nROOT = Path(__file__).parent\n")
     (home / "wbt_sum.py").write_text("def total(x):\n    return sum(x)\n")
     start = "import workbench as wb\n"
@@ -251,14 +264,19 @@ def test_refusals_of_own_modules(home: Path) -> None:
     assert "`scale` means two things" in message
     assert "wbt_one.py, line 2 and wbt_two.py, line 1" in message
     message = refused(
-        home / "b.py", start + "from wbt_two import other\ndef scale():\n    pass\nbench = wb.Workbench([scale, other])\n"
+        home / "b.py",
+        start
+        + "from wbt_two import other\ndef scale():\n    pass\nbench = wb.Workbench([scale, other])\n",
     )
     assert "`scale` means two things" in message
     assert "Rename one of them" in message
-    message = refused(home / "c.py", start + "from wbt_here import ROOT\nbench = wb.Workbench([ROOT])\n")
+    message = refused(
+        home / "c.py", start + "from wbt_here import ROOT\nbench = wb.Workbench([ROOT])\n"
+    )
     assert "`__file__` is used by `ROOT = Path(__file__).parent` (wbt_here.py, line 2)" in message
     message = refused(
-        home / "d.py", start + "from wbt_sum import total\nsum = 3\nbench = wb.Workbench([total, sum])\n"
+        home / "d.py",
+        start + "from wbt_sum import total\nsum = 3\nbench = wb.Workbench([total, sum])\n",
     )
     assert "`sum` means two things" in message
     assert "built-in" in message
@@ -267,11 +285,13 @@ def test_refusals_of_own_modules(home: Path) -> None:
     assert "from wbt_sum import …" in message
     message = refused(
         home / "f.py",
-        start + "import wbt_sum\ndef f():\n    total = wbt_sum.total([1])\n    return total\nbench = wb.Workbench([f])\n",
+        start
+        + "import wbt_sum\ndef f():\n    total = wbt_sum.total([1])\n    return total\nbench = wb.Workbench([f])\n",
     )
     assert "`wbt_sum.total` (f.py, line 3) cannot be shortened to `total`" in message
     message = refused(
-        home / "g.py", start + "def f():\n    import wbt_sum\n    return wbt_sum\nbench = wb.Workbench([f])\n"
+        home / "g.py",
+        start + "def f():\n    import wbt_sum\n    return wbt_sum\nbench = wb.Workbench([f])\n",
     )
     assert "`wbt_sum` is imported by `def f():`" in message
     assert "at the top level" in message
@@ -280,7 +300,10 @@ def test_refusals_of_own_modules(home: Path) -> None:
 def test_a_module_edited_later_is_taken_as_it_was(home: Path) -> None:
     path = home / "wbt_late.py"
     path.write_text("N = 1\n")
-    bench = run_file(home / "train.py", "import workbench as wb\nfrom wbt_late import N\nbench = wb.Workbench([N])\n")
+    bench = run_file(
+        home / "train.py",
+        "import workbench as wb\nfrom wbt_late import N\nbench = wb.Workbench([N])\n",
+    )
     path.write_text("N = 2\n")
     assert slice_call(bench.site).code == "N = 1\n"
 
@@ -313,7 +336,9 @@ def test_an_own_class_that_only_annotations_name_is_written_out(home: Path) -> N
 
 
 def test_a_module_that_a_star_import_hands_on_means_one_thing(home: Path) -> None:
-    (home / "wbt_layers.py").write_text("import torch\n\n\ndef make():\n    return torch.ones(2).tolist()\n")
+    (home / "wbt_layers.py").write_text(
+        "import torch\n\n\ndef make():\n    return torch.ones(2).tolist()\n"
+    )
     outcome = replay_file(
         home / "main.py",
         "import workbench as wb\nimport torch\nfrom safetensors.torch import *\nfrom wbt_layers import make\n"

@@ -66,8 +66,14 @@ class Notebook:
             lambda: f"{x} += [{self.random.randint(20, 29)}]",
             lambda: f"{x}.insert(0, len({y}))",
             lambda: f"if len({x}) > 3:\n    {x}.pop()",
-            lambda: self.bind(target, "[0]", f"if len({x}) % 2:\n    {target} = [1, len({x})]\nelse:\n    {target} = [2]"),
-            lambda: f"for part in {x}:\n    if isinstance(part, list):\n        part.append(len({y}))",
+            lambda: self.bind(
+                target,
+                "[0]",
+                f"if len({x}) % 2:\n    {target} = [1, len({x})]\nelse:\n    {target} = [2]",
+            ),
+            lambda: (
+                f"for part in {x}:\n    if isinstance(part, list):\n        part.append(len({y}))"
+            ),
             lambda: f"with open('/dev/null'):\n    {x}.reverse()",
             lambda: f"try:\n    {x}[99] = 1\nexcept IndexError:\n    {x}.append('no')",
             lambda: f"rnd.seed({self.random.randint(0, 3)})\nrnd.shuffle({x})",
@@ -105,7 +111,11 @@ class Notebook:
         name = self.random.choice(FUNCTIONS)
         x = self.pick(self.lists)
         others = sorted(self.functions - {name})
-        bodies = [f"    return [len(p), len({x})]", "    p.append(7)\n    return list(p)", "    return [len(p)]"]
+        bodies = [
+            f"    return [len(p), len({x})]",
+            "    p.append(7)\n    return list(p)",
+            "    return [len(p)]",
+        ]
         # Only earlier letters are called, so that nothing recurses.
         callable_ = [o for o in others if o < name]
         if callable_:
@@ -132,7 +142,9 @@ def test_random_notebooks(start: int) -> None:
         notebook = Notebook(seed)
         cells = ["import workbench as wb", *notebook.build()]
         results = ", ".join(f"{f}([1, 2])" for f in sorted(notebook.functions))
-        cells.append(f"model = {notebook.pick(notebook.lists)}\nbench = wb.Workbench(model, val=lambda: [{results}])")
+        cells.append(
+            f"model = {notebook.pick(notebook.lists)}\nbench = wb.Workbench(model, val=lambda: [{results}])"
+        )
         try:
             run_cells(*cells)
         except (IndexError, RecursionError, MemoryError, TypeError, NameError, ValueError):
@@ -153,5 +165,7 @@ def test_slices_of_slices_are_themselves() -> None:
             once = slice_call(run_cells(*cells))
         except (IndexError, RecursionError, MemoryError, TypeError, NameError, ValueError):
             continue
-        again = slice_call(run_cells("import workbench as wb", once.imports + once.code, "bench = wb.Workbench(a)"))
+        again = slice_call(
+            run_cells("import workbench as wb", once.imports + once.code, "bench = wb.Workbench(a)")
+        )
         assert "".join(again.code.split()) == "".join(once.code.split())

@@ -44,7 +44,9 @@ TELL = (
 
 def run_notebook(*cells: str) -> tuple[list[Any], str]:
     """Run cells in a kernel, errors allowed; what the last cell tells, and all that was printed."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in (START, TELL, *cells, SHOW)])
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(c) for c in (START, TELL, *cells, SHOW)]
+    )
     nbclient.NotebookClient(notebook, allow_errors=True, kernel_name="python3", **PATIENT).execute()
     texts = [
         out.get("text", "") or "\n".join(out.get("traceback", ()))
@@ -83,8 +85,25 @@ def test_a_notebook(without: Warm, tmp_path: Path) -> None:
         + NET
         + "\n\n\nGAIN = 2.0\n\nmodel = Net(4)\n\nwith torch.no_grad():\n    model.head.weight.mul_(2)\n"
     ).replace("\n\n\nGAIN", "\n\n\n" + DATA.partition("\n")[2] + "\n\nGAIN")
-    assert arguments == {"model": "model", "train": "train_set", "loss": "F.cross_entropy", "lr": "1e-2"}
-    assert set(names) == {"torch", "F", "nn", "HIDDEN", "activate", "Net", "x", "y", "train_set", "GAIN", "model"}
+    assert arguments == {
+        "model": "model",
+        "train": "train_set",
+        "loss": "F.cross_entropy",
+        "lr": "1e-2",
+    }
+    assert set(names) == {
+        "torch",
+        "F",
+        "nn",
+        "HIDDEN",
+        "activate",
+        "Net",
+        "x",
+        "y",
+        "train_set",
+        "GAIN",
+        "model",
+    }
     assert modules == ["torch"]
     script = tmp_path / "again.py"
     script.write_text(f"{imports}\n{code}\nprint(model(x).shape)\n")
@@ -107,15 +126,20 @@ def test_the_same_values_in_a_fresh_process(without: Warm, tmp_path: Path) -> No
         "x = x * 2",
         "x = x * 2",
         "bench = wb.Workbench(model, train=(x, y), loss=F.cross_entropy)",
-        STATE + "\nbenches = [bench]\nprint('SUM', h(model), float(x.sum()), float(model(x).sum()))",
+        STATE
+        + "\nbenches = [bench]\nprint('SUM', h(model), float(x.sum()), float(model(x).sum()))",
     )
     imports, code, *_ = told[0]
     assert code.count("class Net") == code.count("def activate") == 1
     assert code.count("x = x * 2") == 3
     script = tmp_path / "again.py"
-    script.write_text(f"{imports}\n{code}\n{STATE}\nprint('SUM', h(model), float(x.sum()), float(model(x).sum()))\n")
+    script.write_text(
+        f"{imports}\n{code}\n{STATE}\nprint('SUM', h(model), float(x.sum()), float(model(x).sum()))\n"
+    )
     again = without.run(str(script), timeout=280)
-    assert again.stdout.strip() == next(line for line in printed.splitlines() if line.startswith("SUM"))
+    assert again.stdout.strip() == next(
+        line for line in printed.splitlines() if line.startswith("SUM")
+    )
 
 
 def test_places_of_the_call_and_refusals() -> None:
@@ -139,13 +163,31 @@ def test_places_of_the_call_and_refusals() -> None:
         "def before(q=1):\n    return q\nlate = [before()]\nbenches.append(wb.Workbench(late))\ndef before(q=2):\n    return q",
         "[6]\nbenches.append(wb.Workbench(_))",
     )
-    function, timed, time_line, captured, four, five, shell, magic, raised, waited, one, two, late, shown = told
+    (
+        function,
+        timed,
+        time_line,
+        captured,
+        four,
+        five,
+        shell,
+        magic,
+        raised,
+        waited,
+        one,
+        two,
+        late,
+        shown,
+    ) = told
     assert function[1] == "BASE = 2\n\nn = 7\n\nmodel = [n, BASE]\n"
     assert timed[1] == "a = [1]\n"
     assert time_line[1] == "b = [2]\n"
     assert captured[1] == "c = [3]\n"
     assert (four[2], five[2]) == ({"model": "[4]"}, {"model": "[5]"})
-    assert "`get_ipython` is used by `files = get_ipython().getoutput('ls')` (In [11], line 1)" in shell
+    assert (
+        "`get_ipython` is used by `files = get_ipython().getoutput('ls')` (In [11], line 1)"
+        in shell
+    )
     assert "`magic` is used by the Workbench call" in magic
     assert "magic such as %run" in magic
     assert raised[1] == "d = [1]\n"
@@ -162,5 +204,11 @@ def test_a_script_run_in_a_fresh_interpreter(tmp_path: Path) -> None:
         "def main(n):\n    model = [n]\n    return wb.Workbench(model)\n"
         "if __name__ == '__main__':\n    print(slice_call(main(3).site).code)\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=HERE.parents[2])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=HERE.parents[2],
+    )
     assert done.stdout == "n = 3\n\nmodel = [n]\n\n"

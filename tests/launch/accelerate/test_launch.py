@@ -34,7 +34,9 @@ def root(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "wb"
 
 
-def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_train_as_one_process_and_the_model_comes_home(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, heard = labelled(96), []
     model, twin = plain_net(), plain_net()
     parameters = list(model.parameters())
@@ -53,14 +55,27 @@ def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path, mon
 
     loss = Counting()
     settings = {"max_epochs": 2, "lr": 0.05, "accelerator": "cpu"}
-    made = wb.Workbench(model, train=data, val=data, loss=loss, optimizer=sgd, root=root, listeners=[heard.append], **settings)
+    made = wb.Workbench(
+        model,
+        train=data,
+        val=data,
+        loss=loss,
+        optimizer=sgd,
+        root=root,
+        listeners=[heard.append],
+        **settings,
+    )
     run = made.fit(strategy="launch", devices=2, batch_size=8).result()
-    one = wb.Workbench(twin, train=data, val=data, loss=F.cross_entropy, optimizer=sgd, root=root, **settings)
+    one = wb.Workbench(
+        twin, train=data, val=data, loss=F.cross_entropy, optimizer=sgd, root=root, **settings
+    )
     expected = one.fit(strategy="thread", batch_size=16).result()
 
     assert (run.status, run.step) == ("finished", 12)
     np.testing.assert_allclose(run.history["loss"], expected.history["loss"], rtol=1e-5)
-    np.testing.assert_allclose(run.validation["val_loss"], expected.validation["val_loss"], rtol=1e-5)
+    np.testing.assert_allclose(
+        run.validation["val_loss"], expected.validation["val_loss"], rtol=1e-5
+    )
     assert [id(p) for p in model.parameters()] == [id(p) for p in parameters]
     for mine, other in zip(parameters, twin.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
@@ -69,7 +84,11 @@ def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path, mon
 
     assert run.folder is not None
     assert run == Run.open(run.folder)
-    assert sum(isinstance(event, RunStarted) for event in heard) == sum(isinstance(event, RunEnded) for event in heard) == 1
+    assert (
+        sum(isinstance(event, RunStarted) for event in heard)
+        == sum(isinstance(event, RunEnded) for event in heard)
+        == 1
+    )
     assert sum(e.rows for e in heard if isinstance(e, StepsDone)) == 12
     header = json.loads((run.folder / "run.json").read_text())
     assert header["takes_commands"]
@@ -82,7 +101,8 @@ def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path, mon
     # Here alone Python itself starts the launcher and its worker, which import all that they need.
     monkeypatch.setattr(sys, "executable", PYTHON)
     monkeypatch.delenv("PYTHON_EXEC")
-    again = made.fit(start=run.id, max_epochs=3, devices=1, batch_size=8).result()  # its settings go on too: it is launched
+    # its settings go on too: it is launched
+    again = made.fit(start=run.id, max_epochs=3, devices=1, batch_size=8).result()
     assert again.step == 12 + 12
     assert again.resumes[0].run == run.id
     assert again == Run.open(again.folder)
@@ -133,7 +153,11 @@ def test_a_run_outlives_its_kernel_and_is_followed_and_commanded_from_another(ro
     wait_for(lambda: job.status == "paused")
     assert wb.attach("0001-fit", root).status == "paused"  # it may be followed by many
     job.resume()
-    wait_for(lambda: [e.status for e in job.events if isinstance(e, StatusChanged)] == ["paused", "running"])
+    wait_for(
+        lambda: (
+            [e.status for e in job.events if isinstance(e, StatusChanged)] == ["paused", "running"]
+        )
+    )
     (folder / "control" / "0.json").write_text('{"type": "Change", "values": {"batch_size": 4}}')
     (folder / "control" / "1.json").write_text("{")
     wait_for(lambda: sum(isinstance(e, Message) and e.level == "warning" for e in job.events) == 2)
@@ -226,8 +250,12 @@ def test_a_rank_that_hangs_ends_the_job_with_where_it_was(root: Path) -> None:
     def _sleeps_for_ever() -> None:
         time.sleep(1000)
 
-    job = bench(plain_net(), labelled(64), root, loss=loss, rank_timeout=12.0).fit(strategy="launch", devices=2)
-    with pytest.raises(TimeoutError, match=r"(?s)for 12 s \(rank_timeout\).*rank 1 was here:.*_sleeps_for_ever"):
+    job = bench(plain_net(), labelled(64), root, loss=loss, rank_timeout=12.0).fit(
+        strategy="launch", devices=2
+    )
+    with pytest.raises(
+        TimeoutError, match=r"(?s)for 12 s \(rank_timeout\).*rank 1 was here:.*_sleeps_for_ever"
+    ):
         job.result()
     assert job.folder is not None
     assert Run.open(job.folder.path).status == "failed"

@@ -28,10 +28,20 @@ def test_the_config_says_fsdp(default: Path) -> None:  # noqa: F811
     default.write_text(yaml.safe_dump(FSDP))
     found = planned()
     given = understood(found)
-    assert (given.use_fsdp, given.multi_gpu, given.cpu, given.num_processes) == (True, False, False, 2)
+    assert (given.use_fsdp, given.multi_gpu, given.cpu, given.num_processes) == (
+        True,
+        False,
+        False,
+        2,
+    )
     assert (given.fsdp_min_num_params, given.fsdp_auto_wrap_policy) == (20, "SIZE_BASED_WRAP")
     assert found.environment()["WORKBENCH_SHARDS"] == "FSDP"
-    for words in ("FSDP 1", "fsdp_state_dict_type='SHARDED_STATE_DICT'", "fsdp_use_orig_params=False", "fsdp_cpu_ram_efficient_loading=True"):
+    for words in (
+        "FSDP 1",
+        "fsdp_state_dict_type='SHARDED_STATE_DICT'",
+        "fsdp_use_orig_params=False",
+        "fsdp_cpu_ram_efficient_loading=True",
+    ):
         assert any(words in note for note in found.notes), words
     assert not any("fsdp_sync_module_states" in note for note in found.notes)
     with pytest.raises(SettingsError, match="take 'bf16-mixed'"):
@@ -39,11 +49,20 @@ def test_the_config_says_fsdp(default: Path) -> None:  # noqa: F811
 
 
 def test_what_is_given_says_fsdp_and_what_is_none_of_it() -> None:
-    found = planned(devices=2, launch={"use_fsdp": True, "fsdp_version": 2, "fsdp_reshard_after_forward": True})
+    found = planned(
+        devices=2, launch={"use_fsdp": True, "fsdp_version": 2, "fsdp_reshard_after_forward": True}
+    )
     given = understood(found)
-    assert (given.use_fsdp, given.fsdp_version, given.fsdp_reshard_after_forward) == (True, "2", "true")
+    assert (given.use_fsdp, given.fsdp_version, given.fsdp_reshard_after_forward) == (
+        True,
+        "2",
+        "true",
+    )
     assert found.notes == ()
-    for options in ({"devices": 1, "launch": {"use_fsdp": True}}, {"devices": 2, "launch": {"use_fsdp": True, "fsdp_sharding_strategy": "NO_SHARD"}}):
+    for options in (
+        {"devices": 1, "launch": {"use_fsdp": True}},
+        {"devices": 2, "launch": {"use_fsdp": True, "fsdp_sharding_strategy": "NO_SHARD"}},
+    ):
         found = planned(**options)
         assert not understood(found).use_fsdp
         assert found.shards is None
@@ -55,16 +74,30 @@ def test_a_fit_and_its_weights_come_back_whole(tmp_path: Path) -> None:
     config = tmp_path / "fsdp.yaml"
     config.write_text(yaml.safe_dump(FSDP))
     data, launch = labelled(40), {"config_file": str(config)}
-    made, alone = bench(plain_net(), data, tmp_path / "two"), bench(plain_net(), data, tmp_path / "one")
-    run = made.fit(strategy="launch", launch=launch, batch_size=4, max_epochs=2, gradient_clip_val=0.5).result()
-    expected = alone.fit(strategy="thread", devices=1, batch_size=8, max_epochs=2, gradient_clip_val=0.5).result()
+    made, alone = (
+        bench(plain_net(), data, tmp_path / "two"),
+        bench(plain_net(), data, tmp_path / "one"),
+    )
+    run = made.fit(
+        strategy="launch", launch=launch, batch_size=4, max_epochs=2, gradient_clip_val=0.5
+    ).result()
+    expected = alone.fit(
+        strategy="thread", devices=1, batch_size=8, max_epochs=2, gradient_clip_val=0.5
+    ).result()
     assert run.status == "finished"
     np.testing.assert_allclose(run.history["loss"], expected.history["loss"], rtol=1e-4)
     np.testing.assert_allclose(run.history["grad_norm"], expected.history["grad_norm"], rtol=1e-4)
-    for mine, theirs in zip(made._task.model.parameters(), alone._task.model.parameters(), strict=True):
+    for mine, theirs in zip(
+        made._task.model.parameters(), alone._task.model.parameters(), strict=True
+    ):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
     said = [event.text for event in run.events if type(event).__name__ == "Message"]
-    assert any("are sharded over 2 ranks, and weights become whole in 3 units" in text for text in said)
+    assert any(
+        "are sharded over 2 ranks, and weights become whole in 3 units" in text for text in said
+    )
     assert any("fsdp_state_dict_type" in text for text in said)
-    again = made.fit(start=run.id, max_epochs=3, strategy="thread", launch=None, devices=1, batch_size=8).result()  # in one process
+    # in one process
+    again = made.fit(
+        start=run.id, max_epochs=3, strategy="thread", launch=None, devices=1, batch_size=8
+    ).result()
     assert again.step == 15

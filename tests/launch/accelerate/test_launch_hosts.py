@@ -56,7 +56,20 @@ def hosts() -> Iterator[tuple[str, str]]:
         try:
             for name in (one, two):
                 ip("netns", "add", name)
-            ip("link", "add", "wbv0", "netns", one, "type", "veth", "peer", "name", "wbv1", "netns", two)
+            ip(
+                "link",
+                "add",
+                "wbv0",
+                "netns",
+                one,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "wbv1",
+                "netns",
+                two,
+            )
         except subprocess.CalledProcessError as error:
             pytest.skip(f"network namespaces are forbidden here: {error.stderr.strip()}")
         for name, end, address in ((one, "wbv0", "10.77.0.1/24"), (two, "wbv1", "10.77.0.2/24")):
@@ -72,7 +85,12 @@ def hosts() -> Iterator[tuple[str, str]]:
 @contextlib.contextmanager
 def inside(host: str, *command: str) -> Iterator[subprocess.Popen[str]]:
     """A process on this host, gone at the end with all that it started."""
-    process = subprocess.Popen(["ip", "netns", "exec", host, *command], env=warm.environment(), start_new_session=True, text=True)
+    process = subprocess.Popen(
+        ["ip", "netns", "exec", host, *command],
+        env=warm.environment(),
+        start_new_session=True,
+        text=True,
+    )
     try:
         yield process
     finally:
@@ -90,7 +108,9 @@ def test_two_hosts_train_as_one_process(hosts: tuple[str, str], tmp_path: Path) 
     folder = root / "runs" / "0001-fit"
 
     def told() -> bool:  # the script is whole then
-        return (folder / "metrics.jsonl").exists() and "waits for its other machines" in (folder / "metrics.jsonl").read_text()
+        return (folder / "metrics.jsonl").exists() and "waits for its other machines" in (
+            folder / "metrics.jsonl"
+        ).read_text()
 
     with ended(root), inside(one, sys.executable, "-c", CODE, str(root), str(tmp_path)) as asked:
         wait_for(lambda: told() or asked.poll() is not None)
@@ -99,7 +119,11 @@ def test_two_hosts_train_as_one_process(hosts: tuple[str, str], tmp_path: Path) 
             assert second.wait(100) == 0
     run = Run.open(folder)
     assert any("launch.sh" in event.text for event in run.events if isinstance(event, Message))
-    expected = bench(plain_net(), labelled(96), tmp_path, max_epochs=2, batch_size=16).fit(strategy="thread").result()
+    expected = (
+        bench(plain_net(), labelled(96), tmp_path, max_epochs=2, batch_size=16)
+        .fit(strategy="thread")
+        .result()
+    )
     assert (run.status, run.step) == ("finished", 12)
     np.testing.assert_allclose(run.history["loss"], expected.history["loss"], rtol=1e-5)
     # Each rank was on a host of its own, and every update's gradients went over the cable.

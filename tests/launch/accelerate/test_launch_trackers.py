@@ -63,7 +63,8 @@ class Held:
 @pytest.mark.slow  # two launched processes that wait
 def test_they_go_on_when_the_bench_is_closed(tmp_path: Path) -> None:
     here, lock = Here(), threading.Lock()
-    unsent = {"tensorboard": {"comment": lock}}  # what cannot be sent to another process, and is no matter to TensorBoard
+    # what cannot be sent to another process, and is no matter to TensorBoard
+    unsent = {"tensorboard": {"comment": lock}}
     with ended(tmp_path):
         made = wb.Workbench(
             plain_net(), train=labelled(32), loss=Held(tmp_path / "closed"), root=tmp_path, accelerator="cpu", trackers=["tensorboard", here], max_steps=150,
@@ -73,7 +74,8 @@ def test_they_go_on_when_the_bench_is_closed(tmp_path: Path) -> None:
         made.close()
         (tmp_path / "closed").touch()
         run = wb.attach(job.id, tmp_path).result(200)
-        wait_for(lambda: not processes_of(run.folder))  # what they told the trackers is in the files
+        # what they told the trackers is in the files
+        wait_for(lambda: not processes_of(run.folder))
     assert (run.status, run.step) == ("finished", 150)
     found = scalars(tmp_path / "trackers" / "tensorboard" / job.id)
     told = dict(zip(*found["loss"], strict=True))
@@ -84,7 +86,14 @@ def test_they_go_on_when_the_bench_is_closed(tmp_path: Path) -> None:
     assert here.finished
     assert here.steps[-1:] < [149]
 
-    other = wb.Workbench(plain_net(), train=labelled(32), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", trackers=unsent)
+    other = wb.Workbench(
+        plain_net(),
+        train=labelled(32),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        accelerator="cpu",
+        trackers=unsent,
+    )
     with ended(tmp_path):
         kept = other.fit(strategy="launch", devices=1, max_steps=3)
         assert kept.result(200).status == "finished"

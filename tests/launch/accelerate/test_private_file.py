@@ -24,7 +24,9 @@ def test_what_was_sealed_comes_out_of_files_that_only_we_can_read(path: Path) ->
     before = os.umask(0)
     try:
         tensor = torch.arange(1 << 20)
-        private_file.write(path, {"tensor": tensor, "view": tensor[5:], "array": np.ones(1000)}, head={"n": 3})
+        private_file.write(
+            path, {"tensor": tensor, "view": tensor[5:], "array": np.ones(1000)}, head={"n": 3}
+        )
     finally:
         os.umask(before)
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
@@ -51,7 +53,11 @@ def test_processes_map_the_same_data(path: Path) -> None:
     told = warm.python().run("-c", code, str(path))
     assert told.returncode == 0, told.stderr
     count, mode, total = told.stdout.split()
-    assert (count, mode, int(total)) == ("1", "rw-p", int(torch.arange(1 << 22, dtype=torch.uint8).sum()))
+    assert (count, mode, int(total)) == (
+        "1",
+        "rw-p",
+        int(torch.arange(1 << 22, dtype=torch.uint8).sum()),
+    )
 
 
 @pytest.mark.parametrize("which", ["job", "job.data"])
@@ -63,7 +69,9 @@ def test_a_file_that_others_can_open_is_refused(path: Path, which: str, mode: in
         private_file.read(path)
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() != 0, reason="only root can give a file away"
+)
 def test_a_file_of_another_user_is_refused(path: Path) -> None:
     private_file.write(path, 1)
     os.chown(path, 12345, -1)

@@ -23,4 +23,7 @@ def _with_an_idle_thread() -> None:
 @pytest.mark.slow  # a fork server of its own
 def test_an_idle_thread_of_an_executor_does_not_keep_it() -> None:
     until = time.monotonic() + 200
-    assert run_in_child(_with_an_idle_thread, threads=1, stop=lambda: time.monotonic() > until).code == 7
+    assert (
+        run_in_child(_with_an_idle_thread, threads=1, stop=lambda: time.monotonic() > until).code
+        == 7
+    )

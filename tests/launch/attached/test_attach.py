@@ -39,7 +39,15 @@ def test_a_finished_run_is_there_at_once(tmp_path: Path) -> None:
 
 def test_what_finders_and_checks_found(tmp_path: Path) -> None:
     data = labelled(32)
-    made = wb.Workbench(plain_net(), train=data, val=data, loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8)
+    made = wb.Workbench(
+        plain_net(),
+        train=data,
+        val=data,
+        loss=F.cross_entropy,
+        root=tmp_path,
+        accelerator="cpu",
+        batch_size=8,
+    )
     curve = made.find_lr(num_training=20)
     found = wb.attach(curve.id, tmp_path).result()
     assert found.suggestion == curve.result().suggestion
@@ -50,14 +58,26 @@ def test_what_finders_and_checks_found(tmp_path: Path) -> None:
         wb.attach(scored.id, tmp_path).pause()
 
 
-def test_a_run_of_a_version_that_takes_no_commands_says_where_it_can_be_asked(tmp_path: Path) -> None:
+def test_a_run_of_a_version_that_takes_no_commands_says_where_it_can_be_asked(
+    tmp_path: Path,
+) -> None:
     header = {"kind": "fit", "host": "node7", "pid": 123}
     with RunFolder.create(tmp_path, "0001-fit", header) as folder:
         folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
         job = wb.attach("0001-fit", tmp_path)
         assert job.status == "running"
-        for command in (job.stop, job.pause, job.resume, job.validate, job.checkpoint, lambda: job.change(lr=0.1)):
-            with pytest.raises(RuntimeError, match=r"does not reach 0001-fit: an older version.*Ask its own job, in process 123 on node7"):
+        for command in (
+            job.stop,
+            job.pause,
+            job.resume,
+            job.validate,
+            job.checkpoint,
+            lambda: job.change(lr=0.1),
+        ):
+            with pytest.raises(
+                RuntimeError,
+                match=r"does not reach 0001-fit: an older version.*Ask its own job, in process 123 on node7",
+            ):
                 command()
         assert not (folder.path / "control").exists()
         folder.append(RunEnded("stopped", 0, 0.5))
@@ -65,7 +85,9 @@ def test_a_run_of_a_version_that_takes_no_commands_says_where_it_can_be_asked(tm
 
 
 def test_what_is_on_the_disk_is_there_at_once(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}) as folder:
+    with RunFolder.create(
+        tmp_path, "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}
+    ) as folder:
         assert wb.attach("0001-fit", tmp_path).events == []  # its processes start
         folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
         rows, losses = 50_000, pack([1.0] * 50_000)
@@ -79,8 +101,12 @@ def test_what_is_on_the_disk_is_there_at_once(tmp_path: Path) -> None:
         assert job.wait(200)
 
 
-def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}) as folder:
+def test_an_interrupt_of_a_wait_ends_the_wait_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunFolder.create(
+        tmp_path, "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}
+    ) as folder:
         folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
         job = wb.attach("0001-fit", tmp_path)
 
@@ -99,10 +125,14 @@ def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch:
         assert job.status == "stopped"
 
 
-def test_what_is_asked_is_a_line_of_code_that_asks_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_is_a_line_of_code_that_asks_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for root, words in ((".workbench", "'0001-fit'"), ("else where", "'0001-fit', 'else where'")):
-        with RunFolder.create(Path(root), "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}) as folder:
+        with RunFolder.create(
+            Path(root), "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}
+        ) as folder:
             folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
             job = wb.attach("0001-fit", root)
             lines: list[str] = []
@@ -111,16 +141,23 @@ def test_what_is_asked_is_a_line_of_code_that_asks_the_same(tmp_path: Path, monk
             job.change(lr=1e-4)
             assert lines == [f"wb.attach({words}).pause()", f"wb.attach({words}).change(lr=1e-4)"]
             wait_for(lambda: len(list((folder.path / control.CONTROL).glob("[0-9]*.json"))) == 2)
-            for there, line in enumerate(lines, 3):  # two jobs follow it then, and each leaves its command in its own time
+            # two jobs follow it then, and each leaves its command in its own time
+            for there, line in enumerate(lines, 3):
                 exec(line, {"wb": wb})
-                wait_for(lambda there=there: len(list((folder.path / control.CONTROL).glob("[0-9]*.json"))) == there)
+                wait_for(
+                    lambda there=there: (
+                        len(list((folder.path / control.CONTROL).glob("[0-9]*.json"))) == there
+                    )
+                )
             asked = list(control.take(folder.path))
             assert asked[:2] == asked[2:] == [Pause(), Change({"lr": 1e-4})]
             folder.append(RunEnded("stopped", 0, 0.5))
             assert job.wait(200)
 
 
-def test_what_is_asked_as_the_run_ends_leaves_no_file_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_as_the_run_ends_leaves_no_file_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end comes into the record while a command waits to be sent: nobody would read its file."""
     take = Mailbox.take
 
@@ -130,21 +167,32 @@ def test_what_is_asked_as_the_run_ends_leaves_no_file_and_is_told(tmp_path: Path
             folder.append(RunEnded("finished", 3, 0.5))
         return take(inbox)
 
-    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}) as folder:
+    with RunFolder.create(
+        tmp_path, "0001-fit", {"kind": "fit", "takes_commands": True, "settings": {}}
+    ) as folder:
         folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
         job = wb.attach("0001-fit", tmp_path)
         monkeypatch.setattr(Mailbox, "take", ends_first)
         job.pause()
         assert job.wait(200)
         assert list(control.take(folder.path)) == [Pause()]  # was on its way
-    assert [event.text for event in job.events if isinstance(event, Message)] == ["fit 0001-fit ended before it did what was asked: job.checkpoint()."]
+    assert [event.text for event in job.events if isinstance(event, Message)] == [
+        "fit 0001-fit ended before it did what was asked: job.checkpoint()."
+    ]
 
 
 def test_a_run_whose_process_died(tmp_path: Path) -> None:
-    header = {"kind": "fit", "pid": 1, "pid_started": -1.0, "settings": {"lr": 0.5, "of_another_version": 1}}
+    header = {
+        "kind": "fit",
+        "pid": 1,
+        "pid_started": -1.0,
+        "settings": {"lr": 0.5, "of_another_version": 1},
+    }
     with RunFolder.create(tmp_path, "a", header) as folder:
         folder.append(RunStarted("a", "fit", {"lr": 0.5}, "cpu"))
-        folder.append(StepsDone(0, 1, 3, 0, 0.5, {"loss": pack([3.0, 2.0, 1.0]), "lr": pack([0.5] * 3)}))
+        folder.append(
+            StepsDone(0, 1, 3, 0, 0.5, {"loss": pack([3.0, 2.0, 1.0]), "lr": pack([0.5] * 3)})
+        )
     (folder.path / "output.log").write_text("first\n" * 100 + "Killed\n")
     job = wb.attach("a", tmp_path)
     assert isinstance(job.exception(200), RuntimeError)
@@ -181,7 +229,9 @@ class Trap(ValueError):
 def test_nothing_that_lies_in_the_folder_is_run(tmp_path: Path, says_so: bool) -> None:
     """A folder that somebody handed over, say; its files are one's own, and closed to others."""
     trap = tmp_path / "trap"
-    with RunFolder.create(tmp_path, "a", {"kind": "fit", "takes_commands": True, "pid": 1, "pid_started": -1.0}) as folder:
+    with RunFolder.create(
+        tmp_path, "a", {"kind": "fit", "takes_commands": True, "pid": 1, "pid_started": -1.0}
+    ) as folder:
         folder.append(RunStarted("a", "fit", {}, "cpu"))
         private_file.write(folder.path / "launch" / "error-0", Trap(str(trap)))
         if says_so:
@@ -193,7 +243,10 @@ def test_nothing_that_lies_in_the_folder_is_run(tmp_path: Path, says_so: bool) -
 
 def test_where_there_is_no_such_run_those_that_are_there_are_named(tmp_path: Path) -> None:
     root = tmp_path / "wb"
-    with pytest.raises(FileNotFoundError, match=r"no run '0009-fit' in .*; there are: none\. Another root: wb\.attach\('0009-fit', root=…\)"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"no run '0009-fit' in .*; there are: none\. Another root: wb\.attach\('0009-fit', root=…\)",
+    ):
         wb.attach("0009-fit", root)
     assert not root.exists()
     RunFolder.create(root, "0001-fit", {"kind": "fit"}).close()

@@ -31,13 +31,20 @@ LOST = RuntimeError("Connection closed by peer [127.0.0.1]:4242")
 @pytest.mark.parametrize(
     ("ranks", "expected"),
     [
-        ([killed(0, 1.0), raised(1, KeyError("own"), 2.0)], KeyError),  # it may have died since its partner left
+        # it may have died since its partner left
+        ([killed(0, 1.0), raised(1, KeyError("own"), 2.0)], KeyError),
         ([raised(0, LOST, 1.0), killed(1, 2.0)], ChildDied),
         ([raised(0, LOST, 1.0), raised(1, KeyError("own"), 2.0)], KeyError),
         ([raised(0, KeyError("later"), 2.0), raised(1, ValueError("first"), 1.0)], ValueError),
         ([raised(0, seen_by_all(), 1.0), raised(1, KeyError("own"), 2.0)], KeyError),
     ],
-    ids=["own, death", "death, lost partner", "own, lost partner", "two of their own", "own, seen by all"],
+    ids=[
+        "own, death",
+        "death, lost partner",
+        "own, lost partner",
+        "two of their own",
+        "own, seen by all",
+    ],
 )
 def test_the_cause(ranks: list[RankOutcome], expected: type[Exception]) -> None:
     assert isinstance(cause(JobOutcome(ranks)), expected)

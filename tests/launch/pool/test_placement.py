@@ -27,7 +27,10 @@ def test_ranks_on_cpus() -> None:
 
 def test_one_alone_is_no_rank() -> None:
     assert environment(0, "cpu", (0,)) == {}
-    assert environment(0, "cuda", (3,)) == {"CUDA_VISIBLE_DEVICES": "3", "ACCELERATE_TORCH_DEVICE": "cuda:0"}
+    assert environment(0, "cuda", (3,)) == {
+        "CUDA_VISIBLE_DEVICES": "3",
+        "ACCELERATE_TORCH_DEVICE": "cuda:0",
+    }
 
 
 def test_gpus_are_counted_among_those_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:

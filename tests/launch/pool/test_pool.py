@@ -62,7 +62,10 @@ def test_a_fit_trains_the_model_in_place_and_the_ranks_stay(tmp_path: Path) -> N
     one = bench(net(), tmp_path, batch_size=8, devices=1, strategy="thread", val=data(9)).fit()
     one.result()
     np.testing.assert_allclose(losses(first), losses(one), rtol=1e-4)
-    checks = [[e.metrics["val_loss"] for e in job.events if isinstance(e, Validated)] for job in (first, one)]
+    checks = [
+        [e.metrics["val_loss"] for e in job.events if isinstance(e, Validated)]
+        for job in (first, one)
+    ]
     np.testing.assert_allclose(*checks, rtol=1e-4)
 
 
@@ -81,7 +84,9 @@ def test_hooks_on_parameters_hold_in_ranks(tmp_path: Path) -> None:
         model.layers[0].weight.register_hook(lambda gradient: gradient * mask)
         model.layers[2].bias.register_post_accumulate_grad_hook(zeroed)
         before = model.layers[0].weight.detach().clone(), model.layers[2].bias.detach().clone()
-        made = bench(model, tmp_path, optimizer=torch.optim.SGD, weight_decay=None, lr=0.5, **options)
+        made = bench(
+            model, tmp_path, optimizer=torch.optim.SGD, weight_decay=None, lr=0.5, **options
+        )
         made.fit().result()
         assert torch.equal(model.layers[0].weight[:3], before[0][:3])
         assert not torch.equal(model.layers[0].weight[3:], before[0][3:])
@@ -95,7 +100,11 @@ def test_other_jobs_in_the_same_pool(tmp_path: Path) -> None:
     bench_of_two = bench(model, tmp_path, val=data(9), test=data(9))
     state = {name: value.clone() for name, value in model.state_dict().items()}
     there: list[set[int]] = []
-    for job in (bench_of_two.find_lr(num_training=20), bench_of_two.validate(), bench_of_two.test()):
+    for job in (
+        bench_of_two.find_lr(num_training=20),
+        bench_of_two.validate(),
+        bench_of_two.test(),
+    ):
         job.result()
         there.append(pids())
     assert there[0] == there[1] == there[2]
@@ -139,7 +148,11 @@ class TakenLate(Mailbox):
         self.heard = heard
 
     def take(self) -> Command | None:
-        return super().take() if any(isinstance(event, StepsDone) for event in self.heard.events) else None
+        return (
+            super().take()
+            if any(isinstance(event, StepsDone) for event in self.heard.events)
+            else None
+        )
 
 
 def run_with_a_change(root: Path) -> None:
@@ -150,7 +163,9 @@ def run_with_a_change(root: Path) -> None:
     inbox.put(Change({"lr": 0.25}))
     done = pool.run(FitAssignment(some._task, some.settings), "cpu", (0, 1), heard, inbox)
     assert done.status == "finished"
-    assert [(event.step, event.values) for event in heard.events if isinstance(event, Changed)] == [(0, {"lr": 0.25})]
+    assert [(event.step, event.values) for event in heard.events if isinstance(event, Changed)] == [
+        (0, {"lr": 0.25})
+    ]
     assert inbox.waiting() == ()
 
 
@@ -251,10 +266,18 @@ def test_what_ranks_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
     job = bench(net(say), tmp_path).fit()
     assert job._ended.wait(200)  # nobody waits by result(), whose bar would stand before a line
-    assert sorted(job.output) == ["[rank 1] hello from 1", "[rank 1] trouble", "hello from 0", "trouble"]
+    assert sorted(job.output) == [
+        "[rank 1] hello from 1",
+        "[rank 1] trouble",
+        "hello from 0",
+        "trouble",
+    ]
     seen = capsys.readouterr()
     assert "\n[rank 1] hello from 1\n" in f"\n{seen.out}"
-    assert sorted(line for line in seen.err.splitlines() if "trouble" in line) == ["[rank 1] trouble", "trouble"]
+    assert sorted(line for line in seen.err.splitlines() if "trouble" in line) == [
+        "[rank 1] trouble",
+        "trouble",
+    ]
 
 
 class Stateful(Net):
@@ -282,7 +305,11 @@ class Stateful(Net):
             self.latest.fill_(float(out.detach().sum()))
             self.seen.append(out.detach().mean())
             self.last = out.detach()
-            torch.rand(1, generator=self.torch_numbers), self.numpy_numbers.random(), self.python_numbers.random()
+            (
+                torch.rand(1, generator=self.torch_numbers),
+                self.numpy_numbers.random(),
+                self.python_numbers.random(),
+            )
             if self.first:
                 del self.first
                 self.first = False
@@ -297,7 +324,12 @@ def test_whatever_a_module_keeps_comes_back(tmp_path: Path) -> None:
         model.layers[0].bias.requires_grad_(False)
         kept = model.batches, model.latest, model.mean, model.seen
         bench(model, tmp_path, **where).fit().result()
-        assert all(a is b for a, b in zip(kept, (model.batches, model.latest, model.mean, model.seen), strict=True))
+        assert all(
+            a is b
+            for a, b in zip(
+                kept, (model.batches, model.latest, model.mean, model.seen), strict=True
+            )
+        )
         models.append(model)
     here, there = models
     torch.testing.assert_close(here.state_dict(), there.state_dict(), rtol=0, atol=0)
@@ -306,7 +338,9 @@ def test_whatever_a_module_keeps_comes_back(tmp_path: Path) -> None:
     assert torch.equal(here.torch_numbers.get_state(), there.torch_numbers.get_state())
     assert here.numpy_numbers.random() == there.numpy_numbers.random()
     assert here.python_numbers.random() == there.python_numbers.random()
-    assert [p.requires_grad for p in there.parameters()] == [p.requires_grad for p in here.parameters()]
+    assert [p.requires_grad for p in there.parameters()] == [
+        p.requires_grad for p in here.parameters()
+    ]
 
 
 def test_a_layer_that_is_made_while_it_trains(tmp_path: Path) -> None:
@@ -322,9 +356,12 @@ def test_a_layer_that_is_made_while_it_trains(tmp_path: Path) -> None:
     assert isinstance(model.extra, nn.Linear)
 
 
-def test_code_is_as_it_is_when_the_job_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_as_it_is_when_the_job_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A class of the notebook that was changed between two jobs; a module of the user's that was written anew."""
-    module = f"users_of_{tmp_path.name}"  # of this run of the test: a rank may have that of another one
+    # of this run of the test: a rank may have that of another one
+    module = f"users_of_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text("FACTOR = 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -359,7 +396,10 @@ def test_what_cannot_be_sent_is_named(tmp_path: Path) -> None:
     some.fit().result()
     there = pids()
     model.layers[1].lock = threading.Lock()  # type: ignore[assignment]
-    with pytest.raises(PackageError, match=r"^model\.\S*lock cannot be sent to another process: it is a _thread.lock"):
+    with pytest.raises(
+        PackageError,
+        match=r"^model\.\S*lock cannot be sent to another process: it is a _thread.lock",
+    ):
         some.fit().result()
     del model.layers[1].lock
     some.fit().result()
@@ -399,7 +439,9 @@ for _ in range(2):
     print(bench.fit().result().status)
 bench.fit()
 """)
-    done = warm.python().run("script.py", folder=tmp_path, environment=warm.environment() | warm.FORKED_SERVER)
+    done = warm.python().run(
+        "script.py", folder=tmp_path, environment=warm.environment() | warm.FORKED_SERVER
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("finished") == 2
     assert "Traceback" not in done.stderr

@@ -88,7 +88,8 @@ def test_an_exception_in_one_rank_is_the_jobs(tmp_path: Path, rank: int) -> None
     assert "at update 3, epoch 0" in notes(error)
     assert isinstance(error.__cause__, RemoteTraceback)
     assert "in fail" in str(error.__cause__)
-    assert time.monotonic() - began < 200  # the other rank was not waited for until it is taken for a hang
+    # the other rank was not waited for until it is taken for a hang
+    assert time.monotonic() - began < 200
     # The weights are those of the last update.
     bench(twin, tmp_path, max_steps=3).fit().result()
     torch.testing.assert_close(model.layers.state_dict(), twin.layers.state_dict())
@@ -114,7 +115,10 @@ def test_a_rank_that_is_killed(tmp_path: Path, rank: int) -> None:
     before = model.layers[0].weight.clone()
     error, _ = failed(model, tmp_path)
     assert type(error) is ChildDied
-    assert f"rank {rank} of 2 died: killed by the system (signal 9), most likely out of memory." in str(error)
+    assert (
+        f"rank {rank} of 2 died: killed by the system (signal 9), most likely out of memory."
+        in str(error)
+    )
     kept = "that it had before" if rank == 0 else "of its last update"
     assert f"The model has the weights {kept}; the next job starts new processes." in str(error)
     assert torch.equal(model.layers[0].weight, before) == (rank == 0)
@@ -152,7 +156,9 @@ def test_a_loader_worker_that_is_killed(tmp_path: Path) -> None:
 
 def test_shared_memory_that_is_full(tmp_path: Path) -> None:
     def full() -> None:
-        raise RuntimeError("unable to write to file </torch_123_456_0>: No space left on device (28)")
+        raise RuntimeError(
+            "unable to write to file </torch_123_456_0>: No space left on device (28)"
+        )
 
     error, _ = failed(net(), tmp_path, train=Numbers(full), num_workers=1)
     assert "unable to write to file" in str(error)
@@ -186,7 +192,9 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
     error, job = failed(model, tmp_path, rank_timeout=PATIENCE)
     assert isinstance(error, RankTimeout)
     text = str(error)
-    assert text.startswith(f"no rank has made progress for {PATIENCE:g} s (rank_timeout). One of them hangs")
+    assert text.startswith(
+        f"no rank has made progress for {PATIENCE:g} s (rank_timeout). One of them hangs"
+    )
     first, second = text.split("rank 1 of 2:")
     assert "rank 0 of 2:" in first
     assert "in backward" in first
@@ -221,7 +229,11 @@ def test_a_second_stop_kills_ranks_of_which_one_is_suspended(tmp_path: Path, ran
         assert run.status == job.status == "stopped"
         assert run.checkpoints
         assert run.checkpoints[-1].resumable
-        (said,) = [event.text for event in run.events if isinstance(event, Message) and "second time" in event.text]
+        (said,) = [
+            event.text
+            for event in run.events
+            if isinstance(event, Message) and "second time" in event.text
+        ]
         assert f"rank {rank} (process {suspended.pid})" in said
 
 
@@ -352,7 +364,8 @@ def test_a_kernel_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     code = KERNEL.format(home=str(Path(__file__).parents[2]), root=str(tmp_path))
     before = named()
     there, temporary = [], ""
-    with kernel(code, **warm.FORKED_SERVER) as process:  # which ends it with its group, too, where this fails
+    # which ends it with its group, too, where this fails
+    with kernel(code, **warm.FORKED_SERVER) as process:
         while len(there) < 5:  # the server, two ranks and their workers
             there, temporary = json.loads(process.stdout.readline())
         process.kill()

@@ -18,11 +18,20 @@ from tests.launch.pools import Net, bench, net
 from workbench.launch.process import run_in_child
 from workbench.runs.run import Run
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not run_in_child.FORK, reason="needs a fork server")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not run_in_child.FORK, reason="needs a fork server"),
+]
 
 
 def fitted(root: Path, **settings: Any) -> tuple[Run, nn.Module]:
-    calm = {"accelerator": "cuda", "root": root, "max_epochs": 2, "lr": 0.01, "num_sanity_val_steps": 0}
+    calm = {
+        "accelerator": "cuda",
+        "root": root,
+        "max_epochs": 2,
+        "lr": 0.01,
+        "num_sanity_val_steps": 0,
+    }
     model = plain_net()
     data = {"train": labelled(400), "val": labelled(60, seed=2)}
     with wb.Workbench(model, loss=F.cross_entropy, **data, **{**calm, **settings}) as made:
@@ -37,7 +46,9 @@ def test_two_ranks_on_one_gpu_are_one_process_on_the_global_batch(tmp_path: Path
     alone, other = fitted(tmp_path, devices=1, batch_size=20)
     np.testing.assert_allclose(ranks.history["loss"], alone.history["loss"], rtol=1e-3)
     np.testing.assert_allclose(ranks.history["grad_norm"], alone.history["grad_norm"], rtol=1e-2)
-    torch.testing.assert_close(model.cpu().state_dict(), other.cpu().state_dict(), rtol=1e-2, atol=1e-4)
+    torch.testing.assert_close(
+        model.cpu().state_dict(), other.cpu().state_dict(), rtol=1e-2, atol=1e-4
+    )
     assert mine.prepare(nn.Linear(2, 2)).weight.device.type == "cuda"
 
 
@@ -66,7 +77,9 @@ def test_a_rank_that_fails_on_a_gpu(tmp_path: Path) -> None:
         if rank == 1 and step == 2:
             raise KeyError("no such word")
 
-    assert isinstance(bench(net(fail), tmp_path, devices=[0, 0], accelerator="cuda").fit().exception(), KeyError)
+    assert isinstance(
+        bench(net(fail), tmp_path, devices=[0, 0], accelerator="cuda").fit().exception(), KeyError
+    )
     bench(net(), tmp_path, devices=[0, 0], accelerator="cuda").fit().result()
 
 
@@ -80,5 +93,7 @@ def test_between_two_flushes_nothing_waits_for_the_device(tmp_path: Path) -> Non
     torch.manual_seed(1)
     model = Strict()
     model.calls = 0
-    bench(model, tmp_path, devices=1, strategy="pool", accelerator="cuda", max_epochs=1).fit().result()
+    bench(
+        model, tmp_path, devices=1, strategy="pool", accelerator="cuda", max_epochs=1
+    ).fit().result()
     assert model.calls == 12

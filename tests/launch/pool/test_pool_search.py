@@ -30,7 +30,10 @@ def test_a_search_of_two_ranks(tmp_path, one_thread):
     job = b.find_batch_size(init_val=8, steps_per_trial=1)
     found = job.result()
     assert [t.size for t in found.trials] == [8, 16, 25]
-    assert all(t.ok and t.ranks == 2 and t.samples_per_second > 0 and t.peak_bytes is not None for t in found.trials)
+    assert all(
+        t.ok and t.ranks == 2 and t.samples_per_second > 0 and t.peak_bytes is not None
+        for t in found.trials
+    )
     assert found.ended == "stopped at the size of the data set per device (25)"
     started = job.events[0]
     assert isinstance(started, RunStarted)
@@ -47,7 +50,9 @@ def test_a_rank_that_is_killed_is_a_failed_trial_and_others_try_the_next_size(tm
         return F.cross_entropy(output, y)
 
     b = bench(plain_net(), labelled(80), tmp_path, loss=loss, devices=2)
-    found = b.find_batch_size(mode="binsearch", init_val=12, steps_per_trial=1, max_trials=4).result()
+    found = b.find_batch_size(
+        mode="binsearch", init_val=12, steps_per_trial=1, max_trials=4
+    ).result()
     assert len(found.trials) == 4
     assert all(t.ok == (t.size < 16) for t in found.trials)
     assert sum(not t.ok for t in found.trials) >= 2
@@ -72,7 +77,9 @@ def test_other_errors_end_it_as_they_are(tmp_path, one_thread):
             raise LookupError("something else")
         return F.cross_entropy(output, y)
 
-    job = bench(plain_net(), labelled(), tmp_path, loss=loss, devices=2).find_batch_size(steps_per_trial=1)
+    job = bench(plain_net(), labelled(), tmp_path, loss=loss, devices=2).find_batch_size(
+        steps_per_trial=1
+    )
     with pytest.raises(LookupError, match="something else"):
         job.result()
     assert [(e.size, e.ok) for e in job.events if isinstance(e, Trial)] == [(2, True)]

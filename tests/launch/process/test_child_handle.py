@@ -22,7 +22,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork se
 @contextlib.contextmanager
 def started(folder: Path, code: str, **environment: str) -> Iterator[warm.Script]:
     (folder / "script.py").write_text(code)
-    script = warm.python().start("script.py", folder=folder, environment=warm.environment() | environment)
+    script = warm.python().start(
+        "script.py", folder=folder, environment=warm.environment() | environment
+    )
     try:
         yield script
     finally:
@@ -126,6 +128,7 @@ print(server.process.pid, server.temporary, flush=True)
 time.sleep(1000)
 """
     with started(tmp_path, code) as script:
-        pid, temporary = script.stdout.readline().split()  # then it is killed, as Jupyter ends a kernel
+        # then it is killed, as Jupyter ends a kernel
+        pid, temporary = script.stdout.readline().split()
     wait_for(lambda: gone(int(pid)))
     assert not os.path.exists(temporary)

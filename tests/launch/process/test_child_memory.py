@@ -26,8 +26,12 @@ from workbench.instruments.memory import (
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
         MemoryError(),
         np._core._exceptions._ArrayMemoryError((3,), np.dtype("f4")),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried"),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried"
+        ),
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."
+        ),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"),
@@ -65,7 +69,11 @@ def cgroup(root: Path, lines: str, folder: str, files: dict[str, str]) -> None:
 
 
 def test_a_container_with_version_2(tmp_path: Path) -> None:
-    files = {"memory.max": "5000000", "memory.current": "3000000", "memory.stat": "anon 1\ninactive_file 400000\n"}
+    files = {
+        "memory.max": "5000000",
+        "memory.current": "3000000",
+        "memory.stat": "anon 1\ninactive_file 400000\n",
+    }
     cgroup(tmp_path, "0::/user/job\n", "sys/fs/cgroup/user/job", files)
     assert available_memory(tmp_path) == 2_400_000
     assert total_memory(torch.device("cpu"), tmp_path) == 5_000_000
@@ -89,7 +97,8 @@ def test_a_container_with_version_1_whose_path_is_the_hosts(tmp_path: Path) -> N
 
 def test_without_a_limit_it_is_the_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = psutil.virtual_memory()
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: now)  # other processes take and give back meanwhile
+    # other processes take and give back meanwhile
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: now)
     assert available_memory(tmp_path) == now.available
     assert 0 < available_memory() <= psutil.virtual_memory().total
     assert total_memory(torch.device("cpu"), tmp_path) == psutil.virtual_memory().total
@@ -108,4 +117,6 @@ def test_the_peak_counts_from_its_reset() -> None:
         reset_peak()
         return 70e6 < peak < 110e6 and peak_bytes() < 10e6
 
-    assert any(counts() for _ in range(5)), "the system may take pages of files from the process in between, but not each time"
+    assert any(counts() for _ in range(5)), (
+        "the system may take pages of files from the process in between, but not each time"
+    )

@@ -44,7 +44,9 @@ def test_they_are_taken_and_given_back() -> None:
     assert torch_flags() == told
 
 
-@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch has one way alone to say it")
+@pytest.mark.skipif(
+    not hasattr(torch.backends, "fp32_precision"), reason="torch has one way alone to say it"
+)
 def test_older_and_newer_ways_to_say_a_precision_may_be_mixed() -> None:
     before = torch_flags()
     torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
@@ -59,7 +61,12 @@ def test_older_and_newer_ways_to_say_a_precision_may_be_mixed() -> None:
 def _report(rank: int, step: int) -> None:
     if step == 0:
         attention = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
-        print(torch.get_default_dtype(), torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, *attention)
+        print(
+            torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.backends.cudnn.benchmark,
+            *attention,
+        )
 
 
 @pytest.mark.skipif(not run_in_child.FORK, reason="needs a fork server")

@@ -26,7 +26,13 @@ from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.process import fork_client
 from workbench.launch.process import run_in_child as child
 from workbench.launch.process.output_lines import OutputLines
-from workbench.launch.process.run_in_child import ChildDied, Outcome, ServerError, Stopped, run_in_child
+from workbench.launch.process.run_in_child import (
+    ChildDied,
+    Outcome,
+    ServerError,
+    Stopped,
+    run_in_child,
+)
 from workbench.share import segment
 from workbench.share.package import PackageError, pack
 
@@ -156,7 +162,8 @@ def test_out_of_memory_under_a_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(signal.SIGKILL, "most likely out of memory"), (signal.SIGSEGV, "segmentation")]
+    ("number", "words"),
+    [(signal.SIGKILL, "most likely out of memory"), (signal.SIGSEGV, "segmentation")],
 )
 def test_a_killed_child(number: int, words: str) -> None:
     outcome = call(lambda: os.kill(os.getpid(), number))
@@ -175,7 +182,8 @@ def test_stop_ends_it_at_once() -> None:
     begun = time.monotonic()
     outcome = call(time.sleep, 1000, stop=lambda: time.monotonic() - begun > 0.3)
     assert outcome.kind == "stopped"
-    assert time.monotonic() - begun < 100  # at once, as a slow machine has it: it was not waited for
+    # at once, as a slow machine has it: it was not waited for
+    assert time.monotonic() - begun < 100
     with pytest.raises(Stopped):
         outcome.get()
 
@@ -241,7 +249,9 @@ def test_a_big_tensor_is_not_copied_per_child() -> None:
     big = torch.ones(64 << 20)  # 256 MB
     array = np.ones(1_000)
 
-    def look(tensor: torch.Tensor, small: np.ndarray[Any, Any], tag: int) -> tuple[float, int, int | None]:
+    def look(
+        tensor: torch.Tensor, small: np.ndarray[Any, Any], tag: int
+    ) -> tuple[float, int, int | None]:
         before = own_kb()
         return float(tensor.sum()), own_kb() - before, tag
 
@@ -256,7 +266,9 @@ def test_a_big_tensor_is_not_copied_per_child() -> None:
 
 def test_a_huge_result_comes_back_mapped() -> None:
     before = own_kb()
-    result = call(lambda: [torch.full((40 << 20,), 2.0), np.zeros(5_000_000), b"x" * 10_000_000]).get()
+    result = call(
+        lambda: [torch.full((40 << 20,), 2.0), np.zeros(5_000_000), b"x" * 10_000_000]
+    ).get()
     assert own_kb() - before < 40_000
     assert result[0][-1] == 2
     assert len(result[2]) == 10_000_000
@@ -284,7 +296,9 @@ def load(workers: int, wait: bool) -> Any:
 def test_loader_workers_in_the_child_end_with_it() -> None:
     lines: list[str] = []
     assert call(load, 2, False, on_message=lines.append).get() == sum(range(4096))
-    assert call(load, 2, True, on_message=lines.append, stop=lambda: len(lines) > 1).kind == "stopped"
+    assert (
+        call(load, 2, True, on_message=lines.append, stop=lambda: len(lines) > 1).kind == "stopped"
+    )
     pids = [int(pid) for line in lines for pid in line.split()]
     assert len(pids) == 4
     assert all(not psutil.pid_exists(pid) for pid in pids)  # not even a zombie
@@ -305,7 +319,9 @@ def test_a_killed_server_is_replaced() -> None:
 
 
 @pytest.mark.slow  # another fork server
-def test_close_ends_everything_and_the_next_call_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_ends_everything_and_the_next_call_starts_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     used = fork_client.server()
     temporary = used.temporary
     child.close()
@@ -380,7 +396,8 @@ def spawning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(segment, "MEMFD", False)
     before = named()
     yield
-    wait_for(lambda: named() <= before)  # a stranger's name that nobody has mapped yet is there for a moment
+    # a stranger's name that nobody has mapped yet is there for a moment
+    wait_for(lambda: named() <= before)
 
 
 def test_where_there_is_no_fork(spawning: None) -> None:

@@ -66,7 +66,12 @@ CASES = {
     "cosine": {"lr_schedule": "cosine", "warmup": 3},
     "one-cycle": {"lr_schedule": "one_cycle"},
     "ema": {"weight_averaging": "ema", "ema_decay": 0.9},
-    "swa": {"weight_averaging": "swa", "swa_epoch_start": 2, "swa_lrs": 0.02, "annealing_epochs": 1},
+    "swa": {
+        "weight_averaging": "swa",
+        "swa_epoch_start": 2,
+        "swa_lrs": 0.02,
+        "annealing_epochs": 1,
+    },
     "skip": {"on_nonfinite": "skip"},
 }
 
@@ -90,7 +95,9 @@ def test_a_fit_with_found_rates_is_the_fit_in_which_they_are_set(case, tmp_path,
         control.inbox.put(Change(dict(at[session.state.epoch])))
         return control.apply()
 
-    monkeypatch.setattr(scheduled_searches, "searches_by_epoch", lambda session: dict.fromkeys(at, give))
+    monkeypatch.setattr(
+        scheduled_searches, "searches_by_epoch", lambda session: dict.fromkeys(at, give)
+    )
     history = bench(told, labelled(), tmp_path / "b", **settings).fit().result().history
     for name, column in run.history.items():
         np.testing.assert_array_equal(column, history[name], err_msg=name)
@@ -115,7 +122,9 @@ def test_the_weights_of_the_moment_are_what_is_searched_with(tmp_path):
     assert set(lrs[14:]) == {np.float32(curves[1].suggestion)}
 
     # And they are the weights that two epochs at that rate give.
-    two = bench(plain_net(), labelled(), tmp_path / "two", adam, lr=curves[0].suggestion, max_epochs=2)
+    two = bench(
+        plain_net(), labelled(), tmp_path / "two", adam, lr=curves[0].suggestion, max_epochs=2
+    )
     two.fit().result()
     assert two.find_lr(start="continue").result().losses[0] == curves[1].losses[0]
 
@@ -152,7 +161,14 @@ def test_a_rate_that_cannot_be_trusted_is_not_taken(tmp_path):
 @pytest.mark.parametrize(("scale", "doubtful"), [(1.0, False), (1e-6, True)])
 def test_what_speaks_against_a_rate_is_told(scale, doubtful, tmp_path):
     x, y = labelled(256).tensors
-    job = bench(plain_net(), torch.utils.data.TensorDataset(x * scale, y), tmp_path, adam, max_epochs=1, find_lr_at=0).fit()
+    job = bench(
+        plain_net(),
+        torch.utils.data.TensorDataset(x * scale, y),
+        tmp_path,
+        adam,
+        max_epochs=1,
+        find_lr_at=0,
+    ).fit()
     job.result()
     (end,) = of(job, CurveEnded)
     told = [m.text for m in of(job, Message) if "is in doubt" in m.text]
@@ -165,7 +181,9 @@ def test_what_speaks_against_a_rate_is_told(scale, doubtful, tmp_path):
 
 
 def test_a_batch_size_is_found_first_and_taken(tmp_path):
-    b = bench(plain_net(), labelled(64), tmp_path, max_epochs=3, find_lr_at={1}, find_batch_size_at={1})
+    b = bench(
+        plain_net(), labelled(64), tmp_path, max_epochs=3, find_lr_at={1}, find_batch_size_at={1}
+    )
     job = b.fit()
     run = job.result()
     assert run.status == "finished"
@@ -210,10 +228,19 @@ def _quick_trials(best):
     return trials
 
 
-@pytest.mark.parametrize("kind", every(3, ["supervised", "compiled", "hooks", "lightning", "manual", "pieces"]))
+@pytest.mark.parametrize(
+    "kind", every(3, ["supervised", "compiled", "hooks", "lightning", "manual", "pieces"])
+)
 def test_any_task_travels_from_the_middle_of_a_fit(kind, tmp_path):
     """The child has the weights of the moment, and nothing of the session."""
-    settings = {"root": tmp_path, "accelerator": "cpu", "batch_size": 8, "max_epochs": 2, "find_batch_size_at": {1}, "lr": 0.01}
+    settings = {
+        "root": tmp_path,
+        "accelerator": "cpu",
+        "batch_size": 8,
+        "max_epochs": 2,
+        "find_batch_size_at": {1},
+        "lr": 0.01,
+    }
     make = {
         "supervised": lambda: wb.Workbench(noisy_net(), train=labelled(40), val=labelled(9), loss=F.cross_entropy, **settings),
         "compiled": lambda: wb.Workbench(plain_net(), train=labelled(40), loss=F.cross_entropy, compile="eager", **settings),
@@ -275,7 +302,9 @@ def _manual():
 def _speller(settings):
     from tests.engine.learners import Speller, letters_loss, sentences
 
-    return wb.Workbench(Speller(), train=sentences(20), loss=letters_loss, truncated_bptt_steps=4, **settings)
+    return wb.Workbench(
+        Speller(), train=sentences(20), loss=letters_loss, truncated_bptt_steps=4, **settings
+    )
 
 
 def test_a_trial_inside_the_session_leaves_no_trace(tmp_path, monkeypatch):
@@ -318,7 +347,10 @@ def test_out_of_memory_inside_the_session_is_a_failed_trial_and_no_trace(tmp_pat
 
 def test_epochs_that_are_never_reached(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path, max_epochs=3)
-    with pytest.raises(SettingsError, match=r"find_lr_at=\(0, 3\): epoch 3 is never reached; there are 3 \(max_epochs\)"):
+    with pytest.raises(
+        SettingsError,
+        match=r"find_lr_at=\(0, 3\): epoch 3 is never reached; there are 3 \(max_epochs\)",
+    ):
         b.fit(find_lr_at={0, 3})
     with pytest.raises(SettingsError, match=r"find_batch_size_at=\(7,\): epoch 7 is never reached"):
         b.fit(find_batch_size_at=7)
@@ -326,7 +358,9 @@ def test_epochs_that_are_never_reached(tmp_path):
         b.fit(max_epochs=None, find_lr_at=10)
     assert b.jobs == []
     job = b.fit(find_lr_at={2}, max_steps=14)
-    with pytest.raises(SettingsError, match="epoch 2 is never reached; max_steps=14 ends the run before"):
+    with pytest.raises(
+        SettingsError, match="epoch 2 is never reached; max_steps=14 ends the run before"
+    ):
         job.result()
     assert of(job, CurvePoint) == []
     assert b.fit(find_lr_at={2}, max_steps=15).result().step == 15
@@ -354,7 +388,9 @@ def test_what_would_fail_in_the_middle_fails_before(tmp_path):
 
 
 def test_a_dry_run_has_no_milestones(tmp_path):
-    b = bench(plain_net(), labelled(), tmp_path, max_epochs=3, find_lr_at={0, 2}, find_batch_size_at={0})
+    b = bench(
+        plain_net(), labelled(), tmp_path, max_epochs=3, find_lr_at={0, 2}, find_batch_size_at={0}
+    )
     job = b.fit(fast_dev_run=2)
     assert job.result().step == 2
     assert of(job, CurvePoint) + of(job, Trial) == []
@@ -399,9 +435,15 @@ def test_the_finder_leaves_commands_where_they_are(tmp_path):
     inbox.put(Pause())
     inbox.put(Change({"lr": 0.1}))
     with open_session(b._task, b.settings) as session:
-        assert lr_finder.run(session, lr_finder.LRRequest(num_training=5), lambda e: None, inbox).ended != "stopped"
+        assert (
+            lr_finder.run(session, lr_finder.LRRequest(num_training=5), lambda e: None, inbox).ended
+            != "stopped"
+        )
         inbox.put(Stop())
-        assert lr_finder.run(session, lr_finder.LRRequest(num_training=5), lambda e: None, inbox).ended == "stopped"
+        assert (
+            lr_finder.run(session, lr_finder.LRRequest(num_training=5), lambda e: None, inbox).ended
+            == "stopped"
+        )
     assert [inbox.take(), inbox.take(), inbox.take()] == [Pause(), Change({"lr": 0.1}), Stop()]
 
 
@@ -409,7 +451,9 @@ def test_the_finder_leaves_commands_where_they_are(tmp_path):
 
 
 def test_run_and_progress_are_a_fits(tmp_path, capsys):
-    b = bench(plain_net(), labelled(64), tmp_path, max_epochs=3, find_lr_at={1}, find_batch_size_at={1})
+    b = bench(
+        plain_net(), labelled(64), tmp_path, max_epochs=3, find_lr_at={1}, find_batch_size_at={1}
+    )
     job = b.fit()
     run = job.result()
     assert len(run.history["step"]) == run.step

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def bench(root, **settings):
     given = {"batch_size": 8, "max_epochs": 2, "lr": 0.05, "lr_schedule": "cosine", **settings}
-    return wb.Workbench(plain_net(), train=labelled(48), loss=F.cross_entropy, root=root, accelerator="cpu", **given)
+    return wb.Workbench(
+        plain_net(), train=labelled(48), loss=F.cross_entropy, root=root, accelerator="cpu", **given
+    )
 
 
 def total(run):
@@ -24,7 +26,9 @@ def total(run):
 
 def falls_to_the_end(run, begins):
     """From the update `begins` on, the rates of one cosine over the whole run."""
-    expected = [0.025 * (1 + math.cos(math.pi * step / run.step)) for step in range(begins, run.step)]
+    expected = [
+        0.025 * (1 + math.cos(math.pi * step / run.step)) for step in range(begins, run.step)
+    ]
     np.testing.assert_allclose(run.history["lr"][begins:], expected, rtol=1e-5)
 
 
@@ -50,7 +54,8 @@ def test_from_the_end_of_an_epoch(edits, updates, tmp_path):
 @pytest.mark.parametrize(
     ("edits", "updates"),
     [
-        ({"accumulate_grad_batches": 2}, 8 + 2 + 3 + 3),  # of the epoch that goes on, four batches are left
+        # of the epoch that goes on, four batches are left
+        ({"accumulate_grad_batches": 2}, 8 + 2 + 3 + 3),
         ({"batch_size": 16}, 8 + 4 + 3 + 3),  # that epoch keeps its batches
     ],
 )

@@ -16,10 +16,27 @@ from torch import nn
 import workbench as wb
 from tests.combinations import every, pairs
 from tests.conftest import SOAK
-from tests.engine.problems import Augmented, adam, labelled, noisy_net, plain_net, same_weights, sgd, weights
+from tests.engine.problems import (
+    Augmented,
+    adam,
+    labelled,
+    noisy_net,
+    plain_net,
+    same_weights,
+    sgd,
+    weights,
+)
 from tests.runs.records import read_events
 from workbench.engine.checkpoint import files
-from workbench.events import Changed, Message, Resumed, RunEnded, RunStarted, StatusChanged, StepsDone
+from workbench.events import (
+    Changed,
+    Message,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    StatusChanged,
+    StepsDone,
+)
 from workbench.launch.process.run_in_child import run_in_child
 from workbench.launch.thread import JobRunner
 from workbench.runs.run import Run
@@ -59,8 +76,17 @@ class Watched:
 
 
 def make(root, model=None, **settings):
-    settings = {"accelerator": "cpu", "batch_size": 8, "lr": 0.05, "optimizer": adam, "loss": Watched(), **settings}
-    b = wb.Workbench(model or noisy_net(), val=labelled(20, 3), root=root, **{"train": labelled(), **settings})
+    settings = {
+        "accelerator": "cpu",
+        "batch_size": 8,
+        "lr": 0.05,
+        "optimizer": adam,
+        "loss": Watched(),
+        **settings,
+    }
+    b = wb.Workbench(
+        model or noisy_net(), val=labelled(20, 3), root=root, **{"train": labelled(), **settings}
+    )
     vars(b)["on"] = settings["loss"].on
     return b
 
@@ -139,7 +165,10 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(tmp_path, update):
 
 def schedulers(optimizer, updates):
     half = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    return [wb.Schedule(half, "epoch"), torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)]
+    return [
+        wb.Schedule(half, "epoch"),
+        torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5),
+    ]
 
 
 WAYS = {
@@ -197,7 +226,9 @@ class Module(lightning.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
-        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2), "interval": "step"}]
+        return [optimizer], [
+            {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2), "interval": "step"}
+        ]
 
 
 @pytest.mark.parametrize("update", [5, 7, 11])
@@ -232,7 +263,10 @@ def test_a_child_that_fails_leaves_its_parents_end_and_none_of_its_own(tmp_path)
     job = b.fit(start="continue", max_epochs=3)
     job.result()
     assert of(job, Resumed) == []
-    assert "0002-fit failed, and no checkpoint was written at its end; start='0002-fit' continues from update 7" in messages(job)[0]
+    assert (
+        "0002-fit failed, and no checkpoint was written at its end; start='0002-fit' continues from update 7"
+        in messages(job)[0]
+    )
     on = b.fit(start="0002-fit", max_epochs=3).result()
     assert same_runs(on, whole(tmp_path / "whole", max_epochs=3)[0])
 
@@ -327,7 +361,7 @@ def test_in_another_process(tmp_path):
     assert same_weights(b.model, twin)
 
 
-@pytest.mark.parametrize("name", ["with space", "it's \"quoted\"", "größe-数据", "a$b;c&d"])
+@pytest.mark.parametrize("name", ["with space", 'it\'s "quoted"', "größe-数据", "a$b;c&d"])
 def test_in_a_folder_of_any_name(tmp_path, name):
     root = tmp_path / name
     b = make(root, max_epochs=1)
@@ -370,7 +404,12 @@ def test_a_queue_of_fits(tmp_path):
     """Asked for at once: each is looked up when it has its turn."""
     b = make(tmp_path, max_epochs=1)
     asked = held(b, 3)
-    jobs = [b.fit(), b.fit(start="continue", max_epochs=2), b.fit(start="0002-fit", max_epochs=3), b.fit(start="continue", max_epochs=4)]
+    jobs = [
+        b.fit(),
+        b.fit(start="continue", max_epochs=2),
+        b.fit(start="0002-fit", max_epochs=3),
+        b.fit(start="continue", max_epochs=4),
+    ]
     asked.set()
     runs = [job.result() for job in jobs]
     assert [run.step for run in runs] == [7, 14, 21, 28]
@@ -406,7 +445,8 @@ def test_the_record_of_a_run_that_goes_on_is_whole(tmp_path):
     steps = [step for e in past if isinstance(e, StepsDone) for step in e.steps]
     assert steps == list(range(part.step))
     assert of(job, Resumed)[0].values == {"max_epochs": 3}
-    assert [e for e in heard if not isinstance(e, StatusChanged)][1:] == job.events  # behind the line of code
+    # behind the line of code
+    assert [e for e in heard if not isinstance(e, StatusChanged)][1:] == job.events
     assert Run.open(run.folder) == run
     assert run.seconds > part.seconds
     assert (run.folder / "checkpoints" / "start.safetensors").read_bytes() == (
@@ -484,7 +524,8 @@ def test_another_batch_size_on_the_way(tmp_path):
     part = stopped_at(b, 4)
     job = b.fit(start="continue", batch_size=25)
     run = job.result()
-    assert run.history["epoch"].tolist() == [0] * 7 + [1] * 2  # from the next epoch on, like a live change
+    # from the next epoch on, like a live change
+    assert run.history["epoch"].tolist() == [0] * 7 + [1] * 2
     assert of(job, Changed) == [Changed(part.step, {"batch_size": 25})]
 
 
@@ -495,10 +536,17 @@ def test_what_was_set_since_holds_and_the_rest_is_the_runs_own(tmp_path):
     b.set(gradient_clip_val=1.5)
     job = b.fit(start="continue", track_grad_norm="inf")
     run = job.result()
-    assert (job.settings.lr, job.settings.weight_decay, job.settings.gradient_clip_val) == (0.02, 0.1, 1.5)
+    assert (job.settings.lr, job.settings.weight_decay, job.settings.gradient_clip_val) == (
+        0.02,
+        0.1,
+        1.5,
+    )
     assert of(job, Resumed)[0].values == {"gradient_clip_val": 1.5, "track_grad_norm": "inf"}
     (text,) = messages(job)
-    assert "continues with the run's own lr=0.02, weight_decay=0.1 (the bench has lr=0.05, weight_decay=None)" in text
+    assert (
+        "continues with the run's own lr=0.02, weight_decay=0.1 (the bench has lr=0.05, weight_decay=None)"
+        in text
+    )
     assert run.settings.gradient_clip_val == 3.0
     assert run.settings.track_grad_norm == "inf"
     # Another bench knows nothing of it.
@@ -531,7 +579,10 @@ def test_what_a_run_that_goes_on_keeps(tmp_path, name, value):
     b = make(tmp_path, max_epochs=1)
     run = b.fit().result()
     for start in ("continue", run.id):
-        with pytest.raises(wb.SettingsError, match=rf"{name}=.*keeps .*0001-fit has {name}=.*bench.load\('0001-fit'\)"):
+        with pytest.raises(
+            wb.SettingsError,
+            match=rf"{name}=.*keeps .*0001-fit has {name}=.*bench.load\('0001-fit'\)",
+        ):
             b.fit(start=start, max_epochs=2, **{name: value})
     b.set(**{name: value})
     with pytest.raises(wb.SettingsError, match=rf"bench.set\({name}=.*puts it back"):
@@ -550,7 +601,10 @@ def test_a_finished_run_goes_on_to_a_larger_length(tmp_path, length, more):
     run = b.fit().result()
     (name,) = more
     for start in ("continue", run.id):
-        with pytest.raises(wb.SettingsError, match=rf"nothing is left to do for 0001-fit.*{name}.*a larger {name}.*bench.load"):
+        with pytest.raises(
+            wb.SettingsError,
+            match=rf"nothing is left to do for 0001-fit.*{name}.*a larger {name}.*bench.load",
+        ):
             b.fit(start=start)
     assert len(b.jobs) == 1
     on = b.fit(start="continue", **more).result()
@@ -581,10 +635,18 @@ def test_the_bench_may_know_the_larger_length(tmp_path):
 
 
 def test_a_run_that_a_metric_ended(tmp_path):
-    b = make(tmp_path, max_epochs=9, lr=1e-6, early_stopping={"monitor": "val_loss", "patience": 1, "min_delta": 10.0})
+    b = make(
+        tmp_path,
+        max_epochs=9,
+        lr=1e-6,
+        early_stopping={"monitor": "val_loss", "patience": 1, "min_delta": 10.0},
+    )
     run = b.fit().result()
     assert run.step < 63
-    with pytest.raises(wb.SettingsError, match=r"the run ended early: val_loss did not improve.*early_stopping=\(\)"):
+    with pytest.raises(
+        wb.SettingsError,
+        match=r"the run ended early: val_loss did not improve.*early_stopping=\(\)",
+    ):
         b.fit(start="continue")
     job = b.fit(start="continue", early_stopping=())
     assert job.result().step == 63
@@ -592,7 +654,12 @@ def test_a_run_that_a_metric_ended(tmp_path):
 
 def test_from_the_end_of_the_run_before_one_that_a_metric_ended(tmp_path):
     """A resumed run keeps the checkpoint that it began from, which is the end of another run and not its own."""
-    b = make(tmp_path, max_epochs=9, lr=1e-6, early_stopping={"monitor": "val_loss", "patience": 1, "min_delta": 10.0})
+    b = make(
+        tmp_path,
+        max_epochs=9,
+        lr=1e-6,
+        early_stopping={"monitor": "val_loss", "patience": 1, "min_delta": 10.0},
+    )
     run = b.fit(max_steps=3).result()
     ended = b.fit(start="continue", max_steps=None).result()
     assert ended.step == 14
@@ -613,11 +680,14 @@ def test_no_checkpoint_is_ahead_of_the_record(tmp_path, monkeypatch):
         append(self, event)
 
     def looking(folder, name, tensors, state, info):
-        steps = [step for e in read_events(folder.parent) if isinstance(e, StepsDone) for step in e.steps]
+        steps = [
+            step for e in read_events(folder.parent) if isinstance(e, StepsDone) for step in e.steps
+        ]
         seen.append((steps, info["step"]))
         write(folder, name, tensors, state, info)
 
-    monkeypatch.setattr(JobRunner.settle, "__defaults__", (200.0,))  # what waits so long at most, on any machine
+    # what waits so long at most, on any machine
+    monkeypatch.setattr(JobRunner.settle, "__defaults__", (200.0,))
     monkeypatch.setattr(RunFolder, "append", slow)
     monkeypatch.setattr(files, "write", looking)
     make(tmp_path, max_epochs=2, checkpoint_every=3, val_check_interval=4).fit().result()
@@ -636,7 +706,10 @@ def test_a_disk_that_is_full_when_it_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.copyfile", full)
     job = b.fit(start="continue", max_epochs=2)
     assert job.result().step == 14
-    assert "what the run starts from could not be saved ([Errno 28] No space left on device); the run continues." in messages(job)
+    assert (
+        "what the run starts from could not be saved ([Errno 28] No space left on device); the run continues."
+        in messages(job)
+    )
 
 
 class Odd(torch.optim.lr_scheduler.LRScheduler):
@@ -654,11 +727,17 @@ def test_weights_alone(tmp_path):
     b = make(tmp_path, scheduler=Odd, max_epochs=1)
     run = b.fit().result()
     trained = weights(b.model)
-    with pytest.raises(wb.SettingsError, match=r"weights alone \(the state of Odd.*bench.load\('0001-fit', 'last'\), then"):
+    with pytest.raises(
+        wb.SettingsError,
+        match=r"weights alone \(the state of Odd.*bench.load\('0001-fit', 'last'\), then",
+    ):
         b.fit(start=run.id, max_epochs=2)
     job = b.fit(start="continue")
     assert job.result().step == 7
-    assert "fresh optimizers: the end of 0001-fit has weights alone (the state of Odd" in messages(job)[0]
+    assert (
+        "fresh optimizers: the end of 0001-fit has weights alone (the state of Odd"
+        in messages(job)[0]
+    )
     b.load(run, "last")
     assert same_weights(b.model, trained)
 
@@ -675,7 +754,10 @@ def test_weights_that_were_changed_are_the_start_with_fresh_optimizers(tmp_path)
     twin.load_state_dict(b.model.state_dict())
     job = b.fit(start="continue")
     run = job.result()
-    assert any("fresh optimizers: the model's weights are not those that 0001-fit left" in text for text in messages(job))
+    assert any(
+        "fresh optimizers: the model's weights are not those that 0001-fit left" in text
+        for text in messages(job)
+    )
     assert same_runs(run, make(tmp_path / "b", twin, max_epochs=1).fit().result())
 
 
@@ -690,7 +772,13 @@ def test_continue_after_a_load_is_from_what_was_loaded(tmp_path):
 
 
 def test_what_was_loaded_is_the_new_start(tmp_path):
-    b = make(tmp_path / "a", plain_net(), optimizer=functools.partial(torch.optim.SGD), max_epochs=2, checkpoint_every=5)
+    b = make(
+        tmp_path / "a",
+        plain_net(),
+        optimizer=functools.partial(torch.optim.SGD),
+        max_epochs=2,
+        checkpoint_every=5,
+    )
     run = b.fit().result()
     steps = [point.step for point in run.checkpoints]
     b.load(run, steps[0])
@@ -702,7 +790,12 @@ def test_what_was_loaded_is_the_new_start(tmp_path):
     twin.load_state_dict(loaded)
     again = b.fit(max_epochs=1).result()
     assert same_runs(job.result(), again)
-    assert same_runs(again, make(tmp_path / "b", twin, optimizer=functools.partial(torch.optim.SGD), max_epochs=1).fit().result())
+    assert same_runs(
+        again,
+        make(tmp_path / "b", twin, optimizer=functools.partial(torch.optim.SGD), max_epochs=1)
+        .fit()
+        .result(),
+    )
     with pytest.raises(FileNotFoundError, match="no checkpoint 12345; it has"):
         b.load(b.runs[-1], 12345)
 
@@ -760,13 +853,17 @@ def test_what_a_waiting_fit_goes_on_from_is_not_pruned(tmp_path, start):
 def test_runs_of_another_kind_have_no_checkpoints(tmp_path):
     b = make(tmp_path, max_epochs=1)
     b.find_lr(num_training=3).result()
-    with pytest.raises(FileNotFoundError, match="'0001-find_lr' is a find_lr job, which leaves no checkpoints"):
+    with pytest.raises(
+        FileNotFoundError, match="'0001-find_lr' is a find_lr job, which leaves no checkpoints"
+    ):
         b.fit(start="0001-find_lr")
 
 
 def test_another_model_is_refused_and_left_alone(tmp_path):
     run = make(tmp_path, max_epochs=1).fit().result()
-    other = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.3), nn.Linear(5, 3))
+    other = nn.Sequential(
+        nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.3), nn.Linear(5, 3)
+    )
     before = weights(other)
     b = make(tmp_path, other)
     job = b.fit(start=run.id, max_epochs=2)
@@ -814,7 +911,10 @@ def test_a_run_knows_its_checkpoints(tmp_path):
     run = b.fit().result()
     assert [(p.step, p.end) for p in run.checkpoints][-1] == (14, True)
     assert [p.step for p in run.checkpoints] == sorted(p.step for p in run.checkpoints)
-    assert json.loads((run.checkpoints[0].path / "info.json").read_text())["step"] == run.checkpoints[0].step
+    assert (
+        json.loads((run.checkpoints[0].path / "info.json").read_text())["step"]
+        == run.checkpoints[0].step
+    )
     assert Run.from_events(run.events).checkpoints == []
     assert make(tmp_path / "none", max_epochs=1).fit(fast_dev_run=1).result().checkpoints == []
 

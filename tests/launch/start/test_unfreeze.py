@@ -33,11 +33,23 @@ def net() -> nn.Sequential:
 
 def data() -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(1)
-    return [(torch.randn(5, 6, generator=generator), torch.randint(0, 3, (5,), generator=generator)) for _ in range(7)]
+    return [
+        (torch.randn(5, 6, generator=generator), torch.randint(0, 3, (5,), generator=generator))
+        for _ in range(7)
+    ]
 
 
 def bench_of(folder: Path, **given: Any) -> wb.Workbench:
-    return wb.Workbench(net(), train=wb.batches(data()), loss=F.cross_entropy, root=folder, shuffle=False, accelerator="cpu", lr=0.05, **given)
+    return wb.Workbench(
+        net(),
+        train=wb.batches(data()),
+        loss=F.cross_entropy,
+        root=folder,
+        shuffle=False,
+        accelerator="cpu",
+        lr=0.05,
+        **given,
+    )
 
 
 def epoch_by_hand(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
@@ -75,15 +87,25 @@ def test_unfrozen_layers_train_from_the_checkpoint_on(optimizer: str, tmp_path: 
         run = bench.fit(start="continue", max_epochs=3).result()
         again = bench.fit(start="continue", max_epochs=4).result()
         assert again.history["loss"].tolist() == np.float32(losses).tolist()
-        assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
+        assert all(
+            torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items()
+        )
         (resumed,) = run.resumes
         assert resumed.unfrozen == ("0.weight", "0.bias")
         assert [one.unfrozen for one in again.resumes] == [resumed.unfrozen, ()]
-        assert any(event.text.startswith("0.weight, 0.bias will train from here on") and event.level == "warning" for event in run.events if isinstance(event, Message))
+        assert any(
+            event.text.startswith("0.weight, 0.bias will train from here on")
+            and event.level == "warning"
+            for event in run.events
+            if isinstance(event, Message)
+        )
         norms = {name: again.history[f"grad_norm/{name}"] for name in NAMES}
         assert [int(np.isnan(column).sum()) for column in norms.values()] == [14, 14, 0, 0]
         assert not again.health
-        with pytest.raises(wb.ExportError, match=r"trains layers \(0\.weight, 0\.bias\) that were frozen until update 14.*bench\.load\('0001-fit'\)"):
+        with pytest.raises(
+            wb.ExportError,
+            match=r"trains layers \(0\.weight, 0\.bias\) that were frozen until update 14.*bench\.load\('0001-fit'\)",
+        ):
             bench.export(tmp_path / "train.py")
 
 
@@ -93,7 +115,10 @@ def test_the_record_of_the_frozen_run_stays(tmp_path: Path) -> None:
         bench.model.requires_grad_(True)
         bench.fit(start="continue", max_epochs=2).result()
     found = Run.open(tmp_path / "runs" / first.id)
-    assert [name for name in found.history if name.startswith("grad_norm/")] == ["grad_norm/2.weight", "grad_norm/2.bias"]
+    assert [name for name in found.history if name.startswith("grad_norm/")] == [
+        "grad_norm/2.weight",
+        "grad_norm/2.bias",
+    ]
     assert not [event for event in found.events if isinstance(event, Resumed)]
 
 
@@ -110,7 +135,9 @@ class Summed(torch.optim.SGD):
         for p in self.param_groups[0]["params"]:
             if p.grad is not None:
                 self.state[p]["sum"].add_(p.grad.square())
-                p.addcdiv_(p.grad, self.state[p]["sum"].sqrt() + 1e-8, value=-self.param_groups[0]["lr"])
+                p.addcdiv_(
+                    p.grad, self.state[p]["sum"].sqrt() + 1e-8, value=-self.param_groups[0]["lr"]
+                )
 
 
 class Counted(Summed):
@@ -133,11 +160,17 @@ def test_optimizers_that_make_their_state_early(tmp_path: Path) -> None:
     with bench_of(tmp_path, optimizer=Summed) as bench:
         bench.fit(max_epochs=2).result()
         bench.model.requires_grad_(True)
-        assert bench.fit(start="continue", max_epochs=4).result().history["loss"].tolist() == np.float32(losses).tolist()
+        assert (
+            bench.fit(start="continue", max_epochs=4).result().history["loss"].tolist()
+            == np.float32(losses).tolist()
+        )
     with bench_of(tmp_path / "counted", optimizer=Counted) as bench:
         bench.fit(max_epochs=1).result()
         bench.model.requires_grad_(True)
-        with pytest.raises(wb.TaskError, match=r"Counted cannot step with the state of the checkpoint and the parameters that were frozen until now"):
+        with pytest.raises(
+            wb.TaskError,
+            match=r"Counted cannot step with the state of the checkpoint and the parameters that were frozen until now",
+        ):
             bench.fit(start="continue", max_epochs=2).result()
 
 
@@ -155,17 +188,28 @@ class Thaws(nn.Module):
 
 
 def test_layers_that_the_run_itself_unfroze_are_not_taken_for_the_users(tmp_path: Path) -> None:
-    with wb.Workbench(Thaws(), train=wb.batches(data()), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", dry_run=False) as bench:
+    with wb.Workbench(
+        Thaws(),
+        train=wb.batches(data()),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        accelerator="cpu",
+        dry_run=False,
+    ) as bench:
         bench.fit(max_epochs=1).result()
         with pytest.raises(wb.TaskError, match="the optimizer has other parameters here"):
             bench.fit(start="continue", max_epochs=2).result()
 
 
 def test_an_optimizer_with_one_state_for_all_parameters(tmp_path: Path) -> None:
-    with bench_of(tmp_path, optimizer=lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)) as bench:
+    with bench_of(
+        tmp_path, optimizer=lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)
+    ) as bench:
         bench.fit(max_epochs=1).result()
         bench.model.requires_grad_(True)
-        with pytest.raises(wb.TaskError, match=r"the optimizer has other parameters here.*bench\.load\(run\)"):
+        with pytest.raises(
+            wb.TaskError, match=r"the optimizer has other parameters here.*bench\.load\(run\)"
+        ):
             bench.fit(start="continue", max_epochs=2).result()
 
 
@@ -188,17 +232,41 @@ def test_layers_that_were_trained_and_are_frozen_now(optimizer: str, tmp_path: P
         bench.model[0].requires_grad_(False)
         run = bench.fit(start="continue", max_epochs=2).result()
         assert (run.resumes[0].frozen, run.resumes[0].unfrozen) == (("0.weight", "0.bias"), ())
-        assert any(event.text.startswith("0.weight, 0.bias will not train from here on") for event in run.events if isinstance(event, Message))
-        assert [name for name in run.history if name.startswith("grad_norm/")] == ["grad_norm/2.weight", "grad_norm/2.bias"]
-        with pytest.raises(wb.ExportError, match=r"freezes layers \(0\.weight, 0\.bias\) that were trained until update 7"):
+        assert any(
+            event.text.startswith("0.weight, 0.bias will not train from here on")
+            for event in run.events
+            if isinstance(event, Message)
+        )
+        assert [name for name in run.history if name.startswith("grad_norm/")] == [
+            "grad_norm/2.weight",
+            "grad_norm/2.bias",
+        ]
+        with pytest.raises(
+            wb.ExportError,
+            match=r"freezes layers \(0\.weight, 0\.bias\) that were trained until update 7",
+        ):
             bench.export(tmp_path / "train.py")
         again = bench.fit(start="continue", max_epochs=3).result()
-        assert sum("will not train" in event.text for event in again.events if isinstance(event, Message)) == 1  # only where they were frozen
+        # only where they were frozen
+        assert (
+            sum(
+                "will not train" in event.text
+                for event in again.events
+                if isinstance(event, Message)
+            )
+            == 1
+        )
         bench.model.requires_grad_(True)
         last = bench.fit(start="continue", max_epochs=4).result()
         assert last.history["loss"].tolist() == np.float32(losses).tolist()
-        assert all(torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items())
-        assert [(one.frozen, one.unfrozen) for one in last.resumes] == [(("0.weight", "0.bias"), ()), ((), ()), ((), ("0.weight", "0.bias"))]
+        assert all(
+            torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items()
+        )
+        assert [(one.frozen, one.unfrozen) for one in last.resumes] == [
+            (("0.weight", "0.bias"), ()),
+            ((), ()),
+            ((), ("0.weight", "0.bias")),
+        ]
 
 
 def test_one_layer_is_frozen_and_another_one_trains(tmp_path: Path) -> None:
@@ -224,8 +292,12 @@ def test_one_layer_is_frozen_and_another_one_trains(tmp_path: Path) -> None:
     assert (run.resumes[0].frozen, run.resumes[0].unfrozen) == (("0.weight", "0.bias"), ("2.bias",))
 
 
-@pytest.mark.parametrize("settings", [{"devices": 2}, {"weight_averaging": "ema", "ema_decay": 1e-30}])
-def test_a_frozen_layer_on_ranks_and_in_an_average(settings: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings", [{"devices": 2}, {"weight_averaging": "ema", "ema_decay": 1e-30}]
+)
+def test_a_frozen_layer_on_ranks_and_in_an_average(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
     """With hardly a decay the average, which the model has in the end, is the last weights."""
     with bench_of(tmp_path, **settings) as bench:
         bench.model.requires_grad_(True)
@@ -233,16 +305,22 @@ def test_a_frozen_layer_on_ranks_and_in_an_average(settings: dict[str, Any], tmp
         before = {name: value.clone() for name, value in bench.model.state_dict().items()}
         bench.model[0].requires_grad_(False)
         bench.fit(start="continue", max_epochs=2).result()
-        assert [torch.equal(value, before[name]) for name, value in bench.model.state_dict().items()] == [True, True, False, False]
+        assert [
+            torch.equal(value, before[name]) for name, value in bench.model.state_dict().items()
+        ] == [True, True, False, False]
 
 
 def test_an_optimizer_with_one_state_takes_no_frozen_layer(tmp_path: Path) -> None:
     """Its next step would move the frozen layer along the gradients of before."""
-    with bench_of(tmp_path, optimizer=lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)) as bench:
+    with bench_of(
+        tmp_path, optimizer=lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)
+    ) as bench:
         bench.model.requires_grad_(True)
         bench.fit(max_epochs=1).result()
         bench.model[0].requires_grad_(False)
-        with pytest.raises(wb.TaskError, match=r"the optimizer has other parameters here.*bench\.load\(run\)"):
+        with pytest.raises(
+            wb.TaskError, match=r"the optimizer has other parameters here.*bench\.load\(run\)"
+        ):
             bench.fit(start="continue", max_epochs=2).result()
 
 
@@ -250,7 +328,10 @@ class NeedsGradients(torch.optim.SGD):
     """Reads every gradient."""
 
     def step(self, closure: Any = None) -> None:
-        assert sum(float(p.grad.sum()) for group in self.param_groups for p in group["params"]) is not None
+        assert (
+            sum(float(p.grad.sum()) for group in self.param_groups for p in group["params"])
+            is not None
+        )
         super().step()
 
 
@@ -259,7 +340,10 @@ def test_an_optimizer_that_needs_every_gradient_takes_no_frozen_layer(tmp_path: 
         bench.model.requires_grad_(True)
         bench.fit(max_epochs=1).result()
         bench.model[0].requires_grad_(False)
-        with pytest.raises(wb.TaskError, match=r"NeedsGradients cannot step while some parameters have no gradient, because they are frozen now.*bench\.load\(run\)"):
+        with pytest.raises(
+            wb.TaskError,
+            match=r"NeedsGradients cannot step while some parameters have no gradient, because they are frozen now.*bench\.load\(run\)",
+        ):
             bench.fit(start="continue", max_epochs=2).result()
 
 
@@ -273,7 +357,10 @@ def test_one_of_two_frozen_layers_trains_again(tmp_path: Path) -> None:
         bench.model[0].bias.requires_grad_(True)
         run = bench.fit(start="continue", max_epochs=3).result()
         told = [event.text.partition(":")[0] for event in run.events if isinstance(event, Message)]
-        assert told == ["0.weight, 0.bias will not train from here on", "0.bias will train from here on"]
+        assert told == [
+            "0.weight, 0.bias will not train from here on",
+            "0.bias will train from here on",
+        ]
 
 
 class OwnState(torch.optim.Adam):
@@ -283,12 +370,25 @@ class OwnState(torch.optim.Adam):
         return super().state_dict()
 
 
-@pytest.mark.parametrize("optimizer", [OwnState, lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)], ids=["own", "lbfgs"])
-def test_a_layers_state_is_not_given_to_another_one_of_its_shape(optimizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "optimizer",
+    [OwnState, lambda parameters, lr: torch.optim.LBFGS(parameters, lr, max_iter=2)],
+    ids=["own", "lbfgs"],
+)
+def test_a_layers_state_is_not_given_to_another_one_of_its_shape(
+    optimizer: Any, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
     model[2].requires_grad_(False)
-    with wb.Workbench(model, train=wb.batches(data()), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", optimizer=optimizer) as bench:
+    with wb.Workbench(
+        model,
+        train=wb.batches(data()),
+        loss=F.cross_entropy,
+        root=tmp_path,
+        accelerator="cpu",
+        optimizer=optimizer,
+    ) as bench:
         bench.fit(max_epochs=1).result()
         model[0].requires_grad_(False)
         model[2].requires_grad_(True)

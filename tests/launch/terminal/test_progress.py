@@ -26,8 +26,14 @@ from workbench.launch.terminal.progress import ProgressBar
 NOW = 1_000_000.0
 
 
-def flush(step: int, rows: int, seconds: float, shown: tuple[str, ...] = (), **logged: list[float]) -> StepsDone:
-    columns = {"loss": pack(np.ones(rows)), "lr": pack(np.ones(rows)), **{name: pack(v) for name, v in logged.items()}}
+def flush(
+    step: int, rows: int, seconds: float, shown: tuple[str, ...] = (), **logged: list[float]
+) -> StepsDone:
+    columns = {
+        "loss": pack(np.ones(rows)),
+        "lr": pack(np.ones(rows)),
+        **{name: pack(v) for name, v in logged.items()},
+    }
     return StepsDone(step, 1, rows, 0, seconds, columns, shown)
 
 
@@ -63,12 +69,16 @@ def test_a_resumed_run_goes_on_where_it_was_at_the_speed_of_now(line) -> None:
     shown = line(START, *past, *joint, flush(300, 100, 610.0), flush(400, 100, 620.0))
     assert "500/1000 [10:20<00:50, 10.00 updates/s" in shown
     shown = line(START, *past, *joint, Changed(300, {"batch_size": 64}), flush(300, 100, 610.0))
-    assert "400 updates [10:10, 10.00 updates/s" in shown, "with other batches nobody knows of how many"
+    assert "400 updates [10:10, 10.00 updates/s" in shown, (
+        "with other batches nobody knows of how many"
+    )
 
 
 def test_what_the_model_wants_shown_is_shown_by_its_names(line) -> None:
     nan = float("nan")
-    first = flush(0, 3, 1.0, ("acc_step", "gone"), acc_step=[0.1, 0.25, nan], gone=[nan] * 3, quiet=[1.0] * 3)
+    first = flush(
+        0, 3, 1.0, ("acc_step", "gone"), acc_step=[0.1, 0.25, nan], gone=[nan] * 3, quiet=[1.0] * 3
+    )
     shown = line(START, first, flush(3, 1, 2.0))
     assert "acc_step=0.25" in shown
     assert "quiet" not in shown
@@ -80,14 +90,18 @@ def test_what_the_model_wants_shown_is_shown_by_its_names(line) -> None:
 
 def test_of_a_check_all_is_shown_unless_the_model_has_chosen(line) -> None:
     metrics = {"val_loss": 0.5, "val_acc": 0.75, "val_acc_averaged": 0.8}
-    assert "val_loss=0.5, val_acc=0.75, val_acc_averaged=0.8" in line(START, Validated(3, 0, metrics))
+    assert "val_loss=0.5, val_acc=0.75, val_acc_averaged=0.8" in line(
+        START, Validated(3, 0, metrics)
+    )
     shown = line(START, Validated(3, 0, metrics, ("val_acc",)))
     assert "val_acc=0.75, val_acc_averaged=0.8" in shown
     assert "val_loss" not in shown
 
 
 def test_checkpoints_have_no_lines_of_their_own(line, capsys) -> None:
-    line(START, flush(0, 3, 1.0), *(Saved(i, 0, f"{i:08d}", True, "val_loss", 1.0) for i in range(9)))
+    line(
+        START, flush(0, 3, 1.0), *(Saved(i, 0, f"{i:08d}", True, "val_loss", 1.0) for i in range(9))
+    )
     assert "0000000" not in capsys.readouterr().err
     line(START, Message("the disk is full", "warning"), Message("a word", "info"))
     out = capsys.readouterr().err
@@ -101,7 +115,13 @@ def test_why_a_run_ended_early_is_shown(line, capsys) -> None:
 
 
 def test_what_another_run_has_said_is_not_said_again(line, capsys) -> None:
-    line(START, Message("of the past", "warning"), flush(0, 3, 1.0), Resumed(3, "a", "00000003"), Message("of now", "warning"))
+    line(
+        START,
+        Message("of the past", "warning"),
+        flush(0, 3, 1.0),
+        Resumed(3, "a", "00000003"),
+        Message("of now", "warning"),
+    )
     out = capsys.readouterr().err
     assert "of now" in out
     assert "of the past" not in out

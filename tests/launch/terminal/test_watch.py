@@ -110,9 +110,15 @@ class _Terminal:
 
     def __init__(self, code: str, *arguments: str) -> None:
         self.fd, terminal = pty.openpty()
-        size = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "40"}  # as wide as most terminals
+        # as wide as most terminals
+        size = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "40"}
         self._process = warm.python().start(
-            "-u", "-c", _ON_TERMINAL + code, os.ttyname(terminal), *arguments, environment=warm.environment() | size
+            "-u",
+            "-c",
+            _ON_TERMINAL + code,
+            os.ttyname(terminal),
+            *arguments,
+            environment=warm.environment() | size,
         )
         self.pid = self._process.pid
         self._terminal = terminal  # a terminal that nobody has open yet is at its end
@@ -123,7 +129,8 @@ class _Terminal:
         end = time.monotonic() + seconds
         while words not in self._text:
             assert time.monotonic() < end, f"no {words!r} in {self._text[-2000:]!r}"
-            ended = self._process.poll() is not None  # asked first: then all that it has written is there
+            # asked first: then all that it has written is there
+            ended = self._process.poll() is not None
             if select.select([self.fd], [], [], 0 if ended else 0.2)[0]:
                 self._text += os.read(self.fd, 1 << 16).decode(errors="replace")
             else:
@@ -165,7 +172,9 @@ def terminal() -> Iterator[Callable[..., _Terminal]]:
 def test_keys_act_on_the_job_and_q_leaves_it(terminal: Callable[..., _Terminal]) -> None:
     child = terminal(_WATCH)
     text = child.until("p pause · s stop · q quit")
-    assert [text.count(f"warning {n}") for n in range(9)] == [0, *[1] * 8], "all but the one that was told before"
+    assert [text.count(f"warning {n}") for n in range(9)] == [0, *[1] * 8], (
+        "all but the one that was told before"
+    )
     assert "running" in text
     child.type("p")
     child.until("paused")
@@ -194,7 +203,11 @@ def test_a_fit_obeys_its_keys(terminal: Callable[..., _Terminal], tmp_path: Path
     child.type("\x03")
     child.until("INTERRUPTED running")
     child.until("q quit")
-    for key, answer, shown in (("v", "Validation requested.", "val_loss"), ("c", "Checkpoint requested.", "last checkpoint after"), ("p", "Pause requested.", "paused")):
+    for key, answer, shown in (
+        ("v", "Validation requested.", "val_loss"),
+        ("c", "Checkpoint requested.", "last checkpoint after"),
+        ("p", "Pause requested.", "paused"),
+    ):
         child.type(key)
         child.until(answer)  # first, since it is shown for seconds, and what it brings about stays
         child.until(shown)
@@ -214,11 +227,16 @@ for root in sys.argv[1:]:
 """
 
 
-def test_a_run_of_another_process_has_the_keys_that_reach_it(terminal: Callable[..., _Terminal], tmp_path: Path) -> None:
+def test_a_run_of_another_process_has_the_keys_that_reach_it(
+    terminal: Callable[..., _Terminal], tmp_path: Path
+) -> None:
     every = ("", "launched", "takes_commands")
     with contextlib.ExitStack() as folders:
         headers = [{"kind": "fit", **({takes: True} if takes else {})} for takes in every]
-        runs = [folders.enter_context(RunFolder.create(tmp_path / f"{n}", "0001-fit", header)) for n, header in enumerate(headers)]
+        runs = [
+            folders.enter_context(RunFolder.create(tmp_path / f"{n}", "0001-fit", header))
+            for n, header in enumerate(headers)
+        ]
         for run in runs:
             run.append(RunStarted("0001-fit", "fit", {}, "cpu"))
         child = terminal(_ATTACHED, *(str(tmp_path / f"{n}") for n in range(len(runs))))
@@ -265,7 +283,9 @@ def test_without_a_terminal_it_shows_the_line_of_wait(
 
     job = bench(plain_net(), labelled(24), tmp_path, loss=loss).fit(max_steps=300)
     with monkeypatch.context() as patched:
-        patched.setitem(sys.modules, "workbench.launch.terminal.watch", SimpleNamespace(watch=begun))
+        patched.setitem(
+            sys.modules, "workbench.launch.terminal.watch", SimpleNamespace(watch=begun)
+        )
         assert job.watch()
     assert "300/300" in capsys.readouterr().err
     assert job.watch(), "it has ended"

@@ -20,7 +20,9 @@ callbacks = pl.callbacks
 def bench_of(root: Any, *own: Any, module: Any = None, **settings: Any) -> wb.Workbench:
     torch.manual_seed(0)
     given = {"train": loader(), "accelerator": "cpu", "max_epochs": 2, **settings}
-    return wb.Workbench(boring.BoringModel() if module is None else module, root=root, callbacks=list(own), **given)
+    return wb.Workbench(
+        boring.BoringModel() if module is None else module, root=root, callbacks=list(own), **given
+    )
 
 
 class Validated(boring.BoringModel):
@@ -42,7 +44,14 @@ class Patience(callbacks.Callback):
 
 def test_each_fit_begins_with_the_callbacks_of_the_bench(tmp_path: Any) -> None:
     own = Patience()
-    with bench_of(tmp_path, own, module=Validated(), val=loader(8, seed=2), max_epochs=6, num_sanity_val_steps=0) as bench:
+    with bench_of(
+        tmp_path,
+        own,
+        module=Validated(),
+        val=loader(8, seed=2),
+        max_epochs=6,
+        num_sanity_val_steps=0,
+    ) as bench:
         assert [bench.fit().result().epochs for _ in range(2)] == [6, 6]
         own.limit = 0
         assert bench.fit().result().epochs == 1, "what the user sets counts"
@@ -60,24 +69,34 @@ class Average(callbacks.Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not self.shadow:
-            self.shadow = {name: value.detach().clone() for name, value in pl_module.named_parameters()}
+            self.shadow = {
+                name: value.detach().clone() for name, value in pl_module.named_parameters()
+            }
             self.net = copy.deepcopy(pl_module.layer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.current_epoch == 1:
             self.second = _held(self)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         with torch.no_grad():
             for name, value in pl_module.named_parameters():
                 self.shadow[name].lerp_(value, 0.1)
-            for mine, value in zip(self.net.parameters(), pl_module.layer.parameters(), strict=True):
+            for mine, value in zip(
+                self.net.parameters(), pl_module.layer.parameters(), strict=True
+            ):
                 mine.lerp_(value, 0.1)
         self.seen["losses"].append(float(outputs["loss"]))
 
 
 def _held(own: Average) -> list[Any]:
-    return [*(value.tolist() for value in own.shadow.values()), *(p.tolist() for p in own.net.parameters()), list(own.seen["losses"])]
+    return [
+        *(value.tolist() for value in own.shadow.values()),
+        *(p.tolist() for p in own.net.parameters()),
+        list(own.seen["losses"]),
+    ]
 
 
 def test_a_search_leaves_tensors_and_modules_within_as_they_were(tmp_path: Any) -> None:
@@ -158,7 +177,9 @@ class Helper(callbacks.Callback):
     def _help(self, *_: Any, **__: Any) -> None:
         self.ran += 1
 
-    optimizer_zero_grad = optimizer_step = backward = configure_gradient_clipping = lr_scheduler_step = _help
+    optimizer_zero_grad = optimizer_step = backward = configure_gradient_clipping = (
+        lr_scheduler_step
+    ) = _help
     on_validation_model_eval = on_validation_model_train = on_validation_model_zero_grad = _help
 
 
@@ -170,7 +191,7 @@ def test_a_modules_hooks_are_not_those_of_a_callback(tmp_path: Any) -> None:
     assert theirs.ran == own.ran == 0
 
 
-# ---- parameter groups of a fit that continues -------------------------------------------------------------------------
+# ---- parameter groups of a fit that continues ----------------------------------------------------
 
 
 class Starts(boring.BoringModel):
@@ -190,7 +211,9 @@ class Starts(boring.BoringModel):
     def on_fit_start(self) -> None:
         for name in self.adds:
             getattr(self, name).requires_grad_(True)
-            self.trainer.optimizers[0].add_param_group({"params": list(getattr(self, name).parameters()), "lr": 0.001})
+            self.trainer.optimizers[0].add_param_group(
+                {"params": list(getattr(self, name).parameters()), "lr": 0.001}
+            )
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.layer.parameters(), lr=0.1, momentum=0.5)
@@ -198,7 +221,9 @@ class Starts(boring.BoringModel):
 
 class Groups(callbacks.Callback):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self.last = [(len(group["params"]), group["lr"]) for group in trainer.optimizers[0].param_groups]
+        self.last = [
+            (len(group["params"]), group["lr"]) for group in trainer.optimizers[0].param_groups
+        ]
 
 
 def test_a_group_that_a_fit_adds_at_its_start_continues(tmp_path: Any) -> None:
@@ -220,7 +245,10 @@ def test_a_group_that_a_fit_adds_at_its_start_continues(tmp_path: Any) -> None:
         assert own.last == [(2, 0.1), (2, 0.001)]
         for adds in (("other",), ("rest", "other")):
             module.adds = adds
-            with pytest.raises(wb.TaskError, match=r"on_fit_start leaves the optimizer with parameter groups of 2 and 2.* begin a new fit"):
+            with pytest.raises(
+                wb.TaskError,
+                match=r"on_fit_start leaves the optimizer with parameter groups of 2 and 2.* begin a new fit",
+            ):
                 bench.fit(start=cut.id, max_epochs=2).result()
 
 
@@ -234,7 +262,9 @@ def test_fine_tuning_continues_after_a_second_fit(tmp_path: Any) -> None:
             return self.layer(torch.tanh(self.backbone(x)))
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.1, momentum=0.5)
+            return torch.optim.SGD(
+                [p for p in self.parameters() if p.requires_grad], lr=0.1, momentum=0.5
+            )
 
     class Fine(callbacks.BaseFinetuning):
         def freeze_before_training(self, pl_module: Any) -> None:
@@ -278,12 +308,18 @@ class Rates(callbacks.Callback):
     def __init__(self) -> None:
         self.rates: list[list[float]] = []
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.rates.append([float(group["lr"]) for group in trainer.optimizers[0].param_groups])
 
 
-@pytest.mark.parametrize("how", [{"lr_schedule": "cosine"}, {"lr_schedule": "linear", "warmup": 3}, {"warmup": 8}])
-def test_the_schedule_of_the_bench_has_the_group_that_a_hook_adds(how: dict[str, Any], tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    "how", [{"lr_schedule": "cosine"}, {"lr_schedule": "linear", "warmup": 3}, {"warmup": 8}]
+)
+def test_the_schedule_of_the_bench_has_the_group_that_a_hook_adds(
+    how: dict[str, Any], tmp_path: Any
+) -> None:
     own = Rates()
     with bench_of(tmp_path, own, module=Adds(), max_epochs=4, **how) as bench:
         whole, rates = bench.fit().result(), own.rates
@@ -292,7 +328,9 @@ def test_the_schedule_of_the_bench_has_the_group_that_a_hook_adds(how: dict[str,
         rates = list(rates)
         cut = bench.fit(max_steps=15).result()
         rest = bench.fit(start=cut.id, max_steps=None).result()
-        assert rest.history["loss"].tolist() == whole.history["loss"].tolist() or how.get("lr_schedule")
+        assert rest.history["loss"].tolist() == whole.history["loss"].tolist() or how.get(
+            "lr_schedule"
+        )
         if "lr_schedule" not in how:
             assert own.rates == rates[15:]
 
@@ -303,17 +341,22 @@ def test_a_new_schedule_has_the_rates_of_added_groups(tmp_path: Any) -> None:
         bench.fit().result()
         assert own.rates[-1] == [0.1, 0.001]
         bench.fit(start="continue", max_epochs=4, lr_schedule="cosine").result()
-        assert [second / first for first, second in own.rates[:-1]] == pytest.approx([0.01] * (len(own.rates) - 1))
+        assert [second / first for first, second in own.rates[:-1]] == pytest.approx(
+            [0.01] * (len(own.rates) - 1)
+        )
         assert own.rates[0][0] == pytest.approx(0.05, rel=0.2)
 
 
 def test_one_cycle_refuses_an_added_group(tmp_path: Any) -> None:
     match = r"lr_schedule='one_cycle': a hook has added a parameter group.*lr_schedule='cosine'"
-    with bench_of(tmp_path, module=Adds(), lr_schedule="one_cycle") as bench, pytest.raises(wb.TaskError, match=match):
+    with (
+        bench_of(tmp_path, module=Adds(), lr_schedule="one_cycle") as bench,
+        pytest.raises(wb.TaskError, match=match),
+    ):
         bench.fit().result()
 
 
-# ---- checkpoints and errors -------------------------------------------------------------------------------------------
+# ---- checkpoints and errors ----------------------------------------------------------------------
 
 
 class Migrates(CountsBatches):
@@ -344,7 +387,9 @@ def test_on_load_checkpoint_comes_after_the_weights(tmp_path: Any) -> None:
         host.fit(boring.BoringModel(), loader())
         host.save_checkpoint(tmp_path / f"{len(own)}.ckpt")
     theirs = Migrates(), Sees()
-    trainer(max_epochs=2, callbacks=list(theirs)).fit(boring.BoringModel(), loader(), ckpt_path=tmp_path / "1.ckpt")
+    trainer(max_epochs=2, callbacks=list(theirs)).fit(
+        boring.BoringModel(), loader(), ckpt_path=tmp_path / "1.ckpt"
+    )
     wanted = [1006, 1, 7.0]
     assert [theirs[0].batches, theirs[0].loads, theirs[1].weight] == wanted
     own = Migrates(), Sees()
@@ -375,7 +420,9 @@ def test_on_exception_of_an_evaluation(verb: str, tmp_path: Any) -> None:
     theirs, own = Told(), Told()
     with pytest.raises(ValueError, match="no more"):
         getattr(trainer(callbacks=[theirs]), verb)(Bad(), loader(8))
-    with bench_of(tmp_path, own, module=Bad(), val=loader(8), test=loader(8), dry_run=False) as bench:
+    with bench_of(
+        tmp_path, own, module=Bad(), val=loader(8), test=loader(8), dry_run=False
+    ) as bench:
         job = bench.predict(loader(8)) if verb == "predict" else getattr(bench, verb)()
         with pytest.raises(ValueError, match="no more"):
             job.result()
@@ -396,13 +443,29 @@ class Validates(Validated):
 @pytest.mark.parametrize(
     ("read", "said"),
     [
-        ("logger.version", r"self\.logger\.version is not supported. Instead: self\.logger\.experiment is the object of tensorboard"),
-        ("trainer.log_dir", r"self\.trainer\.log_dir is not supported. Instead: trackers have folders of their own.*default_root_dir"),
-        ("trainer.checkpoint_callback.best_model_path", "checkpoint_callback is None: the bench writes the checkpoints itself.*run.checkpoints"),
+        (
+            "logger.version",
+            r"self\.logger\.version is not supported. Instead: self\.logger\.experiment is the object of tensorboard",
+        ),
+        (
+            "trainer.log_dir",
+            r"self\.trainer\.log_dir is not supported. Instead: trackers have folders of their own.*default_root_dir",
+        ),
+        (
+            "trainer.checkpoint_callback.best_model_path",
+            "checkpoint_callback is None: the bench writes the checkpoints itself.*run.checkpoints",
+        ),
     ],
 )
 def test_what_the_stand_ins_lack_is_named(read: str, said: str, tmp_path: Any) -> None:
-    with bench_of(tmp_path, module=Validates(read), val=loader(8), max_epochs=1, trackers="tensorboard", dry_run=False) as bench:
+    with bench_of(
+        tmp_path,
+        module=Validates(read),
+        val=loader(8),
+        max_epochs=1,
+        trackers="tensorboard",
+        dry_run=False,
+    ) as bench:
         with pytest.raises(AttributeError) as caught:
             bench.fit().result()
         told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])

@@ -27,14 +27,23 @@ class Rising(boring.BoringModel):
 
 CASES = {
     "early stopping": lambda: callbacks.EarlyStopping("val_loss", patience=2),
-    "a metric that is to rise": lambda: callbacks.EarlyStopping("val_accuracy", mode="max", patience=1),
+    "a metric that is to rise": lambda: callbacks.EarlyStopping(
+        "val_accuracy", mode="max", patience=1
+    ),
     "a threshold": lambda: callbacks.EarlyStopping("val_loss", stopping_threshold=0.5, patience=9),
-    "a change that is too small": lambda: callbacks.EarlyStopping("val_accuracy", mode="max", min_delta=3.0, patience=1),
+    "a change that is too small": lambda: callbacks.EarlyStopping(
+        "val_accuracy", mode="max", min_delta=3.0, patience=1
+    ),
     "windows by epoch": lambda: callbacks.GradientAccumulationScheduler({1: 2, 3: 4}),
     "EMA": lambda: callbacks.EMAWeightAveraging(decay=0.8, update_starting_at_step=4),
     "EMA without buffers": lambda: callbacks.EMAWeightAveraging(decay=0.9, use_buffers=False),
-    "SWA's rates": lambda: callbacks.StochasticWeightAveraging(0.5, swa_epoch_start=3, annealing_epochs=2),
-    "two": lambda: [callbacks.EarlyStopping("val_loss", patience=9), callbacks.EarlyStopping("val_accuracy", mode="max", patience=1)],
+    "SWA's rates": lambda: callbacks.StochasticWeightAveraging(
+        0.5, swa_epoch_start=3, annealing_epochs=2
+    ),
+    "two": lambda: [
+        callbacks.EarlyStopping("val_loss", patience=9),
+        callbacks.EarlyStopping("val_accuracy", mode="max", patience=1),
+    ],
 }
 
 
@@ -55,7 +64,15 @@ def both(make: Any, root: Any, *, own: bool) -> tuple[wb.Workbench, Any, Any, li
     module = Own() if own else Rising()
     given = {} if own else {"callbacks": listed}
     with pytest.warns(UserWarning, match="became"):
-        bench = wb.Workbench(module, train=loader(32), val=loader(8, seed=2), root=root, accelerator="cpu", max_epochs=5, **given)
+        bench = wb.Workbench(
+            module,
+            train=loader(32),
+            val=loader(8, seed=2),
+            root=root,
+            accelerator="cpu",
+            max_epochs=5,
+            **given,
+        )
     return bench, host, theirs, seen.values
 
 
@@ -76,8 +93,18 @@ def test_a_fit_is_lightnings(case: str, own: bool, tmp_path: Any) -> None:
 
 
 def test_the_best_checkpoints_are_those_that_it_asks_for(tmp_path: Any) -> None:
-    asked = callbacks.ModelCheckpoint(tmp_path / "theirs", monitor="val_accuracy", mode="max", save_top_k=2)
-    host = pl.Trainer(accelerator="cpu", devices=1, max_epochs=5, logger=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[asked])
+    asked = callbacks.ModelCheckpoint(
+        tmp_path / "theirs", monitor="val_accuracy", mode="max", save_top_k=2
+    )
+    host = pl.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=5,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[asked],
+    )
     host.fit(Rising(), loader(32), loader(8, seed=2))
     with (
         pytest.warns(UserWarning, match=r"ModelCheckpoint became monitor='val_accuracy', save_top_k=2 .*dirpath and filename are not used"),

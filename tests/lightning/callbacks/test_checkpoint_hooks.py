@@ -30,7 +30,12 @@ class Module(boring.BoringModel):
         """What a test does to a checkpoint."""
 
     def on_save_checkpoint(self, checkpoint):
-        self.saved.append({name: sorted(value) if isinstance(value, dict) else value for name, value in checkpoint.items()})
+        self.saved.append(
+            {
+                name: sorted(value) if isinstance(value, dict) else value
+                for name, value in checkpoint.items()
+            }
+        )
         self.edit(checkpoint)
 
     def on_load_checkpoint(self, checkpoint):
@@ -38,7 +43,9 @@ class Module(boring.BoringModel):
 
 
 def bench_of(module, root, **settings):
-    return wb.Workbench(module, train=loader(12), root=root, accelerator="cpu", **{"max_epochs": 2, **settings})
+    return wb.Workbench(
+        module, train=loader(12), root=root, accelerator="cpu", **{"max_epochs": 2, **settings}
+    )
 
 
 def end_of(run):
@@ -53,7 +60,14 @@ def test_it_gets_what_lightning_gives(tmp_path):
     bench_of(module, tmp_path).fit().result()
     there, here = theirs.saved[-1], module.saved[-1]
     assert here.keys() == there.keys()
-    for name in ("epoch", "global_step", "state_dict", "hyper_parameters", "hparams_name", "pytorch-lightning_version"):
+    for name in (
+        "epoch",
+        "global_step",
+        "state_dict",
+        "hyper_parameters",
+        "hparams_name",
+        "pytorch-lightning_version",
+    ):
         assert here[name] == there[name], name
     for name in ("optimizer_states", "lr_schedulers"):
         assert [sorted(one) for one in here[name]] == [sorted(one) for one in there[name]]
@@ -107,7 +121,8 @@ def test_what_it_changes_stays_changed(tmp_path):
     assert given["optimizer_states"][0]["param_groups"][0]["weight_decay"] == 0.25
     assert given["lr_schedulers"][0]["gamma"] == 0.125
     seen = module.saved[-1]
-    assert seen["optimizer_states"][0]["param_groups"][0]["weight_decay"] == 0.25  # the fit went on with it
+    # the fit went on with it
+    assert seen["optimizer_states"][0]["param_groups"][0]["weight_decay"] == 0.25
     assert seen["lr_schedulers"][0]["gamma"] == 0.125
 
 
@@ -130,7 +145,9 @@ class Restores(Module):
     """Puts other weights into what is loaded."""
 
     def on_load_checkpoint(self, checkpoint):
-        checkpoint["state_dict"] = {name: torch.zeros_like(value) for name, value in checkpoint["state_dict"].items()}
+        checkpoint["state_dict"] = {
+            name: torch.zeros_like(value) for name, value in checkpoint["state_dict"].items()
+        }
 
 
 def test_what_is_loaded_may_be_changed(tmp_path):

@@ -34,7 +34,15 @@ LENGTHS = {
     "updates at an end": {"max_epochs": -1, "max_steps": 12},
     "a trial of it all": {"fast_dev_run": 2},
 }
-SCHEDULES = ["EachUpdate", "EverySecond", "EachEpoch", "EverySecondEpoch", "Plateau", "TwoSchedules", "OwnScheduleStep"]
+SCHEDULES = [
+    "EachUpdate",
+    "EverySecond",
+    "EachEpoch",
+    "EverySecondEpoch",
+    "Plateau",
+    "TwoSchedules",
+    "OwnScheduleStep",
+]
 FIRST_OF_CHECK, LAST_OF_CHECK = "on_validation_model_zero_grad", "on_validation_model_train"
 BATCHES = ("EverySecond", 2)  # see above
 # Within an update nothing is wanted: the engine's short way.
@@ -50,7 +58,9 @@ def test_hooks_come_in_lightnings_order(length, tmp_path):
     same_order(boring.BoringModel, tmp_path, **data(), **length)
 
 
-@pytest.mark.parametrize("length", ["two epochs", "checks in the middle", "all of it first", "clipped"])
+@pytest.mark.parametrize(
+    "length", ["two epochs", "checks in the middle", "all of it first", "clipped"]
+)
 def test_where_nothing_within_an_update_is_defined(length, tmp_path):
     same_order(boring.BoringModel, tmp_path, hooks=OUTSIDE, **data(), **LENGTHS[length])
 
@@ -66,7 +76,10 @@ def test_each_hook_alone(hook, tmp_path):
     agree(ours.lines(), theirs.lines())
 
 
-@pytest.mark.parametrize(("name", "size"), [(name, size) for name in SCHEDULES for size in (1, 2) if (name, size) != BATCHES])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [(name, size) for name in SCHEDULES for size in (1, 2) if (name, size) != BATCHES],
+)
 def test_schedules_step_where_lightnings_do(name, size, tmp_path):
     how = {"max_epochs": 4, "accumulate_grad_batches": size}
     same_order(getattr(modules, name), tmp_path, **data(), **how)
@@ -81,7 +94,13 @@ def test_windows(tmp_path):
 
 def test_windows_cut_short_by_the_end_of_an_epoch(tmp_path):
     """Their order; what the last loss counts is another matter (see above)."""
-    how = {"train": loader(20), "val": loader(8, 4, 2), "accumulate_grad_batches": 2, "max_epochs": 2, "values": False}
+    how = {
+        "train": loader(20),
+        "val": loader(8, 4, 2),
+        "accumulate_grad_batches": 2,
+        "max_epochs": 2,
+        "values": False,
+    }
     same_order(boring.BoringModel, tmp_path, alike=False, **how)
 
 
@@ -89,20 +108,31 @@ def test_windows_that_grow_with_the_epochs(tmp_path):
     sizes = {0: 1, 1: 2, 2: 3}
     grow = pl.callbacks.GradientAccumulationScheduler(scheduling=sizes)
     theirs = by_lightning(boring.BoringModel, **data(), max_epochs=3, callbacks=[grow])
-    ours = by_workbench(boring.BoringModel, tmp_path, **data(), max_epochs=3, accumulate_grad_batches=sizes)
+    ours = by_workbench(
+        boring.BoringModel, tmp_path, **data(), max_epochs=3, accumulate_grad_batches=sizes
+    )
     agree(ours.lines(), theirs.lines())
 
 
 def test_checks_in_the_middle_of_an_epoch_of_windows(tmp_path):
     """Two windows of three: half an epoch is one window, here and there."""
-    same_order(boring.BoringModel, tmp_path, **data(), accumulate_grad_batches=3, max_epochs=2, val_check_interval=0.5)
+    same_order(
+        boring.BoringModel,
+        tmp_path,
+        **data(),
+        accumulate_grad_batches=3,
+        max_epochs=2,
+        val_check_interval=0.5,
+    )
 
 
 # -- the end
 
 
 @pytest.mark.parametrize(
-    "length", [{"max_steps": 4, "max_epochs": -1}, {"check_val_every_n_epoch": 2, "max_epochs": 3}], ids=["updates", "epochs"]
+    "length",
+    [{"max_steps": 4, "max_epochs": -1}, {"check_val_every_n_epoch": 2, "max_epochs": 3}],
+    ids=["updates", "epochs"],
 )
 def test_the_end_is_always_validated(length, tmp_path):
     theirs = by_lightning(boring.BoringModel, **data(), **length)
@@ -116,5 +146,8 @@ def test_the_end_is_always_validated(length, tmp_path):
 
 def without_last_check(lines):
     """The lines but for those of the last check."""
-    where = {name: max(n for n, line in enumerate(lines) if line.startswith(name)) for name in (FIRST_OF_CHECK, LAST_OF_CHECK)}
+    where = {
+        name: max(n for n, line in enumerate(lines) if line.startswith(name))
+        for name in (FIRST_OF_CHECK, LAST_OF_CHECK)
+    }
     return lines[: where[FIRST_OF_CHECK]] + lines[where[LAST_OF_CHECK] + 1 :]

@@ -45,7 +45,9 @@ def test_own_ways(name, hooks, tmp_path):
     same_order(getattr(modules, name), tmp_path, hooks=hooks, **data(), max_epochs=2)
 
 
-@pytest.mark.parametrize("name", ["WarmsUp", "ByHand", "AsInherited", "ClipsItsWay", "ZeroesItsWay", "BackwardItsWay"])
+@pytest.mark.parametrize(
+    "name", ["WarmsUp", "ByHand", "AsInherited", "ClipsItsWay", "ZeroesItsWay", "BackwardItsWay"]
+)
 def test_own_ways_with_windows(name, tmp_path):
     same_order(getattr(modules, name), tmp_path, **data(), max_epochs=2, accumulate_grad_batches=2)
 
@@ -58,7 +60,9 @@ def test_own_clipping_beside_the_setting(algorithm, tmp_path):
 
 @pytest.mark.parametrize("name", ["Manual", "ManualClosure"])
 def test_manual_optimisation(name, tmp_path):
-    same_order(getattr(modules, name), tmp_path, **data(), max_epochs=2, blind=[GLOBAL_STEP, CLIPPED_LATER])
+    same_order(
+        getattr(modules, name), tmp_path, **data(), max_epochs=2, blind=[GLOBAL_STEP, CLIPPED_LATER]
+    )
 
 
 def test_lightnings_manual_model(tmp_path):
@@ -70,10 +74,14 @@ def test_a_module_that_stops_itself(tmp_path):
     theirs = by_lightning(modules.StopsItself, **data(), max_epochs=4)
     ours = by_workbench(modules.StopsItself, tmp_path, **data(), max_epochs=4)
     lines = ours.lines()
-    (_, cut_short) = [number for number, line in enumerate(lines) if line.startswith("lr_scheduler_step")]
+    (_, cut_short) = [
+        number for number, line in enumerate(lines) if line.startswith("lr_scheduler_step")
+    ]
     agree(lines[:cut_short] + lines[cut_short + 1 :], theirs.lines())
     same_state(ours.module, theirs.module)
-    early = by_workbench(modules.StopsItself, tmp_path / "b", hooks=["training_step"], **data(), max_epochs=4)
+    early = by_workbench(
+        modules.StopsItself, tmp_path / "b", hooks=["training_step"], **data(), max_epochs=4
+    )
     same_state(early.module, theirs.module)
 
 
@@ -96,7 +104,9 @@ STOPPING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("how", [{}, {"min_epochs": 3}, {"min_steps": 10}, {"val_check_interval": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"min_epochs": 3}, {"min_steps": 10}, {"val_check_interval": 0.5}], ids=str
+)
 @pytest.mark.parametrize("hook", STOPPING)
 def test_the_end_is_where_it_was_asked_for(hook, how, tmp_path):
     how = {**data(), "max_epochs": 5, **how}
@@ -109,12 +119,16 @@ def test_early_stopping_ends_where_lightnings_does(how, tmp_path):
     how = {**data(), "max_epochs": 6, **how}
     early = pl.callbacks.EarlyStopping("val_loss", patience=1, mode="min")
     theirs = by_lightning(modules.Growing, callbacks=[early], **how)
-    ours = by_workbench(modules.Growing, tmp_path, early_stopping=wb.EarlyStopping("val_loss", patience=1), **how)
+    ours = by_workbench(
+        modules.Growing, tmp_path, early_stopping=wb.EarlyStopping("val_loss", patience=1), **how
+    )
     assert theirs.tape.names().count("on_train_epoch_end") < 6
     blind = [r"^lr_scheduler_step .*"]
     agree(ours.lines(blind), theirs.lines(blind))
     same_state(ours.module, theirs.module)
-    assert ours.extra["result"].metrics["batches"] == float(theirs.extra["trainer"].callback_metrics["batches"])
+    assert ours.extra["result"].metrics["batches"] == float(
+        theirs.extra["trainer"].callback_metrics["batches"]
+    )
 
 
 @pytest.mark.parametrize("hooks", [ALL, ["training_step"]], ids=["all written down", "as it is"])
@@ -125,7 +139,12 @@ def test_batches_that_are_left_out(hooks, tmp_path):
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_an_epoch_that_is_left_early(size, tmp_path):
-    how = {"train": loader(), "val": loader(8, 4, 2), "max_epochs": 2, "accumulate_grad_batches": size}
+    how = {
+        "train": loader(),
+        "val": loader(8, 4, 2),
+        "max_epochs": 2,
+        "accumulate_grad_batches": size,
+    }
     theirs = by_lightning(modules.LeavesEarly, **how)
     ours = by_workbench(modules.LeavesEarly, tmp_path, **how)
     assert ours.tape.names().count(FIRST_OF_CHECK) == 2

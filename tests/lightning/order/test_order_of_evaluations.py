@@ -33,7 +33,12 @@ class Scored(boring.BoringModel):
 @pytest.mark.parametrize("limit", [1.0, 2])
 def test_evaluations(verb, limit, hooks, tmp_path):
     sides = {"validate": "val", "test": "test", "predict": "predict"}
-    how = {"train": loader(), "val": loader(12, 4, 3), f"limit_{sides[verb]}_batches": limit, "hooks": hooks}
+    how = {
+        "train": loader(),
+        "val": loader(12, 4, 3),
+        f"limit_{sides[verb]}_batches": limit,
+        "hooks": hooks,
+    }
     ours, theirs = same_order(Scored, tmp_path, verb, **how)
     if verb == "predict":
         assert len(ours.extra["result"]) == (3 if limit == 1.0 else 2)
@@ -57,4 +62,6 @@ def test_an_evaluation_between_fits_leaves_no_trace(tmp_path):
     bench.validate().result()
     heard.tape.lines.clear()
     bench.fit().result()
-    assert heard.lines() == [line for line in lines if line.split()[0] in {x.split()[0] for x in heard.lines()}]
+    assert heard.lines() == [
+        line for line in lines if line.split()[0] in {x.split()[0] for x in heard.lines()}
+    ]

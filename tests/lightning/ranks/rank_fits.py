@@ -80,11 +80,16 @@ def fit(module, train, val=None, trackers=(), **settings) -> dict[str, Any]:
     return {
         "status": done.status,
         "loss": np.concatenate([s.array("loss") for s in steps]) if steps else np.empty(0),
-        "steps": {name: np.concatenate([s.array(name) for s in steps if name in s.columns]) for name in names},
+        "steps": {
+            name: np.concatenate([s.array(name) for s in steps if name in s.columns])
+            for name in names
+        },
         "epochs": [(e.step, e.metrics) for e in heard if isinstance(e, Logged)],
         "checks": [(e.step, e.metrics) for e in heard if isinstance(e, Validated)],
         "said": [e.text for e in heard if isinstance(e, Message)],
-        "weights": {name: value.detach().clone() for name, value in task.model.state_dict().items()},
+        "weights": {
+            name: value.detach().clone() for name, value in task.model.state_dict().items()
+        },
         "seen": list(module.seen),
     }
 
@@ -113,7 +118,12 @@ def each(makes, train, val=None, world=2, **settings) -> list[list[dict[str, Any
 
 def alone(make, train, val=None, world=2, **settings) -> dict[str, Any]:
     """The same in one process, with batches as large as those of all ranks together."""
-    return fit(make(), batches(train, 4 * world), None if val is None else batches(val, 4 * world, 2), **settings)
+    return fit(
+        make(),
+        batches(train, 4 * world),
+        None if val is None else batches(val, 4 * world, 2),
+        **settings,
+    )
 
 
 def same(one, other):

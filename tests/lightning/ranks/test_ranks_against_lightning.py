@@ -13,7 +13,6 @@ from tests.on_ranks import on_ranks
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-
 class Both(Net):
     """Logs, clips and looks at gradients where both do it alike."""
 
@@ -40,7 +39,9 @@ class Both(Net):
         self.log("val_rank", float(self.global_rank), sync_dist=True)
 
     def on_train_epoch_end(self):
-        self.seen.append(("epoch", self.global_step, self.trainer.world_size, self.trainer.num_training_batches))
+        self.seen.append(
+            ("epoch", self.global_step, self.trainer.world_size, self.trainer.num_training_batches)
+        )
 
 
 class Records(pl.Callback):
@@ -59,7 +60,12 @@ class Records(pl.Callback):
 def by_lightning():
     """This process as one of Lightning's, in the group that is there already, with its sampler."""
     rank = torch.distributed.get_rank()
-    os.environ |= {"TORCHELASTIC_RUN_ID": "1", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29400"}
+    os.environ |= {
+        "TORCHELASTIC_RUN_ID": "1",
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29400",
+    }
     os.environ.pop("WORKBENCH_RANK")
     torch.set_num_threads(1)
     module, records, losses = Both(), Records(), Losses()
@@ -74,14 +80,24 @@ def by_lightning():
         return DataLoader(torch.utils.data.Subset(data, dealt), batch_size=4)
 
     host.fit(module, own(24), own(16, 2))
-    return {"seen": module.seen, "weights": module.net.state_dict(), "ends": records.ends, "steps": records.steps}
+    return {
+        "seen": module.seen,
+        "weights": module.net.state_dict(),
+        "ends": records.ends,
+        "steps": records.steps,
+    }
 
 
 def by_workbench():
     found = fit(Both(), batches(24, 4), batches(16, 4, 2), gradient_clip_val=0.2)
     ends = {**found["epochs"][-1][1], **found["checks"][-1][1]}
     weights = {name.removeprefix("net."): value for name, value in found["weights"].items()}
-    return {"seen": found["seen"], "weights": weights, "ends": ends, "steps": found["steps"]["synced"].tolist()}
+    return {
+        "seen": found["seen"],
+        "weights": weights,
+        "ends": ends,
+        "steps": found["steps"]["synced"].tolist(),
+    }
 
 
 def test_as_two_processes_of_lightning():

@@ -143,7 +143,13 @@ class Asks(Net):
     def on_fit_start(self):
         trainer = self.trainer
         self.seen += [
-            (self.global_rank, self.local_rank, trainer.global_rank, trainer.node_rank, trainer.is_global_zero),
+            (
+                self.global_rank,
+                self.local_rank,
+                trainer.global_rank,
+                trainer.node_rank,
+                trainer.is_global_zero,
+            ),
             (trainer.world_size, trainer.num_devices, trainer.num_nodes, trainer.device_ids),
             self.all_gather({"a": torch.tensor([1.0 + self.global_rank]), "b": self.global_rank}),
             trainer.strategy.broadcast(f"from {self.global_rank}"),
@@ -170,7 +176,9 @@ class Whole(Net):
     def training_step(self, batch, batch_idx):
         x, y = batch
         mean = self.net(x).mean(0)
-        return sum((mean - half.mean(0)).square().sum() for half in y.chunk(2)) / 2 + self.loss(batch)
+        return sum((mean - half.mean(0)).square().sum() for half in y.chunk(2)) / 2 + self.loss(
+            batch
+        )
 
 
 def test_what_a_module_asks_its_trainer(capfd):
@@ -228,12 +236,20 @@ def test_data_modules():
         return data.calls, data.drawn, heard[-1].metrics
 
     first, second = on_ranks(2, rank)
-    assert first[0] == ["prepare_data", "setup fit", "teardown fit", "setup validate", "teardown validate"]
+    assert first[0] == [
+        "prepare_data",
+        "setup fit",
+        "teardown fit",
+        "setup validate",
+        "teardown validate",
+    ]
     assert first == second
     assert first[2]
 
 
-@pytest.mark.parametrize(("here", "each", "alone"), [((0, 0), True, True), ((2, 0), True, False), ((3, 1), False, False)])
+@pytest.mark.parametrize(
+    ("here", "each", "alone"), [((0, 0), True, True), ((2, 0), True, False), ((3, 1), False, False)]
+)
 def test_one_process_of_each_machine_prepares(here, each, alone, monkeypatch):
     """Where a job runs on several machines; or one of all, where the data lie in one place."""
     waited = []

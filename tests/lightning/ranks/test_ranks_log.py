@@ -29,7 +29,9 @@ class Logs(Net):
         self.log("synced", loss, sync_dist=True)
         self.log("worst", loss, sync_dist=True, reduce_fx="max")
         for how in ("mean", "sum", "min", "max"):
-            self.log(f"epoch_{how}", batch[0].abs().sum(), on_step=False, on_epoch=True, reduce_fx=how)
+            self.log(
+                f"epoch_{how}", batch[0].abs().sum(), on_step=False, on_epoch=True, reduce_fx=how
+            )
         self.log("spread", batch[0].mean(), on_step=False, on_epoch=True, reduce_fx=spread)
         self.log("heavy", loss, on_step=False, on_epoch=True, batch_size=3)
         return loss
@@ -60,7 +62,9 @@ def test_epochs_are_over_all_samples():
     means = torch.stack([x.mean() for x, _ in data])
     assert len(first["epochs"]) == 2
     for _, metrics in first["epochs"]:
-        assert metrics["epoch_mean"] == pytest.approx(float((sums * weights).sum() / weights.sum()), rel=1e-5)
+        assert metrics["epoch_mean"] == pytest.approx(
+            float((sums * weights).sum() / weights.sum()), rel=1e-5
+        )
         assert metrics["epoch_sum"] == pytest.approx(float(sums.sum()), rel=1e-5)
         assert metrics["epoch_min"] == pytest.approx(float(sums.min()))
         assert metrics["epoch_max"] == pytest.approx(float(sums.max()))
@@ -79,9 +83,13 @@ def test_as_one_process_has_it():
         assert (ours["val_batches"], ours["rank"]) == (3.0, 0.5)
     for rank in found:  # the hooks of an end find there what all have come to
         told = [value for kind, value in rank["seen"] if kind == "check"]
-        assert told == pytest.approx([metrics["val_loss"] for _, metrics in found[0]["checks"]], rel=1e-5)
+        assert told == pytest.approx(
+            [metrics["val_loss"] for _, metrics in found[0]["checks"]], rel=1e-5
+        )
         told = [value for kind, value in rank["seen"] if kind == "epoch"]
-        assert told == pytest.approx([metrics["epoch_sum"] for _, metrics in found[0]["epochs"]], rel=1e-5)
+        assert told == pytest.approx(
+            [metrics["epoch_sum"] for _, metrics in found[0]["epochs"]], rel=1e-5
+        )
 
 
 def test_updates():
@@ -109,7 +117,13 @@ class Sees(Net):
         if self.global_rank == 1 and batch_idx == 1:
             self.log("of_one", 3.0, on_step=False, on_epoch=True)
             self.log("of_one_own", 3.0, on_step=False, on_epoch=True, reduce_fx=total)
-        self.log("of_first", float(self.global_rank + 1), on_step=False, on_epoch=True, rank_zero_only=True)
+        self.log(
+            "of_first",
+            float(self.global_rank + 1),
+            on_step=False,
+            on_epoch=True,
+            rank_zero_only=True,
+        )
         return self.loss(batch)
 
     def validation_step(self, batch, batch_idx):
@@ -165,8 +179,11 @@ def test_a_metric_that_gathers_its_state_is_over_all_samples():
     found = ranks(Sees, 16, 11)
     data = by_hand_of(11)
     whole = sum(float(x.sum()) * len(x) for x in data) / sum(len(x) for x in data)
-    assert [metrics["val_metric"] for _, metrics in found[0]["checks"]] == pytest.approx([whole] * 2, rel=1e-4)
-    assert [metrics["val_plain"] for _, metrics in found[0]["checks"]] == [(4 + 3 + 4) / 2] * 2  # the mean over ranks
+    assert [metrics["val_metric"] for _, metrics in found[0]["checks"]] == pytest.approx(
+        [whole] * 2, rel=1e-4
+    )
+    # the mean over ranks
+    assert [metrics["val_plain"] for _, metrics in found[0]["checks"]] == [(4 + 3 + 4) / 2] * 2
 
 
 def by_hand_of(n):
@@ -196,7 +213,9 @@ def test_a_metric_that_keeps_a_list():
             self.metric.update(self.net(batch[0]).flatten(), batch[1].flatten())
             self.log("val_list", self.metric)
 
-    with pytest.raises(TaskError, match=r"val_list.*SpearmanCorrCoef.*only 1 of 2 ranks had a batch"):
+    with pytest.raises(
+        TaskError, match=r"val_list.*SpearmanCorrCoef.*only 1 of 2 ranks had a batch"
+    ):
         ranks(Lists, 16, 3)
 
 
@@ -220,5 +239,11 @@ def test_one_rank_asks_for_the_end():
 
 def test_decisions_are_the_same_on_all_ranks():
     """Early stopping on a value of single updates, which is rank 0's for all."""
-    found = ranks(Stops, 16, 8, max_epochs=2, early_stopping={"monitor": "own", "stopping_threshold": -0.5, "mode": "min"})
+    found = ranks(
+        Stops,
+        16,
+        8,
+        max_epochs=2,
+        early_stopping={"monitor": "own", "stopping_threshold": -0.5, "mode": "min"},
+    )
     assert [len(rank["loss"]) for rank in found] == [2, 2]

@@ -24,7 +24,10 @@ class Pair(Net):
         return self.other(made.detach()).square().mean() + (self.other(y) - 1).square().mean()
 
     def configure_optimizers(self):
-        return [torch.optim.Adam(self.net.parameters(), lr=0.01), torch.optim.SGD(self.other.parameters(), lr=0.1)]
+        return [
+            torch.optim.Adam(self.net.parameters(), lr=0.01),
+            torch.optim.SGD(self.other.parameters(), lr=0.1),
+        ]
 
 
 class InTurn(Pair):

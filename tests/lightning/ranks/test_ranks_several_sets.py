@@ -20,7 +20,9 @@ class Several(Net):
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
         loss = self.loss(batch)
         self.log("val_loss", loss)
-        self.log(f"largest_{dataloader_idx}", batch[0].max(), reduce_fx="max", add_dataloader_idx=False)
+        self.log(
+            f"largest_{dataloader_idx}", batch[0].max(), reduce_fx="max", add_dataloader_idx=False
+        )
         self.shared.update(batch[0].sum())
         self.own[dataloader_idx].update(loss, weight=len(batch[0]))
         self.log("shared", self.shared)
@@ -32,14 +34,30 @@ def test_as_one_process(sizes):
     """Of three samples in batches of four rank 1 has none: it gathers with rank 0 all the same."""
 
     def rank():
-        return fit(Several(), batches(16, 4), [batches(sizes[0], 4, 2), batches(sizes[1], 4, 3)], max_epochs=1)
+        return fit(
+            Several(),
+            batches(16, 4),
+            [batches(sizes[0], 4, 2), batches(sizes[1], 4, 3)],
+            max_epochs=1,
+        )
 
     def whole(*, batch_size=8):
-        return fit(Several(), batches(16, batch_size), [batches(sizes[0], 4, 2), batches(sizes[1], 4, 3)], max_epochs=1, batch_size=batch_size)
+        return fit(
+            Several(),
+            batches(16, batch_size),
+            [batches(sizes[0], 4, 2), batches(sizes[1], 4, 3)],
+            max_epochs=1,
+            batch_size=batch_size,
+        )
 
     first, other = on_ranks(2, rank)
     assert first["checks"] == other["checks"]
-    (_, ours), = first["checks"]
-    (_, alone), = whole()["checks"]
-    assert {"val_loss/dataloader_idx_0", "shared/dataloader_idx_1", "own/dataloader_idx_1", "largest_1"} <= set(alone)
+    ((_, ours),) = first["checks"]
+    ((_, alone),) = whole()["checks"]
+    assert {
+        "val_loss/dataloader_idx_0",
+        "shared/dataloader_idx_1",
+        "own/dataloader_idx_1",
+        "largest_1",
+    } <= set(alone)
     assert ours == {name: pytest.approx(value, rel=1e-4) for name, value in alone.items()}

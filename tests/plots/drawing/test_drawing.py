@@ -46,13 +46,22 @@ def a_run(rows: int = 300, layers: int = 4, name: str = "model.{}.weight") -> li
 def several(rows: int = 300, *, turns: bool = True) -> RunData:
     """A run of two optimizers with averaged weights."""
     rng = np.random.default_rng(1)
-    history = {"step": np.arange(rows), "lr": np.full(rows, 1e-3), "loss": np.ones(rows), "grad_norm": np.ones(rows)}
+    history = {
+        "step": np.arange(rows),
+        "lr": np.full(rows, 1e-3),
+        "loss": np.ones(rows),
+        "grad_norm": np.ones(rows),
+    }
     for i in range(2):
         turn = np.where(np.arange(rows) % 2 == i, 1.0, np.nan) if turns else np.ones(rows)
         norm = turn * rng.lognormal(size=rows)
         history |= {f"loss.{i}": turn * (1 + i), f"lr.{i}": turn * 10.0 ** (-3 - i)}
         history |= {f"grad_norm.{i}": norm, f"grad_norm_clipped.{i}": np.fmin(norm, turn)}
-    checks = {"step": np.array([0, rows]), "val_loss": np.ones(2), "val_loss_averaged": np.array([np.nan, 0.5])}
+    checks = {
+        "step": np.array([0, rows]),
+        "val_loss": np.ones(2),
+        "val_loss_averaged": np.array([np.nan, 0.5]),
+    }
     return RunData(history, checks, [(rows // 2, {"lr": 1e-2, "batch_size": 64})], 1.0)
 
 
@@ -61,11 +70,30 @@ def all_kinds(rows: int = 300, name: str = "acc") -> list[Chart]:
     step = np.arange(rows)
     values = np.where(step % 3 == 0, np.linspace(0, 1, rows), np.nan)
     history = {"step": step, "loss": np.ones(rows), "lr": np.ones(rows), f"{name}_step": values}
-    epochs = {"step": np.array([rows]), "epoch": np.array([0]), f"{name}_epoch": np.array([0.5]), name: np.array([0.5])}
-    checks = {"step": np.array([rows]), "epoch": np.array([0]), name: np.array([0.75]), f"{name}_averaged": np.array([0.8])}
-    changes = [(rows // 3, "resumed, monitor → $x_1$ <b>"), (rows // 2, "resumed"), (rows // 2, {"lr": 1e-2})]
+    epochs = {
+        "step": np.array([rows]),
+        "epoch": np.array([0]),
+        f"{name}_epoch": np.array([0.5]),
+        name: np.array([0.5]),
+    }
+    checks = {
+        "step": np.array([rows]),
+        "epoch": np.array([0]),
+        name: np.array([0.75]),
+        f"{name}_averaged": np.array([0.8]),
+    }
+    changes = [
+        (rows // 3, "resumed, monitor → $x_1$ <b>"),
+        (rows // 2, "resumed"),
+        (rows // 2, {"lr": 1e-2}),
+    ]
     told = RunData(
-        history, checks, changes, logged=epochs, by_model=[f"{name}_step"], best=Best(rows, f"{name}_averaged", 0.8)
+        history,
+        checks,
+        changes,
+        logged=epochs,
+        by_model=[f"{name}_step"],
+        best=Best(rows, f"{name}_averaged", 0.8),
     )
     return [*told.loss(), *told.lr(), *told.named(name)]
 
@@ -73,7 +101,10 @@ def all_kinds(rows: int = 300, name: str = "acc") -> list[Chart]:
 def a_curve() -> Chart:
     lrs = np.geomspace(1e-5, 10, 100)
     losses = 2 - 1 / (1 + lrs**-0.5) + lrs**2
-    rules = [Suggestion("landmarks", 0.01, None, "<b>why</b> $x$"), Suggestion("valley", 0.02, 50, "")]
+    rules = [
+        Suggestion("landmarks", 0.01, None, "<b>why</b> $x$"),
+        Suggestion("valley", 0.02, 50, ""),
+    ]
     return lr_curve(lrs, losses, losses, rules, 0.01, ["a note " * 40])
 
 
@@ -97,7 +128,9 @@ CHARTS: dict[str, Callable[[], Chart | list[Chart]]] = {
     "several at once": lambda: several(turns=False).whole(),
     "learning rates": lambda: several().lr(),
     "clipping": lambda: several().clipping(),
-    "clipping, no updates": lambda: RunData(several(0).history, {}, (), 1.0).loss() + several(0).lr(),
+    "clipping, no updates": lambda: (
+        RunData(several(0).history, {}, (), 1.0).loss() + several(0).lr()
+    ),
     "clipping switched off": lambda: RunData(several().history, {}).clipping(),
     "what was logged": all_kinds,
     "what was logged once": lambda: all_kinds(1),
@@ -148,7 +181,10 @@ def test_plotly_shows_what_the_chart_says() -> None:
     fig = to_plotly.figure(a_run())
     assert [trace.type for trace in fig.data] == ["scatter"] * 3 + ["heatmap"] + ["scatter"] * 2
     assert len(fig.layout.shapes) == 2  # two changes at one update, in the loss and in the norm
-    assert max(len(t.x) for t in to_plotly.figure(a_run(20_000, 2)).data if t.type == "scatter") <= POINTS
+    assert (
+        max(len(t.x) for t in to_plotly.figure(a_run(20_000, 2)).data if t.type == "scatter")
+        <= POINTS
+    )
 
 
 def test_matplotlib_labels_its_axes() -> None:

@@ -16,7 +16,10 @@ NAN = np.nan
 
 
 def test_only_measured_updates_are_columns_and_a_value_holds() -> None:
-    layers = {"a": np.array([NAN, 1e-3, NAN, NAN, 2e-3, NAN]), "b": np.array([NAN, NAN, NAN, 5e-2, NAN, NAN])}
+    layers = {
+        "a": np.array([NAN, 1e-3, NAN, NAN, 2e-3, NAN]),
+        "b": np.array([NAN, NAN, NAN, 5e-2, NAN, NAN]),
+    }
     (chart,) = update_ratio(STEP, layers)
     assert chart.heat is not None
     assert chart.heat.x.tolist() == [1, 3, 4]
@@ -51,5 +54,7 @@ def test_a_run_draws_its_ratios_and_suggests_a_clip_value() -> None:
     assert "suggested clip 1.93" in repr(a_run())
     assert a_run(track_grad_norm=1.0).clip_suggestion is None
     events = [e for e in a_run().events if not isinstance(e, StepsDone)]
-    with pytest.raises(ValueError, match="no update ratios were measured \\(track_update_ratio=True\\)"):
+    with pytest.raises(
+        ValueError, match="no update ratios were measured \\(track_update_ratio=True\\)"
+    ):
         Run.from_events(events).charts("update_ratio")

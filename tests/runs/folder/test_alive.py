@@ -59,5 +59,7 @@ def test_one_that_cannot_be_asked_may_live(key: str) -> None:
 def test_a_proc_of_another_namespace_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """/proc that was mounted outside a container lists other processes under these numbers."""
     me = alive.identity()
-    monkeypatch.setattr(os, "readlink", lambda path: "123456" if str(path) == "/proc/self" else "pid:[7]")
+    monkeypatch.setattr(
+        os, "readlink", lambda path: "123456" if str(path) == "/proc/self" else "pid:[7]"
+    )
     assert alive.liveness(me) == ("unknown" if sys.platform.startswith("linux") else "alive")

@@ -35,12 +35,21 @@ def test_they_stay_in_the_run_folder(tmp_path: Path) -> None:
     folder = recorded(tmp_path, events(20))
     run = Run.open(folder)
     assert (run.name, run.notes, run.tags, run.pinned) == ("", "", (), False)
-    run.annotate(name=" baseline ", notes="lr too high?\nnext: 0.01", tags=["sgd", "sgd", ""], pinned=True)
-    assert (run.name, run.notes, run.tags, run.pinned) == ("baseline", "lr too high?\nnext: 0.01", ("sgd",), True)
+    run.annotate(
+        name=" baseline ", notes="lr too high?\nnext: 0.01", tags=["sgd", "sgd", ""], pinned=True
+    )
+    assert (run.name, run.notes, run.tags, run.pinned) == (
+        "baseline",
+        "lr too high?\nnext: 0.01",
+        ("sgd",),
+        True,
+    )
     assert "name baseline" in repr(run)
     Run.open(folder).annotate(notes="")
     assert read_annotations(folder) == Annotations("baseline", "", ("sgd",), True)
-    assert not [name for name in os.listdir(folder) if name.startswith(f".{FILE}")], "nothing is left half-written"
+    assert not [name for name in os.listdir(folder) if name.startswith(f".{FILE}")], (
+        "nothing is left half-written"
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,9 @@ def test_they_stay_in_the_run_folder(tmp_path: Path) -> None:
         ({"pinned": 1}, TypeError, "pinned=1: give True or False"),
     ],
 )
-def test_a_mistake_names_the_argument_and_changes_nothing(tmp_path: Path, given: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_a_mistake_names_the_argument_and_changes_nothing(
+    tmp_path: Path, given: dict[str, Any], error: type[Exception], words: str
+) -> None:
     folder = recorded(tmp_path, events(20))
     annotate(folder, name="before")
     with pytest.raises(error, match=words):
@@ -86,10 +97,16 @@ def test_a_strangers_file_is_read_as_far_as_its_types_are_right(tmp_path: Path, 
 
 
 def test_a_pinned_run_is_not_pruned_and_not_counted(tmp_path: Path) -> None:
-    paths = [recorded(tmp_path, events(20, id=f"{i:04d}-x"), f"{i:04d}-x", kind="x", created=float(i)) for i in range(1, 5)]
+    paths = [
+        recorded(tmp_path, events(20, id=f"{i:04d}-x"), f"{i:04d}-x", kind="x", created=float(i))
+        for i in range(1, 5)
+    ]
     annotate(paths[0], pinned=True)
     assert prune(tmp_path, "x", 2) == ["0002-x"]
-    fits = [recorded(tmp_path, events(20, id=f"{i:04d}-fit"), f"{i:04d}-fit", created=float(i)) for i in range(11, 14)]
+    fits = [
+        recorded(tmp_path, events(20, id=f"{i:04d}-fit"), f"{i:04d}-fit", created=float(i))
+        for i in range(11, 14)
+    ]
     annotate(fits[0], pinned=True)
     assert next_to_go(tmp_path, 2, fits[2].name) == [fits[1]]
 
@@ -116,7 +133,9 @@ def readers(folder: Path, states: list[Annotations]) -> Iterator[None]:
     def read() -> None:
         while not over.is_set():
             found = json.loads((folder / FILE).read_text())
-            states.append(Annotations(found["name"], found["notes"], tuple(found["tags"]), found["pinned"]))
+            states.append(
+                Annotations(found["name"], found["notes"], tuple(found["tags"]), found["pinned"])
+            )
 
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read)
@@ -135,7 +154,9 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("locks", [True, False], ids=["locks", "no locks"])
-def test_nothing_of_several_threads_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: bool) -> None:
+def test_nothing_of_several_threads_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
+) -> None:
     """Each writes one of the values; what another wrote stays, and whoever reads finds a whole file. NFS may have no locks."""
     if not locks:
         no_locks(monkeypatch)
@@ -150,7 +171,13 @@ def test_nothing_of_several_threads_is_lost(tmp_path: Path, monkeypatch: pytest.
         for value in each:
             annotate(folder, **{name: value})
             now = getattr(read_annotations(folder), name)
-            assert now == (tuple(value) if name == "tags" else value.strip() if isinstance(value, str) else value)
+            assert now == (
+                tuple(value)
+                if name == "tags"
+                else value.strip()
+                if isinstance(value, str)
+                else value
+            )
 
     with readers(folder, states), ThreadPoolExecutor(4) as pool:
         assert [*pool.map(write, own)] == [None] * 4
@@ -165,7 +192,10 @@ def test_nothing_of_several_processes_is_lost(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from workbench.runs.folder.annotations import *\n"
         "for i in range(20): annotate(Path(sys.argv[1]), **{sys.argv[2]: f'{sys.argv[2]} {i}'})"
     )
-    writers = [subprocess.Popen([sys.executable, "-c", code, str(folder), name]) for name in ("name", "notes")]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, str(folder), name])
+        for name in ("name", "notes")
+    ]
     for at in itertools.count():
         over = all(writer.poll() is not None for writer in writers)
         annotate(folder, tags=[f"t{at}"])
@@ -176,7 +206,9 @@ def test_nothing_of_several_processes_is_lost(tmp_path: Path) -> None:
     assert read_annotations(folder) == Annotations("name 19", "notes 19", (f"t{at}",), True)
 
 
-def test_a_lock_of_a_killed_writer_holds_nobody_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_of_a_killed_writer_holds_nobody_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     no_locks(monkeypatch)
     monkeypatch.setattr(files, "_PATIENCE", 0.05)
     folder = a_run(tmp_path)
@@ -186,18 +218,28 @@ def test_a_lock_of_a_killed_writer_holds_nobody_for_ever(tmp_path: Path, monkeyp
     assert os.listdir(folder) == [FILE]
 
 
-def test_a_lock_that_somebody_keeps_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_somebody_keeps_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "_PATIENCE", 0.05)
     folder = a_run(tmp_path)
-    with Folder.opened(folder) as held, held.locked(), pytest.raises(TimeoutError, match="0001-fit has been locked by another process"):
+    with (
+        Folder.opened(folder) as held,
+        held.locked(),
+        pytest.raises(TimeoutError, match="0001-fit has been locked by another process"),
+    ):
         annotate(folder, name="never")
     annotate(folder, name="now")
     assert read_annotations(folder).name == "now"
 
 
-def test_a_run_that_is_pinned_at_the_last_moment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_pinned_at_the_last_moment_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is pinned after keep_runs has chosen it."""
-    paths = [recorded(tmp_path, events(20, id=f"{i:04d}-x"), f"{i:04d}-x", kind="x") for i in (1, 2)]
+    paths = [
+        recorded(tmp_path, events(20, id=f"{i:04d}-x"), f"{i:04d}-x", kind="x") for i in (1, 2)
+    ]
     real = delete.remove_folder
 
     def late(path: Path, **options: Any) -> bool:
@@ -218,7 +260,9 @@ def test_annotations_of_a_folder_that_is_gone_are_refused(tmp_path: Path) -> Non
             pass
 
 
-def test_what_the_system_does_not_read_is_not_taken_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_system_does_not_read_is_not_taken_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = a_run(tmp_path)
     with monkeypatch.context() as broken:
 
@@ -248,7 +292,12 @@ def test_files_of_several_writers_are_whole(tmp_path: Path) -> None:
     write_whole(tmp_path / "file", texts[0])
     with ThreadPoolExecutor(4) as pool:
         writing = [pool.submit(write_whole, tmp_path / "file", text) for text in texts * 8]
-        writing += [pool.submit(replace_by, tmp_path / "file", lambda aside, text=text: aside.write_bytes(text)) for text in texts * 8]
+        writing += [
+            pool.submit(
+                replace_by, tmp_path / "file", lambda aside, text=text: aside.write_bytes(text)
+            )
+            for text in texts * 8
+        ]
         writing += [pool.submit(give_usual_mode, tmp_path / "file") for _ in range(8)]
         while not all(one.done() for one in writing):
             assert (tmp_path / "file").read_bytes() in texts

@@ -82,7 +82,9 @@ def test_links_folders_and_half_written_files_are_not_read(tmp_path: Path) -> No
     assert (folder / ".2.json").exists()
 
 
-def test_a_command_that_cannot_be_removed_is_told_and_holds_up_none_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_cannot_be_removed_is_told_and_holds_up_none_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would be carried out by each look. A file of another user's in a sticky folder, say."""
     control.send(tmp_path, Pause())
     (stays,) = (tmp_path / "control").iterdir()
@@ -109,7 +111,8 @@ def test_a_command_that_cannot_be_removed_is_told_and_holds_up_none_after_it(tmp
     ("header", "end", "why", "of_pause"),
     [
         ({"kind": "fit", "takes_commands": True}, None, "", ""),
-        ({"kind": "fit", "launched": True}, None, "", ""),  # of the version before, whose launched processes read commands
+        # of the version before, whose launched processes read commands
+        ({"kind": "fit", "launched": True}, None, "", ""),
         ({"kind": "find_lr", "takes_commands": True}, None, "", "pause() is for fits; a find_lr job can only be stopped."),
         ({"kind": "fit", "takes_commands": True}, "stopped", "{} comes too late: fit a has stopped.", "{} comes too late: fit a has stopped."),
         (
@@ -125,7 +128,9 @@ def test_a_command_that_cannot_be_removed_is_told_and_holds_up_none_after_it(tmp
         ],
     ],
 )  # fmt: skip
-def test_why_a_run_takes_no_command_now(tmp_path: Path, header: dict[str, Any], end: Status | None, why: str, of_pause: str) -> None:
+def test_why_a_run_takes_no_command_now(
+    tmp_path: Path, header: dict[str, Any], end: Status | None, why: str, of_pause: str
+) -> None:
     with RunFolder.create(tmp_path, "a", header) as folder:
         folder.append(RunStarted("a", header["kind"], {}, "cpu"))
         if end is not None:

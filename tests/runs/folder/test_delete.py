@@ -28,6 +28,9 @@ def test_one_that_goes_on_or_is_needed_stays(tmp_path: Path) -> None:
         delete(path, {"0001-fit": "0003-fit"})
     with RunFolder.create(tmp_path, "0002-fit", {"kind": "fit"}) as folder:
         folder.append(events(20)[0])
-        with pytest.raises(RuntimeError, match=r"0002-fit is not over \(running, process \d+ on .*\): stop it first"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"0002-fit is not over \(running, process \d+ on .*\): stop it first",
+        ):
             delete(folder.path, {})
     assert len(list_runs(tmp_path)) == 2

@@ -16,7 +16,22 @@ from workbench.runs.store import RunFolder
 
 @pytest.mark.parametrize(
     "id",
-    ["", ".", "..", "a/b", "a\\b", "/etc", "../up", "a..b", ".hidden", "-x", "a b", "a\0", "x" * 65, "a."],
+    [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "a\\b",
+        "/etc",
+        "../up",
+        "a..b",
+        ".hidden",
+        "-x",
+        "a b",
+        "a\0",
+        "x" * 65,
+        "a.",
+    ],
 )
 def test_ids_stay_within_the_folder(tmp_path: Path, id: str) -> None:
     with pytest.raises(ValueError, match="id"):
@@ -30,7 +45,9 @@ def test_names_of_one_s_own_are_fine() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no modes here")
-def test_a_private_root_is_closed_to_other_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_root_is_closed_to_other_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def mode(path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)
 
@@ -75,7 +92,8 @@ def test_ids_are_unique_among_processes(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     workers = [
-        context.Process(target=_ids, args=(str(tmp_path), kind, out)) for kind in ("fit", "fit", "find_lr")
+        context.Process(target=_ids, args=(str(tmp_path), kind, out))
+        for kind in ("fit", "fit", "find_lr")
     ]
     for worker in workers:
         worker.start()

@@ -49,7 +49,10 @@ def test_a_flush_that_reaches_beyond_is_cut():
     assert found[1].array("layer_norms").tolist() == [[4, 5], [5, 6]]
 
 
-@pytest.mark.parametrize(("step", "steps"), [(0, []), (1, [0]), (5, [0]), (6, [0, 5]), (11, [0, 5, 10]), (99, [0, 5, 10])])
+@pytest.mark.parametrize(
+    ("step", "steps"),
+    [(0, []), (1, [0]), (5, [0]), (6, [0, 5]), (11, [0, 5, 10]), (99, [0, 5, 10])],
+)
 def test_a_flush_of_every_fifth_update(step, steps):
     found = inherited.record_until([rows(0, 3, every=5)], point(step), -1)
     assert [n for e in found for n in e.steps] == steps
@@ -65,7 +68,13 @@ def test_what_came_before_it_was_saved_is_there_and_what_came_behind_is_not():
 
 def test_one_name_saved_twice_is_the_later_one():
     check = Validated(5, 0, {"val_loss": 1.0})
-    events = [rows(0, 5), Saved(5, 0, "00000005"), check, Saved(5, 0, "00000005", best=True), Message("x", step=5)]
+    events = [
+        rows(0, 5),
+        Saved(5, 0, "00000005"),
+        check,
+        Saved(5, 0, "00000005", best=True),
+        Message("x", step=5),
+    ]
     assert inherited.record_until(events, point(5), 5) == events[:4]
 
 
@@ -81,7 +90,13 @@ def test_where_the_saving_was_not_told():
 
 
 def test_what_tells_of_a_job_alone_is_left_out():
-    events = [STARTED, StatusChanged("paused", 3), StatusChanged("running", 3), rows(0, 5), RunEnded("stopped", 5, 1.0)]
+    events = [
+        STARTED,
+        StatusChanged("paused", 3),
+        StatusChanged("running", 3),
+        rows(0, 5),
+        RunEnded("stopped", 5, 1.0),
+    ]
     assert inherited.record_until(events, point(5, end=True), -1) == [events[3]]
 
 
@@ -116,7 +131,12 @@ def runs(tmp_path):
 def test_its_files_are_taken_over_until_there(runs):
     old, new = runs
     inherited.take_over(old, new, point(9))
-    assert sorted(p.name for p in new.iterdir()) == ["00000003", "00000006", "00000009", "start.safetensors"]
+    assert sorted(p.name for p in new.iterdir()) == [
+        "00000003",
+        "00000006",
+        "00000009",
+        "start.safetensors",
+    ]
     assert (new / "00000006" / "state.pt").read_bytes() == b"x" * 100
     for file in (old / "checkpoints" / "00000006").iterdir():
         file.unlink()  # the parent may lose its own
@@ -132,7 +152,9 @@ def test_a_file_system_without_links(runs, monkeypatch):
     inherited.take_over(old, new, point(9, end=True))
     there = sorted(p.relative_to(new).as_posix() for p in new.rglob("*") if p.is_file())
     assert there == sorted(
-        p.relative_to(old / "checkpoints").as_posix() for p in (old / "checkpoints").rglob("*") if p.is_file()
+        p.relative_to(old / "checkpoints").as_posix()
+        for p in (old / "checkpoints").rglob("*")
+        if p.is_file()
     )
 
 

@@ -36,7 +36,8 @@ def test_prune_takes_the_oldest_that_are_over(tmp_path: Path) -> None:
     for i in range(6):
         write_run(tmp_path, f"000{i}-fit", created=float(i), over=i != 1)
     assert prune_named(tmp_path, 10) == []
-    assert prune_named(tmp_path, 3) == ["0000-fit", "0002-fit", "0003-fit"]  # 0001-fit runs: this process is its writer
+    # 0001-fit runs: this process is its writer
+    assert prune_named(tmp_path, 3) == ["0000-fit", "0002-fit", "0003-fit"]
     assert [r.id for r in list_runs(tmp_path)] == ["0001-fit", "0004-fit", "0005-fit"]
     assert prune_named(tmp_path, 0) == ["0004-fit", "0005-fit"]
     assert sorted(os.listdir(tmp_path / "runs")) == [".given", "0001-fit"]
@@ -58,7 +59,9 @@ def test_prune_takes_no_fit_that_was_not_named(tmp_path: Path) -> None:
 
 def test_prune_keeps_to_one_kind(tmp_path: Path) -> None:
     for i in range(4):
-        write_run(tmp_path, f"000{i}-fit", created=float(i), kind="validate" if i % 2 else "find_lr")
+        write_run(
+            tmp_path, f"000{i}-fit", created=float(i), kind="validate" if i % 2 else "find_lr"
+        )
     assert prune(tmp_path, "validate", 1) == ["0001-fit"]
     assert prune(tmp_path, "fit", 0) == []
     assert [r.id for r in list_runs(tmp_path)] == ["0000-fit", "0002-fit", "0003-fit"]

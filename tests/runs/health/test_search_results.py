@@ -33,22 +33,45 @@ from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.transport.messages import Outbox
 
 DATA = "TensorDataset, 1,437 samples"
-WAITS = Finding("warning", "training waits for its data 41% of the time", "find_num_workers() tries", remedy="bench.find_num_workers()")
+WAITS = Finding(
+    "warning",
+    "training waits for its data 41% of the time",
+    "find_num_workers() tries",
+    remedy="bench.find_num_workers()",
+)
 RATE = Finding("error", "the loss has risen", "find_lr() measures one", remedy="bench.find_lr()")
 
 
-def recorded(root: Path, id: str, *events: Event, data: str = DATA, model: str = "Net", created: float = 1.0, **settings: Any) -> Path:
+def recorded(
+    root: Path,
+    id: str,
+    *events: Event,
+    data: str = DATA,
+    model: str = "Net",
+    created: float = 1.0,
+    **settings: Any,
+) -> Path:
     kind = id.partition("-")[2]
     task = {"model": model, "parameters": 12, "trainable": 12, "device": "cpu", "data": data}
-    header = {"kind": kind, "created": created, "task": task, "settings": Settings.make(**settings).model_dump()}
+    header = {
+        "kind": kind,
+        "created": created,
+        "task": task,
+        "settings": Settings.make(**settings).model_dump(),
+    }
     with RunFolder.create(root, id, header) as folder:
         for event in events:
             folder.append(event)
         return folder.path
 
 
-def workers(best: dict[str, Any], waiting: float = 0.09, ended: str = "all numbers tried") -> list[Event]:
-    trials = [SpeedTrial({"num_workers": 0}, 10.0, waiting=0.4), SpeedTrial(best, 20.0, waiting=waiting)]
+def workers(
+    best: dict[str, Any], waiting: float = 0.09, ended: str = "all numbers tried"
+) -> list[Event]:
+    trials = [
+        SpeedTrial({"num_workers": 0}, 10.0, waiting=0.4),
+        SpeedTrial(best, 20.0, waiting=waiting),
+    ]
     return [*trials, SpeedSearchEnded(best, "4: twice as fast", ended)]
 
 
@@ -58,16 +81,31 @@ def told(fit: Path, *findings: Finding) -> list[tuple[str, str]]:
 
 def waiting_fit(id: str = "0001-fit") -> list[Event]:
     """A fit that waits for its data 41% of the time."""
-    flushes = [StepsDone(i, 1, 1, 0, 10.0 * i, {"loss": pack([1.0]), "lr": pack([0.1])}, waited=4.1 * i) for i in range(3)]
-    return [RunStarted(id, "fit", Settings().model_dump(), "cpu"), *flushes, RunEnded("finished", 3, 20.0)]
+    flushes = [
+        StepsDone(i, 1, 1, 0, 10.0 * i, {"loss": pack([1.0]), "lr": pack([0.1])}, waited=4.1 * i)
+        for i in range(3)
+    ]
+    return [
+        RunStarted(id, "fit", Settings().model_dump(), "cpu"),
+        *flushes,
+        RunEnded("finished", 3, 20.0),
+    ]
 
 
 def test_a_search_that_ran_is_the_remedy_of_the_fit_and_of_the_next_one(tmp_path: Path) -> None:
     fit = recorded(tmp_path, "0001-fit", *waiting_fit())
     (before,) = Run.open(fit).health
-    assert (before.text, before.remedy) == ("training waits for its data 41% of the time", "bench.find_num_workers()")
+    assert (before.text, before.remedy) == (
+        "training waits for its data 41% of the time",
+        "bench.find_num_workers()",
+    )
     recorded(tmp_path, "0002-find_num_workers", *workers({"num_workers": 2}), created=2.0)
-    recorded(tmp_path, "0003-find_num_workers", *workers({"num_workers": 4, "persistent_workers": True}), created=3.0)
+    recorded(
+        tmp_path,
+        "0003-find_num_workers",
+        *workers({"num_workers": 4, "persistent_workers": True}),
+        created=3.0,
+    )
     recorded(tmp_path, "0004-find_num_workers", *workers({}, ended="stopped")[-1:], created=4.0)
     (after,) = Run.open(fit).health
     assert str(after) == (
@@ -93,9 +131,16 @@ def test_other_data_and_settings_are_another_search(tmp_path: Path) -> None:
     recorded(tmp_path, "0003-find_num_workers", *found, model="Other")
     recorded(tmp_path, "0004-find_num_workers", *found, batch_size=256)
     assert told(fit, WAITS) == [(WAITS.advice, WAITS.remedy)]
-    assert told(recorded(tmp_path, "0005-fit", batch_size=256), WAITS)[0][1] == "bench.set(num_workers=4)"
-    (tmp_path / "runs" / "0001-fit" / "run.json").write_text('{"kind": "fit", "task": {"model": "Net", "parameters": 12}}')
-    assert told(fit, WAITS) == [(WAITS.advice, WAITS.remedy)], "a record of an older version says nothing of its data"
+    assert (
+        told(recorded(tmp_path, "0005-fit", batch_size=256), WAITS)[0][1]
+        == "bench.set(num_workers=4)"
+    )
+    (tmp_path / "runs" / "0001-fit" / "run.json").write_text(
+        '{"kind": "fit", "task": {"model": "Net", "parameters": 12}}'
+    )
+    assert told(fit, WAITS) == [(WAITS.advice, WAITS.remedy)], (
+        "a record of an older version says nothing of its data"
+    )
 
 
 def test_a_fit_with_what_was_found_gets_the_next_remedy(tmp_path: Path) -> None:
@@ -107,7 +152,10 @@ def test_a_fit_with_what_was_found_gets_the_next_remedy(tmp_path: Path) -> None:
 
 def test_a_rate_that_was_found(tmp_path: Path) -> None:
     def sweep(lr: float | None, **request: Any) -> list[Event]:
-        return [RunStarted("r", "find_lr", {}, "cpu", request=request), CurveEnded("all points", (), lr)]
+        return [
+            RunStarted("r", "find_lr", {}, "cpu", request=request),
+            CurveEnded("all points", (), lr),
+        ]
 
     fit = recorded(tmp_path, "0001-fit", lr=0.5)
     recorded(tmp_path, "0002-find_lr", *sweep(0.0032), created=2.0)
@@ -117,34 +165,76 @@ def test_a_rate_that_was_found(tmp_path: Path) -> None:
     recorded(tmp_path, "0005-find_batch_size", SearchEnded(64, 128, "all tried"), batch_size=2)
     assert told(fit, RATE, size, WAITS) == [
         ("find_lr() found lr=3.2e-3 (tried in 0002-find_lr)", "bench.set(lr=3.2e-3)"),
-        ("find_batch_size() found batch_size=64 (tried in 0005-find_batch_size)", "bench.set(batch_size=64)"),
+        (
+            "find_batch_size() found batch_size=64 (tried in 0005-find_batch_size)",
+            "bench.set(batch_size=64)",
+        ),
         (WAITS.advice, WAITS.remedy),
     ]
     near = recorded(tmp_path, "0006-fit", lr=0.00321)
-    assert told(near, RATE) == [(RATE.advice, RATE.remedy)], "that rate is no remedy: it is what went wrong"
+    assert told(near, RATE) == [(RATE.advice, RATE.remedy)], (
+        "that rate is no remedy: it is what went wrong"
+    )
 
 
 def test_a_weight_decay_that_was_found_and_one_that_was_not(tmp_path: Path) -> None:
     def search(best: float | None, updates: int = 800, **settings: Any) -> list[Event]:
         values = {} if best is None else {"weight_decay": best}
         return [
-            RunStarted("r", "find_weight_decay", Settings.make(**settings).model_dump(), "cpu", request={"updates": updates}),
+            RunStarted(
+                "r",
+                "find_weight_decay",
+                Settings.make(**settings).model_dump(),
+                "cpu",
+                request={"updates": updates},
+            ),
             DecaySearchEnded(values, best, "", "all values tried"),
         ]
 
-    early, late = (Finding("warning", "overfits", "try", remedy=f"bench.find_weight_decay({more})") for more in ("", "updates=2000"))
+    early, late = (
+        Finding("warning", "overfits", "try", remedy=f"bench.find_weight_decay({more})")
+        for more in ("", "updates=2000")
+    )
     fit = recorded(tmp_path, "0001-fit")
     recorded(tmp_path, "0002-find_weight_decay", *search(0.5), created=2.0, lr=0.5)
-    recorded(tmp_path, "0003-find_weight_decay", *search(None, weight_decay=0.2), created=2.0, weight_decay=0.2)
-    assert told(fit, early) == [(early.advice, early.remedy)], "at another rate, and from another value"
+    recorded(
+        tmp_path,
+        "0003-find_weight_decay",
+        *search(None, weight_decay=0.2),
+        created=2.0,
+        weight_decay=0.2,
+    )
+    assert told(fit, early) == [(early.advice, early.remedy)], (
+        "at another rate, and from another value"
+    )
     recorded(tmp_path, "0004-find_weight_decay", *search(None), created=3.0)
-    assert told(fit, early) == [("find_weight_decay() found nothing better than the optimizer's own weight decay (tried in 0004-find_weight_decay)", "")]
-    assert told(fit, late) == [(late.advice, late.remedy)], "its stretches were too short for what comes late"
+    assert told(fit, early) == [
+        (
+            "find_weight_decay() found nothing better than the optimizer's own weight decay (tried in 0004-find_weight_decay)",
+            "",
+        )
+    ]
+    assert told(fit, late) == [(late.advice, late.remedy)], (
+        "its stretches were too short for what comes late"
+    )
     recorded(tmp_path, "0005-find_weight_decay", *search(0.1, 2000), created=4.0)
-    assert told(fit, late) == [("find_weight_decay() found weight_decay=0.1 (tried in 0005-find_weight_decay)", "bench.set(weight_decay=0.1)")]
+    assert told(fit, late) == [
+        (
+            "find_weight_decay() found weight_decay=0.1 (tried in 0005-find_weight_decay)",
+            "bench.set(weight_decay=0.1)",
+        )
+    ]
 
 
-@pytest.mark.parametrize("best", [{"num_workers": "__import__('os')"}, {"num_workers": [4]}, {"num_workers": 4, "nonsense": 1}, {"num_workers": 4, "keep_runs": 1}])
+@pytest.mark.parametrize(
+    "best",
+    [
+        {"num_workers": "__import__('os')"},
+        {"num_workers": [4]},
+        {"num_workers": 4, "nonsense": 1},
+        {"num_workers": 4, "keep_runs": 1},
+    ],
+)
 def test_what_is_no_setting_is_no_remedy(best: dict[str, Any], tmp_path: Path) -> None:
     fit = recorded(tmp_path, "0001-fit")
     recorded(tmp_path, "0002-find_num_workers", SpeedSearchEnded(best, "", "all numbers tried"))
@@ -173,11 +263,19 @@ ENDS: list[tuple[str, list[Event], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "ends", "found"), ENDS, ids=[f"{kind} {found[:24]}" for kind, _, found in ENDS])
-def test_a_search_says_what_it_found(tmp_path: Path, kind: str, ends: list[Event], found: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "ends", "found"), ENDS, ids=[f"{kind} {found[:24]}" for kind, _, found in ENDS]
+)
+def test_a_search_says_what_it_found(
+    tmp_path: Path, kind: str, ends: list[Event], found: str
+) -> None:
     id = f"0001-{kind}"
     with RunFolder.create(tmp_path, id, {"kind": kind}) as folder:
-        for event in (RunStarted(id, kind, {"lr": 1e-3}, "cpu"), *ends, RunEnded("finished", 0, 1.0)):
+        for event in (
+            RunStarted(id, kind, {"lr": 1e-3}, "cpu"),
+            *ends,
+            RunEnded("finished", 0, 1.0),
+        ):
             folder.append(event)
     run = Run.open(folder.path)
     assert run.answer == found

@@ -28,14 +28,18 @@ from workbench.ui.panel import Panel
 
 
 @pytest.fixture(params=["recorded", "thinned", "not recorded", "in part"])
-def both(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[EventLog, list[Event]]:
+def both(
+    request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[EventLog, list[Event]]:
     """A log most of which is put away, and the same events as a list."""
     monkeypatch.setattr(module, "HELD", 100_000)
     made = folder(tmp_path, 1 if request.param == "thinned" else None)
     log = EventLog(record=made.path)
     events: list[Event] = []
     for number, event in enumerate(a_long_run(1200)):
-        recorded = request.param in ("recorded", "thinned") or (request.param == "in part" and number % 5 < 3)
+        recorded = request.param in ("recorded", "thinned") or (
+            request.param == "in part" and number % 5 < 3
+        )
         log.add(event, made.append(event) if recorded else None)
         events.append(event)
     made.close()
@@ -62,7 +66,9 @@ def test_it_is_as_a_list(both: tuple[EventLog, list[Event]]) -> None:
     assert newest(log)[-1] is log[-1]
     assert log == events
     losses = [event for event in log.stream(("loss",)) if isinstance(event, StepsDone)]
-    assert [event.step for event in losses] == [event.step for event in events if isinstance(event, StepsDone)]
+    assert [event.step for event in losses] == [
+        event.step for event in events if isinstance(event, StepsDone)
+    ]
 
 
 def test_what_is_taken_now_does_not_grow(both: tuple[EventLog, list[Event]]) -> None:
@@ -98,20 +104,29 @@ def test_what_is_in_no_record_has_a_bound_too(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "HELD", 100_000)
     monkeypatch.setattr(module, "UNRECORDED", 1_000_000)
     log = EventLog(a_long_run(8000))
-    held = sum(len(event.columns.get(name, b"")) for event in log for name in BY_LAYER if isinstance(event, StepsDone))
+    held = sum(
+        len(event.columns.get(name, b""))
+        for event in log
+        for name in BY_LAYER
+        if isinstance(event, StepsDone)
+    )
     assert held < 1_000_000 + 100_000 + module.FEWEST * 20 * 1000
     run = Run.from_events(log)
     np.testing.assert_array_equal(run.history["loss"], np.arange(8000))
 
 
-def test_a_recorded_run_is_read_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_run_is_read_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "HELD", 0)
     with folder(tmp_path, None) as made:
         for event in a_long_run(400):
             made.append(event)
     read: list[int] = []
     real = read_module.event_of
-    monkeypatch.setattr(read_module, "event_of", lambda *arguments: (read.append(1), real(*arguments))[1])
+    monkeypatch.setattr(
+        read_module, "event_of", lambda *arguments: (read.append(1), real(*arguments))[1]
+    )
     run = Run.open(made.path)
     assert (run.status, run.step, run.id, len(read)) == ("finished", 400, "a", 1)  # its end
     assert run.metrics["loss"] == 399
@@ -144,7 +159,9 @@ def a_fit(root: Path, **settings: Any) -> wb.Workbench:
     )  # fmt: skip
 
 
-def test_a_deleted_run_is_still_known_and_no_other_run_is_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_run_is_still_known_and_no_other_run_is_read_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "HELD", 2000)
     bench = a_fit(tmp_path, max_epochs=30)
     job = bench.fit()
@@ -170,7 +187,9 @@ def test_a_deleted_run_is_still_known_and_no_other_run_is_read_for_it(tmp_path: 
     assert len(after.history["loss"]) == 4
 
 
-def test_a_run_can_be_pickled_and_copied_whatever_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_can_be_pickled_and_copied_whatever_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "HELD", 2000)
     run = a_fit(tmp_path, max_epochs=30).fit().result()
     assert isinstance(run.events, EventLog)
@@ -179,11 +198,15 @@ def test_a_run_can_be_pickled_and_copied_whatever_its_length(tmp_path: Path, mon
         np.testing.assert_array_equal(other.history["loss"], run.history["loss"])
 
 
-def test_who_asks_for_the_newest_reads_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_for_the_newest_reads_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "HELD", 2000)
     reads: list[Path] = []
     real = module.recorded
-    monkeypatch.setattr(module, "recorded", lambda path, *rest: (reads.append(path), real(path, *rest))[1])
+    monkeypatch.setattr(
+        module, "recorded", lambda path, *rest: (reads.append(path), real(path, *rest))[1]
+    )
     made, log, seen = folder(tmp_path, None), EventLog(record=tmp_path / "runs" / "a"), 0
     for event in a_long_run(2000):
         log.add(event, made.append(event))
@@ -196,7 +219,9 @@ def test_who_asks_for_the_newest_reads_no_record(tmp_path: Path, monkeypatch: py
     assert reads == []
 
 
-def test_the_record_is_deleted_while_its_run_trains_and_a_bar_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_is_deleted_while_its_run_trains_and_a_bar_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "HELD", 2000)
     until, passed = threading.Event(), threading.Event()
     bench = a_fit(tmp_path / "root", max_epochs=60)

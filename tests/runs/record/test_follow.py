@@ -72,5 +72,11 @@ def test_a_thread_may_read_when_the_process_ends(tmp_path: Path) -> None:
         "from pathlib import Path\nfrom workbench.runs.record.follow import Tail\n"
         "tail = Tail(Path(sys.argv[1]))\nassert tail.new()"
     )
-    ended = subprocess.run([sys.executable, "-c", code, str(path)], env=warm.environment(), capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env=warm.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert (ended.stdout, ended.stderr) == ("0\n", "")

@@ -36,8 +36,15 @@ MB = 1_000_000
 
 
 def flush(step: int, rows: int = 20, layers: int = LAYERS, **more: Any) -> StepsDone:
-    norms = np.arange(step, step + rows, dtype=np.float32)[:, None] + np.arange(layers, dtype=np.float32) / layers
-    columns = {"loss": pack(np.arange(step, step + rows)), "lr": pack([0.1] * rows), "grad_norm": pack(norms[:, 0])}
+    norms = (
+        np.arange(step, step + rows, dtype=np.float32)[:, None]
+        + np.arange(layers, dtype=np.float32) / layers
+    )
+    columns = {
+        "loss": pack(np.arange(step, step + rows)),
+        "lr": pack([0.1] * rows),
+        "grad_norm": pack(norms[:, 0]),
+    }
     return StepsDone(step, 1, rows, 0, step + 1.0, columns | {"layer_norms": pack(norms)} | more)
 
 
@@ -79,10 +86,14 @@ def test_the_disk_has_a_bound_and_all_but_the_layers_is_whole(tmp_path: Path) ->
         if not name.startswith("grad_norm/"):
             np.testing.assert_array_equal(one.history[name], values)
     kept = ~np.isnan(one.history["grad_norm/layer3"])
-    np.testing.assert_array_equal(one.history["grad_norm/layer3"][kept], other.history["grad_norm/layer3"][kept])
+    np.testing.assert_array_equal(
+        one.history["grad_norm/layer3"][kept], other.history["grad_norm/layer3"][kept]
+    )
     assert kept[-100:].all(), "of the newest every update is there"
     gaps = np.diff(np.flatnonzero(kept))
-    assert set(gaps[: len(gaps) // 4].tolist()) == {gaps.max()}, "of the oldest every so many-th, evenly"
+    assert set(gaps[: len(gaps) // 4].tolist()) == {gaps.max()}, (
+        "of the oldest every so many-th, evenly"
+    )
     assert gaps.max() < 32
 
 
@@ -101,10 +112,14 @@ def test_whoever_follows_reads_each_event_once(tmp_path: Path) -> None:
     events = [*a_long_run()]
     assert heard == [*enumerate(events)]
     assert [type(event) for event in late] == [type(event) for event in events]
-    assert [event.step for event in late if isinstance(event, StepsDone)] == list(range(0, 4000, 20))
+    assert [event.step for event in late if isinstance(event, StepsDone)] == list(
+        range(0, 4000, 20)
+    )
 
 
-def test_a_writer_that_is_killed_or_finds_no_room_leaves_a_whole_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_is_killed_or_finds_no_room_leaves_a_whole_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -115,7 +130,8 @@ def test_a_writer_that_is_killed_or_finds_no_room_leaves_a_whole_record(tmp_path
     monkeypatch.undo()
     assert read_events(made.path) == [*a_long_run(1600)]
     assert sorted(os.listdir(made.path)) == [".reserve", "metrics.jsonl", "run.json"]
-    (made.path / "metrics.jsonl.new").write_text('{"type":"Mess')  # as one that was killed leaves it
+    # as one that was killed leaves it
+    (made.path / "metrics.jsonl.new").write_text('{"type":"Mess')
     made.append(flush(1600, 400))
     made.append(flush(2000, 400))
     made.close()
@@ -138,7 +154,9 @@ def test_another_process_goes_on_with_a_thinned_record(tmp_path: Path) -> None:
     assert len(events) == len([*a_long_run()]) + 2
 
 
-@pytest.mark.parametrize(("step", "rows", "every"), [(0, 20, 2), (7, 20, 4), (7, 3, 8), (8, 1, 8), (5, 1, 2)])
+@pytest.mark.parametrize(
+    ("step", "rows", "every"), [(0, 20, 2), (7, 20, 4), (7, 3, 8), (8, 1, 8), (5, 1, 2)]
+)
 def test_a_thinned_flush(step: int, rows: int, every: int) -> None:
     whole = flush(step, rows)
     less = thinned(whole, every)
@@ -172,18 +190,31 @@ def test_health_knows_what_it_does_not_know() -> None:
         quiet[1000:, 2] = 0.0
         loss = np.linspace(2, 1, 4000)
         loss[3501] = bad
-        columns = {"loss": pack(loss), "lr": pack([0.1] * 4000), "grad_norm": pack([1.0] * 4000), "layer_norms": pack(quiet)}
-        return [RunStarted("a", "fit", {}, "cpu", ("a", "b", "c", "d")), thinned(StepsDone(0, 1, 4000, 0, 1.0, columns), every)]
+        columns = {
+            "loss": pack(loss),
+            "lr": pack([0.1] * 4000),
+            "grad_norm": pack([1.0] * 4000),
+            "layer_norms": pack(quiet),
+        }
+        return [
+            RunStarted("a", "fit", {}, "cpu", ("a", "b", "c", "d")),
+            thinned(StepsDone(0, 1, 4000, 0, 1.0, columns), every),
+        ]
 
     said = [[finding.text for finding in examine(run(every, np.nan))] for every in (1, 8)]
     assert said[0][0].startswith("loss not finite at update 3501")
     assert said[1][0] == "loss not finite at update 3501"
     quiet = [[finding.text for finding in examine(run(every, 1.0))] for every in (1, 8)]
-    assert [any("no gradient reaches c" in text for text in texts) for texts in quiet] == [True, True]
+    assert [any("no gradient reaches c" in text for text in texts) for texts in quiet] == [
+        True,
+        True,
+    ]
 
 
 def test_a_picture_of_all_layers_shows_the_greatest_that_are_left(tmp_path: Path) -> None:
-    one, other = (Run.open(written(tmp_path / str(mb), mb)).charts("grad_norm")[0].heat for mb in (1, None))
+    one, other = (
+        Run.open(written(tmp_path / str(mb), mb)).charts("grad_norm")[0].heat for mb in (1, None)
+    )
     assert one is not None
     assert other is not None
     assert one.rows == other.rows

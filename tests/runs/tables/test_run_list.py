@@ -23,7 +23,10 @@ def test_a_run_is_found_by_place_slice_id_or_number(tmp_path: Path) -> None:
     assert runs[-1] is runs["0012-fit"] is runs["12"] is runs[np.int64(2)]
     assert [run.id for run in runs[1:]] == ["0002-fit", "0012-fit"]
     assert isinstance(runs[1:], RunList)
-    with pytest.raises(IndexError, match=r"runs\[12\]: the last of 3 is runs\[2\], or runs\[-1\]. The run of this number is runs\['12'\]"):
+    with pytest.raises(
+        IndexError,
+        match=r"runs\[12\]: the last of 3 is runs\[2\], or runs\[-1\]. The run of this number is runs\['12'\]",
+    ):
         runs[12]
     with pytest.raises(KeyError, match="no fit '3': near it are 0001-fit, 0002-fit, 0012-fit"):
         runs["3"]
@@ -41,7 +44,18 @@ def test_it_prints_as_a_table(tmp_path: Path) -> None:
     recorded(tmp_path, events(20)[:1], "0002-fit")
     runs = RunList.of(tmp_path)
     head, first, second = repr(runs).splitlines()
-    assert head.split() == ["run", "status", "updates", "time", "loss", "last", "values", "name", "and", "tags"]
+    assert head.split() == [
+        "run",
+        "status",
+        "updates",
+        "time",
+        "loss",
+        "last",
+        "values",
+        "name",
+        "and",
+        "tags",
+    ]
     assert first.split()[:3] == ["0001-fit", "finished", "1000"]
     assert first.endswith("█▂▂▁▁▁▁▁▁▁▁▁▁▁▁▁  val_loss 0.25  pinned  <b>base</b>  #sgd")
     assert second.split()[0] == "0002-fit"

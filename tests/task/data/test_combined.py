@@ -26,7 +26,9 @@ SHAPES = {
 
 
 def loaders(**more):
-    return DataLoader(rows(7, 1, 3), batch_size=2, **more), DataLoader(rows(9, 2, 3), batch_size=1, **more)
+    return DataLoader(rows(7, 1, 3), batch_size=2, **more), DataLoader(
+        rows(9, 2, 3), batch_size=1, **more
+    )
 
 
 def same(one, other):
@@ -62,7 +64,11 @@ def pair():
 
 @pytest.mark.parametrize("where", ["given", "module"])
 def test_a_fit_takes_lightnings_steps(where, tmp_path):
-    kind = Pairs if where == "given" else type("Own", (Pairs,), {"train_dataloader": lambda self: pair()})
+    kind = (
+        Pairs
+        if where == "given"
+        else type("Own", (Pairs,), {"train_dataloader": lambda self: pair()})
+    )
     how = {"train": pair()} if where == "given" else {}
     how = {**how, "hooks": [], "max_epochs": 2, "limit_val_batches": 0}
     theirs = by_lightning(kind, **how)
@@ -84,8 +90,16 @@ def test_a_resumed_fit_goes_on_with_the_same_batches(mode, tmp_path):
             return {"loss": sum(F.cross_entropy(self.layer(x), y) for x, y in pairs)}
 
     def fit(root, **more):
-        given = combined_loader([DataLoader(labelled(12), 2, shuffle=True), DataLoader(labelled(9, 1), 3, shuffle=True)], mode)
-        with wb.Workbench(Net(), train=given, root=root, accelerator="cpu", max_epochs=2, **more) as made:
+        given = combined_loader(
+            [
+                DataLoader(labelled(12), 2, shuffle=True),
+                DataLoader(labelled(9, 1), 3, shuffle=True),
+            ],
+            mode,
+        )
+        with wb.Workbench(
+            Net(), train=given, root=root, accelerator="cpu", max_epochs=2, **more
+        ) as made:
             run = made.fit().result()
             return made.fit(start=run.id, max_steps=None).result() if more else run
 
@@ -118,16 +132,24 @@ def test_what_is_no_combination_of_loaders():
 def test_one_process_reads_loaders_that_draw_their_order(given):
     """Worker processes would each draw another order, and take their share of it."""
     data = TensorDataset(rows(8))
-    train = {key: DataLoader(data, size, shuffle=True) for key, size in given.items()} if given else wb.batches(DataLoader(data, 2, shuffle=True))
+    train = (
+        {key: DataLoader(data, size, shuffle=True) for key, size in given.items()}
+        if given
+        else wb.batches(DataLoader(data, 2, shuffle=True))
+    )
     spec = DataSpec.of("train", train)
     assert spec.loader(wb.Settings(num_workers=2), train=True).num_workers == 0
-    with pytest.raises(wb.SettingsError, match="num_workers=2 has no effect on train, since loaders of your own"):
+    with pytest.raises(
+        wb.SettingsError, match="num_workers=2 has no effect on train, since loaders of your own"
+    ):
         spec.refuse_unused({"num_workers": 2}, train=True)
 
 
 def test_export_refuses_them_by_name(tmp_path):
     both = pair()
-    with wb.Workbench(Pairs(), train=both, root=tmp_path, accelerator="cpu", max_steps=1, limit_val_batches=0) as made:
+    with wb.Workbench(
+        Pairs(), train=both, root=tmp_path, accelerator="cpu", max_steps=1, limit_val_batches=0
+    ) as made:
         made.fit().result()
         with pytest.raises(wb.ExportError, match="train has several loaders side by side"):
             made.script(format="script")
@@ -135,5 +157,8 @@ def test_export_refuses_them_by_name(tmp_path):
 
 def test_a_plain_loss_needs_pairs(tmp_path):
     given = [DataLoader(labelled(8), 2), DataLoader(labelled(6), 2)]
-    with pytest.raises(TaskError, match=r"train holds several loaders, and with loss= a batch must be \(x, y\).*ConcatDataset"):
+    with pytest.raises(
+        TaskError,
+        match=r"train holds several loaders, and with loss= a batch must be \(x, y\).*ConcatDataset",
+    ):
         wb.Workbench(nn.Linear(6, 3), train=given, loss=F.cross_entropy, root=tmp_path)

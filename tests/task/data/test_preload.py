@@ -64,7 +64,9 @@ def same_batches(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor | np.ndarray):
-        return one.dtype == other.dtype and bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
+        return one.dtype == other.dtype and bool(
+            (torch.as_tensor(one) == torch.as_tensor(other)).all()
+        )
     if isinstance(one, dict):
         return list(one) == list(other) and all(same_batches(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
@@ -77,7 +79,9 @@ def as_they_are(samples: list[Any]) -> list[Any]:
 
 
 @pairs("sample, workers", SAMPLES, [0, 2])
-def test_batches_are_those_without_it(sample: Callable[[int], Any], workers: int, tmp_path: Path) -> None:
+def test_batches_are_those_without_it(
+    sample: Callable[[int], Any], workers: int, tmp_path: Path
+) -> None:
     data = Files(tmp_path, 22, sample)
     spec = DataSpec.of("train", data, collate_fn=as_they_are)
     on = ON.replace(num_workers=workers, persistent_workers=False)
@@ -110,8 +114,12 @@ def test_it_travels_to_another_process_in_the_segment(tmp_path: Path) -> None:
     assert next(iter(val.loader(ON.replace(shuffle=False))))[0][:, 7].tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("sample", [lambda i: torch.zeros(2), lambda i: {"x": [0, 0], "y": torch.zeros(i + 1)}])
-def test_what_is_done_to_a_sample_is_not_done_to_the_data(sample: Callable[[int], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "sample", [lambda i: torch.zeros(2), lambda i: {"x": [0, 0], "y": torch.zeros(i + 1)}]
+)
+def test_what_is_done_to_a_sample_is_not_done_to_the_data(
+    sample: Callable[[int], Any], tmp_path: Path
+) -> None:
     def collate(samples: list[Any]) -> list[float]:
         for one in samples:
             (one if isinstance(one, torch.Tensor) else one["y"]).add_(1)
@@ -158,7 +166,9 @@ class Drawing(Dataset[Any]):
 )
 def test_a_data_set_that_draws_random_numbers_is_refused(draw: Callable[[], float]) -> None:
     before = torch.get_rng_state(), random.getstate()
-    with pytest.raises(TaskError, match=r"train draws random numbers.*preload would freeze.*collate_fn"):
+    with pytest.raises(
+        TaskError, match=r"train draws random numbers.*preload would freeze.*collate_fn"
+    ):
         preload(DataSpec.of("train", Drawing(draw)), ON, plenty)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
@@ -188,7 +198,11 @@ def _boxed(tensor: torch.Tensor, _: int) -> Box:
     return Box(tensor)
 
 
-@pytest.mark.parametrize("make", [lambda x: x.as_subclass(Image), lambda x: x[::1].expand(2).as_subclass(Image), Box], ids=["image", "view", "box"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: x.as_subclass(Image), lambda x: x[::1].expand(2).as_subclass(Image), Box],
+    ids=["image", "view", "box"],
+)
 def test_samples_of_types_of_their_own_draw_nothing(make: Any, tmp_path: Path) -> None:
     """Random states tell whether something was drawn; a pickle of the same may differ."""
 
@@ -210,7 +224,13 @@ class Stream(IterableDataset[Any]):
         return iter([torch.ones(2)])
 
 
-@pytest.mark.parametrize(("data", "words"), [(wb.batches([(torch.ones(2), torch.ones(2))]), "yields ready batches"), (Stream(), "IterableDataset")])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (wb.batches([(torch.ones(2), torch.ones(2))]), "yields ready batches"),
+        (Stream(), "IterableDataset"),
+    ],
+)
 def test_what_has_no_numbered_samples_is_refused_by_name(data: Any, words: str) -> None:
     with pytest.raises(TaskError, match=f"preload=True: val .*{words}"):
         preload(DataSpec.of("val", data), ON, plenty)
@@ -224,7 +244,10 @@ def test_what_is_in_memory_is_left() -> None:
 
 def test_too_little_memory_is_said_before_it_is_read(tmp_path: Path) -> None:
     data = Files(tmp_path, 100, lambda i: torch.zeros(1000))
-    with pytest.raises(TaskError, match=r"train would take about [\d.]+ k?B \(100 samples\), and [\d.]+ k?B of memory are free"):
+    with pytest.raises(
+        TaskError,
+        match=r"train would take about [\d.]+ k?B \(100 samples\), and [\d.]+ k?B of memory are free",
+    ):
         preload(DataSpec.of("train", data), ON, lambda: 1000)
     assert data.reads < 100
 
@@ -247,7 +270,9 @@ def test_an_object_that_makes_a_new_data_set_each_time_is_refused(tmp_path: Path
     def parts() -> Any:
         return DataSpec.of("train", Files(tmp_path, 4, lambda i: torch.tensor(i))).parts
 
-    with pytest.raises(TaskError, match=r"train_dataloader\(\) makes a new data set each time.*setup\(\)"):
+    with pytest.raises(
+        TaskError, match=r"train_dataloader\(\) makes a new data set each time.*setup\(\)"
+    ):
         preload(DataSpec("train", parts), ON, plenty)
 
 

@@ -23,7 +23,10 @@ from workbench.task.rng import process_state, restored_process_state
 from workbench.task.state.serialization import from_plain, to_plain
 
 GENERATORS = {
-    "torch": (lambda: torch.Generator().manual_seed(1), lambda g: torch.rand(1, generator=g).item()),
+    "torch": (
+        lambda: torch.Generator().manual_seed(1),
+        lambda g: torch.rand(1, generator=g).item(),
+    ),
     "pcg": (lambda: np.random.default_rng(1), lambda g: g.random()),
     "philox": (lambda: np.random.Generator(np.random.Philox(1)), lambda g: g.random()),
     "mt": (lambda: np.random.Generator(np.random.MT19937(1)), lambda g: g.random()),
@@ -64,14 +67,19 @@ class Domain:
     [
         ((Domain("a"), Domain("b")), ["Domain(name='a')", "Domain(name='b')"]),
         ((Path("a"), torch.float32), [repr(Path("a")), "torch.float32"]),
-        ((object(), frozenset("ab"), torch.zeros(2), torch.nn.Linear(2, 2)), ["#0", "#1", "#2", "#3"]),
+        (
+            (object(), frozenset("ab"), torch.zeros(2), torch.nn.Linear(2, 2)),
+            ["#0", "#1", "#2", "#3"],
+        ),
     ],
 )
 def test_generators_by_keys_of_any_kind(keys, names):
     """Two keys have two names, which are the same in another process."""
     rngs = {key: random.Random(number) for number, key in enumerate(keys)}
     found = DataRngState(dataset=Box(rngs=rngs)).generators
-    assert found == {f"dataset.rngs[{name}]": rng for name, rng in zip(names, rngs.values(), strict=True)}
+    assert found == {
+        f"dataset.rngs[{name}]": rng for name, rng in zip(names, rngs.values(), strict=True)
+    }
 
 
 def test_the_process_draws_as_then_and_goes_on_as_before():
@@ -109,7 +117,12 @@ def test_where_generators_are_found():
             self.module[0].rng = inner[4]
             self.again = self
             self.many = [Box(rng=inner[5])] * 5000
-            self.processes_own = [random.random, np.random.rand, torch.default_generator, random.SystemRandom()]
+            self.processes_own = [
+                random.random,
+                np.random.rand,
+                torch.default_generator,
+                random.SystemRandom(),
+            ]
 
         def __getitem__(self, index):
             return SHARED.random()
@@ -125,7 +138,9 @@ def test_where_generators_are_found():
         "dataset.parts[3].keywords['rng']": inner[2],
         "dataset.module.0.rng": inner[4],
     }
-    assert {path: id(generator) for path, generator in found.items()} == {k: id(g) for k, g in expected.items()}
+    assert {path: id(generator) for path, generator in found.items()} == {
+        k: id(g) for k, g in expected.items()
+    }
 
 
 SHARED = np.random.default_rng(9)
@@ -143,8 +158,12 @@ def test_a_sampler_is_not_followed_into_its_data():
 
     own, beside = torch.Generator(), torch.Generator()
     sampler = RandomSampler(Data(), generator=own)
-    assert list(DataRngState(batch_sampler=BatchSampler(sampler, 2, False)).generators) == ["batch_sampler.sampler.generator"]
-    assert not DataRngState(batch_sampler=RandomSampler(Data(), generator=beside), beside=beside).generators
+    assert list(DataRngState(batch_sampler=BatchSampler(sampler, 2, False)).generators) == [
+        "batch_sampler.sampler.generator"
+    ]
+    assert not DataRngState(
+        batch_sampler=RandomSampler(Data(), generator=beside), beside=beside
+    ).generators
 
 
 def test_what_is_not_there_any_more_is_said():
@@ -156,7 +175,10 @@ def test_what_is_not_there_any_more_is_said():
 
 
 def test_a_checksum_tells_batches_apart():
-    batch = {"x": torch.zeros(2, 3, dtype=torch.bfloat16), "y": [np.arange(2), "text", 1, None, torch.empty(0), torch.tensor(1.0)]}
+    batch = {
+        "x": torch.zeros(2, 3, dtype=torch.bfloat16),
+        "y": [np.arange(2), "text", 1, None, torch.empty(0), torch.tensor(1.0)],
+    }
     assert checksum_of(batch) == checksum_of(OrderedDict(batch))
     for changed in (
         {**batch, "x": torch.ones(2, 3, dtype=torch.bfloat16)},
@@ -173,7 +195,12 @@ def test_going_through_a_pass_again_draws_as_much_as_was_handed_out():
     own = torch.Generator().manual_seed(0)
 
     def sampler():
-        return ResumableBatchSampler(BatchSampler(RandomSampler(range(40), replacement=True, num_samples=40, generator=own), 4, False), own)
+        return ResumableBatchSampler(
+            BatchSampler(
+                RandomSampler(range(40), replacement=True, num_samples=40, generator=own), 4, False
+            ),
+            own,
+        )
 
     one = sampler()
     handed = iter(one)
@@ -204,8 +231,18 @@ def test_batches_that_are_not_numbers():
     for changed in ("b", 2.5):
         one = ResumableBatchSampler(Own(["a", changed, ("c", 1)]), torch.Generator())
         list(one)
-        assert ResumableBatchSampler(Own(["a", changed, ("c", 1)]), torch.Generator()).replay(one.position(), 2) == []
-        assert "other samples" in ResumableBatchSampler(Own(["a", "x", ("c", 1)]), torch.Generator()).replay(one.position(), 2)[0]
+        assert (
+            ResumableBatchSampler(Own(["a", changed, ("c", 1)]), torch.Generator()).replay(
+                one.position(), 2
+            )
+            == []
+        )
+        assert (
+            "other samples"
+            in ResumableBatchSampler(Own(["a", "x", ("c", 1)]), torch.Generator()).replay(
+                one.position(), 2
+            )[0]
+        )
         with pytest.raises(TaskError, match="has 1 batches now"):
             ResumableBatchSampler(Own(["a"]), torch.Generator()).replay(one.position(), 2)
 
@@ -229,7 +266,9 @@ def test_numbers_of_keyed_batches_go_on():
 @pytest.mark.parametrize("taken", [100, 5000])
 def test_a_pass_over_ready_batches_is_resumed_after_many(taken):
     def numbers():
-        return ResumableBatchSampler(RandomSampler(range(6000), generator=(own := torch.Generator().manual_seed(1))), own)
+        return ResumableBatchSampler(
+            RandomSampler(range(6000), generator=(own := torch.Generator().manual_seed(1))), own
+        )
 
     begun, again = numbers(), numbers()
     expected = list(numbers())
@@ -241,7 +280,8 @@ def test_a_pass_over_ready_batches_is_resumed_after_many(taken):
     for number in expected[:taken]:
         crc = zlib.crc32(str(number).encode(), crc)
     assert (position["handed"], position["crc"]) == (taken, crc)
-    assert set(position["process"]) == {"python", "numpy", "torch"}  # which earlier versions restore, though this order needs none
+    # which earlier versions restore, though this order needs none
+    assert set(position["process"]) == {"python", "numpy", "torch"}
     assert again.replay(position, taken) == []
     assert list(again) == expected[taken:]
 

@@ -40,7 +40,10 @@ def test_long_lists_within_a_container_are_not_copied(kind: type[Any]) -> None:
         else:
             sampler.groups[0] = sampler.groups.pop(0)
     after = list(sampler.groups) if kind is list else list(sampler.groups.items())
-    assert all(one is other or (one[0] == other[0] and one[1] is other[1]) for one, other in zip(after, before, strict=True))
+    assert all(
+        one is other or (one[0] == other[0] and one[1] is other[1])
+        for one, other in zip(after, before, strict=True)
+    )
     assert sampler.passes == 0
 
 

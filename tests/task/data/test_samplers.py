@@ -15,7 +15,9 @@ from workbench.task.data.samplers import ShuffledSampler, draws_alone
 def test_the_order_is_torchs_and_so_is_what_was_drawn_after_each_epoch(count: int) -> None:
     one, other = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
     for _ in range(3):
-        assert [*ShuffledSampler(range(count), generator=one)] == [*RandomSampler(range(count), generator=other)]
+        assert [*ShuffledSampler(range(count), generator=one)] == [
+            *RandomSampler(range(count), generator=other)
+        ]
         assert torch.equal(one.get_state(), other.get_state())
 
 
@@ -43,5 +45,11 @@ def test_an_order_of_torchs_draws_from_its_generator_alone() -> None:
     )  # fmt: skip
     for order in alone:
         assert draws_alone(order, loaders)
-    for order in (RandomSampler(data), RandomSampler(data, generator=other), Own(data, generator=loaders), BatchSampler([3, 1], 2, False), [[0, 1]]):
+    for order in (
+        RandomSampler(data),
+        RandomSampler(data, generator=other),
+        Own(data, generator=loaders),
+        BatchSampler([3, 1], 2, False),
+        [[0, 1]],
+    ):
         assert not draws_alone(order, loaders)

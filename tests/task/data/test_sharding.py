@@ -74,9 +74,13 @@ class Groups(BatchSampler):
 KINDS = {
     "set": lambda n, size: labelled(n),
     "arrays": lambda n, size: tuple(t.numpy() for t in labelled(n).tensors),
-    "loader": lambda n, size: DataLoader(labelled(n), size, shuffle=True, generator=torch.Generator().manual_seed(9)),
+    "loader": lambda n, size: DataLoader(
+        labelled(n), size, shuffle=True, generator=torch.Generator().manual_seed(9)
+    ),
     "sampler": lambda n, size: DataLoader(labelled(n), size, sampler=Own(n)),
-    "batch sampler": lambda n, size: DataLoader(labelled(n), batch_sampler=Groups(Own(n), size, False)),
+    "batch sampler": lambda n, size: DataLoader(
+        labelled(n), batch_sampler=Groups(Own(n), size, False)
+    ),
     "stream": lambda n, size: Stream(labelled(n)),
     "sized stream": lambda n, size: Stream(labelled(n), sized=True),
     "ready stream": lambda n, size: DataLoader(Stream(labelled(n)), batch_size=None),
@@ -98,7 +102,12 @@ def passes(make, share, limit=None, count=2, drawn=0, **given):
 
 def in_rounds(parts):
     """What the ranks have read, one after another in each round."""
-    return [batch for together in itertools.zip_longest(*parts) for batch in together if batch is not None]
+    return [
+        batch
+        for together in itertools.zip_longest(*parts)
+        for batch in together
+        if batch is not None
+    ]
 
 
 @given(
@@ -110,17 +119,28 @@ def in_rounds(parts):
 @settings(deadline=None, max_examples=count(60, 1000), database=None)
 def test_ranks_read_what_one_process_reads(kind, n, size, world, drop_last, shuffle, limit):
     size = min(size, n)
-    given = {"batch_size": size, "drop_last": drop_last, "shuffle": shuffle or kind in ("sampler", "loader")}
+    given = {
+        "batch_size": size,
+        "drop_last": drop_last,
+        "shuffle": shuffle or kind in ("sampler", "loader"),
+    }
     cut = drop_last and "ready" not in kind and kind != "batch sampler"
     if cut and limit and limit >= n // size // world:
         limit = None  # it is the end of a pass, where a sampler draws on
-    whole, length, state = passes(lambda: KINDS[kind](n, size), RankShard(), limit and limit * world, **given)
-    ranks = [passes(lambda: KINDS[kind](n, size), RankShard(rank, world), limit, drawn=rank, **given) for rank in range(world)]
+    whole, length, state = passes(
+        lambda: KINDS[kind](n, size), RankShard(), limit and limit * world, **given
+    )
+    ranks = [
+        passes(lambda: KINDS[kind](n, size), RankShard(rank, world), limit, drawn=rank, **given)
+        for rank in range(world)
+    ]
     for epoch, expected in enumerate(whole):
         there = len(expected) // world * world if cut else len(expected)
         assert same(in_rounds([found[epoch] for found, *_ in ranks]), expected[:there])
     for _, rounds, after in ranks:
-        assert rounds == (None if length is None else length // world if cut else -(-length // world))
+        assert rounds == (
+            None if length is None else length // world if cut else -(-length // world)
+        )
         assert torch.equal(after, state) or limit, "the ranks would deal the next epoch differently"
         assert torch.equal(after, ranks[0][2])
 
@@ -131,7 +151,10 @@ def test_with_loader_workers(kind, workers):
     kinds = {**KINDS, "noise": lambda n, size: Augmented(labelled(n))}
     given = {"batch_size": 4, "num_workers": workers}
     whole, *_ = passes(lambda: kinds[kind](37, 4), RankShard(), **given)
-    ranks = [passes(lambda: kinds[kind](37, 4), RankShard(rank, 2), drawn=rank, **given)[0] for rank in (0, 1)]
+    ranks = [
+        passes(lambda: kinds[kind](37, 4), RankShard(rank, 2), drawn=rank, **given)[0]
+        for rank in (0, 1)
+    ]
     for epoch, expected in enumerate(whole):
         assert same(in_rounds([found[epoch] for found in ranks]), expected)
 
@@ -149,7 +172,9 @@ class Once(Dataset):
 
 SHUFFLES = {
     "sampler": lambda: DataLoader(Once(23), 3, sampler=Own(23, seeded=False)),
-    "batch sampler": lambda: DataLoader(Once(23), batch_sampler=Groups(Own(23, seeded=False), 3, False)),
+    "batch sampler": lambda: DataLoader(
+        Once(23), batch_sampler=Groups(Own(23, seeded=False), 3, False)
+    ),
     "stream": lambda: Stream(Once(23), shuffled=True),
 }
 
@@ -159,7 +184,9 @@ SHUFFLES = {
 def test_an_order_drawn_from_the_processs_own_numbers_is_the_same_on_all_ranks(kind, workers):
     """Those of the ranks differ, and nobody sees a sample twice for that."""
     given = {"batch_size": 3, "num_workers": workers}
-    ranks = [passes(SHUFFLES[kind], RankShard(rank, 3), drawn=rank, **given)[0] for rank in range(3)]
+    ranks = [
+        passes(SHUFFLES[kind], RankShard(rank, 3), drawn=rank, **given)[0] for rank in range(3)
+    ]
     orders = []
     for epoch in range(2):
         batches = in_rounds([found[epoch] for found in ranks])
@@ -195,22 +222,35 @@ def test_samples_of_one_process_are_drawn_as_before():
 def test_a_sampler_that_deals_to_ranks_itself_is_refused_by_name(nested):
     data = labelled(20)
     dealt = DistributedSampler(data, num_replicas=2, rank=0)
-    loader = DataLoader(data, batch_sampler=Grouped(dealt)) if nested else DataLoader(data, 4, sampler=dealt)
+    loader = (
+        DataLoader(data, batch_sampler=Grouped(dealt))
+        if nested
+        else DataLoader(data, 4, sampler=dealt)
+    )
     spec = DataSpec.of("train", loader)
     assert len(list(spec.loader(Settings(batch_size=5)))) == 2
     spec.share = RankShard(0, 2)
-    with pytest.raises(TaskError, match="the loader of train has a DistributedSampler: give the loader without it"):
+    with pytest.raises(
+        TaskError, match="the loader of train has a DistributedSampler: give the loader without it"
+    ):
         spec.loader(Settings(batch_size=5))
 
 
 def test_a_stream_that_is_split_by_ranks_already_is_refused_by_name():
     datasets = pytest.importorskip("datasets")
     distributed = pytest.importorskip("datasets.distributed")
-    whole = datasets.Dataset.from_dict({"x": [[0.0], [1.0], [2.0], [3.0]]}).with_format("torch").to_iterable_dataset(num_shards=2)
+    whole = (
+        datasets.Dataset.from_dict({"x": [[0.0], [1.0], [2.0], [3.0]]})
+        .with_format("torch")
+        .to_iterable_dataset(num_shards=2)
+    )
     spec = DataSpec.of("train", distributed.split_dataset_by_node(whole, 0, 2))
-    assert len(list(spec.loader(Settings(batch_size=1)))) == 2  # one process reads what it was given
+    # one process reads what it was given
+    assert len(list(spec.loader(Settings(batch_size=1)))) == 2
     spec.share = RankShard(0, 2)
-    with pytest.raises(TaskError, match="train is split by split_dataset_by_node: give the whole stream"):
+    with pytest.raises(
+        TaskError, match="train is split by split_dataset_by_node: give the whole stream"
+    ):
         spec.loader(Settings(batch_size=1))
 
 
@@ -238,7 +278,11 @@ def test_the_end_of_a_pass_is_reached_by_all():
     for n in (20, 24, 28):
         states = []
         for rank in (0, 1):
-            loader = DataLoader(labelled(n), 4, sampler=RandomSampler(range(n), True, 33, torch.Generator().manual_seed(1)))
+            loader = DataLoader(
+                labelled(n),
+                4,
+                sampler=RandomSampler(range(n), True, 33, torch.Generator().manual_seed(1)),
+            )
             spec = DataSpec.of("train", loader)
             spec.share = RankShard(rank, 2)
             made = spec.loader(Settings(batch_size=4))

@@ -43,24 +43,35 @@ def epochs(spec, count=2, **settings):
 
 
 def plain(dataset, count=2, seed=0, **options):
-    loader = DataLoader(dataset, shuffle=True, generator=torch.Generator().manual_seed(seed), **{"batch_size": 8, **options})
+    loader = DataLoader(
+        dataset,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(seed),
+        **{"batch_size": 8, **options},
+    )
     return [list(loader) for _ in range(count)]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_batches_of_moved_dimensions_lie_in_memory_like_those_of_a_plain_loader(channels):
     images = torch.randn(30, 4, 4, channels).permute(0, 3, 1, 2)
-    theirs = [batch.stride() for epoch in plain(TensorDataset(images)) for batch, in epoch]
+    theirs = [batch.stride() for epoch in plain(TensorDataset(images)) for (batch,) in epoch]
     for data in (TensorDataset(images), (images,), {"x": images}):
         ours = epochs(DataSpec.of("train", data))
-        assert [next(iter(b.values() if isinstance(b, dict) else b)).stride() for epoch in ours for b in epoch] == theirs
+        assert [
+            next(iter(b.values() if isinstance(b, dict) else b)).stride()
+            for epoch in ours
+            for b in epoch
+        ] == theirs
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_batches_are_those_of_a_plain_loader(drop_last):
     """Indexed whole or collated one by one, in the same containers and the same order, epoch after epoch."""
     data = labelled(30)
-    assert same(epochs(DataSpec.of("train", data), drop_last=drop_last), plain(data, drop_last=drop_last))
+    assert same(
+        epochs(DataSpec.of("train", data), drop_last=drop_last), plain(data, drop_last=drop_last)
+    )
     x, y = data.tensors
     ours = epochs(DataSpec.of("train", (x.numpy(), y)), drop_last=drop_last)
     theirs = plain(data, drop_last=drop_last)
@@ -104,7 +115,9 @@ def test_augmentation_in_workers_is_by_seed_epoch_and_batch(persistent):
 
 
 def test_looking_at_data_moves_no_generator():
-    loader = DataLoader(labelled(20), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3))
+    loader = DataLoader(
+        labelled(20), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3)
+    )
     weighted = DataLoader(
         labelled(20), batch_size=4,
         sampler=RandomSampler(labelled(20), replacement=True, generator=torch.Generator().manual_seed(4)),
@@ -117,8 +130,10 @@ def test_looking_at_data_moves_no_generator():
         first = epochs(spec, batch_size=4)
         assert same(first, epochs(spec, batch_size=4))
         assert torch.equal(generator.get_state(), state)
-    assert same(first, [list(weighted), list(weighted)])  # and is the order that the user's loader would have
-    assert not torch.equal(torch.get_rng_state(), process)  # that loader drew from the process, ours did not
+    # and is the order that the user's loader would have
+    assert same(first, [list(weighted), list(weighted)])
+    # that loader drew from the process, ours did not
+    assert not torch.equal(torch.get_rng_state(), process)
 
 
 def test_a_users_batch_sampler_stays_his():
@@ -137,7 +152,9 @@ def test_a_users_batch_sampler_stays_his():
 def test_a_plain_batch_sampler_is_taken_apart():
     """The loader that holds it says neither its size nor its order; it does."""
     data = labelled(20)
-    spec = DataSpec.of("train", DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 8, True)))
+    spec = DataSpec.of(
+        "train", DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 8, True))
+    )
     assert spec.defaults == {"batch_size": 8, "shuffle": True, "drop_last": True, "num_workers": 0}
     assert same(epochs(spec, drop_last=True), plain(data, drop_last=True))
     weighted = WeightedRandomSampler(torch.ones(20), 40)
@@ -164,19 +181,24 @@ def test_a_batch_samplers_own_generator_stays_where_it_is(numpy):
     first = epochs(spec)
     spec.peek(2)
     assert same(first, epochs(spec))
-    assert same(first[0], list(DataLoader(data, batch_sampler=sampler)))  # the order of the user's own loop
+    # the order of the user's own loop
+    assert same(first[0], list(DataLoader(data, batch_sampler=sampler)))
 
 
 def test_a_random_samplers_own_generator_gives_the_users_order():
     data = labelled(20)
 
     def given():
-        return DataLoader(data, 8, sampler=RandomSampler(data, generator=torch.Generator().manual_seed(3)))
+        return DataLoader(
+            data, 8, sampler=RandomSampler(data, generator=torch.Generator().manual_seed(3))
+        )
 
     spec = DataSpec.of("train", given())
     theirs = given()
     assert same(epochs(spec), [list(theirs), list(theirs)])
-    with pytest.raises(TaskError, match="shuffle=False: the loader of train has a RandomSampler of its own"):
+    with pytest.raises(
+        TaskError, match="shuffle=False: the loader of train has a RandomSampler of its own"
+    ):
         spec.loader(Settings(shuffle=False, batch_size=8), train=True)
 
 
@@ -202,7 +224,9 @@ def test_options_of_a_users_workers():
         worker_init_fn=saw_its_data,
     )  # fmt: skip
     spec = DataSpec.of("train", given)
-    loader = spec.loader(Settings(batch_size=8, num_workers=1, persistent_workers=False), train=True)
+    loader = spec.loader(
+        Settings(batch_size=8, num_workers=1, persistent_workers=False), train=True
+    )
     assert (loader.prefetch_factor, loader.timeout) == (7, 333)
     assert loader.multiprocessing_context.get_start_method() == "spawn"
     assert spec.loader(Settings(num_workers=1, prefetch_factor=3)).prefetch_factor == 3
@@ -219,7 +243,9 @@ def test_pinning_is_left_out_where_it_cannot_be(monkeypatch):
     assert spec.loader(Settings()).pin_memory
     assert not spec.loader(Settings(accelerator="cpu")).pin_memory
     made = []
-    monkeypatch.setattr(spec, "_loader", lambda settings, share: made.append(settings.pin_memory) or [1])
+    monkeypatch.setattr(
+        spec, "_loader", lambda settings, share: made.append(settings.pin_memory) or [1]
+    )
     spec.peek(2)
     assert made == [False]
 
@@ -252,7 +278,10 @@ def readable(samples):
     return torch.stack(kept) if kept else None
 
 
-@pytest.mark.parametrize(("bad", "first"), [(0, [0.0, 1.0]), (1, [2.0, 3.0]), (2, [2.0, 3.0]), (5, [6.0, 7.0]), (150, [150.0, 151.0])])
+@pytest.mark.parametrize(
+    ("bad", "first"),
+    [(0, [0.0, 1.0]), (1, [2.0, 3.0]), (2, [2.0, 3.0]), (5, [6.0, 7.0]), (150, [150.0, 151.0])],
+)
 def test_samples_that_cannot_be_read_are_passed_over_in_search_of_a_batch(bad, first):
     batch = DataSpec.of("train", Unreadable(bad), readable).peek(2)
     assert batch[:, 0].tolist() == first
@@ -264,21 +293,35 @@ def test_batches_of_none_are_passed_over_and_none_is_lost():
         spec = DataSpec.of("train", data)
         assert torch.equal(spec.peek(2), torch.ones(2))
         assert len(list(spec.loader(Settings(), train=True))) == 4
-    with pytest.raises(TaskError, match=r"train has 300 samples, and its first batches .up to 100 were read. are None"):
+    with pytest.raises(
+        TaskError,
+        match=r"train has 300 samples, and its first batches .up to 100 were read. are None",
+    ):
         DataSpec.of("train", Unreadable(300), readable).peek(2)
-    with pytest.raises(TaskError, match="train is empty: it gave no batch, or None for each of the first 100"):
+    with pytest.raises(
+        TaskError, match="train is empty: it gave no batch, or None for each of the first 100"
+    ):
         DataSpec.of("train", iter([None] * 200)).peek(2)
 
 
 def test_ready_batches_are_looked_at_as_they_will_be_given():
     """torch's loader makes tensors of arrays; so does the look at the first batch."""
-    spec = DataSpec.of("train", wb.batches([(np.full((2, 1), i, "float32"), np.zeros(2)) for i in range(3)]))
+    spec = DataSpec.of(
+        "train", wb.batches([(np.full((2, 1), i, "float32"), np.zeros(2)) for i in range(3)])
+    )
     assert same(spec.peek(2), next(iter(spec.loader(Settings()))))
     assert isinstance(spec.peek(2)[0], torch.Tensor)
 
 
 def test_what_a_loader_implies():
-    loader = DataLoader(labelled(20), batch_size=5, shuffle=True, drop_last=True, num_workers=2, persistent_workers=True)
+    loader = DataLoader(
+        labelled(20),
+        batch_size=5,
+        shuffle=True,
+        drop_last=True,
+        num_workers=2,
+        persistent_workers=True,
+    )
     assert DataSpec.of("train", loader).defaults == {
         "batch_size": 5, "shuffle": True, "drop_last": True, "num_workers": 2, "persistent_workers": True,
     }  # fmt: skip
@@ -288,7 +331,8 @@ def test_a_batch_size_above_the_data():
     spec = DataSpec.of("train", labelled(20))
     with pytest.raises(TaskError, match="batch_size=21 is larger than the train data"):
         spec.loader(Settings(batch_size=21), train=True)
-    assert [sample_count(b) for b in spec.loader(Settings(batch_size=21))] == [20]  # validation takes what there is
+    # validation takes what there is
+    assert [sample_count(b) for b in spec.loader(Settings(batch_size=21))] == [20]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +360,9 @@ def test_moving_keeps_containers():
 
 def test_packed_sequences_are_moved_by_their_own_method():
     """Their batch_sizes have to stay on the CPU, wherever the data goes."""
-    moved = to_device({"x": pack_sequence([torch.ones(5, 2), torch.ones(3, 2)])}, torch.device("meta"))["x"]
+    moved = to_device(
+        {"x": pack_sequence([torch.ones(5, 2), torch.ones(3, 2)])}, torch.device("meta")
+    )["x"]
     assert type(moved) is PackedSequence
     assert (moved.data.device.type, moved.batch_sizes.device.type) == ("meta", "cpu")
 
@@ -335,7 +381,9 @@ def test_workers_that_read_tensors_do_not_grow_with_what_they_have_read(uncollec
     x = torch.arange(32768.0).repeat(1024, 1).T.contiguous()
     spec = DataSpec.of("train", TensorDataset(x, x[:, 0]))
     before, held, read = psutil.Process().children(), [], []
-    for number, batch in enumerate(spec.loader(Settings.make(batch_size=256, num_workers=1, shuffle=False))):
+    for number, batch in enumerate(
+        spec.loader(Settings.make(batch_size=256, num_workers=1, shuffle=False))
+    ):
         read.append(batch[1])
         if number % 16 == 4:  # to count its pages takes longer than to read a batch
             (worker,) = (child for child in psutil.Process().children() if child not in before)

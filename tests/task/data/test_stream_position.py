@@ -58,13 +58,21 @@ def test_a_stream_of_hugging_face_forgets_its_position(taken):
 
 @pytest.mark.parametrize("taken", [2, 6])
 def test_a_stream_that_keeps_its_position_is_refused(taken):
-    with pytest.raises(TaskError, match=r"train \(Keeps\) begins each pass where load_state_dict\(\) has put it.*forget that position"):
+    with pytest.raises(
+        TaskError,
+        match=r"train \(Keeps\) begins each pass where load_state_dict\(\) has put it.*forget that position",
+    ):
         resumed_after(Keeps(), taken)
 
 
 def test_which_states_are_a_position():
     plain, shuffled = hugging_face(), hugging_face().shuffle(seed=1, buffer_size=3)
-    for stream, here, known, between in ((plain, True, True, False), (shuffled, True, False, False), (Keeps(), True, True, True), (Keeps(), False, False, False)):
+    for stream, here, known, between in (
+        (plain, True, True, False),
+        (shuffled, True, False, False),
+        (Keeps(), True, True, True),
+        (Keeps(), False, False, False),
+    ):
         position, data = StreamPosition("train", stream, here), DataRngState(dataset=stream)
         assert (position.is_known(data), position.is_known_between(data)) == (known, between)
 

@@ -37,7 +37,15 @@ def net(features=6, classes=3):
 def bench(data, root, model=None, **given):
     loader = isinstance(data, DataLoader) and data.batch_size is None
     ready = loader or isinstance(data, (type(wb.batches([])), type(iter([]))))
-    given = {"loss": F.cross_entropy, **({} if ready else {"batch_size": 4}), "max_epochs": 2, "lr": 0.1, "accelerator": "cpu", "root": root, **given}
+    given = {
+        "loss": F.cross_entropy,
+        **({} if ready else {"batch_size": 4}),
+        "max_epochs": 2,
+        "lr": 0.1,
+        "accelerator": "cpu",
+        "root": root,
+        **given,
+    }
     if given.get("batch_size", 0) is None:
         del given["batch_size"]
     return wb.Workbench(model or net(), train=data, optimizer=torch.optim.SGD, **given)
@@ -73,7 +81,9 @@ def test_a_list_of_samples_is_a_data_set(tmp_path):
 
 def test_a_list_of_dicts(tmp_path):
     samples = [{"input": x, "label": y} for x, y in pairs()]
-    assert losses(samples, tmp_path / "a") == losses(TensorDataset(*labelled(20).tensors), tmp_path / "b")
+    assert losses(samples, tmp_path / "a") == losses(
+        TensorDataset(*labelled(20).tensors), tmp_path / "b"
+    )
 
 
 class Graphs(nn.Module):
@@ -90,7 +100,10 @@ class Graphs(nn.Module):
 def graphs(count=20):
     g = torch.Generator().manual_seed(0)
     edges = torch.tensor([[0, 1], [1, 0]])
-    return [Data(x=torch.randn(2 + i % 3, 3, generator=g), edge_index=edges, y=torch.tensor([i % 2])) for i in range(count)]
+    return [
+        Data(x=torch.randn(2 + i % 3, 3, generator=g), edge_index=edges, y=torch.tensor([i % 2]))
+        for i in range(count)
+    ]
 
 
 def test_a_list_of_graphs(tmp_path):
@@ -99,7 +112,9 @@ def test_a_list_of_graphs(tmp_path):
 
     data = graphs()
     by_collate = losses(data, tmp_path / "a", Graphs(), loss=None, collate_fn=Collater(data))
-    by_loader = losses(GraphLoader(data, batch_size=4, shuffle=True), tmp_path / "b", Graphs(), loss=None)
+    by_loader = losses(
+        GraphLoader(data, batch_size=4, shuffle=True), tmp_path / "b", Graphs(), loss=None
+    )
     assert by_collate == by_loader
     assert len(by_collate) == 10
     refused(data, "train", "Data", "collate_fn=", model=Graphs(), loss=None)
@@ -112,7 +127,9 @@ def test_ready_batches(tmp_path):
     assert len(expected) == 8
     assert losses(wb.batches(ready), tmp_path / "b", **own) == expected
     assert losses(iter(ready), tmp_path / "c", max_epochs=1, **own) == expected[:4]
-    with pytest.raises(SettingsError, match="batch_size=4 has no effect on train, since it yields ready batches"):
+    with pytest.raises(
+        SettingsError, match="batch_size=4 has no effect on train, since it yields ready batches"
+    ):
         bench(wb.batches(ready), tmp_path, batch_size=4)
     with pytest.raises(TypeError, match=r"wb\.batches\(int\): give a list of batches"):
         wb.batches(3)
@@ -125,11 +142,15 @@ def test_ready_batches(tmp_path):
 def test_columns_and_samples_are_told_apart():
     x, y = labelled(20).tensors
     assert DataSpec.of("train", (x, y)).samples == 20
-    assert DataSpec.of("train", [x, y]).samples == 20  # of unlike shapes: they could not be stacked as samples
+    # of unlike shapes: they could not be stacked as samples
+    assert DataSpec.of("train", [x, y]).samples == 20
     assert DataSpec.of("train", [torch.zeros(6) for _ in range(20)]).samples == 20
     assert DataSpec.of("train", [torch.tensor(1.0) for _ in range(20)]).samples == 20
     assert DataSpec.of("train", (x, list(range(20)))).samples == 20
-    with pytest.raises(TaskError, match=r"list of 2 arrays \(\(20, 6\), \(20, 6\)\), which may be columns or samples: give a tuple"):
+    with pytest.raises(
+        TaskError,
+        match=r"list of 2 arrays \(\(20, 6\), \(20, 6\)\), which may be columns or samples: give a tuple",
+    ):
         DataSpec.of("train", [x, x])
     with pytest.raises(TaskError, match="tuple of 2 lists, which may be columns or samples"):
         DataSpec.of("train", ([[1.0], [2.0]], [0, 1]))
@@ -139,9 +160,16 @@ def test_samples_of_unequal_length():
     data = [torch.ones(n) for n in range(7, 17)]
     with pytest.raises(TaskError, match=r"may be columns or samples"):
         DataSpec.of("train", data[:2])
-    with pytest.raises(TaskError, match=r"train: samples of unlike shapes cannot be stacked .*\(1,\).*\(2,\).*collate_fn="):
+    with pytest.raises(
+        TaskError,
+        match=r"train: samples of unlike shapes cannot be stacked .*\(1,\).*\(2,\).*collate_fn=",
+    ):
         DataSpec.of("train", [(torch.ones(n), 0) for n in range(1, 9)]).peek(2)
-    padded = DataSpec.of("train", data, collate_fn=lambda samples: nn.utils.rnn.pad_sequence(samples, batch_first=True))
+    padded = DataSpec.of(
+        "train",
+        data,
+        collate_fn=lambda samples: nn.utils.rnn.pad_sequence(samples, batch_first=True),
+    )
     assert padded.peek(2).shape == (2, 8)
 
 
@@ -151,7 +179,11 @@ def test_samples_of_unequal_length():
 @pytest.mark.parametrize("kind", ["dict", "list", "tuple of data sets"])
 def test_several_loaders(kind, tmp_path):
     one, two = DataLoader(labelled(20), 4), DataLoader(labelled(12), 4)
-    given = {"dict": {"a": one, "b": two}, "list": [one, two], "tuple of data sets": (labelled(4), labelled(5))}[kind]
+    given = {
+        "dict": {"a": one, "b": two},
+        "list": [one, two],
+        "tuple of data sets": (labelled(4), labelled(5)),
+    }[kind]
     refused(given, "train", "ConcatDataset", root=tmp_path)
     with pytest.raises(TaskError, match=r"data is a .* of 2"):
         bench(labelled(20), tmp_path).predict(given)
@@ -160,7 +192,13 @@ def test_several_loaders(kind, tmp_path):
 def test_a_dataset_dict_names_its_splits(tmp_path):
     one = datasets.Dataset.from_dict({"x": [1.0, 2.0], "label": [0, 1]})
     given = datasets.DatasetDict({"train": one, "validation": one})
-    refused(given, "train is a DatasetDict", "train, validation", "train=ds['train'], val=ds['validation']", root=tmp_path)
+    refused(
+        given,
+        "train is a DatasetDict",
+        "train, validation",
+        "train=ds['train'], val=ds['validation']",
+        root=tmp_path,
+    )
 
 
 # -- Hugging Face
@@ -184,7 +222,9 @@ def test_numbers_need_no_format(tmp_path):
         def forward(self, a):
             return super().forward(a.float()[:, None])
 
-    ds = datasets.Dataset.from_dict({"a": [0.5 * i for i in range(20)], "label": [i % 2 for i in range(20)]})
+    ds = datasets.Dataset.from_dict(
+        {"a": [0.5 * i for i in range(20)], "label": [i % 2 for i in range(20)]}
+    )
     assert len(losses(ds, tmp_path, OfNumbers(1, 2))) == 10
 
 
@@ -199,7 +239,12 @@ def test_frames_and_series(tmp_path):
     assert losses((polar, pl.Series(y)), tmp_path / "c") == expected
     assert losses((panda, y), tmp_path / "d") == expected
     assert losses({"input": panda, "y": pl.Series(y)}, tmp_path / "e") == expected
-    refused(panda, "train is a DataFrame of shape (20, 6)", "(frame[features], frame[target])", root=tmp_path)
+    refused(
+        panda,
+        "train is a DataFrame of shape (20, 6)",
+        "(frame[features], frame[target])",
+        root=tmp_path,
+    )
 
 
 def test_arrays_that_torch_does_not_take_as_they_are(tmp_path):
@@ -225,8 +270,16 @@ def test_arrays_that_hold_no_numbers(column, words, tmp_path):
 
 
 def test_texts_and_ragged_lists_in_a_dict(tmp_path):
-    refused({"text": ["a", "b"], "label": [0, 1]}, "train['text'] is a list of 2 that makes no tensor", root=tmp_path)
-    refused({"ids": [[1], [1, 2]], "label": [0, 1]}, "train['ids'] is a list of 2 that makes no tensor", root=tmp_path)
+    refused(
+        {"text": ["a", "b"], "label": [0, 1]},
+        "train['text'] is a list of 2 that makes no tensor",
+        root=tmp_path,
+    )
+    refused(
+        {"ids": [[1], [1, 2]], "label": [0, 1]},
+        "train['ids'] is a list of 2 that makes no tensor",
+        root=tmp_path,
+    )
 
 
 class Pictures(Dataset):
@@ -241,7 +294,14 @@ class Pictures(Dataset):
 
 
 def test_pictures(tmp_path):
-    refused(Pictures(lambda i: Image.new("L", (4, 4))), "train", "element 0", "Image", "ToTensor", root=tmp_path)
+    refused(
+        Pictures(lambda i: Image.new("L", (4, 4))),
+        "train",
+        "element 0",
+        "Image",
+        "ToTensor",
+        root=tmp_path,
+    )
     whole = Pictures(lambda i: torch.full((6,), i, dtype=torch.uint8))
     refused(whole, "uint8", "float", root=tmp_path)
 
@@ -255,7 +315,12 @@ def test_what_is_no_data(tmp_path):
 def test_it_is_as_light_as_before():
     """No library of data is imported for the sake of its types."""
     code = "import sys, workbench.task.data.spec; print([m for m in ('pandas', 'polars', 'datasets', 'PIL') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 def test_a_sequence_of_ones_own():
@@ -302,12 +367,19 @@ def test_a_read_only_array_warns_of_nothing(tmp_path):
 def table(package=pd):
     x = labelled(20).tensors[0].numpy()
     columns = {"a": x[:, 0].astype("float64"), "flag": x[:, 1] > 0, "count": np.arange(20)}
-    return package.DataFrame(columns), np.stack([column.astype("float32") for column in columns.values()], 1)
+    return package.DataFrame(columns), np.stack(
+        [column.astype("float32") for column in columns.values()], 1
+    )
 
 
 @pytest.mark.parametrize(
     "frame",
-    [table()[0], table(pl)[0], table()[0].convert_dtypes(dtype_backend="numpy_nullable"), table()[0].convert_dtypes(dtype_backend="pyarrow")],
+    [
+        table()[0],
+        table(pl)[0],
+        table()[0].convert_dtypes(dtype_backend="numpy_nullable"),
+        table()[0].convert_dtypes(dtype_backend="pyarrow"),
+    ],
     ids=["pandas", "polars", "nullable", "arrow"],
 )
 def test_flags_and_whole_numbers_of_a_frame_are_numbers(frame, tmp_path):
@@ -327,11 +399,21 @@ def test_a_frame_without_a_float_column_has_float_features(columns, tmp_path):
 
 def test_targets_keep_their_type():
     frame, _ = table()
-    kinds = [column.dtype for column in DataSpec.of("train", (frame, frame[["count"]])).parts.dataset.columns]
+    kinds = [
+        column.dtype
+        for column in DataSpec.of("train", (frame, frame[["count"]])).parts.dataset.columns
+    ]
     assert kinds == [torch.float32, torch.int64]
-    assert DataSpec.of("train", (frame, frame["count"].convert_dtypes())).parts.dataset.columns[1].dtype is torch.int64
+    assert (
+        DataSpec.of("train", (frame, frame["count"].convert_dtypes()))
+        .parts.dataset.columns[1]
+        .dtype
+        is torch.int64
+    )
     same = pd.DataFrame(table()[1].astype("float64"))
-    assert DataSpec.of("train", (same, frame["count"])).parts.dataset.columns[0].dtype is torch.float64, "as numpy has it"
+    assert (
+        DataSpec.of("train", (same, frame["count"])).parts.dataset.columns[0].dtype is torch.float64
+    ), "as numpy has it"
 
 
 @pytest.mark.parametrize(
@@ -343,7 +425,12 @@ def test_targets_keep_their_type():
 )  # fmt: skip
 def test_a_column_without_numbers_is_named(column, words, tmp_path):
     y = labelled(20).tensors[1].numpy()
-    refused((table()[0].assign(city=column), y), "train[0] is a DataFrame of shape (20, 4)", *words, root=tmp_path)
+    refused(
+        (table()[0].assign(city=column), y),
+        "train[0] is a DataFrame of shape (20, 4)",
+        *words,
+        root=tmp_path,
+    )
 
 
 def test_what_is_no_frame_is_refused_with_a_remedy_that_works(tmp_path):
@@ -355,7 +442,10 @@ def test_what_is_no_frame_is_refused_with_a_remedy_that_works(tmp_path):
     assert losses((arrow.to_pandas(), y), tmp_path / "b", net(3)) == expected
     records = np.array(list(zip(*x.T, strict=True)), dtype=[("a", "f4"), ("b", "f4"), ("c", "f4")])
     refused((records, y), "structured_to_unstructured(x, dtype='float32')", root=tmp_path)
-    assert losses((structured_to_unstructured(records, dtype="float32"), y), tmp_path / "c", net(3)) == expected
+    assert (
+        losses((structured_to_unstructured(records, dtype="float32"), y), tmp_path / "c", net(3))
+        == expected
+    )
     refused((x, pd.Series([None, *range(19)], dtype="Int64")), "some are missing", root=tmp_path)
     refused((x > 0, y), "element 0", "x.astype('float32')", root=tmp_path, model=net(3))
     codes = pd.DataFrame({"a": [0, 1] * 10})

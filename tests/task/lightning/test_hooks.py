@@ -63,9 +63,22 @@ class Progress(SimpleNamespace):
     """How far a session is."""
 
     def __init__(self, **how):
-        counters = {"step": 0, "epoch": 0, "batch_idx": 0, "stage": "train", "metrics": {}, "clip_val": None}
+        counters = {
+            "step": 0,
+            "epoch": 0,
+            "batch_idx": 0,
+            "stage": "train",
+            "metrics": {},
+            "clip_val": None,
+        }
         state = SimpleNamespace(**{name: how.pop(name, value) for name, value in counters.items()})
-        known = {"settings": Settings(), "device": CPU, "updates": 6, "batches": (3, 2), "ranks": ProcessGroup()}
+        known = {
+            "settings": Settings(),
+            "device": CPU,
+            "updates": 6,
+            "batches": (3, 2),
+            "ranks": ProcessGroup(),
+        }
         super().__init__(state=state, **{**known, **how})
 
 
@@ -139,7 +152,14 @@ def test_hooks_within_an_update(base, hook):
 
 @KINDS
 def test_hooks_around_updates(base):
-    names = ["on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start", "on_train_epoch_end"]
+    names = [
+        "on_fit_start",
+        "on_fit_end",
+        "on_train_start",
+        "on_train_end",
+        "on_train_epoch_start",
+        "on_train_epoch_end",
+    ]
     thing, calls = with_hooks(base, *names)
     with running(thing) as job:
         hooks = job.hooks
@@ -154,14 +174,27 @@ def test_hooks_around_updates(base):
 @KINDS
 def test_hooks_of_an_evaluation(base, stage):
     name = {"val": "validation"}.get(stage, stage)
-    ends = ("model_eval", "start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end", "model_train")
+    ends = (
+        "model_eval",
+        "start",
+        "epoch_start",
+        "batch_start",
+        "batch_end",
+        "epoch_end",
+        "end",
+        "model_train",
+    )
     thing, calls = with_hooks(base, *(f"on_{name}_{end}" for end in ends), f"{name}_step")
     with running(thing, train=DataLoader(TensorDataset(torch.ones(8, 3)))) as job:
         hooks = job.hooks
         assert hooks.evaluation_mode(stage)
         hooks.evaluation_started(stage)
         hooks.evaluation_batch_started(stage, BATCH, 0)
-        step = job.task.predict_step if stage == "predict" else lambda *a: job.task.validation_step(*a, stage)
+        step = (
+            job.task.predict_step
+            if stage == "predict"
+            else lambda *a: job.task.validation_step(*a, stage)
+        )
         step(BATCH, 0)
         hooks.evaluation_batch_ended(stage, "what the engine knows of it", BATCH, 0)
         hooks.evaluation_ended(stage)
@@ -182,7 +215,9 @@ def test_the_mode_is_the_engines_where_no_hook_sets_it(base):
 @KINDS
 def test_what_validation_step_returns_is_handed_on(base):
     returned = {"preds": BATCH, "loss": torch.ones(())}
-    thing, calls = with_hooks(base, "on_validation_batch_end", validation_step=lambda self, batch, i: returned)
+    thing, calls = with_hooks(
+        base, "on_validation_batch_end", validation_step=lambda self, batch, i: returned
+    )
     with running(thing) as job:
         job.hooks.evaluation_batch_started("val", BATCH, 1)
         scores = job.task.validation_step(BATCH, 1)
@@ -214,7 +249,9 @@ def test_a_batch_may_be_the_end_of_an_epoch(base, returned, goes_on):
 @KINDS
 def test_the_outputs_of_a_batch_are_lightnings(base, returned, size, told):
     """The loss detached, and divided by the batches of a window; {} where there was nothing to learn from."""
-    thing, calls = with_hooks(base, "on_train_batch_end", training_step=lambda self, batch, i: returned)
+    thing, calls = with_hooks(
+        base, "on_train_batch_end", training_step=lambda self, batch, i: returned
+    )
     with running(thing, settings=Settings(accumulate_grad_batches=size)) as job:
         job.hooks.batch_started(BATCH, 1)
         result = job.task.training_step(BATCH, 1)
@@ -228,14 +265,21 @@ def test_the_outputs_of_a_batch_are_lightnings(base, returned, size, told):
 @KINDS
 def test_backward_and_what_is_around_it(base):
     thing, calls = with_hooks(
-        base, "on_before_backward", "on_after_backward", backward=lambda self, loss, **options: loss.backward(**options)
+        base,
+        "on_before_backward",
+        "on_after_backward",
+        backward=lambda self, loss, **options: loss.backward(**options),
     )
     with running(thing) as job:
         loss = thing.net(BATCH).sum()
         job.hooks.backward(loss, retain_graph=True)
         job.hooks.after_backward()
         assert thing.net.weight.grad is not None
-    assert calls == [("on_before_backward", loss), ("backward", loss, ("retain_graph", True)), ("on_after_backward",)]
+    assert calls == [
+        ("on_before_backward", loss),
+        ("backward", loss, ("retain_graph", True)),
+        ("on_after_backward",),
+    ]
 
 
 @KINDS
@@ -259,7 +303,9 @@ def test_backward_as_inherited_from_lightning():
 
 @KINDS
 def test_gradients_are_dropped_its_own_way(base):
-    thing, calls = with_hooks(base, "on_before_zero_grad", optimizer_zero_grad=lambda self, e, i, o: o.zero_grad(False))
+    thing, calls = with_hooks(
+        base, "on_before_zero_grad", optimizer_zero_grad=lambda self, e, i, o: o.zero_grad(False)
+    )
     with running(thing, epoch=2) as job:
         thing.net(BATCH).sum().backward()
         (optimizer,) = thing.trainer.optimizers
@@ -338,7 +384,9 @@ def test_steps_that_are_not_taken_or_taken_twice(base):
     skips, _ = with_hooks(base, optimizer_step=lambda self, e, i, optimizer, closure: closure())
     with running(skips) as job:
         assert engine_step(job, lambda: 1.0) == []
-    twice, _ = with_hooks(base, optimizer_step=lambda self, e, i, o, closure: [o.step(closure), o.step(closure)])
+    twice, _ = with_hooks(
+        base, optimizer_step=lambda self, e, i, o, closure: [o.step(closure), o.step(closure)]
+    )
     with running(twice) as job:
         assert engine_step(job, lambda: 1.0) == [1.0, 1.0]
 
@@ -346,10 +394,16 @@ def test_steps_that_are_not_taken_or_taken_twice(base):
 @KINDS
 def test_a_step_that_never_evaluates(base):
     thing, _ = with_hooks(base, "optimizer_step")
-    with running(thing) as job, pytest.raises(TaskError, match=r"Mine\.optimizer_step never called its optimizer_closure"):
+    with (
+        running(thing) as job,
+        pytest.raises(TaskError, match=r"Mine\.optimizer_step never called its optimizer_closure"),
+    ):
         engine_step(job, lambda: 1.0)
-    thing, _ = with_hooks(base, optimizer_step=lambda self, e, i, o, closure: o.step(closure, grad_scaler=1))
-    with running(thing) as job, pytest.raises(TypeError, match="grad_scaler"):  # it is handed on, and nobody takes it
+    thing, _ = with_hooks(
+        base, optimizer_step=lambda self, e, i, o, closure: o.step(closure, grad_scaler=1)
+    )
+    # it is handed on, and nobody takes it
+    with running(thing) as job, pytest.raises(TypeError, match="grad_scaler"):
         engine_step(job, lambda: 1.0)
 
 
@@ -367,7 +421,16 @@ def test_a_step_as_lightning_1_had_it(base):
     told: list[Any] = []
 
     class Old(base):
-        def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp=True):
+        def optimizer_step(
+            self,
+            epoch,
+            batch_idx,
+            optimizer,
+            optimizer_idx,
+            optimizer_closure,
+            on_tpu,
+            using_native_amp=True,
+        ):
             told.append((epoch, batch_idx, optimizer_idx, on_tpu, using_native_amp))
             optimizer.step(closure=optimizer_closure)
 
@@ -377,7 +440,9 @@ def test_a_step_as_lightning_1_had_it(base):
         def on_before_optimizer_step(self, optimizer, optimizer_idx):
             told.append((type(optimizer), optimizer_idx))
 
-        def configure_gradient_clipping(self, optimizer, optimizer_idx, gradient_clip_val, gradient_clip_algorithm):
+        def configure_gradient_clipping(
+            self, optimizer, optimizer_idx, gradient_clip_val, gradient_clip_algorithm
+        ):
             told.append((optimizer_idx, gradient_clip_val, gradient_clip_algorithm))
 
         def lr_scheduler_step(self, scheduler, optimizer_idx, metric):
@@ -397,7 +462,15 @@ def test_a_step_as_lightning_1_had_it(base):
         job.hooks.step_schedule("schedule", 1.5, lambda: None)
         job.hooks.batch_ended(None, BATCH, 7)
         job.hooks.backward("loss")
-    assert told == [(0, 3, 0, False, False), 0, (SGD, 0), (0, 0.5, "norm"), ("schedule", 0, 1.5), ("end", 7, 0), ("loss", SGD, 0)]
+    assert told == [
+        (0, 3, 0, False, False),
+        0,
+        (SGD, 0),
+        (0, 0.5, "norm"),
+        ("schedule", 0, 1.5),
+        ("end", 7, 0),
+        ("loss", SGD, 0),
+    ]
 
 
 # -- clipping
@@ -417,7 +490,14 @@ def test_clipping_its_own_way(base):
         job.hooks.clip(0, 2.0, "value")
         (optimizer,) = job.task.preparation.trainer.optimizers
     assert asked == [(0, 0.25, "value"), (0, 2.0, "value")]
-    assert calls == [("configure_gradient_clipping", optimizer, ("gradient_clip_val", 2.0), ("gradient_clip_algorithm", "value"))]
+    assert calls == [
+        (
+            "configure_gradient_clipping",
+            optimizer,
+            ("gradient_clip_val", 2.0),
+            ("gradient_clip_algorithm", "value"),
+        )
+    ]
 
 
 def test_clipping_as_inherited_from_lightning():
@@ -486,7 +566,10 @@ def test_a_scheduler_of_its_own_kind(base):
         job.hooks.step_schedule(scheduler, None, lambda: None)
         assert thing.optimizers().param_groups[0]["lr"] == 0.025
     Stateless = type("Stateless", (Halves,), {"state_dict": None})
-    thing.configure_optimizers = lambda: ([o := SGD(thing.net.parameters(), lr=0.1)], [Stateless(o)])
+    thing.configure_optimizers = lambda: (
+        [o := SGD(thing.net.parameters(), lr=0.1)],
+        [Stateless(o)],
+    )
     with pytest.raises(TaskError, match="a Stateless without state_dict"):
         task(thing).configure(Settings(), None)
 
@@ -507,7 +590,9 @@ def test_a_monitor_finds_the_name_that_is_recorded():
         plateau = {"scheduler": lr_scheduler.ReduceLROnPlateau(optimizer), "monitor": "loss"}
         return {"optimizer": optimizer, "lr_scheduler": plateau}
 
-    made = task(type("Own", (Duck,), {"configure_optimizers": configure_optimizers})()).configure(Settings(), None)
+    made = task(type("Own", (Duck,), {"configure_optimizers": configure_optimizers})()).configure(
+        Settings(), None
+    )
     assert made.schedules[0].monitor == "loss_logged"
 
 
@@ -544,7 +629,9 @@ def test_what_hooks_log_is_of_their_kind(base):
 def test_logging_where_nothing_can_be_logged(base):
     thing, _ = with_hooks(base, on_fit_start=lambda self: self.log("a", 1.0))
     with running(thing) as job:
-        with pytest.raises(TaskError, match=r"self\.log\('a'\) in on_fit_start: nothing can be logged there"):
+        with pytest.raises(
+            TaskError, match=r"self\.log\('a'\) in on_fit_start: nothing can be logged there"
+        ):
             job.hooks.fit_started()
         with pytest.raises(TaskError, match=r"self\.log\('b'\) in no hook of a running job"):
             thing.log("b", 1.0)
@@ -563,7 +650,10 @@ def test_weights_of_a_batch(base):
         assert job.task.preparation.log.batch is None  # it is let go of
         assert float(job.hooks.epoch_logged()["size"]) == (3 * 3 + 1) / 4
     thing, _ = with_hooks(
-        base, on_train_batch_end=lambda self, outputs, batch, i: self.log("n", len(batch), on_step=False, on_epoch=True)
+        base,
+        on_train_batch_end=lambda self, outputs, batch, i: self.log(
+            "n", len(batch), on_step=False, on_epoch=True
+        ),
     )
     with running(thing) as job:
         for number, size in enumerate((3, 1)):
@@ -582,7 +672,10 @@ def test_a_returned_loss_that_was_logged_too(base):
     thing = type("Own", (base,), {"validation_step": validation_step})()
     with running(thing) as job:
         assert job.task.validation_step(BATCH, 0).values == {}
-        assert {n: float(v) for n, v in job.hooks.evaluated("val").items()} == {"val_loss": 2.0, "val_loss_epoch": 2.0}
+        assert {n: float(v) for n, v in job.hooks.evaluated("val").items()} == {
+            "val_loss": 2.0,
+            "val_loss_epoch": 2.0,
+        }
 
 
 @KINDS
@@ -616,12 +709,19 @@ def test_transfers(base):
     def before(self, batch, dataloader_idx):
         return batch + dataloader_idx + 1
 
-    thing, _ = with_hooks(base, on_before_batch_transfer=before, on_after_batch_transfer=lambda self, batch, i: batch * 10)
+    thing, _ = with_hooks(
+        base,
+        on_before_batch_transfer=before,
+        on_after_batch_transfer=lambda self, batch, i: batch * 10,
+    )
     with running(thing) as job:
         assert job.hooks.transfers
         assert not job.hooks.within
         assert job.hooks.transfer(BATCH, CPU, "train")[0, 0] == 20
-    data = Data(on_after_batch_transfer=lambda batch, i: batch * 3, transfer_batch_to_device=lambda b, device, i: b.to(device) + 2)
+    data = Data(
+        on_after_batch_transfer=lambda batch, i: batch * 3,
+        transfer_batch_to_device=lambda b, device, i: b.to(device) + 2,
+    )
     with running(thing, train=data) as job:  # its hooks win; the module's other ones stay
         assert job.hooks.transfer(BATCH, CPU, "val")[0, 0] == (1 + 1 + 2) * 3
 
@@ -679,7 +779,11 @@ def test_what_a_checkpoint_keeps(base):
         checkpoint["seen"] = [1, 2]
         del checkpoint["callbacks"]
 
-    thing, calls = with_hooks(base, on_save_checkpoint=on_save_checkpoint, on_load_checkpoint=lambda self, c: loaded.append(c))
+    thing, calls = with_hooks(
+        base,
+        on_save_checkpoint=on_save_checkpoint,
+        on_load_checkpoint=lambda self, c: loaded.append(c),
+    )
     data = Data(state_dict=lambda: {"at": 3}, load_state_dict=loaded.append)
     with running(thing, epoch=2, step=9, train=data) as job:
         state = job.hooks.state()
@@ -722,7 +826,14 @@ def test_what_a_step_returned_is_let_go_also_where_the_window_was_evaluated_agai
             """What makes outputs be kept."""
 
     train = DataLoader(torch.ones(24, 3), batch_size=4)
-    with wb.Workbench(Own(), train=train, root=tmp_path, accelerator="cpu", max_epochs=1, accumulate_grad_batches=2) as bench:
+    with wb.Workbench(
+        Own(),
+        train=train,
+        root=tmp_path,
+        accelerator="cpu",
+        max_epochs=1,
+        accumulate_grad_batches=2,
+    ) as bench:
         given.clear()
         alive.clear()
         bench.fit().result()

@@ -75,12 +75,15 @@ def test_boring_model_unchanged(tmp_path):
     curve = b.find_lr(num_training=20).result()
     assert len(curve.lrs) > 10
     assert b.validate().result() == {}  # it logs nothing, and calls what it returns "x"
-    assert sorted(set(vars(model)) - {"_hparams"}) == attributes  # Lightning makes an empty one when it is looked at
+    # Lightning makes an empty one when it is looked at
+    assert sorted(set(vars(model)) - {"_hparams"}) == attributes
 
 
 def test_boring_data_module(tmp_path):
     data = boring.BoringDataModule()
-    b = wb.Workbench(seeded(boring.BoringModel), train=data, root=tmp_path, accelerator="cpu", max_epochs=1)
+    b = wb.Workbench(
+        seeded(boring.BoringModel), train=data, root=tmp_path, accelerator="cpu", max_epochs=1
+    )
     assert b.fit().result().step == 64
     assert b.fit(batch_size=16).result().step == 4
     assert b.find_lr(num_training=5).result().ended == "all points done"
@@ -90,7 +93,9 @@ def test_boring_data_module(tmp_path):
 
 def test_demo_model_with_a_learning_rate_of_its_own(tmp_path):
     model = seeded(boring.DemoModel)
-    b = wb.Workbench(model, train=rows(), root=tmp_path, accelerator="cpu", batch_size=8, max_epochs=1)
+    b = wb.Workbench(
+        model, train=rows(), root=tmp_path, accelerator="cpu", batch_size=8, max_epochs=1
+    )
     assert b.settings.lr == 0.02
     assert b.fit().result().history["lr"].tolist() == [np.float32(0.02)] * 8
     assert b.fit(lr=0.5).result().history["lr"].tolist() == [0.5] * 8
@@ -192,8 +197,12 @@ def test_a_classifier_is_trained_and_scored_as_by_lightning(tmp_path):
     assert np.array_equal(run.history["loss"], np.float32(seen.values))
     np.testing.assert_allclose(run.history["lr"], seen.lrs, rtol=1e-6)
     assert same_weights(ours, theirs)
-    assert run.validation["val_loss"][-1] == pytest.approx(float(host.callback_metrics["val_loss"]), rel=1e-5)
-    assert run.validation["val_accuracy"][-1] == pytest.approx(float(host.callback_metrics["val_accuracy"]), rel=1e-5)
+    assert run.validation["val_loss"][-1] == pytest.approx(
+        float(host.callback_metrics["val_loss"]), rel=1e-5
+    )
+    assert run.validation["val_accuracy"][-1] == pytest.approx(
+        float(host.callback_metrics["val_accuracy"]), rel=1e-5
+    )
     b = bench(ours, tmp_path / "b")
     (theirs_scores,) = host.test(theirs, verbose=False)
     assert b.test().result() == pytest.approx(theirs_scores, rel=1e-5)
@@ -265,7 +274,9 @@ def test_groups_and_one_cycle_are_what_the_object_made_of_its_rate(tmp_path):
 
         def configure_optimizers(self):
             first, second = self.layer.weight, self.layer.bias
-            optimizer = torch.optim.SGD([{"params": [first], "lr": self.lr / 10}, {"params": [second], "lr": self.lr}])
+            optimizer = torch.optim.SGD(
+                [{"params": [first], "lr": self.lr / 10}, {"params": [second], "lr": self.lr}]
+            )
             if not self.cycle:
                 return optimizer
             cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=self.lr, total_steps=64)
@@ -283,15 +294,28 @@ def test_a_rate_written_in_the_code_is_scaled_to_what_is_asked(tmp_path):
     class Fixed2(boring.BoringModel):
         def configure_optimizers(self):
             first, second = self.layer.weight, self.layer.bias
-            return torch.optim.SGD([{"params": [first], "lr": 0.1}, {"params": [second], "lr": 0.02}])
+            return torch.optim.SGD(
+                [{"params": [first], "lr": 0.1}, {"params": [second], "lr": 0.02}]
+            )
 
     module = seeded(Fixed2)
     twin = copy.deepcopy(module)
-    b = wb.Workbench(module, train=rows(), root=tmp_path, accelerator="cpu", batch_size=8, max_steps=5, shuffle=False)
+    b = wb.Workbench(
+        module,
+        train=rows(),
+        root=tmp_path,
+        accelerator="cpu",
+        batch_size=8,
+        max_steps=5,
+        shuffle=False,
+    )
     assert b.settings.lr == 0.1
     b.fit(lr=0.05).result()
     optimizer = torch.optim.SGD(
-        [{"params": [twin.layer.weight], "lr": 0.05}, {"params": [twin.layer.bias], "lr": 0.02 * (0.05 / 0.1)}]
+        [
+            {"params": [twin.layer.weight], "lr": 0.05},
+            {"params": [twin.layer.bias], "lr": 0.02 * (0.05 / 0.1)},
+        ]
     )
     for batch in list(DataLoader(rows(), batch_size=8))[:5]:
         optimizer.zero_grad()
@@ -324,7 +348,9 @@ def test_a_plain_object_with_the_two_methods(tmp_path):
             return torch.optim.SGD(self.net.parameters(), lr=self.lr)
 
     thing = Plain()
-    b = wb.Workbench(thing, train=rows(), root=tmp_path, accelerator="cpu", batch_size=8, max_epochs=1)
+    b = wb.Workbench(
+        thing, train=rows(), root=tmp_path, accelerator="cpu", batch_size=8, max_epochs=1
+    )
     run = b.fit(lr=0.1).result()
     assert run.history["loss"][-1] < run.history["loss"][0]
     assert thing.lr == 0.01
@@ -369,12 +395,17 @@ def test_the_rate_is_what_was_asked_wherever_it_is_read(attributes, rate, tmp_pa
 
 
 def test_all_homes_of_a_rate_are_named_for_the_script(tmp_path):
-    thing = plain_object(attributes={"lr": 0.1, "hparams": {"lr": 0.1}, "batch_size": 4}, rate=lambda o: o.lr)
+    thing = plain_object(
+        attributes={"lr": 0.1, "hparams": {"lr": 0.1}, "batch_size": 4}, rate=lambda o: o.lr
+    )
     task = task_of(
         thing, train=rows(), val=None, test=None, loss=None, optimizer=torch.optim.AdamW, scheduler=None, metrics=None,
         collate_fn=None,
     )  # fmt: skip
-    assert task.homes == {"lr": "network.lr = network.hparams['lr']", "batch_size": "network.batch_size"}
+    assert task.homes == {
+        "lr": "network.lr = network.hparams['lr']",
+        "batch_size": "network.batch_size",
+    }
 
 
 def test_a_log_of_its_own_is_put_back(tmp_path):
@@ -401,7 +432,9 @@ def test_an_optimizer_that_is_made_once(tmp_path):
         made.append(torch.optim.SGD(self.parameters(), lr=0.1)) if not made else None
         return made[0]
 
-    with pytest.raises(TaskError, match=r"returned the same optimizer again.*make it in configure_optimizers"):
+    with pytest.raises(
+        TaskError, match=r"returned the same optimizer again.*make it in configure_optimizers"
+    ):
         bench(variation(configure_optimizers=configure_optimizers), tmp_path)
 
 
@@ -410,7 +443,10 @@ def variation(**members):
 
 
 def test_hooks_that_are_not_served(tmp_path):
-    with pytest.raises(TaskError, match=r"Mine defines training_epoch_end, which is not called here:.*on_train_epoch_end"):
+    with pytest.raises(
+        TaskError,
+        match=r"Mine defines training_epoch_end, which is not called here:.*on_train_epoch_end",
+    ):
         bench(variation(training_epoch_end=lambda self, outputs: None), tmp_path)
 
     class Old(boring.BoringDataModule):
@@ -423,7 +459,14 @@ def test_hooks_that_are_not_served(tmp_path):
 
 def test_hooks_are_called_in_a_fit(tmp_path):
     calls: list[str] = []
-    hooks = ["on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_epoch_end", "on_train_end", "on_fit_end"]
+    hooks = [
+        "on_fit_start",
+        "on_train_start",
+        "on_train_epoch_start",
+        "on_train_epoch_end",
+        "on_train_end",
+        "on_fit_end",
+    ]
     members = {hook: lambda self, hook=hook: calls.append(hook) for hook in hooks}
     b = bench(variation(**members), tmp_path, limit_train_batches=2)
     calls.clear()
@@ -460,9 +503,14 @@ def test_what_is_logged_is_recorded_and_monitored(tmp_path):
 
 def test_several_optimizers_that_no_step_can_tell_apart(tmp_path):
     def configure_optimizers(self):
-        return [torch.optim.SGD(self.parameters(), lr=0.1), torch.optim.SGD(self.parameters(), lr=0.2)]
+        return [
+            torch.optim.SGD(self.parameters(), lr=0.1),
+            torch.optim.SGD(self.parameters(), lr=0.2),
+        ]
 
-    with pytest.raises(TaskError, match="returned 2 optimizers: let training_step take optimizer_idx"):
+    with pytest.raises(
+        TaskError, match="returned 2 optimizers: let training_step take optimizer_idx"
+    ):
         bench(variation(configure_optimizers=configure_optimizers), tmp_path)
 
 
@@ -490,7 +538,10 @@ def test_half_a_module(tmp_path):
 
     with pytest.raises(TaskError, match="NoStep defines no training_step"):
         wb.Workbench(NoStep(), train=rows(), root=tmp_path, accelerator="cpu")
-    with pytest.raises(TaskError, match="returned None, with which Lightning trains nothing, and an optimizer is needed"):
+    with pytest.raises(
+        TaskError,
+        match="returned None, with which Lightning trains nothing, and an optimizer is needed",
+    ):
         bench(NoOptimizer(), tmp_path)
 
 
@@ -507,7 +558,9 @@ def test_a_module_without_data(tmp_path):
 
 
 def test_a_step_that_returns_no_loss(tmp_path):
-    with pytest.raises(TaskError, match=r"training_step returned a dict with .'wrong'.: it must return the loss"):
+    with pytest.raises(
+        TaskError, match=r"training_step returned a dict with .'wrong'.: it must return the loss"
+    ):
         bench(variation(training_step=lambda self, batch, i: {"wrong": self.step(batch)}), tmp_path)
 
 
@@ -535,5 +588,8 @@ def test_what_the_trainer_lacks_is_named(tmp_path: Path) -> None:
             self.trainer.fit_loop.epoch_loop
             return super().training_step(batch, batch_idx)
 
-    with pytest.raises(ValueError, match=r"trainer\.fit_loop\.epoch_loop is not supported\. Supported is epoch_progress"):
+    with pytest.raises(
+        ValueError,
+        match=r"trainer\.fit_loop\.epoch_loop is not supported\. Supported is epoch_progress",
+    ):
         wb.Workbench(Asking(), root=tmp_path)

@@ -88,7 +88,10 @@ class Gan(pl.LightningModule):
         g = torch.optim.Adam(self.g.parameters(), lr=self.lr)
         d = torch.optim.SGD(self.d.parameters(), lr=2 * self.lr, momentum=0.9)
         first = torch.optim.lr_scheduler.ExponentialLR(g, 0.9)
-        return [g, d], [first, torch.optim.lr_scheduler.ReduceLROnPlateau(d, patience=1, factor=0.5)]
+        return [g, d], [
+            first,
+            torch.optim.lr_scheduler.ReduceLROnPlateau(d, patience=1, factor=0.5),
+        ]
 
     def train_dataloader(self):
         return DataLoader(rows(), batch_size=8)
@@ -122,7 +125,11 @@ def test_a_gan_is_trained_as_by_lightning(tmp_path):
 def test_a_gan_accumulates_and_clips(tmp_path):
     """Each optimizer steps at the window's end, with the mean gradient of the window, clipped on its own."""
     ours, twin = seeded(Gan), seeded(Gan)
-    run = bench(ours, tmp_path, max_epochs=1).fit(accumulate_grad_batches=2, gradient_clip_val=0.1).result()
+    run = (
+        bench(ours, tmp_path, max_epochs=1)
+        .fit(accumulate_grad_batches=2, gradient_clip_val=0.1)
+        .result()
+    )
     g = torch.optim.Adam(twin.g.parameters(), lr=0.05)
     d = torch.optim.SGD(twin.d.parameters(), lr=0.1, momentum=0.9)
     falling = torch.optim.lr_scheduler.ExponentialLR(g, 0.9)
@@ -132,7 +139,9 @@ def test_a_gan_accumulates_and_clips(tmp_path):
         sums = [torch.zeros_like(p) for p in twin.parameters()]
         # The discriminator's gradient on the last batch is that behind the generator's step, as in the module.
         for number, batch in enumerate(window):
-            parts = torch.autograd.grad(F.softplus(-twin(batch)).mean() / 2, list(twin.g.parameters()))
+            parts = torch.autograd.grad(
+                F.softplus(-twin(batch)).mean() / 2, list(twin.g.parameters())
+            )
             for total, part in zip(sums, parts, strict=False):
                 total += part
             if number == 1:
@@ -142,7 +151,9 @@ def test_a_gan_accumulates_and_clips(tmp_path):
                 g.step()
                 falling.step()
             against = F.softplus(twin(batch)).mean() + F.softplus(-twin.d(batch)).mean()
-            for total, part in zip(sums[2:], torch.autograd.grad(against / 2, list(twin.d.parameters())), strict=True):
+            for total, part in zip(
+                sums[2:], torch.autograd.grad(against / 2, list(twin.d.parameters())), strict=True
+            ):
                 total += part
         for parameter, total in zip(twin.d.parameters(), sums[2:], strict=True):
             parameter.grad = total
@@ -180,7 +191,11 @@ def test_a_closure_and_a_plain_object(tmp_path):
 
     thing = Plain()
     twin = Plain()
-    run = bench(thing, tmp_path, train=rows(), batch_size=16, max_epochs=2, shuffle=False).fit().result()
+    run = (
+        bench(thing, tmp_path, train=rows(), batch_size=16, max_epochs=2, shuffle=False)
+        .fit()
+        .result()
+    )
     optimizer = twin.configure_optimizers()
     losses = []
     for batch in [*rows().split(16)] * 2:
@@ -201,7 +216,9 @@ def test_clipping_by_hand_holds_for_the_step_behind_it_and_is_recorded(tmp_path)
             optimizer.zero_grad()
             self.manual_backward(self(batch).square().mean())
             if batch_idx % 2 == 0:
-                self.clip_gradients(optimizer, gradient_clip_val=0.05, gradient_clip_algorithm="norm")
+                self.clip_gradients(
+                    optimizer, gradient_clip_val=0.05, gradient_clip_algorithm="norm"
+                )
             optimizer.step()
 
     module, twin = seeded(Clips), seeded(Clips)
@@ -215,7 +232,9 @@ def test_clipping_by_hand_holds_for_the_step_behind_it_and_is_recorded(tmp_path)
         optimizer.zero_grad()
         twin(batch).square().mean().backward()
         if number % 2 == 0:
-            after.append(float(torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05).clamp(max=0.05)))
+            after.append(
+                float(torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05).clamp(max=0.05))
+            )
         optimizer.step()
     assert same_weights(module, twin)
     clipped = run.history["grad_norm_clipped"]
@@ -252,7 +271,10 @@ class Turns(pl.LightningModule):
     def configure_optimizers(self):
         first = torch.optim.SGD(self.first.parameters(), lr=0.05)
         second = torch.optim.Adam(self.second.parameters(), lr=0.02)
-        scheduler = {"scheduler": torch.optim.lr_scheduler.ExponentialLR(second, 0.9), "interval": "step"}
+        scheduler = {
+            "scheduler": torch.optim.lr_scheduler.ExponentialLR(second, 0.9),
+            "interval": "step",
+        }
         made = [{"optimizer": first}, {"optimizer": second, "lr_scheduler": scheduler}]
         for entry, frequency in zip(made, self.frequencies or (), strict=False):
             entry["frequency"] = frequency
@@ -278,7 +300,9 @@ def test_optimizers_take_turns(frequencies, tmp_path):
                 falling.step()
             row[index] = loss.item()
         losses.append(row)
-    np.testing.assert_array_equal([run.history["loss.0"], run.history["loss.1"]], np.float32(losses).T)
+    np.testing.assert_array_equal(
+        [run.history["loss.0"], run.history["loss.1"]], np.float32(losses).T
+    )
     assert same_weights(ours, twin)
     assert all(p.requires_grad for p in ours.parameters())
 
@@ -306,8 +330,13 @@ class Watching(boring.BoringModel):
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
-        watching = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5, factor=0.3)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": watching, "monitor": "checked", "strict": True}}
+        watching = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, patience=0, threshold=0.5, factor=0.3
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": watching, "monitor": "checked", "strict": True},
+        }
 
 
 def test_a_watched_metric_as_lightning_watches_it(tmp_path):

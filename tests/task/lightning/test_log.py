@@ -85,10 +85,16 @@ def test_long_epochs_are_added_up_on_the_way(reduce_fx):
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(3 * CHUNK + 7, generator=generator).tolist()
     batches = [torch.zeros(1 + n % 3) for n in range(len(values))]
-    log, _ = epoch(values=values, batches=batches, on_step=False, on_epoch=True, reduce_fx=reduce_fx)
+    log, _ = epoch(
+        values=values, batches=batches, on_step=False, on_epoch=True, reduce_fx=reduce_fx
+    )
     exact = torch.tensor(values).double()
     weights = torch.tensor([float(len(b)) for b in batches], dtype=torch.float64)
-    wanted = (exact * weights).sum() / weights.sum() if reduce_fx == "mean" else getattr(exact, reduce_fx)()
+    wanted = (
+        (exact * weights).sum() / weights.sum()
+        if reduce_fx == "mean"
+        else getattr(exact, reduce_fx)()
+    )
     assert reduced(log)["acc"] == pytest.approx(float(wanted), rel=1e-12)
 
 
@@ -125,21 +131,30 @@ def test_no_graph_is_kept():
 
 def test_defaults_are_lightnings():
     """Held against Lightning's own table."""
-    validator = importlib.import_module("lightning.pytorch.trainer.connectors.logger_connector.fx_validator")._FxValidator
+    validator = importlib.import_module(
+        "lightning.pytorch.trainer.connectors.logger_connector.fx_validator"
+    )._FxValidator
     theirs = {name: level for name, level in validator.functions.items() if level is not None}
     theirs.pop("clip_gradients")  # no hook of a user's
     assert LOG_TARGETS.keys() == theirs.keys()
     for name, level in theirs.items():
         place = LOG_TARGETS[name]
-        assert (place.on_step, not place.on_step) == (level["default_on_step"], level["default_on_epoch"])
+        assert (place.on_step, not place.on_step) == (
+            level["default_on_step"],
+            level["default_on_epoch"],
+        )
         assert place.by_step == (True in level["allowed_on_step"])
 
 
-@pytest.mark.parametrize("hook", [None, "on_fit_start", "predict_step", "configure_optimizers", "on_train_end"])
+@pytest.mark.parametrize(
+    "hook", [None, "on_fit_start", "predict_step", "configure_optimizers", "on_train_end"]
+)
 def test_where_nothing_can_be_logged(hook):
     log = Log()
     log.hook = hook
-    with pytest.raises(TaskError, match=rf"self\.log\('acc'\) in {hook or 'no hook'}.*nothing can be logged"):
+    with pytest.raises(
+        TaskError, match=rf"self\.log\('acc'\) in {hook or 'no hook'}.*nothing can be logged"
+    ):
         log.log("acc", 1.0)
 
 
@@ -160,7 +175,9 @@ def test_options_that_do_not_fit(hook, options, message):
 def test_twice_in_one_hook_with_other_options():
     log, _ = epoch()
     log.hook = "training_step"
-    with pytest.raises(TaskError, match=r"self\.log\('acc'\) is called twice in training_step with other arguments"):
+    with pytest.raises(
+        TaskError, match=r"self\.log\('acc'\) is called twice in training_step with other arguments"
+    ):
         log.log("acc", 1.0, prog_bar=True)
     log.hook = "on_train_epoch_end"
     log.log("acc", 7.0)  # another hook is another value, and the later one wins
@@ -218,7 +235,9 @@ def test_names_that_the_record_has(name):
     assert float(log.known()[name]) == 9.0  # to the module it is what it called it
 
 
-@pytest.mark.parametrize("name", ["train_loss", "loss/train", "loss_step", "val_loss", "lr-Adam", "epochs"])
+@pytest.mark.parametrize(
+    "name", ["train_loss", "loss/train", "loss_step", "val_loss", "lr-Adam", "epochs"]
+)
 def test_names_that_are_free(name):
     assert recorded_name(name) == name
 
@@ -297,7 +316,9 @@ def test_metrics_of_torchmetrics():
 def test_a_collection_of_metrics():
     torchmetrics = importlib.import_module("torchmetrics")
     log = Log()
-    collection = torchmetrics.MetricCollection([torchmetrics.MeanMetric(), torchmetrics.MaxMetric()], prefix="val_")
+    collection = torchmetrics.MetricCollection(
+        [torchmetrics.MeanMetric(), torchmetrics.MaxMetric()], prefix="val_"
+    )
     for value in VALUES:
         log.hook = "validation_step"
         collection.update(torch.tensor(value))

@@ -119,7 +119,11 @@ def test_toggling():
 
     toggled = [("toggle", n) for n in (0, 1, 1, 0, 0)]
     calls, _ = played(play)
-    assert calls == [call for pair in zip(toggled, [("untoggle", n) for _, n in toggled], strict=True) for call in pair]
+    assert calls == [
+        call
+        for pair in zip(toggled, [("untoggle", n) for _, n in toggled], strict=True)
+        for call in pair
+    ]
 
 
 def test_a_closure_is_called_with_gradients_before_the_step():
@@ -159,7 +163,10 @@ def test_one_optimizer_and_no_schedulers():
 
 
 def halving(g, d):
-    return [lr_scheduler.ExponentialLR(g, 0.5), {"scheduler": lr_scheduler.ReduceLROnPlateau(d), "interval": "step"}]
+    return [
+        lr_scheduler.ExponentialLR(g, 0.5),
+        {"scheduler": lr_scheduler.ReduceLROnPlateau(d), "interval": "step"},
+    ]
 
 
 def test_schedulers_belong_to_the_object():
@@ -177,7 +184,8 @@ def test_schedulers_belong_to_the_object():
     played(play, schedules=halving, batches=3)
     assert rates == [0.05, 0.025, 0.0125]
     rates.clear()
-    played(play, schedules=halving, batches=3, accumulate_grad_batches=2)  # the fake handle steps at every batch
+    # the fake handle steps at every batch
+    played(play, schedules=halving, batches=3, accumulate_grad_batches=2)
     assert rates == [0.05, 0.025, 0.0125]
     rates.clear()
     played(play, last=False, schedules=halving, batches=3, accumulate_grad_batches=2)
@@ -186,7 +194,8 @@ def test_schedulers_belong_to_the_object():
     played(play, schedules=halving, batches=3, scheduling=False)
     assert rates == [0.1] * 3  # nor while rates are being searched for
     made = task(Gan(play, halving)).configure(Settings(lr=0.1), None)
-    assert [s.interval for one in made for s in one.schedules] == ["manual", "manual"]  # the engine steps none
+    # the engine steps none
+    assert [s.interval for one in made for s in one.schedules] == ["manual", "manual"]
 
 
 # -- what is refused, what stays
@@ -203,14 +212,21 @@ def test_clipping_is_asked_for():
         self.clip_gradients(d)
 
     calls, _ = played(play, gradient_clip_val=2.0, gradient_clip_algorithm="value")
-    assert calls == [("clip", 0, 0.5, "norm"), ("clip", 1, 0.25, "value"), ("clip", 1, 2.0, "value")]
+    assert calls == [
+        ("clip", 0, 0.5, "norm"),
+        ("clip", 1, 0.25, "value"),
+        ("clip", 1, 2.0, "value"),
+    ]
     calls, _ = played(lambda self, batch: self.clip_gradients(self.optimizers()[0]))
     assert calls == []
 
 
 def test_optimizers_outside_of_training():
     t = task(Gan(lambda self, batch: self.optimizers()))
-    with t.running(Settings(lr=0.1)), pytest.raises(TaskError, match="exist only while a batch is trained"):
+    with (
+        t.running(Settings(lr=0.1)),
+        pytest.raises(TaskError, match="exist only while a batch is trained"),
+    ):
         t.training_step(None, 0)
 
 
@@ -220,7 +236,11 @@ def test_methods_of_the_objects_own_stay():
             return "mine"
 
     def play(self, batch):
-        return {"loss": torch.zeros(()), "weight": len(self.optimizers)} if self.lr_schedulers() == "mine" else None
+        return (
+            {"loss": torch.zeros(()), "weight": len(self.optimizers)}
+            if self.lr_schedulers() == "mine"
+            else None
+        )
 
     thing = Own(play)
     thing.optimizers = ["a list", "of its own"]

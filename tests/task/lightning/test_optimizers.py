@@ -33,7 +33,10 @@ class Two:
 
     def configure_optimizers(self):
         rate = getattr(self, "lr", 0.1)
-        g, d = (torch.optim.SGD(net.parameters(), lr=rate * times) for net, times in ((self.g, 1), (self.d, 4)))
+        g, d = (
+            torch.optim.SGD(net.parameters(), lr=rate * times)
+            for net, times in ((self.g, 1), (self.d, 4))
+        )
         return self._configure(self, g, d)
 
 
@@ -67,7 +70,13 @@ PAIRS = [
     (lambda self, g, d: ([g, d], step(d)), (0, 1)),
     (lambda self, g, d: ([g, d], [{"scheduler": step(d), "interval": "step"}, step(d)]), (0, 2)),
     (lambda self, g, d: [{"optimizer": g}, {"optimizer": d, "lr_scheduler": step(d)}], (0, 1)),
-    (lambda self, g, d: ({"optimizer": g, "lr_scheduler": {"scheduler": step(g)}}, {"optimizer": d}), (1, 0)),
+    (
+        lambda self, g, d: (
+            {"optimizer": g, "lr_scheduler": {"scheduler": step(g)}},
+            {"optimizer": d},
+        ),
+        (1, 0),
+    ),
     (lambda self, g, d: ({"optimizer": g}, d), (0, 0)),
 ]
 
@@ -76,7 +85,8 @@ PAIRS = [
 def test_two_optimizers_in_every_form(configure, schedules):
     found = made(configure)
     assert tuple(len(one.schedules) for one in found) == schedules
-    assert [len(one.optimizer.param_groups[0]["params"][0]) for one in found] == [2, 1]  # in their order
+    # in their order
+    assert [len(one.optimizer.param_groups[0]["params"][0]) for one in found] == [2, 1]
     assert all(s.scheduler.optimizer is one.optimizer for one in found for s in one.schedules)
     assert [one.frequency for one in found] == [0, 0]
 
@@ -97,22 +107,38 @@ def test_one_optimizer_in_every_form(configure):
 
 def test_frequencies():
     turns = [{"frequency": 1}, {"frequency": 5}]
-    found = made(lambda self, g, d: [{"optimizer": o, **turn} for o, turn in zip((g, d), turns, strict=True)])
+    found = made(
+        lambda self, g, d: [{"optimizer": o, **turn} for o, turn in zip((g, d), turns, strict=True)]
+    )
     assert [one.frequency for one in found] == [1, 5]
     for wrong in ([{"frequency": 1}, {}], [{"frequency": 0}, {"frequency": 1}]):
         with pytest.raises(TaskError, match=r"frequencies .*each needs one"):
-            made(lambda self, g, d, w=wrong: [{"optimizer": o, **t} for o, t in zip((g, d), w, strict=True)])
+            made(
+                lambda self, g, d, w=wrong: [
+                    {"optimizer": o, **t} for o, t in zip((g, d), w, strict=True)
+                ]
+            )
 
 
 def test_what_a_scheduler_dict_says():
     def configure(self, g, d):
-        watching = {"scheduler": plateau(g), "monitor": "val_accuracy", "frequency": 2, "strict": False}
-        return [g, d], [watching, {"scheduler": step(d), "interval": "step", "frequency": 3, "name": "d"}]
+        watching = {
+            "scheduler": plateau(g),
+            "monitor": "val_accuracy",
+            "frequency": 2,
+            "strict": False,
+        }
+        return [g, d], [
+            watching,
+            {"scheduler": step(d), "interval": "step", "frequency": 3, "name": "d"},
+        ]
 
     g, d = (one.schedules[0] for one in made(configure))
     assert (g.interval, g.frequency, g.monitor) == ("epoch", 2, "val_accuracy")
     assert (d.interval, d.frequency, d.monitor) == ("step", 3, None)
-    (one,) = made(lambda self, g, d: {"optimizer": g, "lr_scheduler": plateau(g), "monitor": "val_loss"})
+    (one,) = made(
+        lambda self, g, d: {"optimizer": g, "lr_scheduler": plateau(g), "monitor": "val_loss"}
+    )
     assert one.schedules[0].monitor == "val_loss"
 
 
@@ -135,7 +161,9 @@ def test_schedulers_that_are_refused(scheduler, message):
 @pytest.mark.parametrize("settings", [{"lr_schedule": "linear"}, {"warmup": 10}])
 def test_a_built_in_schedule_beside_the_objects_own(settings):
     assert made(lambda self, g, d: g, **settings)
-    with pytest.raises(TaskError, match=r"cannot go with the scheduler of Two.configure_optimizers\(\)"):
+    with pytest.raises(
+        TaskError, match=r"cannot go with the scheduler of Two.configure_optimizers\(\)"
+    ):
         made(lambda self, g, d: ([g, d], [step(d)]), **settings)
 
 
@@ -179,7 +207,9 @@ def test_a_rate_that_only_the_second_optimizer_reads():
 
 
 def test_weight_decay_is_given_to_all():
-    assert [one.optimizer.param_groups[0]["weight_decay"] for one in made(PAIRS[0][0], weight_decay=0.3)] == [0.3, 0.3]
+    assert [
+        one.optimizer.param_groups[0]["weight_decay"] for one in made(PAIRS[0][0], weight_decay=0.3)
+    ] == [0.3, 0.3]
 
 
 def test_the_same_second_optimizer_again():
@@ -223,7 +253,9 @@ def test_a_training_step_is_told_what_it_asks_for(function, told):
 
 def test_a_step_for_which_there_is_nothing_to_tell():
     """One optimizer, whole batches: it is the first, and a batch begins without hidden state."""
-    loss = with_step(lambda batch, optimizer_idx, hiddens: told_as(batch, optimizer_idx, str(hiddens)))
+    loss = with_step(
+        lambda batch, optimizer_idx, hiddens: told_as(batch, optimizer_idx, str(hiddens))
+    )
     assert loss.training_step("batch", 7).told == ("batch", 0, "None")
     loss = with_step(lambda batch, optimizer_idx=3: told_as(batch, optimizer_idx))
     assert loss.training_step("batch", 7).told == ("batch", 3)
@@ -246,8 +278,15 @@ def test_what_a_training_step_may_return():
     assert returned({"loss": loss, "hiddens": 2}) is loss  # nobody carries it on
     assert returned(None) is None
     assert returned({"loss": loss, "weight": 3}) == {"loss": loss, "weight": 3.0}
-    assert returned({"loss": loss, "weight": 3, "hiddens": 2}, hiddens=None) == {"loss": loss, "weight": 3.0, "hiddens": 2}
-    assert returned({"loss": loss, "hiddens": None}, hiddens=None) == {"loss": loss, "hiddens": None}
+    assert returned({"loss": loss, "weight": 3, "hiddens": 2}, hiddens=None) == {
+        "loss": loss,
+        "weight": 3.0,
+        "hiddens": 2,
+    }
+    assert returned({"loss": loss, "hiddens": None}, hiddens=None) == {
+        "loss": loss,
+        "hiddens": None,
+    }
     for wrong in ({"wrong": loss}, 0.5, {"loss": None}):
         with pytest.raises(TaskError, match="it must return the loss, or a dict with 'loss'"):
             returned(wrong)
@@ -258,14 +297,19 @@ def test_what_a_training_step_may_return():
 
 
 def test_a_training_step_that_takes_no_hidden_state():
-    with pytest.raises(TaskError, match=r"Two.training_step must take the hidden state.*batch_idx, hiddens\)"):
+    with pytest.raises(
+        TaskError, match=r"Two.training_step must take the hidden state.*batch_idx, hiddens\)"
+    ):
         with_step(lambda batch, batch_idx: None).training_step(None, 0, hiddens=None)
 
 
 def test_several_optimizers_need_a_step_that_knows_which():
     thing = Two()
     vars(thing)["training_step"] = lambda batch, batch_idx: None
-    with pytest.raises(TaskError, match=r"2 optimizers: let training_step take optimizer_idx.*automatic_optimization = False"):
+    with pytest.raises(
+        TaskError,
+        match=r"2 optimizers: let training_step take optimizer_idx.*automatic_optimization = False",
+    ):
         task(thing).configure(Settings(lr=0.1), None)
     vars(thing)["automatic_optimization"] = False
     assert len(task(thing).configure(Settings(lr=0.1), None)) == 2
@@ -277,7 +321,13 @@ def test_truncated_bptt_as_lightning_1_says_it():
     manual = task(Two(truncated_bptt_steps=5, automatic_optimization=False))
     assert "truncated_bptt_steps" not in manual.implied  # there it is the module's own affair
     assert task(Two()).split("abcd", 2, 1) is None
-    own = task(Two(tbptt_split_batch=lambda batch, split_size: (batch[i : i + split_size] for i in range(0, 4, split_size))))
+    own = task(
+        Two(
+            tbptt_split_batch=lambda batch, split_size: (
+                batch[i : i + split_size] for i in range(0, 4, split_size)
+            )
+        )
+    )
     assert own.split("abcd", 2, 1) == ["ab", "cd"]
 
 
@@ -286,15 +336,24 @@ def test_truncated_bptt_as_lightning_1_says_it():
 
 def test_a_validation_batch_that_reports_its_weight():
     loss = torch.tensor(2.0)
-    t = task(Two(validation_step=lambda batch, batch_idx: {"loss": loss, "weight": torch.tensor(12)}))
+    t = task(
+        Two(validation_step=lambda batch, batch_idx: {"loss": loss, "weight": torch.tensor(12)})
+    )
     scores = t.validation_step((torch.zeros(3, 4),), 0)
     assert (scores.values, scores.weight) == ({"val_loss": loss}, 12.0)
-    assert task(Two(validation_step=lambda batch: loss)).validation_step((torch.zeros(3, 4),), 0).weight == 3.0
+    assert (
+        task(Two(validation_step=lambda batch: loss))
+        .validation_step((torch.zeros(3, 4),), 0)
+        .weight
+        == 3.0
+    )
 
 
 def test_predictions():
     x = torch.ones(3, 4)
-    own = Two(predict_step=lambda batch, batch_idx, dataloader_idx=0: (batch, batch_idx, dataloader_idx))
+    own = Two(
+        predict_step=lambda batch, batch_idx, dataloader_idx=0: (batch, batch_idx, dataloader_idx)
+    )
     assert task(own).predict_step(x, 7) == (x, 7, 0)
     assert task(Two(predict_step=lambda batch: batch)).predict_step(x, 7) is x
     assert task(Two(forward=lambda batch: batch + 1)).predict_step(x, 0)[0, 0] == 2

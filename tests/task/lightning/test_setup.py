@@ -50,7 +50,9 @@ def data_of(kind, calls, base=pl.LightningDataModule):
     return made
 
 
-DATA = pytest.mark.parametrize("data_base", [pl.LightningDataModule, object], ids=["lightning's", "any"])
+DATA = pytest.mark.parametrize(
+    "data_base", [pl.LightningDataModule, object], ids=["lightning's", "any"]
+)
 
 
 @DATA
@@ -114,7 +116,10 @@ def test_a_teardown_undoes_the_set_up(base, data_base):
 @KINDS
 def test_other_jobs_set_up_for_themselves(base, data_base):
     calls: list[Any] = []
-    t = task(type("Own", (base,), {"test_step": lambda self, batch: None})(), data_of(Undoes, calls, data_base))
+    t = task(
+        type("Own", (base,), {"test_step": lambda self, batch: None})(),
+        data_of(Undoes, calls, data_base),
+    )
     calls.clear()
     for phase in ("validate", "test", "predict"):
         with t.running(Settings(), phase):
@@ -173,7 +178,12 @@ def test_several_data_modules():
     second.name = "second"
     t = task_of(Duck(), train=first, val=second, test=None, loss=None, optimizer=torch.optim.AdamW, scheduler=None, metrics=None,
                 collate_fn=None)  # fmt: skip
-    assert [call[:2] for call in calls] == [("data", "prepare_data"), ("second", "prepare_data"), ("data", "setup"), ("second", "setup")]
+    assert [call[:2] for call in calls] == [
+        ("data", "prepare_data"),
+        ("second", "prepare_data"),
+        ("data", "setup"),
+        ("second", "setup"),
+    ]
     assert t.preparation is not None
     assert t.preparation.trainer.datamodule is first
 
@@ -229,10 +239,15 @@ def test_callbacks_of_the_modules_own():
 
     own = Own()
     own.its = pl.callbacks.ModelPruning("l1_unstructured")
-    with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): ModelPruning of Lightning's is not used here"):
+    with pytest.raises(
+        TaskError,
+        match=r"Own\.configure_callbacks\(\): ModelPruning of Lightning's is not used here",
+    ):
         task(own)
     own.its = [object()]
-    with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\): <object.*is not a callback of Lightning"):
+    with pytest.raises(
+        TaskError, match=r"Own\.configure_callbacks\(\): <object.*is not a callback of Lightning"
+    ):
         task(own)
     own.its = pl.callbacks.EarlyStopping("val_loss")
     assert [one.monitor for one in task(own).implied["early_stopping"]] == ["val_loss"]

@@ -28,7 +28,12 @@ def test_how_far_it_is(base):
         assert (trainer.current_epoch, trainer.global_step) == (2, 7)
         assert trainer.estimated_stepping_batches == 6
         assert (trainer.num_training_batches, trainer.num_val_batches) == (3, [])
-        assert (trainer.max_epochs, trainer.max_steps, trainer.min_epochs, trainer.min_steps) == (10, -1, None, None)
+        assert (trainer.max_epochs, trainer.max_steps, trainer.min_epochs, trainer.min_steps) == (
+            10,
+            -1,
+            None,
+            None,
+        )
         job.hooks.batch_started(None, 1)
         assert not trainer.is_last_batch
         job.hooks.batch_started(None, 2)
@@ -45,7 +50,11 @@ def test_data_without_a_length(base):
             trainer.is_last_batch
     with running(base(), updates=None, settings=Settings(max_steps=4)) as job:
         trainer = job.task.module.trainer
-        assert (trainer.estimated_stepping_batches, trainer.max_epochs, trainer.max_steps) == (4, -1, 4)
+        assert (trainer.estimated_stepping_batches, trainer.max_epochs, trainer.max_steps) == (
+            4,
+            -1,
+            4,
+        )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +74,9 @@ def test_stages(stage, flag, name, evaluating):
         assert trainer.state.fn == states.TrainerFn.FITTING
 
 
-@pytest.mark.parametrize(("phase", "flag"), [("validate", "validating"), ("test", "testing"), ("predict", "predicting")])
+@pytest.mark.parametrize(
+    ("phase", "flag"), [("validate", "validating"), ("test", "testing"), ("predict", "predicting")]
+)
 def test_stages_of_other_jobs(phase, flag):
     with running(Duck(), phase, stage="") as job:
         assert getattr(job.task.module.trainer, flag)
@@ -82,10 +93,18 @@ def test_settings():
         assert trainer.accumulate_grad_batches == 4
         job.progress.state.epoch = 2
         assert trainer.accumulate_grad_batches == 1
-        assert (trainer.precision, trainer.log_every_n_steps, trainer.num_sanity_val_steps) == ("bf16-mixed", 5, math.inf)
+        assert (trainer.precision, trainer.log_every_n_steps, trainer.num_sanity_val_steps) == (
+            "bf16-mixed",
+            5,
+            math.inf,
+        )
         assert (trainer.gradient_clip_val, trainer.gradient_clip_algorithm) == (0.5, "value")
         assert (trainer.max_epochs, trainer.min_epochs, trainer.min_steps) == (3, 1, 2)
-        assert (trainer.limit_val_batches, trainer.check_val_every_n_epoch, trainer.fast_dev_run) == (0.5, 1, 0)
+        assert (
+            trainer.limit_val_batches,
+            trainer.check_val_every_n_epoch,
+            trainer.fast_dev_run,
+        ) == (0.5, 1, 0)
         assert not trainer.enable_validation  # there is no such data
         job.progress.state.clip_val = None
         assert trainer.gradient_clip_algorithm is None
@@ -97,8 +116,18 @@ def test_one_process(base):
         trainer = job.task.module.trainer
         assert trainer.is_global_zero
         assert (trainer.global_rank, trainer.local_rank, trainer.node_rank) == (0, 0, 0)
-        assert (trainer.world_size, trainer.num_devices, trainer.num_nodes, trainer.device_ids) == (1, 1, 1, [0])
-        assert (trainer.logger, trainer.loggers, trainer.callbacks, trainer.checkpoint_callback) == (None, [], [], None)
+        assert (trainer.world_size, trainer.num_devices, trainer.num_nodes, trainer.device_ids) == (
+            1,
+            1,
+            1,
+            [0],
+        )
+        assert (
+            trainer.logger,
+            trainer.loggers,
+            trainer.callbacks,
+            trainer.checkpoint_callback,
+        ) == (None, [], [], None)
 
 
 @KINDS
@@ -145,10 +174,16 @@ def test_what_it_works_with(base):
 def test_what_is_not_served(base, name, instead):
     with running(base()) as job:
         trainer = job.task.module.trainer
-        with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} is not supported\..*{instead}"):
+        with pytest.raises(
+            UnsupportedTrainerAttribute,
+            match=rf"self\.trainer\.{name} is not supported\..*{instead}",
+        ):
             getattr(trainer, name)
         assert not hasattr(trainer, name)  # modules ask before they reach
-        with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} = … is not supported: only should_stop"):
+        with pytest.raises(
+            UnsupportedTrainerAttribute,
+            match=rf"self\.trainer\.{name} = … is not supported: only should_stop",
+        ):
             setattr(trainer, name, 1)
 
 
@@ -162,10 +197,15 @@ def test_configure_optimizers_may_ask_how_long_it_takes(base):
     def configure_optimizers(self):
         asked.append((self.trainer.estimated_stepping_batches, self.trainer.max_epochs))
         optimizer = SGD(self.net.parameters(), lr=0.1)
-        cycle = lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=self.trainer.estimated_stepping_batches)
+        cycle = lr_scheduler.OneCycleLR(
+            optimizer, 0.2, total_steps=self.trainer.estimated_stepping_batches
+        )
         return [optimizer], [{"scheduler": cycle, "interval": "step"}]
 
-    t = task(type("Own", (base,), {"configure_optimizers": configure_optimizers})(), (torch.ones(100, 3),))
+    t = task(
+        type("Own", (base,), {"configure_optimizers": configure_optimizers})(),
+        (torch.ones(100, 3),),
+    )
     assert t.implied["lr"] == pytest.approx(0.2)
     assert asked == [(40, 10)]  # 4 batches of 32 in each of 10 epochs
     with t.running(Settings(max_epochs=2)):
@@ -181,7 +221,12 @@ def test_properties(base, capsys):
     thing = base()
     before = set(vars(thing))
     with running(thing, epoch=3, step=8) as job:
-        assert (thing.current_epoch, thing.global_step, thing.global_rank, thing.local_rank) == (3, 8, 0, 0)
+        assert (thing.current_epoch, thing.global_step, thing.global_rank, thing.local_rank) == (
+            3,
+            8,
+            0,
+            0,
+        )
         assert (thing.logger, thing.loggers) == (None, [])
         assert thing.device == torch.device("cpu")
         thing.print("said")
@@ -192,7 +237,8 @@ def test_properties(base, capsys):
         assert gathered["a"] == torch.tensor(1.5)
         assert torch.equal(gathered["b"][0], torch.ones(2))
     assert capsys.readouterr().out == "said\n"
-    assert set(vars(thing)) - {"_hparams"} == before  # Lightning makes an empty one when it is looked at
+    # Lightning makes an empty one when it is looked at
+    assert set(vars(thing)) - {"_hparams"} == before
 
 
 def test_properties_of_its_own_stay():
@@ -221,7 +267,10 @@ def test_optimizers_and_schedulers_in_automatic_optimisation(base):
     with running(base()) as job:
         assert job.task.module.lr_schedulers() is None
     t = task(base())
-    with t.running(Settings()), pytest.raises(TaskError, match="the optimizers exist while a job runs"):
+    with (
+        t.running(Settings()),
+        pytest.raises(TaskError, match="the optimizers exist while a job runs"),
+    ):
         t.module.optimizers()
 
 

@@ -38,14 +38,18 @@ def test_hooks_of_a_data_module():
 @pytest.mark.parametrize("method", ["log", "log_dict"])
 def test_logging_its_own_way(method):
     thing = type("Mine", (Module,), {method: lambda self, *a: None})()
-    with pytest.raises(TaskError, match=f"Mine defines {method}, in place of Lightning's: give yours another name"):
+    with pytest.raises(
+        TaskError, match=f"Mine defines {method}, in place of Lightning's: give yours another name"
+    ):
         task(thing)
 
 
 @KINDS
 def test_steps_that_read_the_data_themselves(base):
     thing = type("Mine", (base,), {"training_step": lambda self, dataloader_iter: None})()
-    with pytest.raises(TaskError, match=r"Mine\.training_step takes dataloader_iter, which is not supported"):
+    with pytest.raises(
+        TaskError, match=r"Mine\.training_step takes dataloader_iter, which is not supported"
+    ):
         task(thing)
 
 
@@ -54,7 +58,10 @@ def test_several_loaders():
     for returned in ([loader, loader], {"a": loader, "b": loader}):
         thing = Duck()
         thing.predict_dataloader = lambda made=returned: made
-        with pytest.raises(TaskError, match=r"predict_dataloader\(\) returned \w+; one DataLoader is needed\. .*StackDataset"):
+        with pytest.raises(
+            TaskError,
+            match=r"predict_dataloader\(\) returned \w+; one DataLoader is needed\. .*StackDataset",
+        ):
             task(thing).predict.parts
 
 
@@ -94,7 +101,9 @@ def test_every_callback_of_lightnings_has_its_own_word():
     generic = {"Callback", "LambdaCallback", "BaseFinetuning", "BackboneFinetuning"}
     for name in callbacks.__all__:
         bases = [base.__name__ for base in getattr(callbacks, name).__mro__]
-        assert next(one for one in CALLBACKS if one in bases) not in generic or name in generic, name
+        assert next(one for one in CALLBACKS if one in bases) not in generic or name in generic, (
+            name
+        )
 
 
 def test_listeners_stay():
@@ -103,7 +112,9 @@ def test_listeners_stay():
 
 def fitted(module, root):
     batches = DataLoader(torch.ones(8, 3), batch_size=4)
-    with wb.Workbench(module, train=batches, val=batches, root=root, accelerator="cpu", max_epochs=1) as bench:
+    with wb.Workbench(
+        module, train=batches, val=batches, root=root, accelerator="cpu", max_epochs=1
+    ) as bench:
         return bench.fit().result()
 
 

@@ -57,7 +57,9 @@ class Numbered(Optimizer):
     """Its list of groups is its own, and what `load_state_dict` gives the inner ones is not in it."""
 
     def __init__(self, *inner):
-        super().__init__([p for one in inner for group in one.param_groups for p in group["params"]], {})
+        super().__init__(
+            [p for one in inner for group in one.param_groups for p in group["params"]], {}
+        )
         self.inner = inner
         self.param_groups = [group for one in inner for group in one.param_groups]
 
@@ -84,10 +86,25 @@ class Plain(Optimizer):
 def bench(root, kind):
     def optimizer(params, lr=0.05):
         first, *others = params
-        return kind(torch.optim.SGD([first], lr=lr, momentum=0.9), torch.optim.Adam(others, lr=lr / 10))
+        return kind(
+            torch.optim.SGD([first], lr=lr, momentum=0.9), torch.optim.Adam(others, lr=lr / 10)
+        )
 
-    settings = {"batch_size": 8, "max_epochs": 3, "accelerator": "cpu", "lr_schedule": "cosine", "save_top_k": -1}
-    return wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, root=root, optimizer=optimizer, **settings)
+    settings = {
+        "batch_size": 8,
+        "max_epochs": 3,
+        "accelerator": "cpu",
+        "lr_schedule": "cosine",
+        "save_top_k": -1,
+    }
+    return wb.Workbench(
+        plain_net(),
+        train=labelled(),
+        loss=F.cross_entropy,
+        root=root,
+        optimizer=optimizer,
+        **settings,
+    )
 
 
 def raw(updates):
@@ -95,7 +112,10 @@ def raw(updates):
     model, losses = plain_net(), []
     first, *others = model.parameters()
     optimizers = torch.optim.SGD([first], lr=0.05, momentum=0.9), torch.optim.Adam(others, lr=0.005)
-    schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda n: (1 + np.cos(np.pi * n / updates)) / 2) for o in optimizers]
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(o, lambda n: (1 + np.cos(np.pi * n / updates)) / 2)
+        for o in optimizers
+    ]
     order = torch.Generator().manual_seed(0)
     while len(losses) < updates:
         for x, y in torch.utils.data.DataLoader(labelled(), 8, shuffle=True, generator=order):
@@ -124,5 +144,8 @@ def test_an_object_that_only_looks_like_an_optimizer_is_refused_by_name(tmp_path
         def __init__(self, *inner):
             self.inner = inner
 
-    with pytest.raises(TaskError, match=r"returned a Other, no torch.optim.Optimizer: let Other inherit from it; .* optimizer=\{"):
+    with pytest.raises(
+        TaskError,
+        match=r"returned a Other, no torch.optim.Optimizer: let Other inherit from it; .* optimizer=\{",
+    ):
         bench(tmp_path, Other)

@@ -18,8 +18,21 @@ ADAMW = functools.partial(torch.optim.AdamW, lr=1e-2)
 
 
 def bench(root, optimizer, model=None, **settings):
-    settings = {"batch_size": 8, "max_epochs": 3, "shuffle": False, "accelerator": "cpu", **settings}
-    return wb.Workbench(model or plain_net(), train=labelled(), loss=F.cross_entropy, root=root, optimizer=optimizer, **settings)
+    settings = {
+        "batch_size": 8,
+        "max_epochs": 3,
+        "shuffle": False,
+        "accelerator": "cpu",
+        **settings,
+    }
+    return wb.Workbench(
+        model or plain_net(),
+        train=labelled(),
+        loss=F.cross_entropy,
+        root=root,
+        optimizer=optimizer,
+        **settings,
+    )
 
 
 def raw(model, epochs, clip=None, factor=1.0):
@@ -81,7 +94,10 @@ def test_a_part_without_a_rate_of_its_own_keeps_its_ratio_too(tmp_path):
 
 def test_one_cycle_moves_the_momentum_of_parts_of_one_kind(tmp_path):
     both = {"0": ADAMW, "": functools.partial(ADAMW, lr=1e-3)}
-    with bench(tmp_path / "parts", both, lr_schedule="one_cycle") as b, bench(tmp_path / "alone", groups, lr_schedule="one_cycle") as other:
+    with (
+        bench(tmp_path / "parts", both, lr_schedule="one_cycle") as b,
+        bench(tmp_path / "alone", groups, lr_schedule="one_cycle") as other,
+    ):
         parts, alone = b.fit().result(), other.fit().result()
     np.testing.assert_array_equal(parts.history["loss"], alone.history["loss"])
     with pytest.raises(TaskError, match="moves one momentum"):
@@ -94,18 +110,28 @@ def groups(parameters, lr):
     return torch.optim.AdamW([{"params": first, "lr": 1e-2}, {"params": rest, "lr": 1e-3}], lr=1e-2)
 
 
-@pytest.mark.parametrize("other", [{"0": ADAMW, "": ADAMW}, {"2": SGD, "": ADAMW}, {"": ADAMW, "0": SGD}], ids=["kind", "key", "order"])
+@pytest.mark.parametrize(
+    "other",
+    [{"0": ADAMW, "": ADAMW}, {"2": SGD, "": ADAMW}, {"": ADAMW, "0": SGD}],
+    ids=["kind", "key", "order"],
+)
 def test_a_fit_with_other_parts_does_not_continue(other, tmp_path):
     with bench(tmp_path, {"0": SGD, "": ADAMW}) as b:
         first = b.fit(max_epochs=1).result()
-    with bench(tmp_path, other) as b, pytest.raises(TaskError, match=r"was \{'0': SGD, '': AdamW\} and is \{"):
+    with (
+        bench(tmp_path, other) as b,
+        pytest.raises(TaskError, match=r"was \{'0': SGD, '': AdamW\} and is \{"),
+    ):
         b.fit(start=first.id, max_epochs=2).result()
 
 
 class Tower(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body, self.head = nn.ModuleDict({"in": nn.Linear(6, 8), "out": nn.Linear(8, 8)}), nn.Linear(8, 3)
+        self.body, self.head = (
+            nn.ModuleDict({"in": nn.Linear(6, 8), "out": nn.Linear(8, 8)}),
+            nn.Linear(8, 3),
+        )
 
     def forward(self, x):
         return self.head(self.body["out"](self.body["in"](x).relu()))
@@ -115,8 +141,13 @@ def test_the_nearest_key_counts_and_frozen_parameters_need_none(tmp_path):
     model = Tower()
     model.head.requires_grad_(False)
     with bench(tmp_path, {"body": SGD, "body.out": ADAMW}, model) as b:
-        made = b._task.optimizer_factory([p for p in model.parameters() if p.requires_grad], 0.1, None)
-        assert [(group["name"], len(group["params"])) for group in made.param_groups] == [("body", 2), ("body.out", 2)]
+        made = b._task.optimizer_factory(
+            [p for p in model.parameters() if p.requires_grad], 0.1, None
+        )
+        assert [(group["name"], len(group["params"])) for group in made.param_groups] == [
+            ("body", 2),
+            ("body.out", 2),
+        ]
         assert b.fit(max_epochs=1).result().status == "finished"
 
 

@@ -14,7 +14,13 @@ from workbench.task.errors import TaskError
 
 def bench(tmp_path, **options):
     data = torch.randn(16, 3), torch.randint(0, 2, (16,))
-    options = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu", "optimizer": torch.optim.SGD, "batch_size": 4} | options
+    options = {
+        "loss": F.cross_entropy,
+        "root": tmp_path,
+        "accelerator": "cpu",
+        "optimizer": torch.optim.SGD,
+        "batch_size": 4,
+    } | options
     return wb.Workbench(nn.Linear(3, 2), train=data, lr=0.1, max_epochs=1, **options)
 
 
@@ -25,7 +31,9 @@ def get_linear_schedule_with_warmup(optimizer, num_warmup_steps, num_training_st
 
 def get_constant_schedule_with_warmup(optimizer, num_warmup_steps, last_epoch=-1):
     """As transformers has it."""
-    return lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, n / max(1, num_warmup_steps)), last_epoch)
+    return lr_scheduler.LambdaLR(
+        optimizer, lambda n: min(1.0, n / max(1, num_warmup_steps)), last_epoch
+    )
 
 
 def get_constant_schedule(optimizer, last_epoch=-1):
@@ -49,19 +57,55 @@ REFUSED = [
     (lr_scheduler.LinearLR, "is start_factor", "LinearLR(optimizer, …)"),
     (lr_scheduler.ConstantLR, "is factor", "ConstantLR(optimizer, …)"),
     (lr_scheduler.LambdaLR, "is lr_lambda", "LambdaLR(optimizer, lr_lambda=…)"),
-    (lr_scheduler.OneCycleLR, "is max_lr", "OneCycleLR(optimizer, max_lr=0.1, total_steps=updates)"),
-    (lr_scheduler.CyclicLR, "CyclicLR cannot be called", "CyclicLR(optimizer, base_lr=…, max_lr=0.1)"),
-    (lr_scheduler.CosineAnnealingWarmRestarts, "is T_0", "CosineAnnealingWarmRestarts(optimizer, T_0=…)"),
+    (
+        lr_scheduler.OneCycleLR,
+        "is max_lr",
+        "OneCycleLR(optimizer, max_lr=0.1, total_steps=updates)",
+    ),
+    (
+        lr_scheduler.CyclicLR,
+        "CyclicLR cannot be called",
+        "CyclicLR(optimizer, base_lr=…, max_lr=0.1)",
+    ),
+    (
+        lr_scheduler.CosineAnnealingWarmRestarts,
+        "is T_0",
+        "CosineAnnealingWarmRestarts(optimizer, T_0=…)",
+    ),
     (lr_scheduler.ReduceLROnPlateau, "is mode", "ReduceLROnPlateau(optimizer, …)"),
     (torch.optim.swa_utils.SWALR, "is swa_lr", "SWALR(optimizer, swa_lr=…)"),
     (Warmup, "is warmup", "Warmup(optimizer, warmup=…)"),
-    (partial(lr_scheduler.StepLR, gamma=0.5), "partial(StepLR, …)", "StepLR(optimizer, gamma=0.5, step_size=…)"),
-    (partial(lr_scheduler.StepLR, step_size=3), "cannot be called", "StepLR(optimizer, step_size=3)"),
+    (
+        partial(lr_scheduler.StepLR, gamma=0.5),
+        "partial(StepLR, …)",
+        "StepLR(optimizer, gamma=0.5, step_size=…)",
+    ),
+    (
+        partial(lr_scheduler.StepLR, step_size=3),
+        "cannot be called",
+        "StepLR(optimizer, step_size=3)",
+    ),
     (get_constant_schedule, "is last_epoch", "get_constant_schedule(optimizer, …)"),
-    (partial(get_constant_schedule, last_epoch=-1), "cannot be called", "get_constant_schedule(optimizer, last_epoch=-1)"),
-    (partial(lr_scheduler.ExponentialLR, gamma=0.9), "cannot be called", "ExponentialLR(optimizer, gamma=0.9)"),
-    (partial(lr_scheduler.OneCycleLR, max_lr=0.1), "cannot be called", "OneCycleLR(optimizer, max_lr=0.1"),
-    (get_linear_schedule_with_warmup, "cannot be called", "num_warmup_steps=…, num_training_steps=updates)"),
+    (
+        partial(get_constant_schedule, last_epoch=-1),
+        "cannot be called",
+        "get_constant_schedule(optimizer, last_epoch=-1)",
+    ),
+    (
+        partial(lr_scheduler.ExponentialLR, gamma=0.9),
+        "cannot be called",
+        "ExponentialLR(optimizer, gamma=0.9)",
+    ),
+    (
+        partial(lr_scheduler.OneCycleLR, max_lr=0.1),
+        "cannot be called",
+        "OneCycleLR(optimizer, max_lr=0.1",
+    ),
+    (
+        get_linear_schedule_with_warmup,
+        "cannot be called",
+        "num_warmup_steps=…, num_training_steps=updates)",
+    ),
     (get_constant_schedule_with_warmup, "is num_warmup_steps", "(optimizer, num_warmup_steps=…)"),
 ]
 
@@ -92,5 +136,8 @@ def test_one_that_takes_the_number_of_updates(given, tmp_path):
 
 def test_the_rate_never_rises_by_a_class(tmp_path):
     """The reported case: gamma was the number of updates, and the rate rose to 1e7."""
-    with bench(tmp_path, scheduler=lambda optimizer, updates: lr_scheduler.ExponentialLR(optimizer, gamma=0.9)) as b:
+    with bench(
+        tmp_path,
+        scheduler=lambda optimizer, updates: lr_scheduler.ExponentialLR(optimizer, gamma=0.9),
+    ) as b:
         assert max(b.fit().result().history["lr"]) == pytest.approx(0.1)

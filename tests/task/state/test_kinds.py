@@ -95,7 +95,9 @@ def replaced(module: Any, name: str, step: float) -> float:
     return float(tensors.now + 100 * tensors.past)
 
 
-def added(make: Callable[[], Any], add: Callable[[Any, float], Any]) -> tuple[Callable[[], Any], Callable[[Any, str, float], float]]:
+def added(
+    make: Callable[[], Any], add: Callable[[Any, float], Any]
+) -> tuple[Callable[[], Any], Callable[[Any, str, float], float]]:
     return make, lambda module, name, step: float(add(getattr(module, name), step))
 
 
@@ -224,7 +226,9 @@ class Collate:
     def __call__(self, samples: list[Any]) -> Any:
         Collate.batches += 1
         self.latest.append(1.0)
-        TRACE["collate"].append(self.slots.add(1.0) + 100 * Collate.batches + 10_000 * len(self.latest))
+        TRACE["collate"].append(
+            self.slots.add(1.0) + 100 * Collate.batches + 10_000 * len(self.latest)
+        )
         return default_collate(samples)
 
 
@@ -268,26 +272,44 @@ def made(data: str, root: Path, **settings: Any) -> wb.Workbench:
     CALLS = Collate.batches = 0
     Collate.latest.clear()
     return wb.Workbench(
-        Net(), train=DATA[data](), loss=Loss(), optimizer=torch.optim.SGD, lr=0.05, root=root, accelerator="cpu", max_epochs=2, **settings
+        Net(),
+        train=DATA[data](),
+        loss=Loss(),
+        optimizer=torch.optim.SGD,
+        lr=0.05,
+        root=root,
+        accelerator="cpu",
+        max_epochs=2,
+        **settings,
     )
 
 
 def traced(bench: wb.Workbench, **settings: Any) -> tuple[wb.Run, dict[str, list[float]]]:
     TRACE.clear()
     run = bench.fit(**settings).result()
-    return run, {"losses": run.history["loss"].tolist()} | {name: list(values) for name, values in TRACE.items()}
+    return run, {"losses": run.history["loss"].tolist()} | {
+        name: list(values) for name, values in TRACE.items()
+    }
 
 
-def different(trace: dict[str, list[float]], whole: dict[str, list[float]], *, ends: bool = False) -> list[str]:
+def different(
+    trace: dict[str, list[float]], whole: dict[str, list[float]], *, ends: bool = False
+) -> list[str]:
     """The names of what differs. ends: `trace` is of the rest of a run; its last values are compared."""
     if not ends:
         return [name for name, values in whole.items() if trace[name] != values]
     last = {name: values[-3:] for name, values in trace.items()}
-    return [name for name, values in whole.items() if not last[name] or last[name] != values[-len(last[name]) :]]
+    return [
+        name
+        for name, values in whole.items()
+        if not last[name] or last[name] != values[-len(last[name]) :]
+    ]
 
 
 @pytest.mark.parametrize("data", DATA)
-def test_fits_searches_and_resumed_runs_find_the_state_of_the_start(data: str, tmp_path: Path) -> None:
+def test_fits_searches_and_resumed_runs_find_the_state_of_the_start(
+    data: str, tmp_path: Path
+) -> None:
     bench = made(data, tmp_path)
     _, whole = traced(bench)
     assert len(set(whole["model: meter"])) > 5, "the state moves"
@@ -315,7 +337,10 @@ def test_what_is_changed_between_two_jobs_is_the_new_start(tmp_path: Path) -> No
     data.holder.a_namespace.v = 5.0
     _, changed = traced(bench)
     assert different(changed, whole) == ["data: namespace"]
-    assert "train.holder.a_namespace: changed by other code than the job's; the fit starts from its present state." in told
+    assert (
+        "train.holder.a_namespace: changed by other code than the job's; the fit starts from its present state."
+        in told
+    )
     assert different(traced(bench)[1], changed) == []
 
 
@@ -324,7 +349,10 @@ class Weighted(Dataset[Any]):
 
     def __init__(self) -> None:
         self.seen, self.record = np.zeros(3), Record()
-        self.rows, self.column = pd.DataFrame({"x": [0.0], "name": ["a"]}), pl.DataFrame({"x": [0.0]})
+        self.rows, self.column = (
+            pd.DataFrame({"x": [0.0], "name": ["a"]}),
+            pl.DataFrame({"x": [0.0]}),
+        )
 
     def __len__(self) -> int:
         return len(X)
@@ -347,11 +375,22 @@ def test_tables_are_restored_and_are_named_where_a_checkpoint_has_none(tmp_path:
         return loss
 
     with pytest.warns(UserWarning, match="cannot be stored in a checkpoint") as warned:
-        bench = wb.Workbench(nn.Linear(4, 1), train=data, loss=logged, batch_size=8, max_steps=3, root=tmp_path, accelerator="cpu")
+        bench = wb.Workbench(
+            nn.Linear(4, 1),
+            train=data,
+            loss=logged,
+            batch_size=8,
+            max_steps=3,
+            root=tmp_path,
+            accelerator="cpu",
+        )
     assert len(log) == 1
     assert "Weighted.rows (a DataFrame), Weighted.column (a DataFrame)" in str(warned[0].message)
     assert data.rows is rows
-    assert (data.rows.to_dict("list"), data.column.to_dicts()) == ({"x": [0.0], "name": ["a"]}, [{"x": 0.0}])
+    assert (data.rows.to_dict("list"), data.column.to_dicts()) == (
+        {"x": [0.0], "name": ["a"]},
+        [{"x": 0.0}],
+    )
     losses = [bench.fit().result().history["loss"].tolist() for _ in range(2)]
     assert losses[0] == losses[1]
     assert len(log) == 7  # what functions use as a variable is a log
@@ -363,7 +402,15 @@ def test_tables_are_restored_and_are_named_where_a_checkpoint_has_none(tmp_path:
 def test_objects_that_the_user_has_replaced_are_freed(tmp_path: Path) -> None:
     data = Weighted()
     bench = wb.Workbench(
-        nn.Linear(4, 1), train=data, loss=F.mse_loss, batch_size=8, max_steps=1, root=tmp_path, accelerator="cpu", dry_run=False, keep_start=0
+        nn.Linear(4, 1),
+        train=data,
+        loss=F.mse_loss,
+        batch_size=8,
+        max_steps=1,
+        root=tmp_path,
+        accelerator="cpu",
+        dry_run=False,
+        keep_start=0,
     )
     replaced = []
     for _ in range(3):
@@ -384,7 +431,9 @@ class Environment:
         return next(self.states)
 
 
-def test_what_no_checkpoint_can_store_is_named_when_the_bench_is_made_and_in_health(tmp_path: Path) -> None:
+def test_what_no_checkpoint_can_store_is_named_when_the_bench_is_made_and_in_health(
+    tmp_path: Path,
+) -> None:
     class Playing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -396,12 +445,27 @@ def test_what_no_checkpoint_can_store_is_named_when_the_bench_is_made_and_in_hea
             return self.layer(x) + 0 * self.environment.step()
 
     with pytest.warns(UserWarning, match="cannot be") as warned:
-        bench = wb.Workbench(Playing(), train=(X, X[:, :1]), loss=F.mse_loss, batch_size=8, max_steps=2, root=tmp_path, accelerator="cpu")
+        bench = wb.Workbench(
+            Playing(),
+            train=(X, X[:, :1]),
+            loss=F.mse_loss,
+            batch_size=8,
+            max_steps=2,
+            root=tmp_path,
+            accelerator="cpu",
+        )
     texts = [str(one.message) for one in warned]
-    assert any("cannot restore: 0:.environment.states (a generator that was read further)" in text for text in texts)
-    assert any("cannot be stored in a checkpoint: Playing.last (an object)" in text for text in texts)
+    assert any(
+        "cannot restore: 0:.environment.states (a generator that was read further)" in text
+        for text in texts
+    )
+    assert any(
+        "cannot be stored in a checkpoint: Playing.last (an object)" in text for text in texts
+    )
     health = [str(finding) for finding in bench.fit().result().health]
-    assert any("Playing.last (an object) cannot be stored in a checkpoint" in text for text in health)
+    assert any(
+        "Playing.last (an object) cannot be stored in a checkpoint" in text for text in health
+    )
 
 
 def test_objects_that_refer_to_one_another_still_do_once_a_bench_is_made(tmp_path: Path) -> None:
@@ -416,7 +480,15 @@ def test_objects_that_refer_to_one_another_still_do_once_a_bench_is_made(tmp_pat
             return self.layer(x)
 
     model = Logs()
-    bench = wb.Workbench(model, train=(X, X[:, :1]), loss=F.mse_loss, batch_size=8, max_epochs=1, root=tmp_path, accelerator="cpu")
+    bench = wb.Workbench(
+        model,
+        train=(X, X[:, :1]),
+        loss=F.mse_loss,
+        batch_size=8,
+        max_epochs=1,
+        root=tmp_path,
+        accelerator="cpu",
+    )
     assert model.norms is model.log["norm"]
     for _ in range(2):
         bench.fit().result()
@@ -424,7 +496,9 @@ def test_objects_that_refer_to_one_another_still_do_once_a_bench_is_made(tmp_pat
         assert len(model.log["norm"]) == 5
 
 
-def test_a_large_array_of_a_data_set_is_data_and_what_lies_beside_it_is_state(tmp_path: Path) -> None:
+def test_a_large_array_of_a_data_set_is_data_and_what_lies_beside_it_is_state(
+    tmp_path: Path,
+) -> None:
     class Large(Dataset[Any]):
         def __init__(self) -> None:
             self.values, self.seen = np.zeros(80 << 20, np.uint8), np.zeros(2)
@@ -437,7 +511,15 @@ def test_a_large_array_of_a_data_set_is_data_and_what_lies_beside_it_is_state(tm
             return X[index] * (1 + 0.01 * float(self.seen[0])), X[index, :1]
 
     data = Large()
-    bench = wb.Workbench(nn.Linear(4, 1), train=data, loss=F.mse_loss, batch_size=8, max_epochs=1, root=tmp_path, accelerator="cpu")
+    bench = wb.Workbench(
+        nn.Linear(4, 1),
+        train=data,
+        loss=F.mse_loss,
+        batch_size=8,
+        max_epochs=1,
+        root=tmp_path,
+        accelerator="cpu",
+    )
     assert data.seen.tolist() == [0, 0]
     losses = [bench.fit().result().history["loss"].tolist() for _ in range(2)]
     assert losses[0] == losses[1]

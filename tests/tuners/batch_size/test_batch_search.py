@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from workbench import events
 from workbench.events import Message, SearchEnded, Trial
 from workbench.settings import SettingsError
-from workbench.tuners.batch_size.batch_size_search import BatchSizes, ModelDoesNotFit, ended_event, search
+from workbench.tuners.batch_size.batch_size_search import (
+    BatchSizes,
+    ModelDoesNotFit,
+    ended_event,
+    search,
+)
 
 
 class Device:
@@ -23,7 +28,9 @@ class Device:
     def __call__(self, size):
         self.tried.append(size)
         if size > self.limit:
-            return Trial(size, False, peak_bytes=self.limit * 2**20, error="OutOfMemoryError: no\nmore")
+            return Trial(
+                size, False, peak_bytes=self.limit * 2**20, error="OutOfMemoryError: no\nmore"
+            )
         speed = 100.0 * min(size, self.busy)
         return Trial(size, True, 3 * size / speed, speed, size * 2**20)
 
@@ -40,7 +47,14 @@ class Measured:
         needed = self.fixed + self.each * size * (1 + self.bend * (size / self.most - 1))
         if needed > self.limit:
             return Trial(size, False, error="OutOfMemoryError: no")
-        return Trial(size, True, 0.001 * size, 1000.0, int(self.random.gauss(needed, self.noise)), limit_bytes=self.limit)
+        return Trial(
+            size,
+            True,
+            0.001 * size,
+            1000.0,
+            int(self.random.gauss(needed, self.noise)),
+            limit_bytes=self.limit,
+        )
 
 
 def sizes(found):
@@ -57,8 +71,18 @@ class Refusing:
         if size > self.limit:
             return Trial(size, False, error="OutOfMemoryError: no")
         refused = next((batch for batch in (size, self.samples % size) if batch == 1), None)
-        known = {"samples_per_second": 100.0, "peak_bytes": 2**20 * size, "limit_bytes": 2**20 * self.limit}
-        return Trial(size, refused is None, error=None if refused is None else self.why, refused=refused, **known)
+        known = {
+            "samples_per_second": 100.0,
+            "peak_bytes": 2**20 * size,
+            "limit_bytes": 2**20 * self.limit,
+        }
+        return Trial(
+            size,
+            refused is None,
+            error=None if refused is None else self.why,
+            refused=refused,
+            **known,
+        )
 
 
 class TestRefused:
@@ -75,12 +99,28 @@ class TestRefused:
         found = search(Refusing(101, limit=80), mode="binsearch", init_val=1, cap=101, headroom=0.0)
         assert "exact maximum 80" in found.ended
         assert found.largest == 80
-        assert sizes(search(Refusing(101, limit=80), init_val=1)) == [1, 2, 4, 3, 8, 16, 32, 64, 128]
+        assert sizes(search(Refusing(101, limit=80), init_val=1)) == [
+            1,
+            2,
+            4,
+            3,
+            8,
+            16,
+            32,
+            64,
+            128,
+        ]
 
     def test_where_every_size_is_refused_the_reason_says_why(self):
-        found = search(Refusing(65, why="the last batch of train has 1 sample: drop_last=True leaves it out"), max_val=64)
+        found = search(
+            Refusing(65, why="the last batch of train has 1 sample: drop_last=True leaves it out"),
+            max_val=64,
+        )
         assert (found.best, found.largest) == (None, None)
-        assert found.reason == "None: the last batch of train has 1 sample: drop_last=True leaves it out"
+        assert (
+            found.reason
+            == "None: the last batch of train has 1 sample: drop_last=True leaves it out"
+        )
         assert repr(found).count("refused") == 6
 
     def test_an_error_in_the_middle_names_the_size_that_leaves_it_out(self):
@@ -99,7 +139,11 @@ class TestPower:
         """A peer returns 128 for it, untried."""
         found = search(Device(10**6), cap=100)
         assert sizes(found) == [2, 4, 8, 16, 32, 64, 100]
-        assert (found.best, found.largest, found.ended) == (100, 100, "stopped at the size of the data set (100)")
+        assert (found.best, found.largest, found.ended) == (
+            100,
+            100,
+            "stopped at the size of the data set (100)",
+        )
 
     def test_doubles_until_a_size_fails(self):
         found = search(Device(100))
@@ -111,7 +155,9 @@ class TestPower:
         assert sizes(found) == [2, 4, 8, 16, 24]
         assert found.ended == "stopped at max_val (24)"
 
-    @pytest.mark.parametrize(("limit", "tried"), [(30, [64, 32, 16]), (1, [64, 32, 16, 8, 4, 2, 1])])
+    @pytest.mark.parametrize(
+        ("limit", "tried"), [(30, [64, 32, 16]), (1, [64, 32, 16, 8, 4, 2, 1])]
+    )
     def test_goes_down_where_the_start_fails(self, limit, tried):
         """A peer returns 1 after everything failed, or the start after no trial."""
         found = search(Device(limit), init_val=64)
@@ -256,7 +302,10 @@ class TestEnds:
         assert found.ended == "max_trials=5 reached before the limit was known"
 
     def test_the_last_trial_may_be_the_one_that_ends_it(self):
-        assert search(Device(10**6), cap=8, max_trials=3).ended == "stopped at the size of the data set (8)"
+        assert (
+            search(Device(10**6), cap=8, max_trials=3).ended
+            == "stopped at the size of the data set (8)"
+        )
         assert search(Device(5), max_trials=3).ended == "8 did not fit"
 
 
@@ -313,14 +362,25 @@ class TestProperties:
             assert headroom or found.largest == bound
         if max_trials > 40 and mode == "power":
             assert bound // 2 < found.largest
-        if "max_trials" not in found.ended and mode == "binsearch" and bound == limit < max(device.tried):
+        if (
+            "max_trials" not in found.ended
+            and mode == "binsearch"
+            and bound == limit < max(device.tried)
+        ):
             assert found.best <= max(1, limit * (1 - headroom) + 1e-9)
 
     @given(limit=st.integers(1, 500), cap=st.integers(1, 500), init_val=st.integers(1, 500))
     def test_a_slow_twin_that_tries_every_size(self, limit, cap, init_val):
         largest = max(size for size in range(1, cap + 1) if Device(limit)(size).ok)
         assert (
-            search(Device(limit), mode="binsearch", init_val=init_val, cap=cap, headroom=0, max_trials=50).largest
+            search(
+                Device(limit),
+                mode="binsearch",
+                init_val=init_val,
+                cap=cap,
+                headroom=0,
+                max_trials=50,
+            ).largest
             == largest
         )
 
@@ -355,7 +415,10 @@ class TestResult:
         told = [Message("before"), *found.trials, ended_event(found)]
         assert BatchSizes.from_events(told) == found
         assert BatchSizes.from_events(events.from_line(events.to_line(e)) for e in told) == found
-        assert BatchSizes.from_events([*search(Device(7)).trials, SearchEnded(1, 1, "x"), *told]) == found
+        assert (
+            BatchSizes.from_events([*search(Device(7)).trials, SearchEnded(1, 1, "x"), *told])
+            == found
+        )
 
     def test_a_search_that_did_not_end(self):
         found = BatchSizes.from_events([Trial(2, True)])
@@ -366,7 +429,9 @@ class TestResult:
         assert text.splitlines()[0] == "BatchSizes: best 16, largest 64 (128 did not fit)"
         assert "1,600" in text
         assert any(line.endswith("best") for line in text.splitlines())
-        assert any("failed" in line and "OutOfMemoryError: no" in line for line in text.splitlines())
+        assert any(
+            "failed" in line and "OutOfMemoryError: no" in line for line in text.splitlines()
+        )
         assert "more" not in text
 
     def test_a_data_frame_has_a_row_a_trial(self):

@@ -34,10 +34,16 @@ class Wide(torch.nn.Module):
 
     def __init__(self, mb=4):
         super().__init__()
-        self.scale, self.head, self.width = torch.nn.Parameter(torch.ones(())), torch.nn.Linear(1, 3), mb * MB // 4
+        self.scale, self.head, self.width = (
+            torch.nn.Parameter(torch.ones(())),
+            torch.nn.Linear(1, 3),
+            mb * MB // 4,
+        )
 
     def forward(self, x):
-        return self.head(torch.tanh(self.scale * x[:, :1].expand(-1, self.width)).mean(1, keepdim=True))
+        return self.head(
+            torch.tanh(self.scale * x[:, :1].expand(-1, self.width)).mean(1, keepdim=True)
+        )
 
 
 def test_only_sizes_that_were_tried_and_the_data_as_a_cap(tmp_path):
@@ -72,7 +78,10 @@ def test_each_size_is_told_before_it_is_tried_and_how_much_it_may_take(tmp_path)
     assert {t.updates_per_epoch for t in found.trials} == {2}  # of 32 samples each
     started = next(e for e in job.events if isinstance(e, RunStarted))
     assert {"keep_effective": True, "max_memory": 900 * MB}.items() <= started.request.items()
-    assert next(e.accumulate_grad_batches for e in b.find_batch_size(max_trials=1).result().trials) is None
+    assert (
+        next(e.accumulate_grad_batches for e in b.find_batch_size(max_trials=1).result().trials)
+        is None
+    )
 
 
 def test_memory_that_runs_out_is_a_failed_trial_and_no_dead_process(tmp_path):
@@ -92,14 +101,18 @@ def test_memory_that_runs_out_is_a_failed_trial_and_no_dead_process(tmp_path):
 def test_binsearch_finds_the_exact_maximum_and_steps_back(tmp_path):
     # Much more than the stacks of a process's threads, of which a busy machine has one more or less.
     b = bench(Wide(2), labelled(128), tmp_path, torch.optim.SGD)
-    found = b.find_batch_size(mode="binsearch", init_val=2, max_memory=200 * MB, headroom=0.2, steps_per_trial=1).result()
+    found = b.find_batch_size(
+        mode="binsearch", init_val=2, max_memory=200 * MB, headroom=0.2, steps_per_trial=1
+    ).result()
     tried = {t.size: t.ok for t in found.trials}
     assert tried[found.largest]
     assert tried[found.largest + 1] is False
     assert tried[found.best]
     assert found.best <= found.largest * 0.8 + 1e-9
     passed = [t for t in found.trials if t.ok]
-    assert [t.samples_per_second for t in passed] == pytest.approx([t.size / t.seconds for t in passed])
+    assert [t.samples_per_second for t in passed] == pytest.approx(
+        [t.size / t.seconds for t in passed]
+    )
 
 
 def test_a_model_that_does_not_fit(tmp_path):
@@ -122,11 +135,15 @@ def test_data_that_makes_its_own_batches_is_refused_by_name(tmp_path):
             yield from ([0, 1], [2, 3])
 
     loader = torch.utils.data.DataLoader(data, batch_sampler=PairsSampler())
-    with pytest.raises(TaskError, match=r"batch_sampler of its own \(PairsSampler\)\. Give the Dataset instead"):
+    with pytest.raises(
+        TaskError, match=r"batch_sampler of its own \(PairsSampler\)\. Give the Dataset instead"
+    ):
         bench(plain_net(), loader, tmp_path).find_batch_size().result()
     ready = [(data.tensors[0][:4], data.tensors[1][:4])]
     with pytest.raises(TaskError, match="yields ready batches"):
-        bench(plain_net(), torch.utils.data.DataLoader(ready, batch_size=None), tmp_path).find_batch_size().result()
+        bench(
+            plain_net(), torch.utils.data.DataLoader(ready, batch_size=None), tmp_path
+        ).find_batch_size().result()
     assert bench(plain_net(), loader, tmp_path, max_epochs=2).fit().result().step == 4
 
 
@@ -149,7 +166,8 @@ def test_a_stop_does_not_wait_for_the_end_of_a_trial(init_val, tmp_path):
     b = bench(model, labelled(), tmp_path)
     model.fast = False
     job = b.find_batch_size(init_val=init_val)
-    wait_for(begun.exists)  # the child is in the middle of its trial, which takes ten minutes and more
+    # the child is in the middle of its trial, which takes ten minutes and more
+    wait_for(begun.exists)
     job.stop()
     found = job.result(timeout=200)
     assert job.status == "stopped"
@@ -228,7 +246,13 @@ def test_bad_requests_are_refused_at_once(tmp_path):
     for wrong in ({"steps_per_trial": 0}, {"max_memory": 0}, {"steps_per_trial": 1.5}):
         with pytest.raises(SettingsError, match=next(iter(wrong))):
             b.find_batch_size(**wrong)
-    for wrong in ({"mode": "bisect"}, {"init_val": 0}, {"headroom": 1.0}, {"max_trials": 0}, {"max_val": -1}):
+    for wrong in (
+        {"mode": "bisect"},
+        {"init_val": 0},
+        {"headroom": 1.0},
+        {"max_trials": 0},
+        {"max_val": -1},
+    ):
         with pytest.raises(SettingsError, match=next(iter(wrong))):
             b.find_batch_size(**wrong)
     assert b.jobs == []
@@ -263,18 +287,29 @@ def test_running_out_of_memory_on_cuda_is_survived(tmp_path):
 
 
 def normalised(*_):
-    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)
+    )
 
 
 def grouped(*_):
-    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GroupNorm(8, 8), torch.nn.Linear(8, 3))
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.GroupNorm(8, 8), torch.nn.Linear(8, 3)
+    )
 
 
 def test_a_recommended_size_leaves_no_last_batch_of_one_for_a_batch_norm(tmp_path):
     """A last batch of one sample ends the fit in its first epoch; size 1 is no reason to end the search."""
     b = bench(normalised(), labelled(9), tmp_path, adam)
     found = b.find_batch_size(init_val=1, max_val=8, min_updates_per_epoch=1).result()
-    assert [(t.size, t.refused) for t in found.trials] == [(1, 1), (2, 1), (4, 1), (3, None), (8, 1), (7, None)]
+    assert [(t.size, t.refused) for t in found.trials] == [
+        (1, 1),
+        (2, 1),
+        (4, 1),
+        (3, None),
+        (8, 1),
+        (7, None),
+    ]
     assert found.best in (3, 7)
     assert "drop_last=True" in found.trials[1].error
     b.set(batch_size=found.best)

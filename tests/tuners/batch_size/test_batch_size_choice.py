@@ -15,13 +15,17 @@ SPEEDS = passed(b16=100.0, b64=300.0, b256=950.0, b1024=1000.0)
 
 
 def test_the_smallest_size_nearly_as_fast_as_the_fastest():
-    assert choose(SPEEDS) == BatchSizeChoice(256, 256, "256: the smallest size with 90% of the highest speed.")
+    assert choose(SPEEDS) == BatchSizeChoice(
+        256, 256, "256: the smallest size with 90% of the highest speed."
+    )
 
 
 def test_an_epoch_keeps_enough_updates():
     """Digits: 1,437 samples make two updates of 1,024."""
     choice = choose(SPEEDS, Epoch(samples=1437, batches=1, least=20))
-    assert choice == BatchSizeChoice(64, 256, "64: the largest tried size that makes 20 updates in an epoch (23); 256 makes 6.")
+    assert choice == BatchSizeChoice(
+        64, 256, "64: the largest tried size that makes 20 updates in an epoch (23); 256 makes 6."
+    )
 
 
 def test_accumulated_batches_make_fewer_updates():
@@ -31,7 +35,11 @@ def test_accumulated_batches_make_fewer_updates():
 
 def test_data_too_short_for_any_size():
     choice = choose(SPEEDS, Epoch(samples=100, batches=1, least=20))
-    assert choice == BatchSizeChoice(16, 256, "16: the smallest tried size; even this makes fewer than 20 updates in an epoch (7); 256 makes 1.")
+    assert choice == BatchSizeChoice(
+        16,
+        256,
+        "16: the smallest tried size; even this makes fewer than 20 updates in an epoch (7); 256 makes 1.",
+    )
 
 
 def test_long_data_change_nothing():

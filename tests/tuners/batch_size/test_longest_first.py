@@ -50,21 +50,32 @@ class Reader(nn.Module):
 
 def reader_bench(root, model, data=None, **settings):
     return wb.Workbench(
-        model, train=data or Sentences(), val=Sentences(), loss=F.cross_entropy, collate_fn=padded, root=root, accelerator="cpu", **settings
+        model,
+        train=data or Sentences(),
+        val=Sentences(),
+        loss=F.cross_entropy,
+        collate_fn=padded,
+        root=root,
+        accelerator="cpu",
+        **settings,
     )
-
 
 
 def batches(task, method, size=8):
     spec = {"fit": task.train, "validate": task.val}[method]
-    return [tuple(x.shape) for x, _ in spec.loader(Settings.make(batch_size=size, shuffle=True), train=method == "fit")]
+    return [
+        tuple(x.shape)
+        for x, _ in spec.loader(Settings.make(batch_size=size, shuffle=True), train=method == "fit")
+    ]
 
 
 def test_the_longest_come_first_and_nothing_else_changes(tmp_path):
     b = reader_bench(tmp_path, Reader())
     before, random = [*map(tuple, batches(b._task, "fit"))], torch.get_rng_state()
     task = longest_first(b._task, "fit", lambda sample: len(sample[0]))
-    assert torch.equal(random, torch.get_rng_state()), "reading the samples draws nothing from the user's generator"
+    assert torch.equal(random, torch.get_rng_state()), (
+        "reading the samples draws nothing from the user's generator"
+    )
     for method in ("fit", "validate"):
         found = batches(task, method)
         assert found[0] == (8, LONG, 4)
@@ -85,12 +96,18 @@ def test_a_size_passes_only_with_the_longest(tmp_path):
 
     model = Hungry()
     before = weights(model)
-    longest = reader_bench(tmp_path, model).find_batch_size(longest=lambda s: len(s[0]), max_val=64).result()
+    longest = (
+        reader_bench(tmp_path, model)
+        .find_batch_size(longest=lambda s: len(s[0]), max_val=64)
+        .result()
+    )
     assert longest.largest == 8
     assert longest.noise_scale is None
     assert "longest samples" in longest.noise_reason
     assert same_weights(before, weights(model))
-    job = reader_bench(tmp_path / "val", model).find_batch_size(longest=lambda s: len(s[0]), max_val=64, method="validate")
+    job = reader_bench(tmp_path / "val", model).find_batch_size(
+        longest=lambda s: len(s[0]), max_val=64, method="validate"
+    )
     assert job.result().largest == 8
     assert job.events[0].request["longest"] is True
 
@@ -122,7 +139,9 @@ def test_ranks_try_them_too():
         task = longest_first(b._task, "fit", lambda sample: len(sample[0]))
         return batches(task, "fit")[0]
 
-    assert on_ranks(2, work) == [(8, LONG, 4), (8, 9, 4)], "each rank begins with the longest of its share"
+    assert on_ranks(2, work) == [(8, LONG, 4), (8, 9, 4)], (
+        "each rank begins with the longest of its share"
+    )
 
 
 class Stream(IterableDataset):
@@ -138,12 +157,20 @@ def test_bad_input_is_named(tmp_path):
         with pytest.raises(TaskError, match=r"longest= returned .* for sample 0 of train"):
             b.find_batch_size(longest=wrong).result()
     with pytest.raises(TaskError, match=r"longest=: train .*: give a Dataset"):
-        reader_bench(tmp_path, Reader(), Stream()).find_batch_size(longest=lambda s: len(s[0])).result()
+        reader_bench(tmp_path, Reader(), Stream()).find_batch_size(
+            longest=lambda s: len(s[0])
+        ).result()
     ready = wb.batches([(torch.ones(8, 6), torch.ones(8).long())] * 9)
     with pytest.raises(TaskError, match=r"longest=: train is not sorted|batch size"):
-        wb.Workbench(plain_net(), train=ready, loss=F.cross_entropy, root=tmp_path).find_batch_size(longest=len).result()
+        wb.Workbench(plain_net(), train=ready, loss=F.cross_entropy, root=tmp_path).find_batch_size(
+            longest=len
+        ).result()
 
 
 def test_samples_of_one_length_give_the_search_without_it(tmp_path):
-    found = bench(plain_net(), labelled(64), tmp_path).find_batch_size(longest=lambda sample: len(sample[0]), max_val=16).result()
+    found = (
+        bench(plain_net(), labelled(64), tmp_path)
+        .find_batch_size(longest=lambda sample: len(sample[0]), max_val=16)
+        .result()
+    )
     assert found.largest == 16

@@ -40,7 +40,9 @@ def made(root, model=None, **given):
 # -- other stages
 
 
-@pytest.mark.parametrize(("method", "name"), [("validate", "val"), ("test", "test"), ("predict", "test")])
+@pytest.mark.parametrize(
+    ("method", "name"), [("validate", "val"), ("test", "test"), ("predict", "test")]
+)
 def test_a_stage_is_tried_on_its_own_data_up_to_its_length(method, name, tmp_path):
     model = noisy_net()
     b = made(tmp_path, model, **{name: labelled(50, seed=3)})
@@ -53,14 +55,23 @@ def test_a_stage_is_tried_on_its_own_data_up_to_its_length(method, name, tmp_pat
 
 
 @pytest.mark.parametrize(("method", "last"), [("validate", []), ("test", [(5, False)])])
-def test_a_trial_of_a_stage_has_whole_batches_and_the_last_one_and_no_gradient(method, last, tmp_path):
+def test_a_trial_of_a_stage_has_whole_batches_and_the_last_one_and_no_gradient(
+    method, last, tmp_path
+):
     seen = []
-    b = made(tmp_path, loss=Watched(seen), val=labelled(25, 3), test=labelled(25, 4), limit_val_batches=0.5)
+    b = made(
+        tmp_path,
+        loss=Watched(seen),
+        val=labelled(25, 3),
+        test=labelled(25, 4),
+        limit_val_batches=0.5,
+    )
     seen.clear()
     trial = trying.measure(b._task, b.settings, 10, 5, method)
     assert trial.ok
     assert len(seen) >= 5  # two batches to a pass over 25 samples
-    assert [batch for batch in seen if batch != (10, False)] == last  # limit_val_batches leaves it out
+    # limit_val_batches leaves it out
+    assert [batch for batch in seen if batch != (10, False)] == last
 
 
 def test_predictions_are_tried_without_gradients(tmp_path):
@@ -87,7 +98,9 @@ def test_stages_that_cannot_be_tried(tmp_path):
                           ("predict", "no data to predict")):  # fmt: skip
         with pytest.raises(TaskError, match=words):
             b.find_batch_size(method=method).result()
-    with pytest.raises(SettingsError, match="method='train': give one of 'fit', 'validate', 'test', 'predict'"):
+    with pytest.raises(
+        SettingsError, match="method='train': give one of 'fit', 'validate', 'test', 'predict'"
+    ):
         b.find_batch_size(method="train")
     x, y = labelled().tensors
     ready = made(tmp_path, val=wb.batches([(x[:4], y[:4])]), test=iter([(x[:4], y[:4])]))
@@ -131,7 +144,10 @@ def test_what_the_effective_batch_is():
             effective_batch(Settings(batch_size=8, accumulate_grad_batches=several))
 
 
-@pytest.mark.parametrize(("effective", "size", "count"), [(96, 32, 3), (97, 32, 3), (100, 64, 2), (100, 80, 1), (7, 100, 1)])
+@pytest.mark.parametrize(
+    ("effective", "size", "count"),
+    [(96, 32, 3), (97, 32, 3), (100, 64, 2), (100, 80, 1), (7, 100, 1)],
+)
 def test_the_nearest_number_of_batches(effective, size, count):
     assert accumulation(effective, size) == count
     near = min(range(1, effective + 1), key=lambda n: abs(n * size - effective))
@@ -157,8 +173,12 @@ def test_sizes_that_divide_are_tried():
 @pytest.mark.parametrize("mode", ["power", "binsearch"])
 @pytest.mark.parametrize("effective", [60, 96, 100, 63])
 @pytest.mark.parametrize("limit", [5, 17, 47, 1000])
-def test_the_effective_batch_is_kept_exactly_where_a_size_that_passed_allows_it(mode, effective, limit):
-    found = search(lambda size: Trial(size, size <= limit, 0.1, float(size)), mode=mode, effective=effective)
+def test_the_effective_batch_is_kept_exactly_where_a_size_that_passed_allows_it(
+    mode, effective, limit
+):
+    found = search(
+        lambda size: Trial(size, size <= limit, 0.1, float(size)), mode=mode, effective=effective
+    )
     passed = [t.size for t in found.trials if t.ok]
     assert max(t.size for t in found.trials) <= effective
     assert found.best in passed
@@ -182,8 +202,12 @@ def test_a_trial_runs_with_the_batches_that_make_the_effective_batch(tmp_path):
     assert found.ended == "stopped at the effective batch (48)"
     assert f"best {found.best} x {found.accumulate_grad_batches} batches" in repr(found)
     assert BatchSizes.from_events(Run.open(job.folder.path).events) == found
-    assert [e.accumulate_grad_batches for e in job.events if isinstance(e, SearchEnded)] == [found.accumulate_grad_batches]
-    run = b.fit(batch_size=found.best, accumulate_grad_batches=found.accumulate_grad_batches, max_steps=1).result()
+    assert [e.accumulate_grad_batches for e in job.events if isinstance(e, SearchEnded)] == [
+        found.accumulate_grad_batches
+    ]
+    run = b.fit(
+        batch_size=found.best, accumulate_grad_batches=found.accumulate_grad_batches, max_steps=1
+    ).result()
     assert run.step == 1
 
 
@@ -191,7 +215,9 @@ def test_the_batches_of_a_trial_are_so_many(tmp_path):
     from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest
 
     seen = []
-    b = made(tmp_path, train=labelled(60), loss=Watched(seen), batch_size=12, accumulate_grad_batches=2)
+    b = made(
+        tmp_path, train=labelled(60), loss=Watched(seen), batch_size=12, accumulate_grad_batches=2
+    )
     settings = BatchSizeRequest(keep_effective=True).settings_at(b.settings, 4)
     assert settings.accumulate_grad_batches == 6
     seen.clear()
@@ -216,7 +242,8 @@ def test_a_rate_is_rescaled_only_when_asked():
     assert found.lr(0.1, 16, "sqrt") == pytest.approx(0.2)
     assert found.lr(0.1, 16, "none") == 0.1
     assert found.lr(0.1, 128) == pytest.approx(0.05)
-    assert BatchSizes(64, 128, (), "done", 4).lr(0.1, 16) == 0.1  # the effective batch is what it was
+    # the effective batch is what it was
+    assert BatchSizes(64, 128, (), "done", 4).lr(0.1, 16) == 0.1
     assert BatchSizes(None, None, (), "stopped").lr(0.1, 16) == 0.1
     with pytest.raises(SettingsError, match="rule='square'"):
         found.lr(0.1, 16, "square")
@@ -239,18 +266,24 @@ def test_sizes_count_sequences(tmp_path):
 
 @pytest.mark.slow  # ten searches in 100 MB each
 def test_averaged_weights_have_their_place_in_a_trial(tmp_path):
-    model = torch.nn.Sequential(torch.nn.Linear(6, 2_000_000, bias=False), torch.nn.Linear(2_000_000, 3, bias=False))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, 2_000_000, bias=False), torch.nn.Linear(2_000_000, 3, bias=False)
+    )
     b = bench(model, labelled(), tmp_path, torch.optim.SGD, max_epochs=2)
 
     def passes(memory, **settings):
-        found = b.find_batch_size(max_val=2, steps_per_trial=1, max_memory=memory * 2**20, **settings)
+        found = b.find_batch_size(
+            max_val=2, steps_per_trial=1, max_memory=memory * 2**20, **settings
+        )
         try:
             return found.result().largest == 2
         except RuntimeError:
             return False
 
     # 69 MB of weights: a copy of them, gradients, and what else there is; the average is as much again.
-    enough = 150 + 10 * bisect.bisect_left(range(135), True, key=lambda tens: passes(150 + 10 * tens))
+    enough = 150 + 10 * bisect.bisect_left(
+        range(135), True, key=lambda tens: passes(150 + 10 * tens)
+    )
     assert not passes(enough, weight_averaging="ema")
     assert passes(enough + 150, weight_averaging="ema")
 

@@ -51,7 +51,14 @@ def images():
     x = torch.randn(4096, 1, 8, 8, generator=g)
     x[torch.arange(4096), 0, y, y] += 3
     torch.manual_seed(0)
-    layers = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 4)]
+    layers = [
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(512, 64),
+        nn.ReLU(),
+        nn.Linear(64, 4),
+    ]
     return nn.Sequential(*layers), TensorDataset(x, y), F.cross_entropy
 
 
@@ -59,7 +66,11 @@ def characters():
     """Next-token prediction: the loss is a mean over tokens."""
     g = torch.Generator().manual_seed(6)
     x = torch.randint(0, 12, (4096, 8), generator=g)
-    y = torch.where(torch.rand(4096, 8, generator=g) < 0.7, (x + 1) % 12, torch.randint(0, 12, (4096, 8), generator=g))
+    y = torch.where(
+        torch.rand(4096, 8, generator=g) < 0.7,
+        (x + 1) % 12,
+        torch.randint(0, 12, (4096, 8), generator=g),
+    )
     torch.manual_seed(0)
     return nn.Sequential(nn.Embedding(12, 16), nn.Linear(16, 12)), TensorDataset(x, y), token_loss
 
@@ -90,7 +101,10 @@ def test_a_search_shows_it_beside_its_other_limits(tmp_path):
     assert 0 < found.noise_uncertainty <= 0.5
     assert "present weights" in found.noise_reason
     line = next(line for line in repr(found).splitlines() if "noise suggests" in line)
-    assert line.strip() == f"fits up to 64 · fastest from {found.fastest} · noise suggests about {found.noise_scale:.2g} now"
+    assert (
+        line.strip()
+        == f"fits up to 64 · fastest from {found.fastest} · noise suggests about {found.noise_scale:.2g} now"
+    )
     assert BatchSizes.from_events(Run.open(job.folder.path).events) == found
     assert same_weights(before, weights(model))
 
@@ -146,7 +160,6 @@ def test_the_size_that_it_is_measured_with():
     assert size_for_noise([16, 32], 40) == 16
 
 
-
 def test_a_stop_ends_it(tmp_path):
     b = bench(plain_net(), labelled(100), tmp_path)
     with open_session(b._task, b.settings) as session, pytest.raises(TrialStopped):
@@ -200,9 +213,15 @@ def test_why_it_is_not_measured(tmp_path):
     pieces = bench(Carrying(), sequences, tmp_path, loss=token_loss, truncated_bptt_steps=2)
     with open_session(pieces._task, pieces.settings) as session:
         assert "pieces of a batch" in noise_within(session, pieces.settings, 4, 16).reason
-    few = bench(plain_net(), data, tmp_path).find_batch_size(init_val=16, max_val=16, steps_per_trial=1).result()
+    few = (
+        bench(plain_net(), data, tmp_path)
+        .find_batch_size(init_val=16, max_val=16, steps_per_trial=1)
+        .result()
+    )
     assert few.noise_scale is None
     assert "needs 8 batches" in few.noise_reason
     assert "noise scale not known" in repr(few)
-    other = wb.Workbench(plain_net(), train=data, test=data, loss=F.cross_entropy, root=tmp_path, accelerator="cpu")
+    other = wb.Workbench(
+        plain_net(), train=data, test=data, loss=F.cross_entropy, root=tmp_path, accelerator="cpu"
+    )
     assert other.find_batch_size(method="predict", max_trials=2).result().noise_reason == ""

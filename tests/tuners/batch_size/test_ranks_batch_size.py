@@ -22,7 +22,11 @@ from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, cap_
 from workbench.tuners.batch_size.batch_size_search import BatchSizes, NotEnoughData, search
 
 MB = 2**20
-GIVEN = {**dict.fromkeys(("val", "test", "scheduler", "metrics", "collate_fn")), "loss": F.cross_entropy, "optimizer": sgd}
+GIVEN = {
+    **dict.fromkeys(("val", "test", "scheduler", "metrics", "collate_fn")),
+    "loss": F.cross_entropy,
+    "optimizer": sgd,
+}
 
 
 def task_on(model, data, given=None):
@@ -33,10 +37,16 @@ def task_on(model, data, given=None):
 
 def tried(model, data, size, given=None, settings=None, **request):
     """What this rank is told of a trial of one size, and whether its weights and its limits are as before."""
-    task, before, limit = task_on(model, data, given), weights(model), resource.getrlimit(resource.RLIMIT_DATA)
+    task, before, limit = (
+        task_on(model, data, given),
+        weights(model),
+        resource.getrlimit(resource.RLIMIT_DATA),
+    )
     chosen = Settings.make(lr=0.05, **(settings or {}))
     done = RankTrial(task, chosen, BatchSizeRequest(**request), size)(Heard(), Mailbox())
-    return done.value, same_weights(before, weights(model)) and limit == resource.getrlimit(resource.RLIMIT_DATA)
+    return done.value, same_weights(before, weights(model)) and limit == resource.getrlimit(
+        resource.RLIMIT_DATA
+    )
 
 
 class Wide(nn.Module):
@@ -64,7 +74,9 @@ class OneRunsOut:
 
 CASES = {
     "updates": {},
-    "accumulated, averaged": {"settings": {"accumulate_grad_batches": 2, "weight_averaging": "ema"}},
+    "accumulated, averaged": {
+        "settings": {"accumulate_grad_batches": 2, "weight_averaging": "ema"}
+    },
     "validate": {"method": "validate", "given": {"val": labelled(50).tensors}},
 }
 
@@ -72,7 +84,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_size_that_fits_is_tried_by_all_and_told_alike(case, one_thread):
     data = labelled(50).tensors
-    (trial, untouched), (other, other_untouched) = on_ranks(2, lambda: tried(noisy_net(), data, 12, **CASES[case]))
+    (trial, untouched), (other, other_untouched) = on_ranks(
+        2, lambda: tried(noisy_net(), data, 12, **CASES[case])
+    )
     assert trial == other
     assert (trial.size, trial.ok, trial.ranks) == (12, True, 2)
     assert trial.samples_per_second > 0
@@ -95,9 +109,17 @@ def test_one_rank_that_runs_out_of_memory_decides_for_all_and_strands_nobody(mak
         assert all(untouched for _, untouched in trials)
 
 
-def test_a_last_batch_that_the_model_refuses_is_tried_before_the_ranks_take_updates_together(one_thread):
+def test_a_last_batch_that_the_model_refuses_is_tried_before_the_ranks_take_updates_together(
+    one_thread,
+):
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-    for trials in on_ranks(2, lambda: [tried(model, labelled(33).tensors, size, settings=more) for size, more in ((8, {}), (8, {"drop_last": True}), (7, {}))]):
+    for trials in on_ranks(
+        2,
+        lambda: [
+            tried(model, labelled(33).tensors, size, settings=more)
+            for size, more in ((8, {}), (8, {"drop_last": True}), (7, {}))
+        ],
+    ):
         assert [(t.ok, t.refused) for t, _ in trials] == [(False, 1), (True, None), (True, None)]
         assert all(untouched for _, untouched in trials)
 
@@ -137,7 +159,9 @@ def test_data_that_do_not_fill_a_batch_of_each_rank(one_thread):
         assert "fewer than 8 samples" in str(found)
     task = task_on(plain_net(), labelled(37).tensors)
     assert cap_of(task, ranks=2) == 18
-    with pytest.raises(TaskError, match="train has 37 samples, too few for 40 ranks: take devices=37"):
+    with pytest.raises(
+        TaskError, match="train has 37 samples, too few for 40 ranks: take devices=37"
+    ):
         cap_of(task, ranks=40)
 
 
@@ -146,7 +170,9 @@ def test_a_whole_search_by_the_ranks_themselves(one_thread):
         heard = Heard()
         task = task_on(plain_net(), labelled(80).tensors, {"loss": OneRunsOut(13)})
         request = BatchSizeRequest(mode="binsearch", init_val=3, steps_per_trial=1, headroom=0.2)
-        status = RankSearch(task, Settings.make(lr=0.05, batch_size=4), request)(heard, Mailbox()).status
+        status = RankSearch(task, Settings.make(lr=0.05, batch_size=4), request)(
+            heard, Mailbox()
+        ).status
         return status, [e for e in heard if isinstance(e, Trial | SearchEnded)]
 
     (status, events), other = on_ranks(2, rank)
@@ -154,7 +180,12 @@ def test_a_whole_search_by_the_ranks_themselves(one_thread):
     found = BatchSizes.from_events(events)
     assert status == "finished"
     assert found.largest == 12
-    assert {t.size: t.ok for t in found.trials}.items() >= {3: True, 12: True, 13: False, 9: True}.items()
+    assert {t.size: t.ok for t in found.trials}.items() >= {
+        3: True,
+        12: True,
+        13: False,
+        9: True,
+    }.items()
     assert "largest 12 on each of 2 devices" in repr(found)
     assert found._charts()[0].x.unit == "samples per device"
 
@@ -171,7 +202,9 @@ def test_a_stop_ends_a_search_of_all(one_thread):
 
         heard = Stopping()
         task = task_on(plain_net(), labelled(800).tensors)
-        status = RankSearch(task, Settings.make(lr=0.05, batch_size=4), BatchSizeRequest())(heard, mailbox).status
+        status = RankSearch(task, Settings.make(lr=0.05, batch_size=4), BatchSizeRequest())(
+            heard, mailbox
+        ).status
         return status, [e.size for e in heard if isinstance(e, Trial)]
 
     assert on_ranks(2, rank) == [("stopped", [2, 4])] * 2
@@ -181,7 +214,9 @@ def test_the_effective_batch_is_that_of_all_ranks():
     """48 samples of an update are 2 x 24 on one device each: sizes above that make no such update, divisors come first."""
 
     def trial(size):
-        return Trial(size, size <= 10, 1.0, float(size), 10, None if size <= 10 else "out of memory", ranks=2)
+        return Trial(
+            size, size <= 10, 1.0, float(size), 10, None if size <= 10 else "out of memory", ranks=2
+        )
 
     found = search(trial, init_val=3, cap=500, effective=48, ranks=2)
     assert [t.size for t in found.trials] == [3, 6, 12]
@@ -189,7 +224,10 @@ def test_the_effective_batch_is_that_of_all_ranks():
     odd = search(trial, init_val=5, max_val=5, effective=48, ranks=2)
     assert odd.accumulate_grad_batches == 5
     assert odd.ended.endswith("48 is not a multiple of 2 x 5: 5 of them make 50")
-    assert "stopped at the effective batch per device (24)" in search(lambda n: Trial(n, True, 1.0, 1.0), effective=48, ranks=2).ended
+    assert (
+        "stopped at the effective batch per device (24)"
+        in search(lambda n: Trial(n, True, 1.0, 1.0), effective=48, ranks=2).ended
+    )
 
 
 # -- inside a fit
@@ -216,7 +254,9 @@ def test_a_search_in_the_middle_of_a_fit_leaves_no_trace_on_any_rank(one_thread)
         from workbench.engine.control import Control
 
         Control.change = lambda *_: None
-        return fit(noisy_net(), given, SETTINGS), fit(noisy_net(), given, {**SETTINGS, "find_batch_size_at": (1, 2)})
+        return fit(noisy_net(), given, SETTINGS), fit(
+            noisy_net(), given, {**SETTINGS, "find_batch_size_at": (1, 2)}
+        )
 
     for plain, searched in on_ranks(2, rank):
         np.testing.assert_array_equal(plain["loss"], searched["loss"])

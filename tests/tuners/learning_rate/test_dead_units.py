@@ -37,7 +37,8 @@ def test_a_rate_at_which_units_die_is_an_edge(tmp_path):
     [note] = [note for note in curve.notes if DEAD in note]
     died = float(note.split(" below ")[1].split(",")[0])
     assert curve.suggestion < died / 10
-    assert died < 1 < curve.lrs[-1]  # without it the sweep goes on to the end, since a dead model cannot diverge
+    # without it the sweep goes on to the end, since a dead model cannot diverge
+    assert died < 1 < curve.lrs[-1]
 
 
 def test_a_sweep_that_found_only_a_dead_model_says_that_it_is_not_to_be_trusted(tmp_path):
@@ -51,7 +52,9 @@ def test_a_sweep_that_found_only_a_dead_model_says_that_it_is_not_to_be_trusted(
 
 
 def test_a_model_that_learned_before_its_units_died_is_trusted(tmp_path):
-    curve = bench(relu_net(), labelled(200), tmp_path, adam).find_lr(early_stop_threshold=None).result()
+    curve = (
+        bench(relu_net(), labelled(200), tmp_path, adam).find_lr(early_stop_threshold=None).result()
+    )
     assert not distrust(curve)
     assert curve.suggestion is not None
 
@@ -66,14 +69,30 @@ def test_a_loss_of_zero_is_no_death(tmp_path):
 
     y = torch.arange(200) % 3
     data = 3 * F.one_hot(y, 6).float(), y
-    curve = bench(relu_net(), data, tmp_path, adam, loss=functools.partial(F.multi_margin_loss, margin=0.1)).find_lr(max_lr=0.1).result()
+    curve = (
+        bench(
+            relu_net(),
+            data,
+            tmp_path,
+            adam,
+            loss=functools.partial(F.multi_margin_loss, margin=0.1),
+        )
+        .find_lr(max_lr=0.1)
+        .result()
+    )
     assert (curve.losses == 0)[-20:].all()
     assert not any("dead" in note for note in curve.notes)
 
 
 def test_ranks_agree_on_it():
     def swept():
-        _, end, untouched = sweep(relu_net(), large(labelled(200)), {"batch_size": 4}, LRRequest(), {"optimizer": adam, "loss": F.cross_entropy})
+        _, end, untouched = sweep(
+            relu_net(),
+            large(labelled(200)),
+            {"batch_size": 4},
+            LRRequest(),
+            {"optimizer": adam, "loss": F.cross_entropy},
+        )
         return end, untouched
 
     (end, untouched), other = on_ranks(2, swept)

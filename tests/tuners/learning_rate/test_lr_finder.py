@@ -43,9 +43,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_the_curve_is_the_plain_loops(make, accumulate, tmp_path):
     model, data = noisy_net(), labelled()
     twin = twin_of(model)
-    curve = bench(model, data, tmp_path, make, accumulate_grad_batches=accumulate).find_lr(num_training=60).result()
+    curve = (
+        bench(model, data, tmp_path, make, accumulate_grad_batches=accumulate)
+        .find_lr(num_training=60)
+        .result()
+    )
     lrs, losses, smoothed = finder.sweep(
-        twin, loss_of, make(twin.parameters(), lr=0.05), loop.loader_of(data, 8), n=60, accumulate=accumulate
+        twin,
+        loss_of,
+        make(twin.parameters(), lr=0.05),
+        loop.loader_of(data, 8),
+        n=60,
+        accumulate=accumulate,
     )
     assert len(curve.lrs) == len(lrs) > 7  # more than one epoch: a short loader is cycled
     np.testing.assert_allclose(curve.lrs, lrs, rtol=1e-12)
@@ -62,7 +71,11 @@ def test_ended_says_how(tmp_path):
 
     line = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Linear(8, 1))
     data = torch.randn(40, 6), torch.randn(40, 1)
-    steep = bench(line, data, tmp_path, loss=F.mse_loss).find_lr(max_lr=1e9, early_stop_threshold=None).result()
+    steep = (
+        bench(line, data, tmp_path, loss=F.mse_loss)
+        .find_lr(max_lr=1e9, early_stop_threshold=None)
+        .result()
+    )
     assert steep.ended == "loss not finite"
     assert not np.isfinite(steep.losses[-1])
 
@@ -71,7 +84,9 @@ def test_param_groups_keep_their_ratio(tmp_path):
     model, data = plain_net(), labelled()
     twin = twin_of(model)
     curve = bench(model, data, tmp_path, two_groups).find_lr(num_training=40).result()
-    _, losses, _ = finder.sweep(twin, loss_of, two_groups(twin.parameters(), lr=0.05), loop.loader_of(data, 8), n=40)
+    _, losses, _ = finder.sweep(
+        twin, loss_of, two_groups(twin.parameters(), lr=0.05), loop.loader_of(data, 8), n=40
+    )
     np.testing.assert_allclose(curve.losses, losses, rtol=1e-4)
 
 
@@ -85,7 +100,9 @@ def test_warmup_from_zero_does_not_hide_the_ratio(tmp_path):
         return b.find_lr(num_training=20).result()
 
     plain = curve(tmp_path / "a", None)
-    warm = curve(tmp_path / "b", lambda o, n: torch.optim.lr_scheduler.LambdaLR(o, lambda k: min(1.0, k / 5)))
+    warm = curve(
+        tmp_path / "b", lambda o, n: torch.optim.lr_scheduler.LambdaLR(o, lambda k: min(1.0, k / 5))
+    )
     assert np.array_equal(plain.losses, warm.losses)
 
 
@@ -123,7 +140,11 @@ class Trace:
         self.grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
         self.identities = [id(p) for p in model.parameters()]
         self.attributes = [sorted(vars(m)) for m in model.modules()]
-        self.python, self.numpy, self.torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        self.python, self.numpy, self.torch = (
+            random.getstate(),
+            np.random.get_state(),
+            torch.get_rng_state(),
+        )
         self.threads, self.switch = torch.get_num_threads(), sys.getswitchinterval()
 
     def same(self, other):
@@ -298,7 +319,11 @@ def test_no_trace_after_an_interrupt(tmp_path):
     out = warm.python().run("-c", script, str(tmp_path))
     assert out.returncode == 0, out.stderr
     lines = out.stdout.splitlines()
-    assert [line for line in lines if line.endswith(("stopped True", "as alone")) or line == "stopped True"]
+    assert [
+        line
+        for line in lines
+        if line.endswith(("stopped True", "as alone")) or line == "stopped True"
+    ]
     assert "interrupted stopped True" in out.stdout
     assert "as alone" in out.stdout
 
@@ -309,13 +334,16 @@ def test_no_trace_after_a_fit(tmp_path):
     first = b.fit().result()
     trained = Trace(one)
     b.find_lr(num_training=10).result()
-    trained.same(Trace(one))  # the finder sweeps from the start, and the trained weights are there after
+    # the finder sweeps from the start, and the trained weights are there after
+    trained.same(Trace(one))
     b.find_lr(num_training=10, start="continue").result()
     trained.same(Trace(one))
     on = b.fit(start="continue", max_epochs=3).result()
     two, other = make_bench("adam-batchnorm-dropout", tmp_path / "two")
     other.fit().result()
-    assert np.array_equal(on.history["loss"], other.fit(start="continue", max_epochs=3).result().history["loss"])
+    assert np.array_equal(
+        on.history["loss"], other.fit(start="continue", max_epochs=3).result().history["loss"]
+    )
     assert same_weights(one, two)
     again = b.fit().result()
     assert np.array_equal(first.history["loss"], again.history["loss"])
@@ -331,7 +359,11 @@ def test_finders_give_the_same_curve_whenever(tmp_path):
 
 @pytest.mark.parametrize("how", ["linear", "cosine", "the user's cosine"])
 def test_a_rate_that_falls_to_zero_may_be_higher(how, tmp_path):
-    own = {"scheduler": lambda optimizer, updates: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)}
+    own = {
+        "scheduler": lambda optimizer, updates: torch.optim.lr_scheduler.CosineAnnealingLR(
+            optimizer, updates
+        )
+    }
     given = own if how == "the user's cosine" else {"lr_schedule": how}
     constant = bench(plain_net(), labelled(), tmp_path / "a", sgd).find_lr().result()
     falling = bench(plain_net(), labelled(), tmp_path / "b", sgd, **given).find_lr().result()
@@ -410,7 +442,8 @@ def test_no_loader_process_is_left_by_a_failure(tmp_path):
     fit = b.fit()
     with pytest.raises(ValueError, match="had enough"):
         fit.result()
-    wait_for(lambda: set(loaders()) <= before)  # else they live on, held by the traceback of the error
+    # else they live on, held by the traceback of the error
+    wait_for(lambda: set(loaders()) <= before)
     assert job.exception() is not None  # which the job still holds
 
 
@@ -460,11 +493,15 @@ def test_no_data_loader_setting_is_lost(tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("make", [functools.partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam])
+@pytest.mark.parametrize(
+    "make", [functools.partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam]
+)
 def test_no_trace_on_cuda(make, tmp_path):
     def one(root):
         model = noisy_net()
-        return model, bench(model, labelled(), root, make, accelerator="cuda", deterministic=True, max_epochs=2)
+        return model, bench(
+            model, labelled(), root, make, accelerator="cuda", deterministic=True, max_epochs=2
+        )
 
     model, b = one(tmp_path / "a")
     expected = b.fit().result().history["loss"], weights(model)

@@ -27,7 +27,10 @@ class Pair(torch.nn.Module):
     def __init__(self, frequencies=None, groups=False):
         super().__init__()
         torch.manual_seed(0)
-        self.maker, self.judge = torch.nn.Linear(4, 6), torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        self.maker, self.judge = (
+            torch.nn.Linear(4, 6),
+            torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)),
+        )
         self.frequencies, self.groups = frequencies, groups
 
     def training_step(self, batch, batch_idx, optimizer_idx):
@@ -38,12 +41,17 @@ class Pair(torch.nn.Module):
         return F.softplus(self.judge(made)).mean() + F.softplus(-self.judge(x)).mean()
 
     def configure_optimizers(self):
-        judged = [{"params": self.judge[0].parameters(), "lr": 0.02}, {"params": self.judge[2].parameters(), "lr": 0.002}]
+        judged = [
+            {"params": self.judge[0].parameters(), "lr": 0.02},
+            {"params": self.judge[2].parameters(), "lr": 0.002},
+        ]
         made = [torch.optim.SGD(self.maker.parameters(), lr=0.05),
                 torch.optim.SGD(judged if self.groups else self.judge.parameters(), lr=0.02)]  # fmt: skip
         if self.frequencies is None:
             return made
-        return [{"optimizer": o, "frequency": f} for o, f in zip(made, self.frequencies, strict=True)]
+        return [
+            {"optimizer": o, "frequency": f} for o, f in zip(made, self.frequencies, strict=True)
+        ]
 
 
 def plain_sweep(model, swept, n, lrs, batches, turns=lambda k: (0, 1)):
@@ -83,7 +91,9 @@ def test_the_curve_of_one_of_two_is_the_plain_loops(swept, groups, tmp_path):
     twin = copy.deepcopy(model)
     b = wb.Workbench(model, train=data, root=tmp_path, accelerator="cpu", batch_size=8)
     before = weights(model)
-    curve = b.find_lr(optimizer=swept, num_training=30, max_lr=1.0, early_stop_threshold=None).result()
+    curve = b.find_lr(
+        optimizer=swept, num_training=30, max_lr=1.0, early_stop_threshold=None
+    ).result()
     assert same_weights(before, weights(model))
     expected = plain_sweep(twin, swept, 30, curve.lrs, cycled(data))
     np.testing.assert_allclose(curve.losses, expected, rtol=1e-5)
@@ -100,12 +110,16 @@ def test_with_frequencies_a_point_is_an_update_of_its_own(tmp_path):
     twin = copy.deepcopy(model)
     b = wb.Workbench(model, train=data, root=tmp_path, accelerator="cpu", batch_size=8)
     curve = b.find_lr(optimizer=1, num_training=12, max_lr=0.5, early_stop_threshold=None).result()
-    expected = plain_sweep(twin, 1, 12, curve.lrs, cycled(data), turns=lambda k: (0,) if k % 3 < 2 else (1,))
+    expected = plain_sweep(
+        twin, 1, 12, curve.lrs, cycled(data), turns=lambda k: (0,) if k % 3 < 2 else (1,)
+    )
     np.testing.assert_allclose(curve.losses, expected, rtol=1e-5)
 
 
 def test_the_others_keep_their_rate_and_all_come_back(tmp_path):
-    b = wb.Workbench(TwoSided(lr=0.05), train=labelled(), root=tmp_path, accelerator="cpu", batch_size=8)
+    b = wb.Workbench(
+        TwoSided(lr=0.05), train=labelled(), root=tmp_path, accelerator="cpu", batch_size=8
+    )
     rates = []
     with open_session(b._task, b.settings) as session:
 
@@ -130,7 +144,9 @@ def test_one_group_is_swept_and_the_others_stay(tmp_path):
 
     def groups(params, lr):
         first, *others = params
-        return torch.optim.SGD([{"params": [first], "lr": 0.01, "name": "body"}, {"params": others, "lr": 0.1}])
+        return torch.optim.SGD(
+            [{"params": [first], "lr": 0.01, "name": "body"}, {"params": others, "lr": 0.1}]
+        )
 
     b = bench(net, data, tmp_path, groups, lr=0.01)
     before = weights(net)
@@ -149,10 +165,14 @@ def test_one_group_is_swept_and_the_others_stay(tmp_path):
     raced = b.find_lr(group=0, num_training=30, race=True, race_updates=200).result()
     assert any("parameter group 0 (body) alone" in note for note in raced.notes)
     assert same_weights(before, weights(net))
-    with pytest.raises(TaskError, match=r"find_lr\(group=2\): there are 2 parameter groups, 0 to 1"):
+    with pytest.raises(
+        TaskError, match=r"find_lr\(group=2\): there are 2 parameter groups, 0 to 1"
+    ):
         b.find_lr(group=2).result()
     for wrong in (-1, True, 1.0, "head"):
-        with pytest.raises(SettingsError, match=f"group={wrong!r}: the number of a parameter group"):
+        with pytest.raises(
+            SettingsError, match=f"group={wrong!r}: the number of a parameter group"
+        ):
             b.find_lr(group=wrong)
 
 
@@ -168,7 +188,9 @@ def test_an_optimizer_that_is_not_there(tmp_path):
 
 
 def test_the_record_says_what_was_swept_and_each_groups_share_of_the_setting(tmp_path):
-    b = wb.Workbench(Pair(groups=True), train=labelled(), root=tmp_path, accelerator="cpu", batch_size=8)
+    b = wb.Workbench(
+        Pair(groups=True), train=labelled(), root=tmp_path, accelerator="cpu", batch_size=8
+    )
     assert b.summary.optimizers == 2
     job = b.find_lr(optimizer=1, num_training=4, max_lr=0.1)
     curve, started = job.result(), next(e for e in job.events if isinstance(e, RunStarted))
@@ -183,7 +205,11 @@ def test_the_record_says_what_was_swept_and_each_groups_share_of_the_setting(tmp
 def test_names_of_groups_and_a_schedule_that_begins_low(tmp_path):
     def named(params, lr):
         first, *others = params
-        return torch.optim.SGD([{"params": [first], "name": "first"}, {"params": others, "lr": 10 * lr}], lr=lr, momentum=0.9)
+        return torch.optim.SGD(
+            [{"params": [first], "name": "first"}, {"params": others, "lr": 10 * lr}],
+            lr=lr,
+            momentum=0.9,
+        )
 
     b = bench(plain_net(), labelled(), tmp_path, named, lr=0.01, lr_schedule="one_cycle")
     job = b.find_lr(num_training=3)
@@ -195,7 +221,9 @@ def test_names_of_groups_and_a_schedule_that_begins_low(tmp_path):
 
 @pytest.mark.parametrize("race", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 1e4])
-def test_targets_of_large_numbers_are_named_where_the_rate_is_beyond_the_weights(scale, race, tmp_path):
+def test_targets_of_large_numbers_are_named_where_the_rate_is_beyond_the_weights(
+    scale, race, tmp_path
+):
     torch.manual_seed(0)
     x = torch.randn(400, 6)
     data = x, scale * (3 + x[:, :1] + x[:, 1:2] * x[:, 2:3])
@@ -205,7 +233,9 @@ def test_targets_of_large_numbers_are_named_where_the_rate_is_beyond_the_weights
     doubts = [note for note in job.result().notes if "the weights themselves are about" in note]
     assert len(doubts) == (scale > 1)
     assert all("scale them" in note for note in doubts)
-    assert next(e.doubts for e in job.events if isinstance(e, CurveEnded))[: len(doubts)] == tuple(doubts)
+    assert next(e.doubts for e in job.events if isinstance(e, CurveEnded))[: len(doubts)] == tuple(
+        doubts
+    )
 
 
 def test_weights_that_begin_at_zero_are_no_doubt(tmp_path):
@@ -225,6 +255,12 @@ def test_weights_that_begin_at_zero_are_no_doubt(tmp_path):
         def forward(self, x):
             return self.model(x + sum(adapter(x) for adapter in self.adapters))
 
-    job = wb.Workbench(Adapted(), train=labelled(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu").find_lr(num_training=40)
-    assert not [note for note in job.result().notes if "the weights themselves are about 0." in note or "about 0:" in note]
+    job = wb.Workbench(
+        Adapted(), train=labelled(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu"
+    ).find_lr(num_training=40)
+    assert not [
+        note
+        for note in job.result().notes
+        if "the weights themselves are about 0." in note or "about 0:" in note
+    ]
     assert job.result().suggestion is not None

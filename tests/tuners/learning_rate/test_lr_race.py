@@ -62,23 +62,30 @@ def test_the_fourth_rate_is_beyond_the_best_or_beside_it(losses, expected):
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "one_cycle"])
 def test_the_suggestion_is_drawn_to_the_better_rates(schedule):
     def found(losses):
-        return conclusion(1.0, trials(losses), 9.0, schedule).lr / (0.5 if schedule == "constant" else 1.0)
+        return conclusion(1.0, trials(losses), 9.0, schedule).lr / (
+            0.5 if schedule == "constant" else 1.0
+        )
 
     assert found({0.1: 0.5, 1.0: 5.0, 10.0: 5.0}) == pytest.approx(0.1, rel=0.01)
     assert found({0.1: 5.0, 1.0: 5.0, 10.0: 0.5}) == pytest.approx(10.0, rel=0.01)
     assert found({0.01: 1.0, 0.1: 1.0, 1.0: 9.0}) == pytest.approx(0.001**0.5, rel=0.01)
-    assert found({0.1: 1.0, 1.0: math.inf, 10.0: math.inf, 0.01: 9.0}) == pytest.approx(0.1, rel=0.01)
+    assert found({0.1: 1.0, 1.0: math.inf, 10.0: math.inf, 0.01: 9.0}) == pytest.approx(
+        0.1, rel=0.01
+    )
     assert found({0.1: 1.0, 1.0: math.nan, 10.0: math.inf}) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(("best", "schedule"), [(1.0, "cosine"), (0.7, "cosine"), (1.5, "one_cycle"), (2.0, "constant"), (3.0, "constant")])
+@pytest.mark.parametrize(
+    ("best", "schedule"),
+    [(1.0, "cosine"), (0.7, "cosine"), (1.5, "one_cycle"), (2.0, "constant"), (3.0, "constant")],
+)
 def test_a_rate_close_to_the_sweeps_confirms_it(best, schedule):
     kept = conclusion(1.0, trials({0.1: 9.0, best: 0.5, 10.0: 9.0}), 9.0, schedule)
     assert kept.lr == 1.0
     assert "That confirms 1" in kept.why
-    assert conclusion(1.0, trials({0.1: 9.0, best / 3: 0.5, 10.0: 9.0}), 9.0, schedule).lr == pytest.approx(
-        best / 3 * (0.5 if schedule == "constant" else 1), rel=0.01
-    )
+    assert conclusion(
+        1.0, trials({0.1: 9.0, best / 3: 0.5, 10.0: 9.0}), 9.0, schedule
+    ).lr == pytest.approx(best / 3 * (0.5 if schedule == "constant" else 1), rel=0.01)
 
 
 def test_another_rate_must_be_clearly_better():
@@ -101,11 +108,15 @@ def test_a_higher_rate_is_far_from_those_that_break_the_training(loss):
     assert "4 is near, which breaks the training" in near.why
     far = conclusion(1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 6.0: loss}), 9.0, "cosine")
     assert far.lr == pytest.approx(6 / SPACING)
-    assert conclusion(1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 4.0: 4.0}), 9.0, "cosine").lr == pytest.approx(2.5, rel=0.01)
+    assert conclusion(
+        1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 4.0: 4.0}), 9.0, "cosine"
+    ).lr == pytest.approx(2.5, rel=0.01)
 
 
 def test_without_losses_to_compare_the_rate_stays():
-    assert conclusion(1.0, trials({0.1: math.inf, 1.0: 1.0, 10.0: math.inf}), 9.0, "cosine").lr == 1.0
+    assert (
+        conclusion(1.0, trials({0.1: math.inf, 1.0: 1.0, 10.0: math.inf}), 9.0, "cosine").lr == 1.0
+    )
     none = conclusion(1.0, trials({0.1: math.inf, 1.0: math.inf, 10.0: math.inf}), 9.0, "cosine")
     assert none.lr == 1.0
     assert "not finite after any of the stretches" in none.why
@@ -119,13 +130,25 @@ def test_without_losses_to_compare_the_rate_stays():
 def test_a_stretch_is_the_plain_loops_with_a_rate_that_falls_at_its_end(schedule, judge, tmp_path):
     model, data, val = noisy_net(), labelled(600), labelled(40, seed=2)
     twin = twin_of(model)
-    b = bench(model, data, tmp_path, sgd, lr_schedule=schedule, max_epochs=2, **({"val": val} if judge == "val" else {}))
+    b = bench(
+        model,
+        data,
+        tmp_path,
+        sgd,
+        lr_schedule=schedule,
+        max_epochs=2,
+        **({"val": val} if judge == "val" else {}),
+    )
     first = b.find_lr(race=True, race_updates=200).result().race[0]
     assert first.updates == 50
     loader, optimizer = loop.loader_of(data, 8), sgd(twin.parameters(), lr=1.0)
     loop.seed_all(0)
     feed = itertools.chain.from_iterable(itertools.repeat(loader))
-    held = loop.loader_of(val, 8, shuffle=False) if judge == "val" else list(itertools.islice(feed, HELD_OUT))
+    held = (
+        loop.loader_of(val, 8, shuffle=False)
+        if judge == "val"
+        else list(itertools.islice(feed, HELD_OUT))
+    )
     twin.train()
     for update, batch in enumerate(itertools.islice(feed, 50)):
         share = 1.0 if update < 40 else 0.5 * (1 + math.cos(math.pi * (update - 40) / 10))
@@ -160,9 +183,13 @@ def test_what_it_tries_and_what_it_leaves(tmp_path):
 
 def test_the_notes_are_about_the_rate_that_it_chose(tmp_path):
     x, y = load_breast_cancer(return_X_y=True)
-    data = torch.utils.data.TensorDataset(torch.tensor((x - x.mean(0)) / x.std(0)).float(), torch.tensor(y))
+    data = torch.utils.data.TensorDataset(
+        torch.tensor((x - x.mean(0)) / x.std(0)).float(), torch.tensor(y)
+    )
     torch.manual_seed(0)
-    found = bench(nn.Linear(30, 2), data, tmp_path, sgd).find_lr(race=True, race_updates=200).result()
+    found = (
+        bench(nn.Linear(30, 2), data, tmp_path, sgd).find_lr(race=True, race_updates=200).result()
+    )
     assert found.suggestion != pytest.approx(found.suggestions["landmarks"].lr, rel=0.02)
     [note] = [note for note in found.notes if note.startswith("Worth trying")]
     assert f"{rate(found.suggestion / 2, 2)} to {rate(found.suggestion * 2, 2)}" in note
@@ -196,7 +223,9 @@ def test_on_a_plateau_a_higher_rate_is_found_that_leaves_it(tmp_path):
     sweeps = found.suggestions["landmarks"].lr
     losses = {t.lr: t.loss for t in found.race}
     assert sum(t.updates for t in found.race) <= 300
-    assert any(t.loss == math.inf and t.updates < 75 for t in found.race), "a rate that breaks the training costs few updates"
+    assert any(t.loss == math.inf and t.updates < 75 for t in found.race), (
+        "a rate that breaks the training costs few updates"
+    )
     assert min(losses.values()) < 0.8 * losses[sweeps]
     assert sweeps < found.suggestion < min(t.lr for t in found.race if t.loss == math.inf)
     assert not any("guess" in note for note in found.notes)
@@ -211,9 +240,13 @@ class Plateau:
 
     def __call__(self, rate, updates, watch=None):
         if rate >= self.breaks:
-            trial = RaceTrial(rate, updates if watch is None else min(updates, self.within), math.inf)
+            trial = RaceTrial(
+                rate, updates if watch is None else min(updates, self.within), math.inf
+            )
         else:
-            trial = RaceTrial(rate, updates, 0.3 if rate * updates >= self.far else 1 - 1e-5 * rate * updates)
+            trial = RaceTrial(
+                rate, updates, 0.3 if rate * updates >= self.far else 1 - 1e-5 * rate * updates
+            )
         self.tried.append(trial)
         return trial
 
@@ -246,7 +279,9 @@ def test_a_rate_that_moves_the_loss_in_a_usual_stretch_is_raced():
     found, tried = climbed(Plateau(breaks=50.0, far=500.0))
     assert tried == [(10.0, 75), (100.0, 75), (3.16, 75)]
     assert found.suggestion.lr == pytest.approx(10.0, rel=0.01)
-    assert climbed(Plateau(breaks=50.0, far=500.0), "constant")[0].suggestion.lr == pytest.approx(found.suggestion.lr / 2, rel=0.01)
+    assert climbed(Plateau(breaks=50.0, far=500.0), "constant")[0].suggestion.lr == pytest.approx(
+        found.suggestion.lr / 2, rel=0.01
+    )
 
 
 def test_without_a_rate_that_moves_the_loss_the_lowest_is_a_guess():
@@ -264,7 +299,9 @@ def test_a_higher_rate_must_come_further_in_an_update():
     """What trains for longer comes further at any rate."""
 
     def slow(rate, updates, watch=None):
-        return RaceTrial(rate, *((20, math.inf) if rate > 5 else (updates, 1 - 0.001 * updates**0.99)))
+        return RaceTrial(
+            rate, *((20, math.inf) if rate > 5 else (updates, 1 - 0.001 * updates**0.99))
+        )
 
     found = climb(slow(1.0, 75), 1.0, 1.0, 225, "cosine", slow)
     assert found.suggestion.lr == 1.0
@@ -275,7 +312,11 @@ def test_a_higher_rate_must_come_further_in_an_update():
 def test_a_loss_that_has_clearly_risen_bounds_the_rate_too():
     class Risen(Plateau):
         def __call__(self, rate, updates, watch=None):
-            return super().__call__(rate, updates, watch) if rate < 5 else self.tried.append(RaceTrial(rate, updates, 1.07)) or self.tried[-1]
+            return (
+                super().__call__(rate, updates, watch)
+                if rate < 5
+                else self.tried.append(RaceTrial(rate, updates, 1.07)) or self.tried[-1]
+            )
 
     assert climbed(Risen(breaks=9.0, far=400.0))[1] == [(10.0, 75), (3.16, 150)]
 
@@ -292,7 +333,12 @@ def test_training_is_broken_where_ten_losses_are_twice_their_level():
 def test_ranks_climb_together():
     def raced():
         data = torch.utils.data.TensorDataset(torch.zeros(800, 6), torch.arange(800) % 3)
-        _, end, untouched = sweep(plain_net(), data, {"batch_size": 4}, LRRequest(num_training=40, race=True, race_updates=200))
+        _, end, untouched = sweep(
+            plain_net(),
+            data,
+            {"batch_size": 4},
+            LRRequest(num_training=40, race=True, race_updates=200),
+        )
         return end, untouched
 
     (end, untouched), other = on_ranks(2, raced)
@@ -307,7 +353,11 @@ def test_short_epochs_need_validation_data_to_judge(tmp_path):
     assert found.race == ()
     assert found.suggestion == found.suggestions["landmarks"].lr
     assert "no val_loss to judge by (give val=)" in found.suggestions["race"].why
-    raced = bench(plain_net(), labelled(80), tmp_path, val=labelled(40, seed=2)).find_lr(race=True).result()
+    raced = (
+        bench(plain_net(), labelled(80), tmp_path, val=labelled(40, seed=2))
+        .find_lr(race=True)
+        .result()
+    )
     assert len(raced.race) == 4
 
 
@@ -359,14 +409,21 @@ def test_what_cannot_be_judged_is_refused(tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    job = wb.Workbench(Manual(), train=(torch.randn(40, 6), torch.randint(3, (40,))), root=tmp_path).find_lr(race=True)
+    job = wb.Workbench(
+        Manual(), train=(torch.randn(40, 6), torch.randint(3, (40,))), root=tmp_path
+    ).find_lr(race=True)
     assert isinstance(job.exception(), TaskError)
     assert "race=True" in str(job.exception())
 
 
 def test_ranks_race_together():
     def raced():
-        _, end, untouched = sweep(plain_net(), labelled(800), {"batch_size": 4}, LRRequest(num_training=40, race=True, race_updates=200))
+        _, end, untouched = sweep(
+            plain_net(),
+            labelled(800),
+            {"batch_size": 4},
+            LRRequest(num_training=40, race=True, race_updates=200),
+        )
         return end, untouched
 
     (end, untouched), other = on_ranks(2, raced)

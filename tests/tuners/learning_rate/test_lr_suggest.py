@@ -89,7 +89,9 @@ class TestKnownAnswers:
         middle = sorted([e, v, m])[1]
         assert Landmarks(LRS, y, **SGD).suggestion.lr == pytest.approx(0.75 * middle)
         for falling in ("one_cycle", "linear", "cosine"):
-            assert Landmarks(LRS, y, **SGD, schedule=falling).suggestion.lr == pytest.approx(1.33 * middle)
+            assert Landmarks(LRS, y, **SGD, schedule=falling).suggestion.lr == pytest.approx(
+                1.33 * middle
+            )
 
     def test_the_edge_is_above_four_times_the_start_and_not_at_it(self):
         y = np.linspace(1.0, 0.5, 100)
@@ -114,11 +116,16 @@ class TestKnownAnswers:
         at = np.flatnonzero(broken == 2.9)[0]
         for late in (broken, np.where(LOG < 0.5, broken, 100.0)):
             notes = Landmarks(LRS, late, **SGD).notes()
-            assert f"below {rate(LRS[at], 2)}, from where on the loss stays near its start." in " ".join(notes)
+            assert (
+                f"below {rate(LRS[at], 2)}, from where on the loss stays near its start."
+                in " ".join(notes)
+            )
             assert f"from the edge {rate(1.5 * LRS[at] * 0.1 * 0.316, 2)}" in " ".join(notes)
             assert not any("No edge seen" in note for note in notes)
         soon = np.where(LOG < -0.8, broken, 100.0)
-        assert f"below divergence ({rate(LRS[np.argmax(soon)], 2)})" in " ".join(Landmarks(LRS, soon, **SGD).notes())
+        assert f"below divergence ({rate(LRS[np.argmax(soon)], 2)})" in " ".join(
+            Landmarks(LRS, soon, **SGD).notes()
+        )
 
     @pytest.mark.parametrize("seed", range(20))
     def test_noise_has_no_such_edge(self, seed):
@@ -164,7 +171,9 @@ class TestNothingToSay:
         for s in suggest_all(Landmarks(LRS, y, **SGD), smooth(y)):
             assert (s.lr, s.index) == (None, None)
             assert s.why
-        assert Landmarks(LRS, y, **SGD).notes()[0].startswith("No recommendation: the loss never fell")
+        assert (
+            Landmarks(LRS, y, **SGD).notes()[0].startswith("No recommendation: the loss never fell")
+        )
 
     def test_a_loss_that_only_rises_gives_none(self):
         y = np.linspace(1, 3, 100)
@@ -191,7 +200,9 @@ class TestNothingToSay:
         st.sampled_from([None, 3, 20, 100, 1000]),
         st.sampled_from([0.0, 0.9, 1.5, math.nan]),
     )
-    def test_never_an_exception_and_never_a_rate_that_is_none_or_silly(self, losses, num_training, beta):
+    def test_never_an_exception_and_never_a_rate_that_is_none_or_silly(
+        self, losses, num_training, beta
+    ):
         lrs = rates(1e-5, 10, 110)[: len(losses)]
         given_ = {"beta": beta, "adaptive": True, "num_training": num_training}
         for s in suggest_all(Landmarks(lrs, losses, **given_), smooth(losses)):
@@ -247,8 +258,13 @@ class TestTrust:
         assert any(flag in note for note in Landmarks(LRS, losses, **context).notes())
 
     def test_doubts_are_the_notes_that_speak_against_it(self):
-        notes, against = Landmarks(LRS, bowl(fall=0.1), **SGD).notes(), Landmarks(LRS, bowl(fall=0.1), **SGD).doubts()
-        assert notes[:-3] == against, "before the facts, so that they follow the suggestion where a curve is printed"
+        notes, against = (
+            Landmarks(LRS, bowl(fall=0.1), **SGD).notes(),
+            Landmarks(LRS, bowl(fall=0.1), **SGD).doubts(),
+        )
+        assert notes[:-3] == against, (
+            "before the facts, so that they follow the suggestion where a curve is printed"
+        )
         assert len(against) == 1
         assert "less than 15%" in against[0]
         assert Landmarks(LRS, bowl(turn=-1), **SGD).doubts() == ()
@@ -268,12 +284,17 @@ class TestTrust:
         assert divergence(LRS, shifted) == pytest.approx(1.0, rel=0.3)
 
     def test_one_cycle_is_no_matter_with_momentum(self):
-        assert not any("One-cycle" in note for note in Landmarks(LRS, bowl(), **SGD, schedule="one_cycle").notes())
+        assert not any(
+            "One-cycle" in note
+            for note in Landmarks(LRS, bowl(), **SGD, schedule="one_cycle").notes()
+        )
 
     def test_short_sweeps_are_flagged(self):
         lrs = rates(1e-5, 10, 30)
         y = np.interp(np.log(lrs), np.log(LRS), bowl())
-        assert any("30 updates" in note for note in Landmarks(lrs, y, **SGD, num_training=30).notes())
+        assert any(
+            "30 updates" in note for note in Landmarks(lrs, y, **SGD, num_training=30).notes()
+        )
 
 
 class TestUnitsThatDie:
@@ -285,18 +306,29 @@ class TestUnitsThatDie:
         died = Died(70, "body.0")
         exploded = self.FALL.copy()
         exploded[70:] = 1e3
-        assert Landmarks(LRS, self.FALL, **SGD, died=died).suggestion == Landmarks(LRS, exploded, **SGD).suggestion
-        assert Landmarks(LRS, self.FALL, **SGD, died=died).suggestion.lr < Landmarks(LRS, self.FALL, **SGD).suggestion.lr
+        assert (
+            Landmarks(LRS, self.FALL, **SGD, died=died).suggestion
+            == Landmarks(LRS, exploded, **SGD).suggestion
+        )
+        assert (
+            Landmarks(LRS, self.FALL, **SGD, died=died).suggestion.lr
+            < Landmarks(LRS, self.FALL, **SGD).suggestion.lr
+        )
         notes = " ".join(Landmarks(LRS, self.FALL, **SGD, died=died).notes())
         assert f"below {LRS[70]:.2g}, from where on most units of layer body.0 are dead" in notes
 
     def test_after_divergence_it_does_not_matter(self):
         edge = int(np.flatnonzero(bowl() > 8)[0])
-        assert Landmarks(LRS, bowl(), **SGD, died=Died(edge + 1, "")).suggestion == Landmarks(LRS, bowl(), **SGD).suggestion
+        assert (
+            Landmarks(LRS, bowl(), **SGD, died=Died(edge + 1, "")).suggestion
+            == Landmarks(LRS, bowl(), **SGD).suggestion
+        )
 
     def test_a_loss_that_only_fell_to_that_of_a_dead_model_is_not_to_be_trusted(self):
         [doubt] = Landmarks(LRS, self.FALL, **SGD, died=Died(70, "")).doubts()
-        assert doubt.startswith("Do not trust this rate: the loss began at 20 and never fell clearly below 1,")
+        assert doubt.startswith(
+            "Do not trust this rate: the loss began at 20 and never fell clearly below 1,"
+        )
         learned = self.FALL.copy()
         learned[40:70] = 0.5
         assert Landmarks(LRS, learned, **SGD, died=Died(70, "")).doubts() == ()
@@ -305,7 +337,11 @@ class TestUnitsThatDie:
     def test_a_race_that_learned_ends_the_doubt(self):
         died = Died(70, "")
         assert Landmarks(LRS, self.FALL, **SGD, died=died).doubts(Raced(0.01, 0.5)) == ()
-        assert Landmarks(LRS, self.FALL, **SGD, died=died).doubts(Raced(0.01, 1.0))[0].startswith("Do not trust")
+        assert (
+            Landmarks(LRS, self.FALL, **SGD, died=died)
+            .doubts(Raced(0.01, 1.0))[0]
+            .startswith("Do not trust")
+        )
 
     def test_too_early_a_death_asks_for_lower_rates_and_scaled_inputs(self):
         found = Landmarks(LRS, self.FALL, **SGD, died=Died(5, "")).suggestion
@@ -319,12 +355,18 @@ class TestNoEdge:
         y, cut = bowl(turn=-2), 40
         found = Landmarks(LRS[:cut], y[:cut], **SGD, num_training=100).suggestion.lr
         assert LRS[cut - 1] / 4 < found <= LRS[cut - 1] < Landmarks(LRS, y, **SGD).suggestion.lr
-        assert any("a higher max_lr says more" in note for note in Landmarks(LRS[:cut], y[:cut], **SGD).notes())
+        assert any(
+            "a higher max_lr says more" in note
+            for note in Landmarks(LRS[:cut], y[:cut], **SGD).notes()
+        )
 
     def test_a_max_lr_above_the_lowest_loss_changes_nothing(self):
         y = bowl(turn=-2, edge=0.9) + np.maximum(0, 1.5 * (LOG + 1))
         cut = int(np.flatnonzero(LOG > 0)[0])
-        whole, found = Landmarks(LRS, y, **SGD).suggestion.lr, Landmarks(LRS[:cut], y[:cut], **SGD, num_training=100).suggestion.lr
+        whole, found = (
+            Landmarks(LRS, y, **SGD).suggestion.lr,
+            Landmarks(LRS[:cut], y[:cut], **SGD, num_training=100).suggestion.lr,
+        )
         assert found == pytest.approx(whole, rel=0.3)
         assert not any("max_lr" in note for note in Landmarks(LRS[:cut], y[:cut], **SGD).notes())
 
@@ -353,13 +395,20 @@ class TestOtherLengths:
 def points(losses=None, start=0):
     losses = bowl() if losses is None else losses
     columns = zip(LRS, losses, smooth(losses), strict=True)
-    return [CurvePoint(i + start, float(x), float(y), float(s)) for i, (x, y, s) in enumerate(columns)]
+    return [
+        CurvePoint(i + start, float(x), float(y), float(s)) for i, (x, y, s) in enumerate(columns)
+    ]
 
 
 def end(losses=None):
     losses = bowl() if losses is None else losses
     found = suggest_all(Landmarks(LRS, losses, **SGD), smooth(losses))
-    return CurveEnded("all points done", found, lr_suggest.recommended(found), Landmarks(LRS, losses, **SGD).notes())
+    return CurveEnded(
+        "all points done",
+        found,
+        lr_suggest.recommended(found),
+        Landmarks(LRS, losses, **SGD).notes(),
+    )
 
 
 class TestCurve:
@@ -421,7 +470,9 @@ class TestCurve:
         assert "suggestion none" in text
         assert "never fell" in text
 
-    @pytest.mark.parametrize("losses", [bowl(), np.full(100, 1.0), np.array([*bowl()[:99], math.nan])])
+    @pytest.mark.parametrize(
+        "losses", [bowl(), np.full(100, 1.0), np.array([*bowl()[:99], math.nan])]
+    )
     def test_draws(self, losses):
         from matplotlib.figure import Figure
 

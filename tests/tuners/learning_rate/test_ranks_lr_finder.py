@@ -18,18 +18,27 @@ from workbench.task.factory import task_of
 from workbench.task.rng import RandomState
 from workbench.tuners.learning_rate.lr_finder import LRRequest
 
-GIVEN = {**dict.fromkeys(("val", "test", "scheduler", "metrics", "collate_fn")), "loss": F.cross_entropy, "optimizer": sgd}
+GIVEN = {
+    **dict.fromkeys(("val", "test", "scheduler", "metrics", "collate_fn")),
+    "loss": F.cross_entropy,
+    "optimizer": sgd,
+}
 
 
 def sweep(model, data, settings, request, given=None, mailbox=None, heard=None):
     """The points and the end of a sweep as this process hears them, and whether its weights and random state are as before."""
     torch.set_num_threads(1)
-    task, chosen = task_of(model, **{**GIVEN, "train": data, **(given or {})}), Settings.make(**{"lr": 0.05, **settings})
+    task, chosen = (
+        task_of(model, **{**GIVEN, "train": data, **(given or {})}),
+        Settings.make(**{"lr": 0.05, **settings}),
+    )
     dry_run(task, chosen)
     before, random = weights(model), RandomState.capture()
     heard = Heard() if heard is None else heard
     FindLRAssignment(task, chosen, request)(heard, Mailbox() if mailbox is None else mailbox)
-    untouched = same_weights(before, weights(model)) and torch.equal(random.process["torch"], torch.get_rng_state())
+    untouched = same_weights(before, weights(model)) and torch.equal(
+        random.process["torch"], torch.get_rng_state()
+    )
     points = [(e.lr, e.loss, e.smoothed) for e in heard if isinstance(e, CurvePoint)]
     return np.array(points), next(e for e in heard if isinstance(e, CurveEnded)), untouched
 
@@ -37,7 +46,9 @@ def sweep(model, data, settings, request, given=None, mailbox=None, heard=None):
 def both(make, data, settings, request=None, given=None, world=2):
     """The sweep of the ranks, who must agree to the bit, and that of one process on the global batch."""
     request = request or LRRequest(num_training=40)
-    found = on_ranks(world, lambda: sweep(make(), data, {**settings, "batch_size": 4}, request, given))
+    found = on_ranks(
+        world, lambda: sweep(make(), data, {**settings, "batch_size": 4}, request, given)
+    )
     for points, end, untouched in found:
         np.testing.assert_array_equal(points, found[0][0])
         assert end == found[0][1]
@@ -59,7 +70,11 @@ CASES = {
     "tail": {"n": 37},
     "three ranks, one without its share of the tail": {"n": 41, "world": 3},
     "accumulated": {"n": 50, "settings": {"accumulate_grad_batches": 3}},
-    "adam, clipped": {"n": 37, "settings": {"gradient_clip_val": 0.1}, "given": {"optimizer": adam}},
+    "adam, clipped": {
+        "n": 37,
+        "settings": {"gradient_clip_val": 0.1},
+        "given": {"optimizer": adam},
+    },
 }
 
 
@@ -99,7 +114,9 @@ def test_a_stop_ends_it_at_one_point_for_all(one_thread):
                     mailbox.put(Stop())  # on each rank, and only that of the first one is heard
 
         request = LRRequest(num_training=100)
-        return sweep(plain_net(), labelled(37).tensors, {"batch_size": 4}, request, None, mailbox, Stopping())
+        return sweep(
+            plain_net(), labelled(37).tensors, {"batch_size": 4}, request, None, mailbox, Stopping()
+        )
 
     found = on_ranks(2, rank)
     assert [end.ended for _, end, _ in found] == ["stopped", "stopped"]
@@ -110,7 +127,9 @@ def test_a_rate_found_in_the_middle_of_a_fit_is_taken_by_all(one_thread):
     """And the fit goes on as one in one process does; dropout and the order of the data are not moved."""
     data = {"train": labelled(37).tensors, "loss": F.cross_entropy, "optimizer": sgd}
     settings = {"max_epochs": 3, "lr": 0.05, "num_sanity_val_steps": 0}
-    first, other = on_ranks(2, lambda: fit(plain_net(), data, {**settings, "batch_size": 4, "find_lr_at": (1,)}))
+    first, other = on_ranks(
+        2, lambda: fit(plain_net(), data, {**settings, "batch_size": 4, "find_lr_at": (1,)})
+    )
     same(first, other, 0.0)
     alone = fit(plain_net(), data, {**settings, "batch_size": 8, "find_lr_at": (1,)})
     same(first, alone, 2e-3)
@@ -126,7 +145,9 @@ def test_a_sweep_in_the_middle_of_a_fit_leaves_no_trace_on_any_rank(one_thread):
         from workbench.engine.control import Control
 
         Control.change = lambda *_: None
-        return fit(noisy_net(), data, settings), fit(noisy_net(), data, {**settings, "find_lr_at": (1, 2)})
+        return fit(noisy_net(), data, settings), fit(
+            noisy_net(), data, {**settings, "find_lr_at": (1, 2)}
+        )
 
     for plain, searched in on_ranks(2, rank):
         np.testing.assert_array_equal(plain["loss"], searched["loss"])

@@ -26,7 +26,9 @@ def first_end(losses, threshold=4.0):
 
 class TestRates:
     @pytest.mark.parametrize("mode", ["exponential", "linear"])
-    @pytest.mark.parametrize(("low", "high", "n"), [(1e-5, 10.0, 100), (1e-8, 1.0, 7), (3e-4, 0.7, 3)])
+    @pytest.mark.parametrize(
+        ("low", "high", "n"), [(1e-5, 10.0, 100), (1e-8, 1.0, 7), (3e-4, 0.7, 3)]
+    )
     def test_first_and_last_are_exact_and_nothing_is_doubled(self, mode, low, high, n):
         lrs = rates(low, high, n, mode)
         assert lrs.shape == (n,)
@@ -65,11 +67,22 @@ class TestRates:
 
 
 class TestRunningMedian:
-    @given(st.lists(st.lists(st.integers(-9, 9), min_size=2, max_size=2), min_size=1, max_size=12), st.integers(0, 4))
+    @given(
+        st.lists(st.lists(st.integers(-9, 9), min_size=2, max_size=2), min_size=1, max_size=12),
+        st.integers(0, 4),
+    )
     def test_is_the_median_of_those_around_each(self, rows, half):
-        expected = [[statistics.median(column) for column in zip(*rows[max(0, i - half) : i + half + 1], strict=True)] for i in range(len(rows))]
+        expected = [
+            [
+                statistics.median(column)
+                for column in zip(*rows[max(0, i - half) : i + half + 1], strict=True)
+            ]
+            for i in range(len(rows))
+        ]
         np.testing.assert_array_equal(running_median(np.array(rows), half), expected)
-        np.testing.assert_array_equal(running_median(np.array(rows)[:, 0], half), [row[0] for row in expected])
+        np.testing.assert_array_equal(
+            running_median(np.array(rows)[:, 0], half), [row[0] for row in expected]
+        )
 
     @pytest.mark.parametrize("columns", [1, 3])
     def test_takes_windows_in_blocks_and_finds_the_same(self, columns):
@@ -92,7 +105,9 @@ class TestSmoothing:
         st.sampled_from([0.0, 0.5, 0.9, 0.98]),
     )
     def test_equals_the_slow_twin(self, losses, beta):
-        np.testing.assert_allclose(smooth(losses, beta), slow.ema(losses, beta), rtol=1e-9, atol=1e-6)
+        np.testing.assert_allclose(
+            smooth(losses, beta), slow.ema(losses, beta), rtol=1e-9, atol=1e-6
+        )
 
     def test_the_first_is_the_loss_itself(self):
         assert Smoother().update(2.3) == 2.3
@@ -119,7 +134,10 @@ class TestStopRule:
         rule = StopRule(4.0)
         assert rule.check(1.0, 1.0) is None
         assert rule.check(9.0, 4.0) is None
-        assert rule.check(9.0, 4.0001) == "the loss diverged, as expected (smoothed loss above 4 x its best)"
+        assert (
+            rule.check(9.0, 4.0001)
+            == "the loss diverged, as expected (smoothed loss above 4 x its best)"
+        )
 
     def test_best_starts_at_the_first_smoothed_value(self):
         rule = StopRule(2.0)
@@ -140,7 +158,9 @@ class TestStopRule:
     def test_none_visits_every_rate(self):
         assert first_end([1.0, 1e6, 1e12], None) is None
 
-    @given(st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60), st.sampled_from([1.5, 4.0, None]))
+    @given(
+        st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60), st.sampled_from([1.5, 4.0, None])
+    )
     def test_equals_the_slow_twin_for_positive_losses(self, losses, threshold):
         fast, twin = first_end(losses, threshold), slow.stops_at(losses, threshold)
         assert (fast and fast[0]) == (twin and twin[0])
@@ -171,7 +191,9 @@ class TestStopRule:
         falls = [-1.0 - 0.02 * i for i in range(50)]
         at, why = first_end(falls + [10.0**i for i in range(10)])
         assert 50 < at < 56
-        assert why == "the loss diverged, as expected (smoothed loss rose by more than 3 x its range)"
+        assert (
+            why == "the loss diverged, as expected (smoothed loss rose by more than 3 x its range)"
+        )
 
     def test_a_slow_explosion_of_a_negative_loss_is_ended(self):
         """The range must not grow with the explosion itself."""

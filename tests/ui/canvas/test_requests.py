@@ -15,7 +15,10 @@ from workbench.ui.panel import Panel
 def test_a_remedy_is_a_call_of_the_bench_with_plain_values() -> None:
     assert remedy("bench.set(lr=0.003)") == ("set", {"lr": 0.003})
     assert remedy("bench.find_lr()") == ("find_lr", {})
-    assert remedy("bench.find_weight_decay(updates=2000)") == ("find_weight_decay", {"updates": 2000})
+    assert remedy("bench.find_weight_decay(updates=2000)") == (
+        "find_weight_decay",
+        {"updates": 2000},
+    )
     monitor = {"monitor": "val_accuracy", "mode": "max"}
     assert remedy(f"bench.set(early_stopping={monitor!r})") == ("set", {"early_stopping": monitor})
 
@@ -29,7 +32,9 @@ def test_any_other_line_is_refused(code: str) -> None:
         remedy(code)
 
 
-def test_a_click_on_a_remedy_shows_its_code_and_stops_the_fit_that_a_search_would_wait_for() -> None:
+def test_a_click_on_a_remedy_shows_its_code_and_stops_the_fit_that_a_search_would_wait_for() -> (
+    None
+):
     bench = FakeBench(speed=0.05, epochs=100)
     panel = Panel(bench)
     lines: list[str] = []

@@ -81,7 +81,19 @@ def test_a_view_that_opens_late_sees_what_the_first_one_saw() -> None:
     screen.mirrors.append(late)
     screen.view._heard(screen.view, {"type": "ready"}, [])
     assert late.state == first.state
-    assert {*late.tables} == {"fit", "heat", "picked", "val", "curve", "earlier", "rates", "past", "compared", "metrics", "clock"}
+    assert {*late.tables} == {
+        "fit",
+        "heat",
+        "picked",
+        "val",
+        "curve",
+        "earlier",
+        "rates",
+        "past",
+        "compared",
+        "metrics",
+        "clock",
+    }
     for name in late.tables:
         np.testing.assert_array_equal(late.rows(name), first.rows(name))
         assert late.tables[name].head == first.tables[name].head
@@ -90,12 +102,22 @@ def test_a_view_that_opens_late_sees_what_the_first_one_saw() -> None:
 
 def test_what_comes_between_two_messages_is_drawn_as_if_each_had_its_own() -> None:
     """Of several epochs, with an update that is not finite, ratios that begin on the way, and a value for the progress line."""
-    events = [e for e in training(job("fit", gradient_clip_val=1.0), epochs=3, updates=40) if not isinstance(e, Validated)]
-    for at, more in ((4, {"loss": pack([np.nan] * 7)}), (9, {"update_ratios": pack(np.full(7 * len(LAYERS), 1e-3))}), (15, {"acc": pack([0.5] * 7)})):
+    events = [
+        e
+        for e in training(job("fit", gradient_clip_val=1.0), epochs=3, updates=40)
+        if not isinstance(e, Validated)
+    ]
+    for at, more in (
+        (4, {"loss": pack([np.nan] * 7)}),
+        (9, {"update_ratios": pack(np.full(7 * len(LAYERS), 1e-3))}),
+        (15, {"acc": pack([0.5] * 7)}),
+    ):
         event = events[at]
         assert isinstance(event, StepsDone)
         assert event.rows == 7
-        events[at] = replace(event, columns={**event.columns, **more}, prog_bar=("acc",) if "acc" in more else ())
+        events[at] = replace(
+            event, columns={**event.columns, **more}, prog_bar=("acc",) if "acc" in more else ()
+        )
     at_once, singly = Screen(), Screen()
     for i, event in enumerate(events):
         at_once.draw(event)
@@ -120,7 +142,9 @@ def test_one_that_cannot_be_drawn_takes_no_other_with_it() -> None:
     screen = Screen()
     screen.draw(started(), flush(0, 50))
     screen.draw(flush(50, 5))
-    screen.draw(replace(flush(55, 5), columns={**flush(55, 5).columns, "loss": b"abc"}), flush(60, 5))
+    screen.draw(
+        replace(flush(55, 5), columns={**flush(55, 5).columns, "loss": b"abc"}), flush(60, 5)
+    )
     with pytest.raises(ValueError, match="buffer size"):
         screen.draw(RunEnded("finished", 65, 1.0))
     screen.settle()
@@ -152,7 +176,10 @@ def test_a_million_updates_stay_small() -> None:
     screen.draw(started(tuple(f"layer{i}.weight" for i in range(100)), gradient_clip_val=1.0))
     rows = 20_000
     for step in range(0, 1_000_000, rows):
-        screen.draw(flush(step, rows, layers=100, total=1_000_000), Validated(step + rows, 0, {"val_loss": 1.0}))
+        screen.draw(
+            flush(step, rows, layers=100, total=1_000_000),
+            Validated(step + rows, 0, {"val_loss": 1.0}),
+        )
         for at in (1, rows // 2, rows):
             screen.draw(Changed(step + at, {"lr": 1e-3, "gradient_clip_val": 1.0}))
         screen.settle()
@@ -236,7 +263,11 @@ def test_a_new_fit_starts_with_an_empty_plot_and_a_search_leaves_it_alone() -> N
 
 def test_progress_in_words() -> None:
     screen = Screen()
-    screen.draw(started(), *(flush(step, 76) for step in range(0, 304, 76)), Validated(304, 1, {"val_loss": 0.4551}))
+    screen.draw(
+        started(),
+        *(flush(step, 76) for step in range(0, 304, 76)),
+        Validated(304, 1, {"val_loss": 0.4551}),
+    )
     screen.settle()
     progress = screen.mirrors[0].state["progress"]
     assert (progress["status"], progress["doing"]) == ("running", "Training")
@@ -248,7 +279,9 @@ def test_progress_in_words() -> None:
     screen.draw(StatusChanged("paused"))
     screen.settle()
     assert screen.mirrors[0].state["said"] == "Training: paused."
-    screen.draw(RunEnded("failed", 310, 41.0, "Traceback …\n  line 3\nValueError: the loss is not finite"))
+    screen.draw(
+        RunEnded("failed", 310, 41.0, "Traceback …\n  line 3\nValueError: the loss is not finite")
+    )
     screen.settle()
     assert screen.mirrors[0].state["said"] == "Training: failed."
     assert screen.mirrors[0].state["failure"]["message"] == "the loss is not finite"
@@ -258,7 +291,11 @@ def test_columns_that_nobody_knows_break_nothing() -> None:
     screen = Screen()
     screen.draw(started())
     plain = flush(0, 20)
-    for name, values in (("loss.0", np.ones(20)), ("grad_norm.1", np.full(20, np.nan)), ("odd", np.ones(7))):
+    for name, values in (
+        ("loss.0", np.ones(20)),
+        ("grad_norm.1", np.full(20, np.nan)),
+        ("odd", np.ones(7)),
+    ):
         plain.columns[name] = pack(values)
     screen.draw(plain)
     del (later := flush(20, 20)).columns["lr"]
@@ -271,7 +308,10 @@ def test_columns_that_nobody_knows_break_nothing() -> None:
 def test_averaged_validation_has_a_line_of_its_own() -> None:
     screen = Screen()
     screen.draw(started(), Validated(10, 0, {"val_loss_averaged": 7.0, "val_loss": 0.5}))
-    screen.draw(Validated(20, 1, {"val_loss": 0.4}), Validated(30, 2, {"val_loss": float("nan"), "val_loss_averaged": 0.2}))
+    screen.draw(
+        Validated(20, 1, {"val_loss": 0.4}),
+        Validated(30, 2, {"val_loss": float("nan"), "val_loss_averaged": 0.2}),
+    )
     screen.settle()
     nan = np.nan
     np.testing.assert_array_equal(
@@ -297,7 +337,9 @@ def test_how_many_devices_train_is_said_where_they_are_several() -> None:
 
 def test_a_run_without_a_length_counts_without_a_total() -> None:
     screen = Screen()
-    screen.draw(RunStarted("r1", "fit", Settings.make().model_dump(), "cpu"), flush(0, 76), flush(76, 76))
+    screen.draw(
+        RunStarted("r1", "fit", Settings.make().model_dump(), "cpu"), flush(0, 76), flush(76, 76)
+    )
     screen.settle()
     progress = screen.mirrors[0].state["progress"]
     assert progress["total"] is None
@@ -307,7 +349,11 @@ def test_a_run_without_a_length_counts_without_a_total() -> None:
 def test_what_a_validation_found_stands_in_its_line() -> None:
     screen = Screen()
     many = {f"val_{i}": float(i) for i in range(20)}
-    screen.draw(RunStarted("r1", "validate", {}, "cpu"), Validated(0, 0, {"val_loss": 0.25, **many}), RunEnded("finished", 0, 1.0))
+    screen.draw(
+        RunStarted("r1", "validate", {}, "cpu"),
+        Validated(0, 0, {"val_loss": 0.25, **many}),
+        RunEnded("finished", 0, 1.0),
+    )
     screen.settle()
     values = screen.mirrors[0].state["progress"]["values"]
     assert values[:2] == [["val_loss", "0.25"], ["val_0", "0"]]
@@ -342,13 +388,22 @@ def test_changes_on_the_way_are_said_in_words() -> None:
 def test_a_resumed_run_is_drawn_whole_and_its_line_is_about_what_is_done_now() -> None:
     """The past comes in a burst, at the pace of another process; then it goes on at half that pace."""
     screen = Screen()
-    edited = {"lr": 3e-4, "max_epochs": 9, "early_stopping": [{"monitor": "val_acc", "mode": "max"}]}
-    screen.draw(started(), *(flush(step, 76) for step in range(0, 304, 76)), Validated(304, 0, {"val_loss": 0.5}))
+    edited = {
+        "lr": 3e-4,
+        "max_epochs": 9,
+        "early_stopping": [{"monitor": "val_acc", "mode": "max"}],
+    }
+    screen.draw(
+        started(),
+        *(flush(step, 76) for step in range(0, 304, 76)),
+        Validated(304, 0, {"val_loss": 0.5}),
+    )
     screen.draw(Saved(304, 1, "00000304", True, "val_loss", 0.5))
     screen.draw(Resumed(304, "0001-fit", "00000304", edited), Changed(304, {"lr": 3e-4}))
     screen.settle()
     state = screen.mirrors[0].state
-    assert state["progress"]["words"] == ["304/1000", "00:40", "epoch 1/5", "saved at 304"]  # no speed yet
+    # no speed yet
+    assert state["progress"]["words"] == ["304/1000", "00:40", "epoch 1/5", "saved at 304"]
     assert state["said"] == "Training continues at update 304."
     assert state["changes"] == [[304, "resumed, lr→3e-4, max_epochs→9, early_stopping→val_acc"]]
     assert len(screen.mirrors[0].rows("fit")) == 304
@@ -356,10 +411,19 @@ def test_a_resumed_run_is_drawn_whole_and_its_line_is_about_what_is_done_now() -
         event = flush(step, 76)
         screen.draw(dataclasses.replace(event, seconds=40 + (step + 76 - 304) / 3.8))
     screen.settle()
-    assert screen.mirrors[0].state["progress"]["words"][:3] == ["456/1000", "01:20 < 02:23", "3.8 updates/s"]
+    assert screen.mirrors[0].state["progress"]["words"][:3] == [
+        "456/1000",
+        "01:20 < 02:23",
+        "3.8 updates/s",
+    ]
     screen.draw(Saved(456, 1, "00000456-end"), RunEnded("finished", 456, 80.0))
     screen.settle()
-    assert screen.mirrors[0].state["progress"]["words"] == ["456/1000", "01:20", "3.8 updates/s", "epoch 1/5"]
+    assert screen.mirrors[0].state["progress"]["words"] == [
+        "456/1000",
+        "01:20",
+        "3.8 updates/s",
+        "epoch 1/5",
+    ]
 
 
 def test_what_was_saved_last_is_said_while_there_is_more_to_lose() -> None:
@@ -378,11 +442,28 @@ def test_what_was_saved_last_is_said_while_there_is_more_to_lose() -> None:
 def test_the_line_shows_what_the_model_wants_shown() -> None:
     screen = Screen()
     event = flush(0, 4)
-    event.columns["acc"], event.columns["secret"] = pack([0.1, np.nan, 0.25, np.nan]), pack([7.0] * 4)
+    event.columns["acc"], event.columns["secret"] = (
+        pack([0.1, np.nan, 0.25, np.nan]),
+        pack([7.0] * 4),
+    )
     screen.draw(started(), dataclasses.replace(event, prog_bar=("acc",)))
-    screen.draw(Validated(4, 0, {"val_loss": 0.5, "val_acc": 0.75, "val_acc_averaged": 0.875, "f1": 1.0}, ("val_loss", "val_acc")))
+    screen.draw(
+        Validated(
+            4,
+            0,
+            {"val_loss": 0.5, "val_acc": 0.75, "val_acc_averaged": 0.875, "f1": 1.0},
+            ("val_loss", "val_acc"),
+        )
+    )
     screen.draw(Logged(4, 0, {"train_acc_epoch": 0.5, "other": 3.0}, ("train_acc_epoch",)))
-    screen.draw(Logged(4, 0, {f"{'very' * 20}{i}": 1.0 for i in range(20)}, tuple(f"{'very' * 20}{i}" for i in range(20))))
+    screen.draw(
+        Logged(
+            4,
+            0,
+            {f"{'very' * 20}{i}": 1.0 for i in range(20)},
+            tuple(f"{'very' * 20}{i}" for i in range(20)),
+        )
+    )
     screen.settle()
     values = screen.mirrors[0].state["progress"]["values"]
     assert values[1:6] == [
@@ -400,7 +481,10 @@ def test_marks_stay_small_whatever_they_say() -> None:
     screen = Screen()
     screen.draw(started())
     for i in range(120):
-        screen.draw(Resumed(i, "0001-fit", "00000001", {"monitor": "内存不足" * 100, "lr": 0.1}), Message("read me"))
+        screen.draw(
+            Resumed(i, "0001-fit", "00000001", {"monitor": "内存不足" * 100, "lr": 0.1}),
+            Message("read me"),
+        )
     screen.settle()
     assert len(screen.mirrors[0].state["changes"]) == 100
     assert max(screen.sent) <= LIMIT
@@ -408,7 +492,9 @@ def test_marks_stay_small_whatever_they_say() -> None:
 
 def test_accumulation_by_epoch_is_drawn_like_any_other() -> None:
     screen = Screen()
-    screen.draw(started(accumulate_grad_batches={0: 8, 4: 4}, early_stopping="val_loss"), flush(0, 5))
+    screen.draw(
+        started(accumulate_grad_batches={0: 8, 4: 4}, early_stopping="val_loss"), flush(0, 5)
+    )
     screen.settle()
     assert len(screen.mirrors[0].rows("fit")) == 5
 
@@ -422,7 +508,9 @@ def test_a_queued_job_does_not_disturb_the_running_one() -> None:
 
 def test_messages_hold_no_nan_in_json() -> None:
     screen = Screen()
-    screen.draw(started(), Validated(3, 0, {"val_loss": float("nan")}), RunEnded("finished", 3, 1.0))
+    screen.draw(
+        started(), Validated(3, 0, {"val_loss": float("nan")}), RunEnded("finished", 3, 1.0)
+    )
     screen.settle()
     json.dumps(screen.mirrors[0].state, allow_nan=False)
 
@@ -453,7 +541,11 @@ def test_errors_in_any_script_fit_in_a_message() -> None:
         screen.draw(Trial(2**40 + i, False, 1 / 3, 1e6 / 3, 2**45 + i, "内存不足" * 75))
     notes, why = ("没有" * 150,) * 8, "因为" * 150
     screen.draw(RunStarted("r2", "find_lr", Settings.make().model_dump(), "cpu"))
-    screen.draw(CurveEnded("边" * 200, tuple(Suggestion("名" * 30, 1 / 3, 1, why) for _ in range(16)), 1 / 3, notes))
+    screen.draw(
+        CurveEnded(
+            "边" * 200, tuple(Suggestion("名" * 30, 1 / 3, 1, why) for _ in range(16)), 1 / 3, notes
+        )
+    )
     screen.settle()
     trials = screen.mirrors[0].state["trials"]
     assert len(trials) == 60
@@ -506,7 +598,11 @@ def test_fakes_are_as_the_panel_expects() -> None:
 def test_a_search_within_a_fit_is_drawn_and_the_progress_stays_the_fits() -> None:
     """Milestones: the second sweep replaces the first, and the line goes on about the updates of the fit."""
     screen = Screen()
-    searching = [e for e in (*sweep(job("find_lr")), *sizes(job("find_batch_size"))) if type(e) not in (RunStarted, RunEnded)]
+    searching = [
+        e
+        for e in (*sweep(job("find_lr")), *sizes(job("find_batch_size")))
+        if type(e) not in (RunStarted, RunEnded)
+    ]
     screen.draw(started(), flush(0, 30), *searching)
     screen.settle()
     before = screen.mirrors[0].state["progress"]

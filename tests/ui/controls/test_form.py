@@ -48,7 +48,9 @@ def test_every_setting_has_a_control_that_shows_its_default_and_gives_it_back(na
         ("devices", widgets.Text, (0, 2)),
     ],
 )
-def test_the_control_fits_the_type_and_speaks_the_settings_values(name: str, kind: type, value: Any) -> None:
+def test_the_control_fits_the_type_and_speaks_the_settings_values(
+    name: str, kind: type, value: Any
+) -> None:
     control = setting_control.make(name, Settings.model_fields[name].default)
     assert isinstance(control.widget, kind)
     control.write(value)
@@ -86,7 +88,9 @@ def test_what_is_refused_stays_as_it_was_typed_with_the_reason_below(name: str, 
     assert controls.refused == [name]
     assert "wb-refused" in control.widget._dom_classes
     assert "hould " in row.children[-1].value
-    controls.show(Settings.make(**{name: {"max_epochs": 3, "monitor": "val_acc", "devices": 2}.get(name, 1)}))
+    controls.show(
+        Settings.make(**{name: {"max_epochs": 3, "monitor": "val_acc", "devices": 2}.get(name, 1)})
+    )
     assert controls.refused == [], "changed elsewhere, it gives way"
     assert "wb-refused" not in control.widget._dom_classes
     assert row.children[-1].layout.display == "none"
@@ -94,10 +98,14 @@ def test_what_is_refused_stays_as_it_was_typed_with_the_reason_below(name: str, 
 
 def test_a_number_is_read_as_it_is_written() -> None:
     set_to: list[Any] = []
-    controls = SettingControls(Settings.make(), lambda name, value: set_to.append(value) or "", lambda: None)
+    controls = SettingControls(
+        Settings.make(), lambda name, value: set_to.append(value) or "", lambda: None
+    )
     controls["batch_size"].widget.value = "1e3"
     controls.show(Settings.make(batch_size=1000))
-    assert (set_to, controls["batch_size"].widget.value) == ([1000], "1e3"), "a valid text is not rewritten either"
+    assert (set_to, controls["batch_size"].widget.value) == ([1000], "1e3"), (
+        "a valid text is not rewritten either"
+    )
 
 
 def test_a_word_that_is_no_value_is_left_to_settings_to_explain() -> None:
@@ -182,7 +190,9 @@ WRITTEN: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "typed", "value"), WRITTEN)
-def test_what_is_typed_is_understood_and_shown_back_as_the_same(name: str, typed: str, value: Any) -> None:
+def test_what_is_typed_is_understood_and_shown_back_as_the_same(
+    name: str, typed: str, value: Any
+) -> None:
     control = setting_control.make(name, Settings.model_fields[name].default)
     control.widget.value = typed
     assert control.read() == value
@@ -196,13 +206,18 @@ def test_what_is_typed_is_understood_and_shown_back_as_the_same(name: str, typed
     ("value", "shown"),
     [
         ("val_loss", "val_loss"),
-        ({"monitor": "val_loss", "patience": 5, "mode": "min"}, "{'monitor': 'val_loss', 'patience': 5}"),
+        (
+            {"monitor": "val_loss", "patience": 5, "mode": "min"},
+            "{'monitor': 'val_loss', 'patience': 5}",
+        ),
         (["a", {"monitor": "b", "mode": "max"}], "['a', {'monitor': 'b', 'mode': 'max'}]"),
         (None, ""),
     ],
 )
 def test_early_stopping_is_shown_without_what_is_understood(value: Any, shown: str) -> None:
-    control = setting_control.make("early_stopping", Settings.make(early_stopping=value).early_stopping)
+    control = setting_control.make(
+        "early_stopping", Settings.make(early_stopping=value).early_stopping
+    )
     assert control.widget.value == shown
 
 
@@ -271,4 +286,6 @@ def test_the_new_groups_are_there_in_order() -> None:
     ],
 )
 def test_an_empty_box_says_what_holds(name: str, words: str) -> None:
-    assert setting_control.make(name, Settings.model_fields[name].default).widget.placeholder == words
+    assert (
+        setting_control.make(name, Settings.model_fields[name].default).widget.placeholder == words
+    )

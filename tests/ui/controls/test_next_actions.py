@@ -22,8 +22,17 @@ def test_what_differs_is_offered_in_words() -> None:
 
 
 def test_what_is_the_same_is_not_offered_and_a_plan_is_no_value() -> None:
-    assert differences(Settings.make(lr=1e-3, gradient_clip_val=1, accumulate_grad_batches=2), IN_RUN) == {}
-    assert differences(Settings.make(lr=1e-3, gradient_clip_val=1.0, accumulate_grad_batches={0: 2, 3: 8}), IN_RUN) == {}
+    assert (
+        differences(Settings.make(lr=1e-3, gradient_clip_val=1, accumulate_grad_batches=2), IN_RUN)
+        == {}
+    )
+    assert (
+        differences(
+            Settings.make(lr=1e-3, gradient_clip_val=1.0, accumulate_grad_batches={0: 2, 3: 8}),
+            IN_RUN,
+        )
+        == {}
+    )
     assert differences(Settings.make(lr=3e-3), {}) == {}  # nothing runs
 
 
@@ -41,5 +50,11 @@ def test_a_fit_that_came_to_its_end_goes_on_only_where_more_is_to_be_done(
     then: dict[str, Any], now: dict[str, Any], offered: dict[str, Any] | None
 ) -> None:
     """It took 40 updates in 4 seconds and was in its fourth epoch."""
-    made = SimpleNamespace(kind="fit", status="finished", folder=None, events=events(40, **then), settings=Settings.make(**then))
+    made = SimpleNamespace(
+        kind="fit",
+        status="finished",
+        folder=None,
+        events=events(40, **then),
+        settings=Settings.make(**then),
+    )
     assert more_to_do([made], Settings.make(**now)) == offered

@@ -21,7 +21,9 @@ def test_an_error_gives_way_to_nothing_but_errors() -> None:
         notice.say(f"error {i}", "error")
     assert [text for _, text in notice.lines] == ["error 3", "error 2", "error 1", "error 0"]
     notice.say("written")
-    assert [text for _, text in notice.lines] == ["written", "error 3", "error 2", "error 1"], "what is new is there to be read"
+    assert [text for _, text in notice.lines] == ["written", "error 3", "error 2", "error 1"], (
+        "what is new is there to be read"
+    )
 
 
 def test_only_what_is_new_is_announced() -> None:

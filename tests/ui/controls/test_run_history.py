@@ -54,7 +54,10 @@ TASK = {"model": "ResNet", "parameters": 11_181_642}
 
 def reading() -> bool:
     """Whether a record is being read: the table's, one that is shown, those that are compared."""
-    return any(thread.name in ("workbench-runs", "workbench-show", "workbench-compare") for thread in threading.enumerate())
+    return any(
+        thread.name in ("workbench-runs", "workbench-show", "workbench-compare")
+        for thread in threading.enumerate()
+    )
 
 
 class Face:
@@ -71,7 +74,14 @@ class Face:
 
     def settled(self, true: Callable[[], object] = lambda: True) -> None:
         """Until this holds with all read that is to be read, and all sent: nothing moves then but a job that goes on."""
-        wait_for(lambda: self.panel.dispatcher.drain(60) and not reading() and self.panel.dispatcher.drain(60) and true())
+        wait_for(
+            lambda: (
+                self.panel.dispatcher.drain(60)
+                and not reading()
+                and self.panel.dispatcher.drain(60)
+                and true()
+            )
+        )
 
     def state(self, name: str) -> Any:
         return self.mirror.state.get(name)
@@ -95,10 +105,14 @@ class Early(LiveView):
 
 def three(root: Path) -> None:
     for i, (n, lr) in enumerate(((200, 0.1), (300, 0.01), (400, 0.001)), 1):
-        recorded(root, events(n, lr=lr, id=f"{i:04d}-fit"), f"{i:04d}-fit", created=1000.0 * i, task=TASK)
+        recorded(
+            root, events(n, lr=lr, id=f"{i:04d}-fit"), f"{i:04d}-fit", created=1000.0 * i, task=TASK
+        )
 
 
-def test_a_view_that_opens_before_its_panel_is_made_finds_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_that_opens_before_its_panel_is_made_finds_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     three(tmp_path)
     monkeypatch.setattr("workbench.ui.panel.LiveView", Early)
     bench, mirror = FakeBench(), Mirror()
@@ -108,12 +122,21 @@ def test_a_view_that_opens_before_its_panel_is_made_finds_the_runs(tmp_path: Pat
     panel.canvas.send = lambda content, buffers: mirror.on_event(content, buffers)
     panel.canvas._picture.outbox.everything()
     panel.dispatcher.wake()
-    wait_for(lambda: panel.dispatcher.drain(60) and not reading() and panel.dispatcher.drain(60) and mirror.state.get("runs"))
+    wait_for(
+        lambda: (
+            panel.dispatcher.drain(60)
+            and not reading()
+            and panel.dispatcher.drain(60)
+            and mirror.state.get("runs")
+        )
+    )
 
 
 def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:
     three(tmp_path)
-    recorded(tmp_path, [RunStarted("0004-find_lr", "find_lr", {}, "cpu")], "0004-find_lr", kind="find_lr")
+    recorded(
+        tmp_path, [RunStarted("0004-find_lr", "find_lr", {}, "cpu")], "0004-find_lr", kind="find_lr"
+    )
     face = Face(tmp_path)
     face.settled(lambda: len(face.state("runs")["rows"]) == 3)
     table = face.state("runs")
@@ -122,12 +145,24 @@ def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:
         ("0003-fit", "finished", ["1e-3"]), ("0002-fit", "finished", ["0.01"]), ("0001-fit", "finished", ["0.1"]),
     ]  # fmt: skip
     row = table["rows"][0]
-    assert (row["metric"], row["value"], row["step"], row["time"], row["created"]) == ("val_loss", "0.007673", 400, "40 s", 3000.0)
+    assert (row["metric"], row["value"], row["step"], row["time"], row["created"]) == (
+        "val_loss",
+        "0.007673",
+        400,
+        "40 s",
+        3000.0,
+    )
     assert len(row["spark"]) == 32
     assert (min(row["spark"]), row["spark"][0]) == (0, 99)
     assert all(0 <= x <= 99 and 0 <= y <= 99 for x, y in row["dots"])
     # Nothing is read twice; what is new is, when asked for.
-    recorded(tmp_path, events(50, id="0005-fit"), "0005-fit", created=9000.0, task={"model": "Other", "parameters": 3})
+    recorded(
+        tmp_path,
+        events(50, id="0005-fit"),
+        "0005-fit",
+        created=9000.0,
+        task={"model": "Other", "parameters": 3},
+    )
     face.ask("refresh")
     face.settled(lambda: len(face.state("runs")["rows"]) == 4)
     assert face.state("runs")["columns"][:2] == ["model", "lr"]
@@ -137,10 +172,21 @@ def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:
 
 def test_the_last_fits_of_the_same_model_lie_behind(tmp_path: Path) -> None:
     three(tmp_path)
-    recorded(tmp_path, events(50, id="0004-fit"), "0004-fit", created=9000.0, task={"model": "Other", "parameters": 3})
-    recorded(tmp_path, events(20)[:-1], "0005-fit", created=9100.0, task=TASK)  # goes on, in this very process
+    recorded(
+        tmp_path,
+        events(50, id="0004-fit"),
+        "0004-fit",
+        created=9000.0,
+        task={"model": "Other", "parameters": 3},
+    )
+    # goes on, in this very process
+    recorded(tmp_path, events(20)[:-1], "0005-fit", created=9100.0, task=TASK)
     face = Face(tmp_path)
-    face.settled(lambda: [one["run"] for one in face.state("past") or ()] == ["0003-fit", "0002-fit", "0001-fit"])
+    face.settled(
+        lambda: (
+            [one["run"] for one in face.state("past") or ()] == ["0003-fit", "0002-fit", "0001-fit"]
+        )
+    )
     rows = face.mirror.rows("past")
     brief = RunBrief.read(tmp_path / "runs" / "0002-fit")
     np.testing.assert_allclose(rows[rows[:, 0] == 1][:, 1:], brief.curve, rtol=1e-6)
@@ -156,7 +202,9 @@ def test_runs_over_one_another(tmp_path: Path) -> None:
     told = face.state("compared")
     assert (told["runs"], told["metric"]) == (["0003-fit", "0001-fit"], "val_loss")
     shown = {row["run"]: row["loss"] for row in face.state("runs")["rows"]}
-    assert ["smoothed loss", shown["0003-fit"], shown["0001-fit"]] in told["rows"], "the same number as in the table of runs"
+    assert ["smoothed loss", shown["0003-fit"], shown["0001-fit"]] in told["rows"], (
+        "the same number as in the table of runs"
+    )
     assert "loss" not in [row[0] for row in told["rows"]]
     assert ["lr", "1e-3", "0.1"] in told["rows"]
     rows = face.mirror.rows("compared")
@@ -196,10 +244,18 @@ def test_a_run_is_shown_again_and_back(tmp_path: Path) -> None:
     face = Face(tmp_path, epochs=2, updates=40)
     job = face.bench.fit()
     assert job.wait(60)
-    face.settled(lambda: face.state("progress")["status"] == "finished" and face.state("progress")["done"] == 80)
+    face.settled(
+        lambda: (
+            face.state("progress")["status"] == "finished" and face.state("progress")["done"] == 80
+        )
+    )
     live = face.mirror.rows("fit").copy()
     face.bench.tell(Shown("0002-fit"))
-    face.settled(lambda: face.state("opened") == {"run": "0002-fit"} and face.state("progress")["done"] == 300)
+    face.settled(
+        lambda: (
+            face.state("opened") == {"run": "0002-fit"} and face.state("progress")["done"] == 300
+        )
+    )
     assert face.mirror.rows("fit").shape[0] == 300
     assert [one["run"] for one in face.state("past")] == ["0003-fit", "0001-fit"]
     face.bench.tell(SettingsSet(Settings.make(lr=0.5).model_dump()))
@@ -228,9 +284,15 @@ def test_what_goes_on_meanwhile_is_there_on_the_way_back(tmp_path: Path) -> None
 
     face.bench.subscribe(rest)
     job = face.bench.fit()
-    face.settled(lambda: job.status == "paused" and (face.state("progress") or {}).get("done", 0) > 20)
+    face.settled(
+        lambda: job.status == "paused" and (face.state("progress") or {}).get("done", 0) > 20
+    )
     face.bench.tell(Shown("0001-fit"))
-    face.settled(lambda: face.state("progress")["done"] == 200 and face.state("progress")["status"] == "finished")
+    face.settled(
+        lambda: (
+            face.state("progress")["done"] == 200 and face.state("progress")["status"] == "finished"
+        )
+    )
     done = len(job.events)
     job.resume()
     face.settled(lambda: len(job.events) > done + 5 and job.status == "paused")
@@ -239,8 +301,14 @@ def test_what_goes_on_meanwhile_is_there_on_the_way_back(tmp_path: Path) -> None
     job.resume()
     face.bench.tell(Shown(""))
     assert job.wait(60)
-    face.settled(lambda: face.state("progress")["done"] == 400 and face.state("progress")["status"] == "finished")
-    seen = np.concatenate([event.array("loss") for event in job.events if isinstance(event, StepsDone)])
+    face.settled(
+        lambda: (
+            face.state("progress")["done"] == 400 and face.state("progress")["status"] == "finished"
+        )
+    )
+    seen = np.concatenate(
+        [event.array("loss") for event in job.events if isinstance(event, StepsDone)]
+    )
     fit = face.mirror.rows("fit")
     assert len(fit) == len(seen) == 400
     np.testing.assert_allclose(fit[:, 2], seen, rtol=1e-6)  # each update once, none left out
@@ -250,9 +318,12 @@ def test_what_goes_on_meanwhile_is_there_on_the_way_back(tmp_path: Path) -> None
 
 def test_what_was_shown_leaves_nothing_behind(tmp_path: Path) -> None:
     three(tmp_path)
-    sweep: list[Any] = [RunStarted("0004-find_lr", "find_lr", {}, "cpu", request={"min_lr": 1e-6, "max_lr": 1.0})]
+    sweep: list[Any] = [
+        RunStarted("0004-find_lr", "find_lr", {}, "cpu", request={"min_lr": 1e-6, "max_lr": 1.0})
+    ]
     sweep += [CurvePoint(i, 10.0 ** (i - 6), 1.0, 1.0) for i in range(4)]
-    recorded(tmp_path, sweep, "0004-find_lr", kind="find_lr")  # its process is this one, and goes on
+    # its process is this one, and goes on
+    recorded(tmp_path, sweep, "0004-find_lr", kind="find_lr")
     face = Face(tmp_path)
     face.bench.tell(Shown("0004-find_lr"))
     face.settled(lambda: "curve" in face.mirror.tables and len(face.mirror.rows("curve")) == 4)
@@ -261,12 +332,17 @@ def test_what_was_shown_leaves_nothing_behind(tmp_path: Path) -> None:
     face.bench.tell(Shown("0002-fit"))
     face.settled(lambda: face.state("progress")["done"] == 300)
     assert len(face.mirror.rows("fit")) == 300
-    np.testing.assert_allclose(face.mirror.rows("fit")[:, 2], 2 / (1 + np.arange(300)), rtol=1e-6)  # each update once
+    # each update once
+    np.testing.assert_allclose(face.mirror.rows("fit")[:, 2], 2 / (1 + np.arange(300)), rtol=1e-6)
     assert (len(face.mirror.rows("curve")), face.state("earlier_curves")) == (0, [])
     face.bench.tell(Shown(""))  # nothing has run here
     face.settled(lambda: face.state("opened") is None and face.state("progress") is None)
     face.settled(lambda: len(face.mirror.rows("fit")) == len(face.mirror.rows("heat")) == 0)
-    assert (face.state("health"), face.state("changes"), face.state("map")["rows"]) == (None, [], [])
+    assert (face.state("health"), face.state("changes"), face.state("map")["rows"]) == (
+        None,
+        [],
+        [],
+    )
     face.panel.close()
 
 
@@ -279,7 +355,11 @@ def test_a_search_is_drawn_once_on_the_way_back(tmp_path: Path) -> None:
     face.bench.tell(Shown("0002-fit"))
     face.settled(lambda: face.state("progress")["done"] == 300)
     face.bench.tell(Shown(""))
-    face.settled(lambda: face.state("swept") == before[0] and len(face.mirror.rows("curve")) == len(before[1]))
+    face.settled(
+        lambda: (
+            face.state("swept") == before[0] and len(face.mirror.rows("curve")) == len(before[1])
+        )
+    )
     assert face.state("earlier_curves") == []
     face.panel.close()
 
@@ -304,26 +384,50 @@ def test_a_new_job_ends_the_showing(tmp_path: Path) -> None:
     face.panel.close()
 
 
-def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("workbench.ui.canvas.runs.runs_table.EVERY", 0.02)
     monkeypatch.setattr("workbench.ui.controls.run_history.EVERY", 0.02)
     told = events(100)
-    path = recorded(tmp_path, told[:4], task=TASK)  # of this very process, and of no job of this bench
+    # of this very process, and of no job of this bench
+    path = recorded(tmp_path, told[:4], task=TASK)
     face = Face(tmp_path)
-    face.settled(lambda: [(row["status"], row["step"]) for row in face.state("runs")["rows"]] == [("running", 30)])
+    face.settled(
+        lambda: (
+            [(row["status"], row["step"]) for row in face.state("runs")["rows"]]
+            == [("running", 30)]
+        )
+    )
     face.bench.tell(Shown("0001-fit"))
     face.settled(lambda: (face.state("progress") or {}).get("done") == 30)
     add(path, told[4:6])
-    face.settled(lambda: face.state("progress")["done"] == 50 and [row["step"] for row in face.state("moving")] == [50])
+    face.settled(
+        lambda: (
+            face.state("progress")["done"] == 50
+            and [row["step"] for row in face.state("moving")] == [50]
+        )
+    )
     assert face.state("runs")["rows"][0]["step"] == 30, "only what changes is sent"
     add(path, told[6:])
-    face.settled(lambda: face.state("progress")["status"] == face.state("runs")["rows"][0]["status"] == "finished")
+    face.settled(
+        lambda: (
+            face.state("progress")["status"]
+            == face.state("runs")["rows"][0]["status"]
+            == "finished"
+        )
+    )
     assert face.state("moving") == []
     assert len(face.mirror.rows("fit")) == 100  # each update once
     row = face.state("runs")["rows"][0]
     whole = RunBrief.read(path)
-    assert (row["loss"], row["value"], len(row["spark"])) == (f"{whole.loss:.4g}", f"{whole.value:.4g}", 32)
-    wait_for(lambda: not alive("workbench-rows") and not alive("workbench-follow"), 60)  # nothing is left to look at
+    assert (row["loss"], row["value"], len(row["spark"])) == (
+        f"{whole.loss:.4g}",
+        f"{whole.value:.4g}",
+        32,
+    )
+    # nothing is left to look at
+    wait_for(lambda: not alive("workbench-rows") and not alive("workbench-follow"), 60)
     recorded(tmp_path, told[:4], "0002-fit", created=9e9, task=TASK)
     face.ask("refresh")
     face.settled(lambda: len(face.state("runs")["rows"]) == 2)
@@ -341,7 +445,9 @@ def alive(name: str) -> bool:
     return any(thread.name == name for thread in threading.enumerate())
 
 
-def test_a_run_in_the_place_of_one_that_was_deleted_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_run_in_the_place_of_one_that_was_deleted_is_read_from_its_beginning(
+    tmp_path: Path,
+) -> None:
     path = recorded(tmp_path, events(100)[:8], created=1000.0)
     growing = LiveRunBrief(path)
     assert growing.brief().step == 70
@@ -376,7 +482,9 @@ def test_a_comparison_that_is_put_away_while_it_is_read_stays_away(tmp_path: Pat
     face.panel.close()
 
 
-def test_a_deletion_can_be_undone_for_a_while_and_is_then_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_can_be_undone_for_a_while_and_is_then_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     three(tmp_path)
     monkeypatch.setattr("workbench.ui.canvas.runs.pending_deletions.SECONDS", 600.0)
     face, deleted = Face(tmp_path), []
@@ -396,7 +504,9 @@ def test_a_deletion_can_be_undone_for_a_while_and_is_then_carried_out(tmp_path: 
     face.panel.close()
 
 
-def test_what_cannot_be_deleted_is_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_deleted_is_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     face = Face(tmp_path)
 
     def delete(run: str) -> None:
@@ -416,7 +526,11 @@ def test_a_closed_panel_deletes_no_more(tmp_path: Path, monkeypatch: pytest.Monk
     face.bench.delete = pytest.fail  # type: ignore[attr-defined]
     before = {*threading.enumerate()}
     face.ask("delete", runs=["0001-fit"])
-    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer) and thread not in before]
+    timers = [
+        thread
+        for thread in threading.enumerate()
+        if isinstance(thread, threading.Timer) and thread not in before
+    ]
     face.panel.close()
     assert timers
     for timer in timers:
@@ -427,9 +541,18 @@ def test_a_closed_panel_deletes_no_more(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_a_person_adds_to_a_run_is_in_its_row(tmp_path: Path) -> None:
     three(tmp_path)
     face = Face(tmp_path)
-    face.bench.annotate = lambda run, **given: annotate(tmp_path / "runs" / run, **given) and face.bench.tell(Annotated(run))  # type: ignore[attr-defined]
+    face.bench.annotate = lambda run, **given: (
+        annotate(tmp_path / "runs" / run, **given) and face.bench.tell(Annotated(run))
+    )  # type: ignore[attr-defined]
     face.settled(lambda: face.state("runs"))
-    face.ask("annotate", run="0001-fit", name="<b>base</b>", notes="a" * 3000, tags=["sgd", "long"], pinned=True)
+    face.ask(
+        "annotate",
+        run="0001-fit",
+        name="<b>base</b>",
+        notes="a" * 3000,
+        tags=["sgd", "long"],
+        pinned=True,
+    )
     face.settled(lambda: face.state("runs")["rows"][2]["name"])
     row = face.state("runs")["rows"][2]
     assert (row["name"], row["tags"], row["pinned"]) == ("<b>base</b>", ["sgd", "long"], True)
@@ -452,7 +575,10 @@ def test_why_a_run_cannot_be_continued(tmp_path: Path) -> None:
     assert next_actions.why_not_continued(brief, True, five, model) == ""
     assert next_actions.lengths(brief, five) == {"max_epochs": 5}
     assert next_actions.why_not_continued(replace(brief, status="stopped"), True, four, model) == ""
-    assert next_actions.why_not_continued(replace(brief, status="running"), True, five, model) == "it has not ended"
+    assert (
+        next_actions.why_not_continued(replace(brief, status="running"), True, five, model)
+        == "it has not ended"
+    )
     face = Face(tmp_path)
     face.settled(lambda: face.state("ended") == {"0001-fit": "it has no checkpoint"})
     face.panel.close()
@@ -471,7 +597,11 @@ def test_requests_are_calls_of_the_bench(tmp_path: Path) -> None:
         face.ask(what, **more)
     compared = ("compare", "0001-fit", "0002-fit")  # it may take a while
     wait_for(lambda: compared in calls)
-    assert [call for call in calls if call != compared] == [("show", "0001-fit"), ("show", None), ("fit", {"start": "0001-fit"})]
+    assert [call for call in calls if call != compared] == [
+        ("show", "0001-fit"),
+        ("show", None),
+        ("fit", {"start": "0001-fit"}),
+    ]
     face.panel.close()
 
 
@@ -483,7 +613,10 @@ def brief(i: int, **settings: Any) -> RunBrief:
 
 
 def test_a_table_fits_into_a_message() -> None:
-    many = [brief(i, lr=0.1 * (i + 1), monitor="µ" * 300 + str(i), max_epochs=i + 1) for i in range(MOST)]
+    many = [
+        brief(i, lr=0.1 * (i + 1), monitor="µ" * 300 + str(i), max_epochs=i + 1)
+        for i in range(MOST)
+    ]
     table = listed(many, 900, {})
     assert len(json.dumps(table)) < LIMIT
     assert table["more"] == 900 - len(table["rows"])
@@ -532,7 +665,11 @@ def test_each_optimizer_has_its_rate() -> None:
     rates = Rates(outbox, channel)
     rates.start()
     for at in range(0, 3000, 100):
-        columns = {"loss": pack(np.ones(100)), "lr.0": pack(np.full(100, 0.1)), "lr.1": pack(np.full(100, 0.01 * (at + 1)))}
+        columns = {
+            "loss": pack(np.ones(100)),
+            "lr.0": pack(np.full(100, 0.1)),
+            "lr.1": pack(np.full(100, 0.01 * (at + 1))),
+        }
         rates.steps(StepsDone(at, 1, 100, 0, 1.0, columns))
     assert outbox._values["rates"] == ["optimizer 0", "optimizer 1"]
     assert BUCKETS / 2 <= channel.length <= BUCKETS
@@ -554,7 +691,9 @@ def test_health_in_words_about_once_a_second() -> None:
     findings.on_event(bad)
     assert outbox._values["health"] == []  # half a second later
     findings.on_event(StepsDone(11, 1, 1, 0, 5.0, {"loss": pack([1.0])}))
-    assert [found["text"] for found in outbox._values["health"]] == ["loss not finite at update 10, first in a"]
+    assert [found["text"] for found in outbox._values["health"]] == [
+        "loss not finite at update 10, first in a"
+    ]
     findings.on_event(StatusChanged("paused"))
     assert outbox._values["health"][0]["level"] == "error"
 
@@ -562,11 +701,17 @@ def test_health_in_words_about_once_a_second() -> None:
 def test_health_of_a_run_that_is_followed_is_that_of_its_record() -> None:
     """It waits for its loader half of the time but for the beginning, which is no habit."""
     start, *steps = (event for event in events(400) if isinstance(event, RunStarted | StepsDone))
-    waiting = [replace(event, waited=event.seconds * 0.5 if i else 0.9 * event.seconds) for i, event in enumerate(steps) if isinstance(event, StepsDone)]
+    waiting = [
+        replace(event, waited=event.seconds * 0.5 if i else 0.9 * event.seconds)
+        for i, event in enumerate(steps)
+        if isinstance(event, StepsDone)
+    ]
     outbox = Outbox({})
     findings = Findings(outbox)
     for event in (start, *waiting, RunEnded("finished", 400, 40.0)):
         findings.on_event(event)
     told = [found["text"] for found in outbox._values["health"]]
-    assert told == [found.text for found in examine([start, *waiting, RunEnded("finished", 400, 40.0)])]
+    assert told == [
+        found.text for found in examine([start, *waiting, RunEnded("finished", 400, 40.0)])
+    ]
     assert any("wait" in text for text in told)

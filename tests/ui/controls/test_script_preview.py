@@ -22,14 +22,18 @@ def shown(text: str) -> tuple[dict[str, object], str]:
     assert all(len(json.dumps({"script.0": part})) < LIMIT - 400 for part in parts)
     assert {part["of"] for part in parts} == {about["of"]}
     preview.show("0012-fit", "short")
-    assert state["script"] != about, "another showing: what is left of the first is not put together with it"
+    assert state["script"] != about, (
+        "another showing: what is left of the first is not put together with it"
+    )
     preview.hide()
     assert set(state.values()) == {None}
     assert preview.run == ""
     return about, "".join(part["text"] for part in parts)
 
 
-@pytest.mark.parametrize("text", ["import torch\n", "x = 'ä\U0001f600\"\\'\n" * 9000, "y = 1\n" * 20_000])
+@pytest.mark.parametrize(
+    "text", ["import torch\n", "x = 'ä\U0001f600\"\\'\n" * 9000, "y = 1\n" * 20_000]
+)
 def test_the_whole_text_arrives(text: str) -> None:
     about, arrived = shown(text)
     assert arrived == text

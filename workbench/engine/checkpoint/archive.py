@@ -1,4 +1,6 @@
-"""Checks a file of weights or state before a library reads it: it may come from a stranger, and claim any size."""
+"""Checks a file of weights or state before a library reads it: it may come from a stranger, and
+claim any size.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from workbench.units import size as in_units
 _HEADER, _TENSORS = 1 << 24, 1 << 17
 """The most bytes of the header of a file of weights, and how many tensors it may name."""
 _DIRECTORY, _PICKLE = 1 << 25, 1 << 26
-"""The most bytes of the list of contents of a state, and of its containers, which have no tensors."""
+"""The most bytes of the list of contents of a state, and of its containers, which have no
+tensors.
+"""
 _CONTAINERS = 1 << 21
 """How many containers these may be: an empty one is one byte there and seventy in memory."""
 _END = 1 << 16
@@ -26,26 +30,39 @@ class NotReadError(ValueError):
 
 
 def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors in a file of safetensors. Raises NotReadError where its header is too long, or no header."""
+    """The shapes of the tensors in a file of safetensors. Raises NotReadError where its header
+    is too long, or no header.
+    """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if length > min(_HEADER, size - 8):
-            raise NotReadError(f"its header has {length} bytes, and {max(0, min(_HEADER, size - 8))} are possible")
+            raise NotReadError(
+                f"its header has {length} bytes, and {max(0, min(_HEADER, size - 8))} are possible"
+            )
         header = file.read(length)
     if header.count(b'"dtype"') > _TENSORS:
         raise NotReadError(f"it has more than {_TENSORS} tensors")
     try:
-        tensors = {name: tensor["shape"] for name, tensor in json.loads(header).items() if name != "__metadata__"}
+        tensors = {
+            name: tensor["shape"]
+            for name, tensor in json.loads(header).items()
+            if name != "__metadata__"
+        }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise NotReadError("its header is none") from error
-    if not all(type(shape) is list and all(type(size) is int and 0 <= size < 1 << 60 for size in shape) for shape in tensors.values()):
+    if not all(
+        type(shape) is list and all(type(size) is int and 0 <= size < 1 << 60 for size in shape)
+        for shape in tensors.values()
+    ):
         raise NotReadError("its header is none")
     return {name: tuple(shape) for name, shape in tensors.items()}
 
 
 def check_state(path: Path) -> None:
-    """Raise NotReadError for a file that `torch.save` has not written, or that would take much more memory than its size."""
+    """Raise NotReadError for a file that `torch.save` has not written, or that would take much
+    more memory than its size.
+    """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _END))
@@ -54,18 +71,38 @@ def check_state(path: Path) -> None:
         try:
             with zipfile.ZipFile(file) as archive:
                 entries = archive.infolist()
-                if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(entry.file_size for entry in entries) > size:
-                    raise NotReadError("its contents are packed more tightly than torch.save does it")
+                if (
+                    any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+                    or sum(entry.file_size for entry in entries) > size
+                ):
+                    raise NotReadError(
+                        "its contents are packed more tightly than torch.save does it"
+                    )
                 for entry in entries:
                     if entry.filename.endswith("data.pkl"):
                         entry.CRC = None  # type: ignore[assignment]  # torch may leave it out
-                        _check_pickle(b"" if entry.file_size > _PICKLE else archive.read(entry), entry.file_size)
-        except (zipfile.BadZipFile, EOFError, NotImplementedError, struct.error, UnicodeDecodeError, OSError, RuntimeError, IndexError) as error:
+                        _check_pickle(
+                            b"" if entry.file_size > _PICKLE else archive.read(entry),
+                            entry.file_size,
+                        )
+        except (
+            zipfile.BadZipFile,
+            EOFError,
+            NotImplementedError,
+            struct.error,
+            UnicodeDecodeError,
+            OSError,
+            RuntimeError,
+            IndexError,
+        ) as error:
             raise NotReadError("torch.save has not written it, or it is incomplete") from error
 
 
 def _check_pickle(data: bytes, size: int) -> None:
-    if size > _PICKLE or sum(data.count(sign) for sign in (b"]", b"}", b"\x85", b"\x86", b"\x87")) > _CONTAINERS:
+    if (
+        size > _PICKLE
+        or sum(data.count(sign) for sign in (b"]", b"}", b"\x85", b"\x86", b"\x87")) > _CONTAINERS
+    ):
         raise NotReadError("it has more containers than any state")
 
 
@@ -76,7 +113,10 @@ def _directory_size(end: bytes) -> int:
         raise NotReadError("torch.save has not written it, or it is incomplete")
     large = end.rfind(b"PK\6\6", 0, start)
     if large >= 0 and large + 48 <= len(end):
-        return max(int(struct.unpack_from("<Q", end, large + 40)[0]), int(struct.unpack_from("<I", end, start + 12)[0]) % 0xFFFFFFFF)
+        return max(
+            int(struct.unpack_from("<Q", end, large + 40)[0]),
+            int(struct.unpack_from("<I", end, start + 12)[0]) % 0xFFFFFFFF,
+        )
     return int(struct.unpack_from("<I", end, start + 12)[0])
 
 

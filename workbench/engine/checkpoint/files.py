@@ -1,9 +1,10 @@
 """Writes and reads weights and checkpoints.
 
-Each is written into a temporary folder that is then renamed, so that a reader finds all of it or nothing.
+Each is written into a temporary folder that is then renamed, so that a reader finds all of it or
+nothing.
 
-Weights are safetensors. A checkpoint is a directory (runs/checkpoints.py) with the weights to use, all other state as
-plain containers and tensors (task/state/serialization.py), and `info.json`.
+Weights are safetensors. A checkpoint is a directory (runs/checkpoints.py) with the weights to use,
+all other state as plain containers and tensors (task/state/serialization.py), and `info.json`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ from torch import Tensor, nn
 from workbench.engine.checkpoint import archive
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
-from workbench.runs.folder.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
+from workbench.runs.folder.files import (
+    Folder,
+    check_no_link,
+    give_usual_mode,
+    read_json,
+    replace_by,
+    to_disk,
+)
 from workbench.runs.printable import printable
 from workbench.task.device import xla
 from workbench.task.device.dtensor import in_shards, local
@@ -39,20 +47,41 @@ from workbench.tracebacks import UserError
 from workbench.values import shown
 
 _TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "left_out", "world"), (int,)),
-    **dict.fromkeys(("mid_epoch", "validation_due"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)), "samples": (int, type(None)),
-    **dict.fromkeys(("settings", "held", "checks", "length", "metrics", "clip_next"), (dict,)), "optimizers": (list,),
-}  # fmt: skip
-"""The types of the entries of a fit's state. They are checked at once, since a wrong type would raise an error deep inside the fit, or never."""
+    **dict.fromkeys(
+        (
+            "step",
+            "epoch",
+            "batch_idx",
+            "epoch_step",
+            "pieces",
+            "epochs_scheduled",
+            "left_out",
+            "world",
+        ),
+        (int,),
+    ),
+    **dict.fromkeys(("mid_epoch", "validation_due"), (bool,)),
+    **dict.fromkeys(("seconds", "waited"), (float, int)),
+    "samples": (int, type(None)),
+    **dict.fromkeys(("settings", "held", "checks", "length", "metrics", "clip_next"), (dict,)),
+    "optimizers": (list,),
+}
+"""The types of the entries of a fit's state. They are checked at once, since a wrong type would
+raise an error deep inside the fit, or never.
+"""
 _PARTS: dict[str, dict[str, tuple[type, ...]]] = {
-    "length": {"per_epoch": (int, type(None)), "ahead": (int,)}, "checks": {"checked": (int,)}, "settings": {"batch_size": (int,)},
-}  # fmt: skip
+    "length": {"per_epoch": (int, type(None)), "ahead": (int,)},
+    "checks": {"checked": (int,)},
+    "settings": {"batch_size": (int,)},
+}
 """The types within those entries that are needed before a fit begins."""
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
 Modules = nn.Module | Mapping[str, nn.Module]
-"""A module, or several: a model and further ones by the prefix of their names (`Task.trained_modules`)."""
+"""A module, or several: a model and further ones by the prefix of their names
+(`Task.trained_modules`).
+"""
 
 
 def tensors_of(modules: Modules) -> dict[str, Tensor]:
@@ -70,8 +99,14 @@ def _by_prefix(modules: Modules) -> Mapping[str, nn.Module]:
 
 
 def extra_state_of(model: nn.Module) -> dict[str, Any]:
-    """The values of the model's `get_extra_state` methods that are not tensors, by their name in its state_dict."""
-    return {own_name(name): value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}
+    """The values of the model's `get_extra_state` methods that are not tensors, by their name in
+    its state_dict.
+    """
+    return {
+        own_name(name): value
+        for name, value in model.state_dict().items()
+        if not isinstance(value, Tensor)
+    }
 
 
 def save_weights(model: Modules, path: Path) -> None:
@@ -84,33 +119,40 @@ def save_weights(model: Modules, path: Path) -> None:
 def load_weights(model: Modules, path: Path) -> None:
     """Put the weights of `save_weights` into the modules, in place, on any device."""
     left_out = _left_out(model, path)
-    wrong = mismatch(model, {**left_out, **_shapes(path)})  # before their numbers are read, which may be many
+    # before their numbers are read, which may be many
+    wrong = mismatch(model, {**left_out, **_shapes(path)})
     if wrong is not None:
         raise RuntimeError(f"the weights in {path} are those of another model: {wrong}.")
     load_tensors(model, {**left_out, **_read_tensors(path)})
 
 
 def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
-    """The present values of weights that the task left out of this checkpoint (`on_save_checkpoint`)."""
+    """The present values of weights that the task left out of this checkpoint
+    (`on_save_checkpoint`).
+    """
     try:
         removed = read_json(path.with_name("info.json"), LARGEST_INFO).get("removed", ())
     except (OSError, ValueError):
         return {}  # weights that belong to no checkpoint
-    names = {name for name in removed if isinstance(name, str)} if isinstance(removed, list) else set()
+    names = (
+        {name for name in removed if isinstance(name, str)} if isinstance(removed, list) else set()
+    )
     return {name: tensor for name, tensor in tensors_of(model).items() if name in names}
 
 
 def mismatch(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
     """Describe the first difference between modules and saved weights; None: they fit.
 
-    grown: accept another shape of a buffer, since forward() may replace buffers. Weights of a run that did not train the loss
-    have the model alone.
+    grown: accept another shape of a buffer, since forward() may replace buffers. Weights of a run
+    that did not train the loss have the model alone.
     """
     return Expected(model).mismatch(tensors, grown=grown)
 
 
 class Expected:
-    """The names and shapes of the weights of modules, read once to be compared with many saved ones."""
+    """The names and shapes of the weights of modules, read once to be compared with many saved
+    ones.
+    """
 
     def __init__(self, model: Modules) -> None:
         self._modules = _by_prefix(model)
@@ -118,58 +160,88 @@ class Expected:
         self._parts = {
             prefix: tensors_of({prefix: module}) for prefix, module in self._modules.items()
         }
-        self.tensors = {name: value for tensors in self._parts.values() for name, value in tensors.items()}
+        self.tensors = {
+            name: value for tensors in self._parts.values() for name, value in tensors.items()
+        }
         self._ties = _ties(self.tensors)
 
     def mismatch(self, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
         """Describe the first difference, as `mismatch` does; None: they fit."""
-        known = [prefix for prefix in self._modules if any(name.startswith(prefix) for name in tensors)] or list(self._modules)
+        known = [
+            prefix for prefix in self._modules if any(name.startswith(prefix) for name in tensors)
+        ] or list(self._modules)
         expected = {name: value for prefix in known for name, value in self._parts[prefix].items()}
-        free = {name for name, *_ in _buffers({prefix: self._modules[prefix] for prefix in known})} if grown else set()
+        free = (
+            {name for name, *_ in _buffers({prefix: self._modules[prefix] for prefix in known})}
+            if grown
+            else set()
+        )
         for name, value in tensors.items():
             if name in free:
                 continue
             if name not in expected:
                 return f"they have {name!r}, which {self._whose} does not have"
             if value.shape != expected[name].shape:
-                return f"{name!r} has shape {tuple(value.shape)} there and {tuple(expected[name].shape)} here"
+                return (
+                    f"{name!r} has shape {tuple(value.shape)} there and"
+                    f" {tuple(expected[name].shape)} here"
+                )
         for name in expected:
             if name not in free and not any(other in tensors for other in self._ties[name]):
                 return f"{self._whose} has {name!r}, which they do not have"
         return None
 
 
-def load_tensors(modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
-    """Copy these weights into the modules, in place. For tied weights one of their names is enough. extra: the model's extra
-    state.
+def load_tensors(
+    modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None
+) -> None:
+    """Copy these weights into the modules, in place. For tied weights one of their names is enough.
+    extra: the model's extra state.
     """
     model, *others = _by_prefix(modules).items()
     _fill(model[1], tensors, extra)
     for prefix, module in others:
-        _fill(module, {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}, None)
+        _fill(
+            module,
+            {
+                name.removeprefix(prefix): value
+                for name, value in tensors.items()
+                if name.startswith(prefix)
+            },
+            None,
+        )
 
 
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None) -> None:
     for name, module, attribute in _buffers(model):
         value, buffer = tensors.get(name), module._buffers[attribute]
         if value is not None and (buffer is None or buffer.shape != value.shape):
-            module._buffers[attribute] = value.to(_device(model) if buffer is None else buffer.device, copy=True)
-        elif value is not None and buffer is not None and expanded(buffer):  # load_state_dict cannot write into an expanded tensor
+            module._buffers[attribute] = value.to(
+                _device(model) if buffer is None else buffer.device, copy=True
+            )
+        elif value is not None and buffer is not None and expanded(buffer):
+            # load_state_dict cannot write into an expanded tensor
             module._buffers[attribute] = buffer.clone()
     whole = dict(tensors)
     for name, others in _ties(tensors_of(model)).items():
         tied = [tensors[other] for other in others if other in tensors]
         if name not in whole and tied:
             whole[name] = tied[0]
-    # Copied under their own names, whatever hooks a state_dict has; unknown extra state is not touched.
+    # Copied under their own names, whatever hooks a state_dict has; unknown extra state is not
+    # touched.
     known = {own_name(name): name for name in model.state_dict()}
     values = {**whole, **(extra or {})}
     try:
-        model.load_state_dict({known.get(name, name): value for name, value in values.items()}, strict=False)
-    except RuntimeError as error:  # raised by a module's own loading: quantized layers of bitsandbytes cannot load weights after a step
+        model.load_state_dict(
+            {known.get(name, name): value for name, value in values.items()}, strict=False
+        )
+    except RuntimeError as error:
+        # raised by a module's own loading: quantized layers of bitsandbytes cannot load weights
+        # after a step
         raise TaskError(
-            f"the weights that were saved cannot be put into this {type(model).__name__}: {error} Make the model anew, in the same way as for "
-            "that run, with a new bench, and begin there with start='<run id>'."
+            f"the weights that were saved cannot be put into this {type(model).__name__}: {error}"
+            " Make the model anew, in the same way as for that run, with a new bench, and begin"
+            " there with start='<run id>'."
         ) from error
 
 
@@ -185,11 +257,14 @@ def _device(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
-def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, info: Mapping[str, Any]) -> None:
-    """Write a checkpoint into `folder`: weights, state (plain; None: weights alone) and the contents of `info.json`.
+def write(
+    folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, info: Mapping[str, Any]
+) -> None:
+    """Write a checkpoint into `folder`: weights, state (plain; None: weights alone) and the
+    contents of `info.json`.
 
-    An older one of the same name is replaced only when the new one is complete. OSError: it could not be written, and
-    nothing has changed.
+    An older one of the same name is replaced only when the new one is complete. OSError: it could
+    not be written, and nothing has changed.
     """
     folder.mkdir(exist_ok=True)  # its parent is the run's folder, which is never made again
     check_no_link(folder)
@@ -202,7 +277,9 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
             if state is not None:
                 with (aside / "state.pt").open("wb") as file:
                     torch.save(state, file)
-            (aside / "info.json").write_text(json.dumps({**info, "format": FORMAT}), encoding="utf-8")
+            (aside / "info.json").write_text(
+                json.dumps({**info, "format": FORMAT}), encoding="utf-8"
+            )
             for file_written in aside.iterdir():
                 to_disk(file_written)
             to_disk(aside)
@@ -229,34 +306,49 @@ def peek(path: Path, *names: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """Context manager in which a fit restores the state of this checkpoint's directory, or of this file of Lightning.
+    """Context manager in which a fit restores the state of this checkpoint's directory, or of this
+    file of Lightning.
 
-    Raises TaskError naming the path where the state has another structure than a fit of this model and these optimizers writes,
-    or where the user's own `load_state_dict` or hook raised an error, which is then its cause.
+    Raises TaskError naming the path where the state has another structure than a fit of this model
+    and these optimizers writes, or where the user's own `load_state_dict` or hook raised an error,
+    which is then its cause.
     """
     try:
         yield
-    except (UserError, torch.OutOfMemoryError, getattr(torch.distributed, "DistError", UserError)):  # which a build may lack
+    except (UserError, torch.OutOfMemoryError, getattr(torch.distributed, "DistError", UserError)):
+        # which a build may lack
         raise
     except OF_STRUCTURE as error:
         if path.is_file():
             raise TaskError(
-                f"{path} cannot be restored ({_named(error)}): it is not what a Trainer writes for this model and these optimizers, or their "
-                f"own code refuses it. bench.load({str(path)!r}) takes the weights alone, then bench.fit()."
+                f"{path} cannot be restored ({_named(error)}): it is not what a Trainer writes for"
+                " this model and these optimizers, or their own code refuses it."
+                f" bench.load({str(path)!r}) takes the weights alone, then bench.fit()."
             ) from error
         raise TaskError(
-            f"{path} cannot be restored ({_named(error)}): its state.pt is not what a fit of this model and these optimizers writes, or "
-            "their own code refuses it. Take another checkpoint of the run (bench.runs), or begin anew with fit() without start."
+            f"{path} cannot be restored ({_named(error)}): its state.pt is not what a fit of this"
+            " model and these optimizers writes, or their own code refuses it. Take another"
+            " checkpoint of the run (bench.runs), or begin anew with fit() without start."
         ) from error
 
 
-OF_STRUCTURE = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, AssertionError, RuntimeError)
+OF_STRUCTURE = (
+    LookupError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+)
 """The errors that a list in place of a dict, a missing key or a tensor of another shape raises."""
 
 
 def _named(error: Exception) -> str:
     lacks = isinstance(error, KeyError) and len(error.args) == 1
-    return f"it lacks {error}" if lacks else printable(f"{type(error).__name__}: {error}", lines=True)
+    return (
+        f"it lacks {error}" if lacks else printable(f"{type(error).__name__}: {error}", lines=True)
+    )
 
 
 def _unpacked(file: Path, packed: dict[str, Any]) -> dict[str, Any]:
@@ -271,15 +363,25 @@ def _unpacked(file: Path, packed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_types(file: Path, state: dict[str, Any]) -> None:
-    """Check the types, since a file may come from anywhere: with a NaN as epoch a fit would never end."""
+    """Check the types, since a file may come from anywhere: with a NaN as epoch a fit would
+    never end.
+    """
     for name in state.keys() & _TYPES.keys():
         value, kinds = state[name], _TYPES[name]
         counted = type(value) is int and not 0 <= value <= LARGEST
-        if type(value) not in kinds or counted or (type(value) is float and not math.isfinite(value)):
+        if (
+            type(value) not in kinds
+            or counted
+            or (type(value) is float and not math.isfinite(value))
+        ):
             raise _unreadable(file, f"its {name} is {shown(value)}")
         for entry, types in _PARTS.get(name, {}).items():
             if type(value.get(entry, file)) not in types:
-                raise _unreadable(file, f"its {name} has {shown(value[entry]) if entry in value else 'nothing'} as {entry}")
+                raise _unreadable(
+                    file,
+                    f"its {name} has {shown(value[entry]) if entry in value else 'nothing'} as"
+                    f" {entry}",
+                )
 
 
 def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
@@ -294,8 +396,11 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
             raise _unreadable(file, str(error)) from None
         except MemoryError as error:
             raise _unreadable(file, "there is not enough memory for it") from error
-        except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
-            raise _unreadable(file, "it is not a pickle, or holds more than containers and tensors") from error
+        except pickle.UnpicklingError as error:
+            # torch's own message proposes to run whatever the file contains
+            raise _unreadable(
+                file, "it is not a pickle, or holds more than containers and tensors"
+            ) from error
         except (RuntimeError, EOFError, OSError) as error:
             raise _unreadable(file, str(error).partition(". ")[0]) from error
     if not isinstance(state, dict):
@@ -306,19 +411,23 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
 def _read_tensors(file: Path) -> dict[str, Tensor]:
     with safetensors(file, whole=True) as stored:
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version stored the names of a compiled model
+    # an earlier version stored the names of a compiled model
+    return {own_name(name): tensor for name, tensor in tensors.items()}
 
 
 @contextlib.contextmanager
 def safetensors(file: Path, *, whole: bool = False) -> Iterator[Any]:
-    """Context manager with an open file of weights. Raises RuntimeError where it cannot be read, or is larger than the memory if it is read `whole`."""
+    """Context manager with an open file of weights. Raises RuntimeError where it cannot be read,
+    or is larger than the memory if it is read `whole`.
+    """
     with opened(file) as path:
         try:
             archive.shapes_of(path)
             if whole:
                 archive.check_memory(path)
             opening = safe_open(str(path), framework="pt")
-        except (SafetensorError, archive.NotReadError, RuntimeError, MemoryError) as error:  # RuntimeError: it cannot be mapped
+        except (SafetensorError, archive.NotReadError, RuntimeError, MemoryError) as error:
+            # RuntimeError: it cannot be mapped
             raise _unreadable(file, str(error) or "there is not enough memory for it") from error
         with opening as stored:
             try:
@@ -333,7 +442,10 @@ def _shapes(file: Path) -> dict[str, Tensor]:
     """Tensors of the shapes in a file of weights, without their numbers."""
     with opened(file) as path:
         try:
-            return {own_name(name): torch.empty(shape, device="meta") for name, shape in archive.shapes_of(path).items()}
+            return {
+                own_name(name): torch.empty(shape, device="meta")
+                for name, shape in archive.shapes_of(path).items()
+            }
         except (archive.NotReadError, RuntimeError) as error:
             raise _unreadable(file, str(error)) from error
 
@@ -342,15 +454,26 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     """The tensors of `save_weights`, tied ones under each of their names."""
     tensors = _read_tensors(file)
     with safetensors(file) as stored:
-        ties = {own_name(name): own_name(first) for name, first in (stored.metadata() or {}).items()}
-    return {**tensors, **{name: tensors[first] for name, first in ties.items() if first in tensors and name not in tensors}}
+        ties = {
+            own_name(name): own_name(first) for name, first in (stored.metadata() or {}).items()
+        }
+    return {
+        **tensors,
+        **{
+            name: tensors[first]
+            for name, first in ties.items()
+            if first in tensors and name not in tensors
+        },
+    }
 
 
 @contextlib.contextmanager
 def opened(file: Path) -> Iterator[Path]:
-    """Context manager that gives a path at which a library can open this file of a run's checkpoints.
+    """Context manager that gives a path at which a library can open this file of a run's
+    checkpoints.
 
-    Raises RuntimeError where it is a link or no regular file, or where a folder between the run's folder and the file is a link.
+    Raises RuntimeError where it is a link or no regular file, or where a folder between the run's
+    folder and the file is a link.
     """
     with contextlib.ExitStack() as stack:
         folders = [file.parents[1], file.parent] if NAME.search(file.parent.name) else [file.parent]
@@ -373,20 +496,24 @@ def opened(file: Path) -> Iterator[Path]:
 
 def _unreadable(file: Path, why: str) -> RuntimeError:
     return RuntimeError(
-        f"{file} cannot be read ({why}): it is damaged, or was not written here. Take another checkpoint of the run (bench.runs), or "
-        "begin anew with fit() without start."
+        f"{file} cannot be read ({why}): it is damaged, or was not written here. Take another"
+        " checkpoint of the run (bench.runs), or begin anew with fit() without start."
     )
 
 
 def remove(path: Path) -> None:
     """Delete a checkpoint. It is renamed first, so that no reader finds it half deleted."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part") if NAME.fullmatch(path.name) else path
+    aside = (
+        path.with_name(f".{path.name}.{os.getpid()}.part") if NAME.fullmatch(path.name) else path
+    )
     path.rename(aside)
     shutil.rmtree(aside)
 
 
 def _put(aside: Path, path: Path) -> None:
-    """Rename a finished checkpoint from `aside` to `path`. Meanwhile readers find an older one of that name at `replaced(path)`."""
+    """Rename a finished checkpoint from `aside` to `path`. Meanwhile readers find an older one
+    of that name at `replaced(path)`.
+    """
     older = replaced(path)
     if path.exists():
         shutil.rmtree(older, ignore_errors=True)
@@ -401,7 +528,9 @@ def _put(aside: Path, path: Path) -> None:
 
 
 def _clear_up(folder: Path) -> None:
-    """Clean up after killed writers: delete half-written checkpoints, restore one that was about to be replaced."""
+    """Clean up after killed writers: delete half-written checkpoints, restore one that was about
+    to be replaced.
+    """
     for path in list(folder.iterdir()):
         if _ASIDE.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
@@ -417,10 +546,13 @@ def _clear_up(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _in_words(name: str) -> Iterator[None]:
-    """Turn every error in writing (a full disk, for example) into an OSError, whichever library raised it."""
+    """Turn every error in writing (a full disk, for example) into an OSError, whichever library
+    raised it.
+    """
     try:
         yield
-    except (SafetensorError, ValueError, KeyError) as error:  # ValueError, KeyError: also for a kind of tensor that safetensors lacks
+    except (SafetensorError, ValueError, KeyError) as error:
+        # ValueError, KeyError: also for a kind of tensor that safetensors lacks
         code = re.search(r" \(os error (\d+)\)", str(error))
         if code is not None:
             said = str(error)[: code.start()].rpartition("\n")[2]
@@ -435,7 +567,9 @@ def _in_words(name: str) -> Iterator[None]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tied tensors once, under their first name; the file's metadata maps the other names to it."""
+    """Write tied tensors once, under their first name; the file's metadata maps the other names
+    to it.
+    """
     kept: dict[str, Tensor] = {}
     metadata: dict[str, str] = {}
     for name, others in _ties(tensors).items():
@@ -459,21 +593,29 @@ def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     for name, tensor in tensors.items():
         # Tensors without elements share no memory, and those without storage have no address.
         tells = tensor.layout is torch.strided and tensor.numel()
-        where = (tensor.device, _address(tensor), tensor.shape, tensor.stride(), tensor.dtype) if tells else (name,)
+        where = (
+            (tensor.device, _address(tensor), tensor.shape, tensor.stride(), tensor.dtype)
+            if tells
+            else (name,)
+        )
         ties[name] = groups.setdefault(where, [])
         ties[name].append(name)
     return ties
 
 
 def _address(tensor: Tensor) -> int:
-    """The address where the tensor begins; for a sharded one, that of this rank's piece, which may have no elements."""
+    """The address where the tensor begins; for a sharded one, that of this rank's piece, which
+    may have no elements.
+    """
     if xla.is_xla(tensor.device):
         return xla.tensor_id(tensor)
     return local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else tensor.data_ptr()
 
 
 def _overlapping(tensors: Mapping[str, Tensor]) -> Sequence[str]:
-    """The tensors that share a storage with another one (views of one tensor), which safetensors does not allow."""
+    """The tensors that share a storage with another one (views of one tensor), which safetensors
+    does not allow.
+    """
     by_storage: dict[int, list[str]] = {}
     for name, tensor in tensors.items():
         if tensor.numel():

@@ -1,7 +1,9 @@
-"""Saves all state of a fit but its weights (`state_of`) and restores it into a fresh session (`restore`).
+"""Saves all state of a fit but its weights (`state_of`) and restores it into a fresh session
+(`restore`).
 
-The state is taken between two updates or after an epoch. The task's objects are stored in plain form
-(task/state/serialization.py). The weights are stored next to it, unless those are the averaged ones.
+The state is taken between two updates or after an epoch. The task's objects are stored in plain
+form (task/state/serialization.py). The weights are stored next to it, unless those are the averaged
+ones.
 """
 
 from __future__ import annotations
@@ -37,9 +39,18 @@ from workbench.task.state.of_task import freed, load_held
 from workbench.task.state.serialization import to_plain
 
 _COUNTERS = (
-    "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "validation_due", "left_out", "metrics",
+    "step",
+    "epoch",
+    "batch_idx",
+    "epoch_step",
+    "pieces",
+    "epochs_scheduled",
+    "mid_epoch",
+    "validation_due",
+    "left_out",
+    "metrics",
     "clip_next",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -51,42 +62,86 @@ class ResumePoint:
 
     @classmethod
     def here(cls, session: Session) -> ResumePoint:
-        """The present point: between two updates, before a batch of the next is read, or after an epoch's last update."""
+        """The present point: between two updates, before a batch of the next is read, or after
+        an epoch's last update.
+        """
         data, parallel = session.data, session.parallel
         if not parallel.several or session.state.validation_due or not session.state.mid_epoch:
-            return cls(RandomState.capture(), data.position(0 if session.state.validation_due else session.state.batch_idx))
+            return cls(
+                RandomState.capture(),
+                data.position(0 if session.state.validation_due else session.state.batch_idx),
+            )
         # Each rank counts its own batches, since it may have had fewer than the others.
-        own = data.batches_read - parallel.waiting if session.plan.tbptt is None else session.state.batch_idx
+        own = (
+            data.batches_read - parallel.waiting
+            if session.plan.tbptt is None
+            else session.state.batch_idx
+        )
         return cls(RandomState.capture(), data.position(own, data.begun))
 
 
-def state_of(session: Session, validation: ValidationSchedule, point: ResumePoint, held: Mapping[str, Any]) -> dict[str, Any]:
+def state_of(
+    session: Session, validation: ValidationSchedule, point: ResumePoint, held: Mapping[str, Any]
+) -> dict[str, Any]:
     """All state but the weights, in plain form. held: `HeldState.state`.
 
     Raises NotPlainError where something cannot be stored in a file.
     """
     model, *others = session.task.modules
     average = session.average
-    task_zeroes = session.task.manual or session.hooks.zeroes  # then the gradients between two updates count
+    # then the gradients between two updates count
+    task_zeroes = session.task.manual or session.hooks.zeroes
     parts: list[tuple[str, dict[str, Any]]] = [
         ("the fit", {name: getattr(session.state, name) for name in _COUNTERS}),
-        ("the fit", {"settings": _settings(session), "plan": optimizer_state.plan(session.settings, session.total_steps.planned())}),
+        (
+            "the fit",
+            {
+                "settings": _settings(session),
+                "plan": optimizer_state.plan(session.settings, session.total_steps.planned()),
+            },
+        ),
         ("the fit", {"world": session.ranks.world}),
-        ("the fit", {"seconds": session.meter.seconds, "waited": session.meter.waited, "samples": session.meter.samples}),
+        (
+            "the fit",
+            {
+                "seconds": session.meter.seconds,
+                "waited": session.meter.waited,
+                "samples": session.meter.samples,
+            },
+        ),
         ("the fit", {"length": session.total_steps.state_dict(session.state.epoch)}),
-        ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": session.weights.gradients() if task_zeroes else {}}),
+        (
+            "the optimizer",
+            {
+                "scaler": session.precision.state_dict(),
+                "gradients": session.weights.gradients() if task_zeroes else {},
+            },
+        ),
         ("the average", {"average": None if average is None else average.state_dict()}),
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),
-        ("the loss", {"others": [_other(session.task, session.weights, module) for module in others]}),
+        (
+            "the loss",
+            {"others": [_other(session.task, session.weights, module) for module in others]},
+        ),
         ("the hidden state", {"hiddens": session.state.hiddens}),
-        ("what was logged", {"noted": session.state.step_logs, "epoch_loss": session.meter.epoch_loss.state_dict()}),
+        (
+            "what was logged",
+            {"noted": session.state.step_logs, "epoch_loss": session.meter.epoch_loss.state_dict()},
+        ),
         ("the validation schedule", {"checks": validation.state()}),
         ("the training data", {"data": point.data, "random": point.random.state_dict()}),
         (f"what {type(model).__name__} saves of its own", {"moments": session.hooks.state()}),
     ]
-    state: dict[str, Any] = {"held": held, "optimizers": [optimizer_state.state_of(opt, session.settings) for opt in session.optimizers]}
+    state: dict[str, Any] = {
+        "held": held,
+        "optimizers": [
+            optimizer_state.state_of(opt, session.settings) for opt in session.optimizers
+        ],
+    }
     edits = session.hooks.edits  # of this session's own settings
-    packed_states = to_plain({"optimizers": edits.optimizers, "schedulers": edits.schedulers}, "on_save_checkpoint")
+    packed_states = to_plain(
+        {"optimizers": edits.optimizers, "schedulers": edits.schedulers}, "on_save_checkpoint"
+    )
     replace(edits, **packed_states).put_states(state["optimizers"])
     for whose, part in parts:
         state |= to_plain(part, whose)
@@ -96,7 +151,8 @@ def state_of(session: Session, validation: ValidationSchedule, point: ResumePoin
 def restore(session: Session, validation: ValidationSchedule, state: Mapping[str, Any]) -> None:
     """Restore a freshly opened session from this state; the session keeps its own settings.
 
-    The session takes over the objects in `state`: do not use it afterwards. Raises TaskError where it is of another model or other optimizers; then nothing has changed.
+    The session takes over the objects in `state`: do not use it afterwards. Raises TaskError where
+    it is of another model or other optimizers; then nothing has changed.
     """
     state, alike = per_rank.state_of_rank(session.ranks, state)
     weights, edits = _restored(session.hooks, session.weights, state)
@@ -120,13 +176,23 @@ def restore(session: Session, validation: ValidationSchedule, state: Mapping[str
     session.precision.load_state_dict(state["scaler"])
     if session.average is not None and state["average"] is not None:
         session.average.load_state_dict(state["average"])
-    session.state.hiddens, session.state.step_logs = to_device(state["hiddens"], session.device), dict(state["noted"])
+    session.state.hiddens, session.state.step_logs = (
+        to_device(state["hiddens"], session.device),
+        dict(state["noted"]),
+    )
     validation.load_state(state["checks"])
     session.meter.epoch_loss.load_state_dict(state["epoch_loss"])
     session.meter.continue_from(state["seconds"], state.get("waited", 0.0), state.get("samples", 0))
     session.ranks.continue_from(state["seconds"])
     session.state.resumed = True
-    session.notes += [Message(f"the run may not continue exactly as without the interruption: {doubt}.", "warning", session.state.step) for doubt in doubts]
+    session.notes += [
+        Message(
+            f"the run may not continue exactly as without the interruption: {doubt}.",
+            "warning",
+            session.state.step,
+        )
+        for doubt in doubts
+    ]
     RandomState.from_state(state["random"]).restore()
     if not alike:
         per_rank.rewind(session)
@@ -145,10 +211,11 @@ def _epoch_of_loaders(state: TrainState, position: Mapping[str, Any]) -> Iterato
 
 @contextlib.contextmanager
 def first_steps(optimizers: Sequence[OptimizerHandle], path: Path) -> Iterator[None]:
-    """Context manager for the first updates of a fit that continues from the checkpoint in this directory.
+    """Context manager for the first updates of a fit that continues from the checkpoint in this
+    directory.
 
-    Raises TaskError, as `restoring` does, where an optimizer cannot step with its restored state: most optimizers load any state,
-    and read it only when they step.
+    Raises TaskError, as `restoring` does, where an optimizer cannot step with its restored state:
+    most optimizers load any state, and read it only when they step.
     """
     taken = {id(opt.optimizer): opt.steps for opt in optimizers}
     try:
@@ -160,21 +227,28 @@ def first_steps(optimizers: Sequence[OptimizerHandle], path: Path) -> Iterator[N
         if opt.grown:
             kind = type(opt.optimizer).__name__
             raise TaskError(
-                f"{kind} cannot step with the state of the checkpoint and the parameters that were frozen until now ({type(error).__name__}: {error}). "
-                "Freeze them again, or begin from the weights: bench.load(run), then bench.fit()."
+                f"{kind} cannot step with the state of the checkpoint and the parameters that were"
+                f" frozen until now ({type(error).__name__}: {error}). Freeze them again, or begin"
+                " from the weights: bench.load(run), then bench.fit()."
             ) from error
-        if any(not p.requires_grad for group in opt.optimizer.param_groups for p in group["params"]):
+        if any(
+            not p.requires_grad for group in opt.optimizer.param_groups for p in group["params"]
+        ):
             kind = type(opt.optimizer).__name__
             raise TaskError(
-                f"{kind} cannot step while some parameters have no gradient, because they are frozen now ({type(error).__name__}: {error}): its "
-                "step() has to skip those whose grad is None. Let them train again, or begin from the weights: bench.load(run), then bench.fit()."
+                f"{kind} cannot step while some parameters have no gradient, because they are"
+                f" frozen now ({type(error).__name__}: {error}): its step() has to skip those whose"
+                " grad is None. Let them train again, or begin from the weights: bench.load(run),"
+                " then bench.fit()."
             ) from error
         with restoring(path):
             raise
 
 
 def _stepping(optimizers: Sequence[OptimizerHandle], error: Exception) -> OptimizerHandle | None:
-    """The optimizer whose own code raised this error; None: other code did, also within a closure."""
+    """The optimizer whose own code raised this error; None: other code did, also within a
+    closure.
+    """
     stepping = {id(opt.optimizer): opt for opt in optimizers}
     found: OptimizerHandle | None = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -185,16 +259,20 @@ def _stepping(optimizers: Sequence[OptimizerHandle], error: Exception) -> Optimi
     return found
 
 
-def _restored(hooks: Hooks, whole: WholeWeights, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], CheckpointEdits]:
-    """Call the task's hook with the checkpoint; returns the weights that the model is to get, and the hook's changes. The model keeps its
-    own weights where the hook left some out.
+def _restored(
+    hooks: Hooks, whole: WholeWeights, state: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], CheckpointEdits]:
+    """Call the task's hook with the checkpoint; returns the weights that the model is to get, and
+    the hook's changes. The model keeps its own weights where the hook left some out.
     """
     weights, kept = state.get("raw", state["weights"]), state["moments"]
     checkpoint = {
-        "epoch": state["epoch"], "global_step": state["step"], "state_dict": dict(weights),
+        "epoch": state["epoch"],
+        "global_step": state["step"],
+        "state_dict": dict(weights),
         "optimizer_states": [one["state"] for one in state["optimizers"]],
         "lr_schedulers": [own["state"] for one in state["optimizers"] for own in one["own"]],
-    }  # fmt: skip
+    }
     edits = hooks.restoring(checkpoint, kept)
     edits.put_states(state["optimizers"])
     found = edits.stored(weights)
@@ -214,7 +292,9 @@ def _settings(session: Session) -> dict[str, Any]:
 
 
 def _other(task: Task, weights: WholeWeights, module: nn.Module) -> dict[str, Any]:
-    """The state of a module other than the model; if it is trained too, its tensors are stored among the weights."""
+    """The state of a module other than the model; if it is trained too, its tensors are stored
+    among the weights.
+    """
     tensors = {} if _is_trained(task, module) else weights.tensors(module)
     return {"tensors": tensors, "extra_state": extra_state_of(module)}
 
@@ -223,38 +303,57 @@ def _is_trained(task: Task, module: nn.Module) -> bool:
     return any(module is one for one in task.trained_modules.values())
 
 
-def _pairs(task: Task, state: Mapping[str, Any]) -> list[tuple[nn.Module, Mapping[str, Any]]] | None:
-    """Each further module with its part of a checkpoint; None: the checkpoint has more or fewer of them.
+def _pairs(
+    task: Task, state: Mapping[str, Any]
+) -> list[tuple[nn.Module, Mapping[str, Any]]] | None:
+    """Each further module with its part of a checkpoint; None: the checkpoint has more or fewer of
+    them.
 
     Modules without state are left out: an earlier version counted a torchmetrics metric as one.
     """
     others = [module for module in task.modules[1:] if module.state_dict()]
     kept = [one for one in state["others"] if one["tensors"] or one["extra_state"]]
     if len(others) > len(kept):  # the tensors of a trained one are among the weights
-        others = [module for module in others if not _is_trained(task, module) or extra_state_of(module)]
+        others = [
+            module for module in others if not _is_trained(task, module) or extra_state_of(module)
+        ]
     return list(zip(others, kept, strict=True)) if len(others) == len(kept) else None
 
 
-def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+def _refuse_another(
+    session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> None:
     pairs = _pairs(session.task, state)
     wrong = mismatch(session.task.trained_modules, weights, grown=True)
     if pairs is None:
         count = len(session.task.modules) - 1
-        wrong = wrong or f"it has {len(state['others'])} modules besides the model, and here there are {count}"
+        saved = len(state["others"])
+        wrong = wrong or f"it has {saved} modules besides the model, and here there are {count}"
     for part, kept in pairs or ():
         if kept["tensors"]:
             wrong = wrong or mismatch(part, kept["tensors"], grown=True)
-    wrong = wrong or optimizer_state.mismatch(session.optimizers, session.settings, state["optimizers"], freed(session.task, state["held"]))
-    untrained = [prefix for prefix in session.task.trained_modules if not any(name.startswith(prefix) for name in weights)]
+    wrong = wrong or optimizer_state.mismatch(
+        session.optimizers,
+        session.settings,
+        state["optimizers"],
+        freed(session.task, state["held"]),
+    )
+    untrained = [
+        prefix
+        for prefix in session.task.trained_modules
+        if not any(name.startswith(prefix) for name in weights)
+    ]
     if wrong is not None and untrained:
         raise TaskError(
-            f"the checkpoint is of a fit that did not train the parameters of the loss ({', '.join(untrained).rstrip('.')}): continue it "
-            "after loss.requires_grad_(False); to train them too: bench.load(run), then bench.fit()."
+            "the checkpoint is of a fit that did not train the parameters of the loss"
+            f" ({', '.join(untrained).rstrip('.')}): continue it after loss.requires_grad_(False);"
+            " to train them too: bench.load(run), then bench.fit()."
         )
     if wrong is not None:
         raise TaskError(
-            f"the checkpoint is of another model or other optimizers: {wrong}. Make the bench in the same way as for that run; to take "
-            "weights that fit as a new start: bench.load(run), then bench.fit()."
+            f"the checkpoint is of another model or other optimizers: {wrong}. Make the bench in"
+            " the same way as for that run; to take weights that fit as a new start:"
+            " bench.load(run), then bench.fit()."
         )
 
 

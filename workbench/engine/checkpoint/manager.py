@@ -1,4 +1,6 @@
-"""Decides when a fit writes checkpoints and which of them it keeps: regular ones, the best by a metric, the last."""
+"""Decides when a fit writes checkpoints and which of them it keeps: regular ones, the best by a
+metric, the last.
+"""
 
 from __future__ import annotations
 
@@ -42,23 +44,37 @@ AUTOMATIC = 600.0
 class CheckpointManager(Checkpointing):
     """Writes the checkpoints of one fit to `folder`, a directory of its run.
 
-    An error in writing becomes a message, and the fit continues. All ranks take part, since each has state of its own,
-    and decide alike; rank 0 writes.
+    An error in writing becomes a message, and the fit continues. All ranks take part, since each
+    has state of its own, and decide alike; rank 0 writes.
     """
 
     def __init__(
-        self, session: Session, validation: ValidationSchedule, folder: Path, emit: Emit, settle: Callable[[], None] = lambda: None
+        self,
+        session: Session,
+        validation: ValidationSchedule,
+        folder: Path,
+        emit: Emit,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
-        """settle: waits until all emitted events are in the record; no checkpoint may be ahead of it."""
+        """settle: waits until all emitted events are in the record; no checkpoint may be ahead
+        of it.
+        """
         settings, every = session.settings, session.settings.checkpoint_every
-        self._session, self._validation, self._folder, self._emit = session, validation, folder, emit
+        self._session, self._validation, self._folder, self._emit = (
+            session,
+            validation,
+            folder,
+            emit,
+        )
         self._recorder, self._settle = Recorder(session, emit), settle
         self._updates = every if isinstance(every, int) else None
         self._time = in_seconds(every) if isinstance(every, str) else None
         self._top_k = settings.save_top_k
         self._monitor = settings.monitor or "val_loss"
         self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
-        self._of_average = session.settings.weight_averaging is not None and self._monitor.endswith(AVERAGED)
+        self._of_average = session.settings.weight_averaging is not None and self._monitor.endswith(
+            AVERAGED
+        )
         self._extras = held_state(session.task, session.state.moved)
         self._step, self._seconds = session.state.step, session.seconds
         """When the last one was written."""
@@ -70,7 +86,9 @@ class CheckpointManager(Checkpointing):
         self._averaged: dict[str, Tensor] | None = None
         """The averaged weights that the value belongs to."""
         self._left: tuple[int, dict[str, Any] | None, str | None] | None = None
-        """For a run whose length ended within an epoch: the update, and all state at that point, or why it cannot be stored."""
+        """For a run whose length ended within an epoch: the update, and all state at that point,
+        or why it cannot be stored.
+        """
         self._restored = False
         """Whether the model got the best weights at the end."""
         self._said: set[object] = set()
@@ -80,7 +98,10 @@ class CheckpointManager(Checkpointing):
     def due(self) -> bool:
         """Whether a checkpoint is due; called between two updates."""
         if self._updates is not None:
-            return self._session.state.step % self._updates == 0 and self._session.state.step != self._step
+            return (
+                self._session.state.step % self._updates == 0
+                and self._session.state.step != self._step
+            )
         return self._time is not None and self._session.seconds - self._seconds >= self._time
 
     def save(self) -> None:
@@ -88,11 +109,16 @@ class CheckpointManager(Checkpointing):
         self._save(ResumePoint.here(self._session))
 
     def save_requested(self) -> bool:
-        """Write a checkpoint that the user requested; it is kept as long as the run, and replaces no other.
+        """Write a checkpoint that the user requested; it is kept as long as the run, and replaces
+        no other.
 
         If a checkpoint of this update exists already, it is kept instead.
         """
-        same_step = [checkpoint for checkpoint in list_checkpoints(self._folder.parent) if checkpoint.step == self._session.state.step]
+        same_step = [
+            checkpoint
+            for checkpoint in list_checkpoints(self._folder.parent)
+            if checkpoint.step == self._session.state.step
+        ]
         name = self._session.ranks.broadcast_object(same_step[-1].name if same_step else None)
         if name is None:
             self._save(ResumePoint.here(self._session), asked=True)
@@ -100,13 +126,25 @@ class CheckpointManager(Checkpointing):
             try:
                 checkpoints.keep(same_step[-1])
             except OSError as error:
-                self._say("keep", f"checkpoint {name} was there already, but could not be marked to stay ({error}).")
+                self._say(
+                    "keep",
+                    f"checkpoint {name} was there already, but could not be marked to stay"
+                    f" ({error}).",
+                )
             else:
-                self._emit(Message(f"checkpoint {name} was there already, and stays.", "info", self._session.state.step))
+                self._emit(
+                    Message(
+                        f"checkpoint {name} was there already, and stays.",
+                        "info",
+                        self._session.state.step,
+                    )
+                )
         return True
 
     def after_epoch(self) -> None:
-        """Write a checkpoint between two epochs, if one is due or the validation was among the best."""
+        """Write a checkpoint between two epochs, if one is due or the validation was among the
+        best.
+        """
         asked = self._updates is not None or self._time is not None
         waited = self._session.seconds - self._seconds
         if self._pending or (self.due() if asked else waited >= AUTOMATIC):
@@ -115,7 +153,9 @@ class CheckpointManager(Checkpointing):
     # -- the best
 
     def mark(self) -> None:
-        """Store the present resume point, before the batches of the next update are read and a validation runs."""
+        """Store the present resume point, before the batches of the next update are read and a
+        validation runs.
+        """
         self._marked = self._place(), ResumePoint.here(self._session)
 
     def take_averaged(self) -> None:
@@ -129,26 +169,44 @@ class CheckpointManager(Checkpointing):
         value = self._session.ranks.broadcast_object(metrics.get(self._monitor))
         self._judged, self._pending = None, False
         one_of = next((name for name in metrics if name.startswith("val_loss/")), None)
-        if value is None and one_of is not None and self._top_k and self._session.settings.monitor is None:
-            self._say("sets", f"no checkpoint is the best: several sets are validated, and none gives val_loss. monitor={one_of!r} chooses by one.")
+        if (
+            value is None
+            and one_of is not None
+            and self._top_k
+            and self._session.settings.monitor is None
+        ):
+            self._say(
+                "sets",
+                "no checkpoint is the best: several sets are validated, and none gives val_loss."
+                f" monitor={one_of!r} chooses by one.",
+            )
         if value is None or not math.isfinite(value) or not self._top_k:
             self._averaged = None
             return
         self._judged = self._session.state.step, value
-        self._pending = self._session.ranks.broadcast_object(self._session.ranks.first and self._among_best(value))
+        self._pending = self._session.ranks.broadcast_object(
+            self._session.ranks.first and self._among_best(value)
+        )
         if not self._pending:
             self._averaged = None
 
     def save_best(self) -> None:
-        """Write a checkpoint of the marked point, if the validation between two updates was among the best."""
+        """Write a checkpoint of the marked point, if the validation between two updates was
+        among the best.
+        """
         if self._pending:
             self._save(self._here())
 
     def save_before(self, error: TaskError) -> TaskError:
-        """Write a checkpoint before the run ends with this error; the returned error says how to continue from it."""
+        """Write a checkpoint before the run ends with this error; the returned error says how to
+        continue from it.
+        """
         self._save(self._here())
         run = self._folder.parent.name
-        return TaskError(f"{error} A checkpoint of update {self._session.state.step} was saved: bench.fit(start={run!r}, …) continues from it.")
+        return TaskError(
+            f"{error} A checkpoint of update {self._session.state.step} was saved:"
+            f" bench.fit(start={run!r}, …) continues from it."
+        )
 
     def _among_best(self, value: float) -> bool:
         """Whether fewer than save_top_k are kept, or it is better than one of them."""
@@ -161,16 +219,22 @@ class CheckpointManager(Checkpointing):
     # -- the end
 
     def cut(self) -> None:
-        """Store all state where the run's length ends within an epoch, so that a longer fit can continue with the rest of the epoch."""
+        """Store all state where the run's length ends within an epoch, so that a longer fit can
+        continue with the rest of the epoch.
+        """
         session = self._session
-        if session.ranks.any(session.state.batch_idx != session.data.batches_of_pass or session.state.pieces > 0):
+        if session.ranks.any(
+            session.state.batch_idx != session.data.batches_of_pass or session.state.pieces > 0
+        ):
             self._recorder.flush(wait=True)
             state, why = self._state(ResumePoint.here(session))
             self._left = session.state.step, _copied(state), why
 
     @contextlib.contextmanager
     def the_end(self) -> Iterator[None]:
-        """Context manager in which the model gets its final weights; it then writes the last checkpoint, with the state from before."""
+        """Context manager in which the model gets its final weights; it then writes the last
+        checkpoint, with the state from before.
+        """
         self._recorder.flush(wait=True)
         average = self._session.average
         averaged = average is not None and average.count > 0
@@ -179,7 +243,8 @@ class CheckpointManager(Checkpointing):
             _, state, why = self._left
         else:
             state, why = self._state(self._here())
-            state = _copied(state) if handed_over else state  # from here on weights and statistics change
+            # from here on weights and statistics change
+            state = _copied(state) if handed_over else state
         if handed_over:
             raw = self._raw()  # on all ranks; rank 0 has the state
             state = None if state is None else state | _copied(raw)
@@ -191,7 +256,9 @@ class CheckpointManager(Checkpointing):
         self._write(weights, state, why, self._value() if of_these else None, end=True)
 
     def restore_best(self) -> None:
-        """Give the model the best weights, where `EarlyStopping(restore_best=True)` asks for them."""
+        """Give the model the best weights, where `EarlyStopping(restore_best=True)` asks for
+        them.
+        """
         session = self._session
         best = self._best()
         if best is None or not any(stop.restore_best for stop in session.settings.early_stopping):
@@ -201,7 +268,9 @@ class CheckpointManager(Checkpointing):
         self._restored = True
 
     def compare_with_best(self) -> str:
-        """Compare the model's weights with the best ones, in a sentence; "": early stopping ended the fit with them, or did not end it."""
+        """Compare the model's weights with the best ones, in a sentence; "": early stopping
+        ended the fit with them, or did not end it.
+        """
         best = self._best() if self._restored or self._validation.ended else None
         if best is None or best.value is None:
             return ""
@@ -210,7 +279,10 @@ class CheckpointManager(Checkpointing):
             return f"the model has the best weights ({shown})."
         if best.step == self._session.state.step:
             return ""
-        return f"the model has its last weights, {shown}: bench.load({self._folder.parent.name!r}, 'best')."
+        return (
+            f"the model has its last weights, {shown}: bench.load({self._folder.parent.name!r},"
+            " 'best')."
+        )
 
     def _best(self) -> Checkpoint | None:
         """The checkpoint with the best value of the monitor; None: there is none."""
@@ -220,26 +292,41 @@ class CheckpointManager(Checkpointing):
     # -- writing
 
     def _here(self) -> ResumePoint:
-        """The marked point if it is of this update, since batches may have been read after it; else the present one."""
+        """The marked point if it is of this update, since batches may have been read after it;
+        else the present one.
+        """
         if self._marked is not None and self._marked[0] == self._place():
-            point = self._marked[1]  # without the position in the validation data, which a validation has changed
-            return ResumePoint(point.random, {**point.data, "val": self._session.data.val_position()})
+            # without the position in the validation data, which a validation has changed
+            point = self._marked[1]
+            return ResumePoint(
+                point.random, {**point.data, "val": self._session.data.val_position()}
+            )
         return ResumePoint.here(self._session)
 
     def _place(self) -> tuple[int, ...]:
         session = self._session
-        return session.state.step, session.state.epoch, session.state.batch_idx, session.state.pieces, session.state.validation_due
+        return (
+            session.state.step,
+            session.state.epoch,
+            session.state.batch_idx,
+            session.state.pieces,
+            session.state.validation_due,
+        )
 
     def _save(self, point: ResumePoint, asked: bool = False) -> None:
         session = self._session
-        self._recorder.flush(wait=True)  # before the state is taken: the record and the epoch's loss lack the latest updates
+        # before the state is taken: the record and the epoch's loss lack the latest updates
+        self._recorder.flush(wait=True)
         averaged, self._averaged = self._averaged, None
         value = None if averaged is None and self._of_average else self._value()
         state, why = self._state(point)
         weights: Mapping[str, Tensor]
         if session.optimizers.modes:
             with session.optimizers.modes.evaluating():
-                weights = {name: tensor.to("cpu", copy=True) for name, tensor in session.weights.trained().items()}
+                weights = {
+                    name: tensor.to("cpu", copy=True)
+                    for name, tensor in session.weights.trained().items()
+                }
         elif averaged is not None and value is not None:
             weights = averaged
         else:
@@ -251,20 +338,40 @@ class CheckpointManager(Checkpointing):
 
     def _value(self) -> float | None:
         """The monitor's value for the present weights."""
-        return self._judged[1] if self._judged is not None and self._judged[0] == self._session.state.step else None
+        return (
+            self._judged[1]
+            if self._judged is not None and self._judged[0] == self._session.state.step
+            else None
+        )
 
     def _raw(self) -> dict[str, Any]:
-        """The training weights, for the state of a checkpoint whose weights are the averaged ones."""
-        return {"raw": to_plain(self._session.hooks.edits.stored(self._session.weights.trained()), "the model")}
+        """The training weights, for the state of a checkpoint whose weights are the averaged
+        ones.
+        """
+        return {
+            "raw": to_plain(
+                self._session.hooks.edits.stored(self._session.weights.trained()), "the model"
+            )
+        }
 
     def _state(self, point: ResumePoint) -> tuple[dict[str, Any] | None, str | None]:
         """All state but the weights, or why it cannot be stored; of all ranks, on rank 0."""
         held, lost = self._extras.state()
         for problem in lost:
-            self._say(problem, f"{problem} {checkpoints.UNSTORED}: a fit that continues from one begins with its value at that time.")
-        inexact = self._session.data.why_inexact() if self._session.state.mid_epoch and not self._session.state.validation_due else None
+            self._say(
+                problem,
+                f"{problem} {checkpoints.UNSTORED}: a fit that continues from one begins with its"
+                " value at that time.",
+            )
+        inexact = (
+            self._session.data.why_inexact()
+            if self._session.state.mid_epoch and not self._session.state.validation_due
+            else None
+        )
         if inexact is not None:
-            self._say("data", f"a fit that continues from the middle of an epoch is not exact: {inexact}.")
+            self._say(
+                "data", f"a fit that continues from the middle of an epoch is not exact: {inexact}."
+            )
         state: dict[str, Any] | None = None
         why: str | None = None
         try:
@@ -275,15 +382,27 @@ class CheckpointManager(Checkpointing):
             why = str(error)
         if self._session.ranks.several:
             state = per_rank.gather_states(self._session.ranks, self._session.task.model, state)
-        why = next((reason for reason in self._session.ranks.all_gather_object(why) if reason is not None), None)
+        why = next(
+            (reason for reason in self._session.ranks.all_gather_object(why) if reason is not None),
+            None,
+        )
         if why is not None:
-            self._say("state", f"checkpoints have weights alone, and no fit can continue from them: {why}.")
+            self._say(
+                "state",
+                f"checkpoints have weights alone, and no fit can continue from them: {why}.",
+            )
         return state, why
 
     def _write(
-        self, weights: Mapping[str, Tensor], state: dict[str, Any] | None, why: str | None, value: float | None,
-        *, end: bool = False, asked: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        weights: Mapping[str, Tensor],
+        state: dict[str, Any] | None,
+        why: str | None,
+        value: float | None,
+        *,
+        end: bool = False,
+        asked: bool = False,
+    ) -> None:
         session, name = self._session, name_of(self._session.state.step, end)
         edits = session.hooks.edits
         self._step, self._pending = session.state.step, False
@@ -292,24 +411,46 @@ class CheckpointManager(Checkpointing):
         if not session.ranks.first:
             return
         existing = list_checkpoints(self._folder.parent)
-        asked |= any(checkpoint.kept for checkpoint in existing if checkpoint.name == name)  # it replaces one that is kept
+        # it replaces one that is kept
+        asked |= any(checkpoint.kept for checkpoint in existing if checkpoint.name == name)
         sign = 1.0 if self._mode == "min" else -1.0
-        others = [checkpoint.value for checkpoint in existing if checkpoint.monitor == self._monitor and checkpoint.value is not None and checkpoint.step != session.state.step]
+        others = [
+            checkpoint.value
+            for checkpoint in existing
+            if checkpoint.monitor == self._monitor
+            and checkpoint.value is not None
+            and checkpoint.step != session.state.step
+        ]
         best = value is not None and all(sign * value < sign * other for other in others)
         monitor = None if value is None else self._monitor
         epoch = session.state.epoch if state is None else state["epoch"]
         info = {
-            "step": session.state.step, "epoch": epoch, "end": end, "monitor": monitor,
-            "value": value, "mode": self._mode, "best": best, "resumable": state is not None, "why": why, "kept": asked, "removed": list(edits.removed),
+            "step": session.state.step,
+            "epoch": epoch,
+            "end": end,
+            "monitor": monitor,
+            "value": value,
+            "mode": self._mode,
+            "best": best,
+            "resumable": state is not None,
+            "why": why,
+            "kept": asked,
+            "removed": list(edits.removed),
             "time": time.time(),
-        }  # fmt: skip
+        }
         self._settle()
         try:
             files.write(self._folder, name, edits.stored(weights), state, info)
         except OSError as error:
             if not self._folder.parent.is_dir():
-                return  # the run's folder has disappeared, which ends the run: its record is written there, too
-            self._say(error.errno or type(error), f"no checkpoint was written at update {session.state.step} ({error}); the fit continues.")
+                # the run's folder has disappeared, which ends the run: its record is written there,
+                # too
+                return
+            self._say(
+                error.errno or type(error),
+                f"no checkpoint was written at update {session.state.step} ({error}); the fit"
+                " continues.",
+            )
             return
         self._emit(Saved(session.state.step, epoch, name, best, monitor, value))
         self._clear_away()
@@ -329,7 +470,9 @@ class CheckpointManager(Checkpointing):
 
 
 def _copied(state: dict[str, Any] | None) -> Any:
-    """The state with copied tensors, except for those of optimizers, which nothing changes after the last update."""
+    """The state with copied tensors, except for those of optimizers, which nothing changes after
+    the last update.
+    """
     if state is None:
         return None
     return {key: entry if key == "optimizers" else _own(entry) for key, entry in state.items()}

@@ -1,7 +1,8 @@
 """Saves and restores optimizers and their schedules.
 
-A resumed run may have another length or schedule. Then a built-in schedule has the shape of the new settings, and only
-its progress comes from the checkpoint. Where no such setting changed, the state is restored bit by bit.
+A resumed run may have another length or schedule. Then a built-in schedule has the shape of the new
+settings, and only its progress comes from the checkpoint. Where no such setting changed, the state
+is restored bit by bit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _SCALED = {
 
 
 def plan(settings: Settings, updates: int | None) -> dict[str, Any]:
-    """The values on which the shape of the built-in schedules depends. updates: of the whole run, as planned now."""
+    """The values on which the shape of the built-in schedules depends. updates: of the whole
+    run, as planned now.
+    """
     counts = settings.lr_schedule != "constant" or isinstance(settings.warmup, float)
     return {
         "schedule": (settings.lr_schedule, settings.warmup, updates if counts else None),
@@ -67,38 +70,57 @@ def _own_state(opt: OptimizerHandle) -> dict[str, Any]:
         return opt.weights.optimizer_state(opt.optimizer)
     except Exception as error:
         kind = type(opt.optimizer).__name__
-        raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
+        raise NotPlainError(
+            f"{kind}.state_dict() failed with {type(error).__name__}: {error}"
+        ) from error
 
 
-def add_parameters(optimizers: Sequence[OptimizerHandle], task: Task, states: Sequence[Mapping[str, Any]]) -> None:
-    """Add what the optimizers of the checkpoint had: the groups that a hook had added, and the parameters that are frozen now.
+def add_parameters(
+    optimizers: Sequence[OptimizerHandle], task: Task, states: Sequence[Mapping[str, Any]]
+) -> None:
+    """Add what the optimizers of the checkpoint had: the groups that a hook had added, and the
+    parameters that are frozen now.
 
     A frozen parameter has no gradient: its optimizer changes neither the parameter nor its state.
     """
     trained = task.trained_parameters()
-    owned = {id(p) for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]}
+    owned = {
+        id(p) for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]
+    }
     frozen = {name: p for name, p in trained.items() if not p.requires_grad and id(p) not in owned}
     for opt, state in zip(optimizers, states, strict=False):
         in_groups = {id(p) for group in opt.optimizer.param_groups for p in group["params"]}
         then = state.get("names", ())
         if _by_parameter(opt, state):
-            for group, here, names in zip(opt.optimizer.param_groups, opt.names(), then, strict=False):
+            for group, here, names in zip(
+                opt.optimizer.param_groups, opt.names(), then, strict=False
+            ):
                 back = [name for name in names if name in frozen]
                 if back and "" not in here:
                     order = [*names, *(name for name in here if name not in names)]
-                    group["params"][:] = [trained[name] for name in order if name in here or name in back]
+                    group["params"][:] = [
+                        trained[name] for name in order if name in here or name in back
+                    ]
         for names in then[len(opt.optimizer.param_groups) :]:
-            parameters = [trained[name] for name in names if name in trained and id(trained[name]) not in in_groups]
+            parameters = [
+                trained[name]
+                for name in names
+                if name in trained and id(trained[name]) not in in_groups
+            ]
             if len(parameters) == len(names):
                 opt.optimizer.add_param_group({"params": parameters})
 
 
 def mismatch(
-    optimizers: Sequence[OptimizerHandle], settings: Settings, states: Sequence[Mapping[str, Any]], freed: Set[int] = frozenset()
+    optimizers: Sequence[OptimizerHandle],
+    settings: Settings,
+    states: Sequence[Mapping[str, Any]],
+    freed: Set[int] = frozenset(),
 ) -> str | None:
     """Describe the first difference between optimizers and those of a checkpoint; None: they fit.
 
-    freed: the ids of parameters that the run itself had unfrozen by then, without an optimizer for them; they are refused.
+    freed: the ids of parameters that the run itself had unfrozen by then, without an optimizer for
+    them; they are refused.
     """
     if len(states) != len(optimizers):
         return f"it has {counted(len(states), 'optimizer')}, and here there are {len(optimizers)}"
@@ -112,61 +134,117 @@ def mismatch(
             return f"{which} had {counted(len(saved), 'parameter group')} and has {len(here)} here"
         if (here != saved or _moved(opt, state)) and not _is_grown(opt, state, freed):
             return f"{which} has other parameters here"
-        kinds_saved, theirs = ([schedule["type"] for schedule in state["own"]], [type(s).__name__ for s in _Schedules(settings, opt).own])
+        kinds_saved, theirs = (
+            [schedule["type"] for schedule in state["own"]],
+            [type(s).__name__ for s in _Schedules(settings, opt).own],
+        )
         if kinds_saved != theirs and state["swa"] is None:
             return f"{which} followed {_named(kinds_saved)} and follows {_named(theirs)} here"
     return None
 
 
 def _moved(opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
-    """Whether a parameter's place in the optimizer is now that of another parameter. A name that the model no longer has may just have been changed."""
+    """Whether a parameter's place in the optimizer is now that of another parameter. A name that
+    the model no longer has may just have been changed.
+    """
     trained = opt.task.trained_parameters()
     groups = zip(opt.names(), state.get("names", ()), strict=False)
-    return any(now != then and then in trained for here, before in groups for now, then in zip(here, before, strict=False))
+    return any(
+        now != then and then in trained
+        for here, before in groups
+        for now, then in zip(here, before, strict=False)
+    )
 
 
-def _is_grown(opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = frozenset()) -> bool:
-    """Whether the optimizer's groups have the parameters that they had in the checkpoint, and others that were frozen there."""
+def _is_grown(
+    opt: OptimizerHandle, state: Mapping[str, Any], freed: Set[int] = frozenset()
+) -> bool:
+    """Whether the optimizer's groups have the parameters that they had in the checkpoint, and
+    others that were frozen there.
+    """
     here, then = opt.names(), state.get("names", ())
-    shapes = [dict(zip(names, sizes, strict=True)) for names, sizes in zip(here, _shapes(opt), strict=True)]
-    if not _by_parameter(opt, state) or len(here) != len(then) or here == then or "" in [name for names in (*here, *then) for name in names]:
+    shapes = [
+        dict(zip(names, sizes, strict=True))
+        for names, sizes in zip(here, _shapes(opt), strict=True)
+    ]
+    if (
+        not _by_parameter(opt, state)
+        or len(here) != len(then)
+        or here == then
+        or "" in [name for names in (*here, *then) for name in names]
+    ):
         return False
     before = {name for names in then for name in names}
-    added = [p for name, p in opt.task.trained_parameters().items() if name not in before and p.requires_grad]
+    added = [
+        p
+        for name, p in opt.task.trained_parameters().items()
+        if name not in before and p.requires_grad
+    ]
     if not freed.isdisjoint(map(id, added)):
         return False
     kept = zip(shapes, then, state["shapes"], strict=True)
-    return all(group.get(name) == size for group, names, sizes in kept for name, size in zip(names, sizes, strict=True))
+    return all(
+        group.get(name) == size
+        for group, names, sizes in kept
+        for name, size in zip(names, sizes, strict=True)
+    )
 
 
 def _by_parameter(opt: OptimizerHandle, state: Mapping[str, Any]) -> bool:
     """Whether each parameter has a state of its own; LBFGS has one for all together."""
-    usual_state = type(opt.optimizer).state_dict is Optimizer.state_dict and INNER not in state["state"] and not opt.needs_closure
+    usual_state = (
+        type(opt.optimizer).state_dict is Optimizer.state_dict
+        and INNER not in state["state"]
+        and not opt.needs_closure
+    )
     return usual_state and not opt.weights.sharded
 
 
-def _grown(state: Mapping[str, Any], fresh: Mapping[str, Any], then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """The optimizer's state with its parameters numbered as they are here; new parameters have the state of the `fresh` one."""
+def _grown(
+    state: Mapping[str, Any],
+    fresh: Mapping[str, Any],
+    then: Sequence[Sequence[str]],
+    here: Sequence[Sequence[str]],
+) -> dict[str, Any]:
+    """The optimizer's state with its parameters numbered as they are here; new parameters have
+    the state of the `fresh` one.
+    """
     states: dict[int, Any] = dict(fresh["state"])
     groups, number = [], 0
     for group, before, now in zip(state["param_groups"], then, here, strict=True):
         old = dict(zip(before, group["params"], strict=True))
         numbers = range(number, number + len(now))
-        states |= {new: state["state"][old[name]] for new, name in zip(numbers, now, strict=True) if old.get(name) in state["state"]}
+        states |= {
+            new: state["state"][old[name]]
+            for new, name in zip(numbers, now, strict=True)
+            if old.get(name) in state["state"]
+        }
         groups.append({**group, "params": [*numbers]})
         number += len(now)
     return {**state, "state": states, "param_groups": groups}
 
 
-def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Restore the session's optimizers from these states. then: the checkpoint's settings; before: its `plan`."""
+def restore(
+    session: Session,
+    states: Sequence[Mapping[str, Any]],
+    then: Mapping[str, Any],
+    before: Mapping[str, Any],
+) -> None:
+    """Restore the session's optimizers from these states. then: the checkpoint's settings;
+    before: its `plan`.
+    """
     now = plan(session.settings, session.total_steps.planned())
     before = {"updates": now["updates"], **before}  # checkpoints of earlier releases do not have it
     same = {name: now[name] == before[name] for name in now}
     for opt, state in zip(session.optimizers, states, strict=True):
-        fresh = [{name: value for name, value in group.items() if name != "params"} for group in opt.optimizer.param_groups]
+        fresh = [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in opt.optimizer.param_groups
+        ]
         made_at, opt.base_lr, opt.steps = opt.base_lr, state["base_lr"], state["taken"]
-        if state["swa"] is not None and weight_averaging.rates_begun(session.settings, session.state):
+        if state["swa"] is not None and weight_averaging.rates_begun(
+            session.settings, session.state
+        ):
             weight_averaging.begin_rates(session.settings, opt)
         swa_lrs = [group.get("swa_lr") for group in opt.optimizer.param_groups]
         saved = state["state"]
@@ -174,9 +252,14 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             saved = _grown(saved, opt.optimizer.state_dict(), state["names"], opt.names())
             opt.grown = True
         _load(opt, opt.weights.own_optimizer_state(opt.optimizer, saved))
-        for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:  # the setting does not apply to a group that a hook added
+        # the setting does not apply to a group that a hook added
+        for number, group in list(enumerate(opt.optimizer.param_groups))[opt.made_groups :]:
             base = group.get("initial_lr", group["lr"])
-            fresh[number] = {**{name: value for name, value in group.items() if name != "params"}, "lr": base, "initial_lr": base}
+            fresh[number] = {
+                **{name: value for name, value in group.items() if name != "params"},
+                "lr": base,
+                "initial_lr": base,
+            }
         opt.optimizer._opt_called = opt.steps > 0  # type: ignore[attr-defined]  # or a scheduler would warn that it steps before the optimizer
         if session.settings.weight_decay != then["weight_decay"]:
             _reset_groups(opt.optimizer, fresh, ("weight_decay",))
@@ -189,7 +272,13 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
         elif other_length and _make_again(opt, parts, state, fresh, made_at):
             kinds = _named(type(schedule).__name__ for schedule in parts.own)
             _note_other_length(session, opt, kinds, other_length, old_rate)
-        elif not _resume_schedules(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
+        elif not _resume_schedules(
+            session,
+            state,
+            parts,
+            same=same["schedule"],
+            raised=bool(made_at) and not state["base_lr"],
+        ):
             _reset_groups(opt.optimizer, fresh, RATES)
             if any("max_momentum" in group for group in (*fresh, *opt.optimizer.param_groups)):
                 _reset_groups(opt.optimizer, fresh, _MOMENTA)
@@ -260,29 +349,41 @@ def _note_other_length(
     if now is None or math.isclose(new_rate, old_rate, rel_tol=1e-3):
         return
     text = (
-        f"{what} was made for {updates} updates, and is made again for the {now} of the run now: "
-        f"at update {session.state.step} the learning rate is {rate(new_rate)}, where it would have "
-        f"been {rate(old_rate)}."
+        f"{what} was made for {updates} updates, and is made again for the {now} of the run now: at"
+        f" update {session.state.step} the learning rate is {rate(new_rate)}, where it would have"
+        f" been {rate(old_rate)}."
     )
     session.notes.append(Message(text, "warning", session.state.step))
 
 
-def _resume_schedules(session: Session, state: Mapping[str, Any], parts: _Schedules, *, same: bool, raised: bool) -> bool:
-    """Load the schedules' states; False: the schedule is another one, so the checkpoint's rates do not apply.
+def _resume_schedules(
+    session: Session, state: Mapping[str, Any], parts: _Schedules, *, same: bool, raised: bool
+) -> bool:
+    """Load the schedules' states; False: the schedule is another one, so the checkpoint's rates do
+    not apply.
 
     raised: the rate was 0 and is not any more, so that no new rate follows from the checkpoint's.
     """
     if raised:
         if parts.own:
             kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
-            raise TaskError(f"lr={rate(session.settings.lr)}: the run was at lr=0, and {kinds} cannot be raised from 0: begin a new fit.")
+            raise TaskError(
+                f"lr={rate(session.settings.lr)}: the run was at lr=0, and {kinds} cannot be raised"
+                " from 0: begin a new fit."
+            )
         return False
     for scheduler, stored in zip(parts.own, state["own"], strict=False):
         scheduler.load_state_dict(stored["state"])
     if state["swa"] is not None:
         if parts.own:
             kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
-            session.notes.append(Message(f"SWA's own schedule is off now: {kinds} begins anew.", "warning", session.state.step))
+            session.notes.append(
+                Message(
+                    f"SWA's own schedule is off now: {kinds} begins anew.",
+                    "warning",
+                    session.state.step,
+                )
+            )
         return False
     if parts.built_in is None or state["built_in"] is None:
         return parts.built_in is state["built_in"] is None
@@ -291,7 +392,12 @@ def _resume_schedules(session: Session, state: Mapping[str, Any], parts: _Schedu
     return same
 
 
-def _redefine(settings: Settings, opt: OptimizerHandle, schedule: weight_averaging.OwnSWALR, swa_lrs: Sequence[Any]) -> None:
+def _redefine(
+    settings: Settings,
+    opt: OptimizerHandle,
+    schedule: weight_averaging.OwnSWALR,
+    swa_lrs: Sequence[Any],
+) -> None:
     """Change SWA's schedule to another rate or shape."""
     schedule.anneal_epochs = settings.annealing_epochs
     schedule._set_anneal_func(settings.annealing_strategy)
@@ -305,7 +411,11 @@ class _Schedules:
     def __init__(self, settings: Settings, opt: OptimizerHandle) -> None:
         schedulers: list[Any] = [schedule.scheduler for schedule in opt.schedules]
         self.swa = schedulers.pop() if weight_averaging.in_swa(opt) else None
-        self.built_in = schedulers.pop() if schedulers and schedules.is_built_in(schedulers[-1], settings) else None
+        self.built_in = (
+            schedulers.pop()
+            if schedulers and schedules.is_built_in(schedulers[-1], settings)
+            else None
+        )
         self.own = schedulers
 
 
@@ -314,11 +424,16 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
     if not hasattr(scheduler, "state_dict"):
         raise NotPlainError(f"the scheduler {kind} has no state_dict()")
     # Functions are left out: the scheduler that loads the state has its own.
-    return {"type": kind, "state": to_plain(scheduler.state_dict(), f"the state of {kind}", functions=False)}
+    return {
+        "type": kind,
+        "state": to_plain(scheduler.state_dict(), f"the state of {kind}", functions=False),
+    }
 
 
 def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
-    """Load a state that the optimizer's `state_dict` returned. Raises TaskError where its `load_state_dict` raised an error."""
+    """Load a state that the optimizer's `state_dict` returned. Raises TaskError where its
+    `load_state_dict` raised an error.
+    """
     try:
         load_state(opt.optimizer, state)
     except Exception as error:
@@ -326,12 +441,15 @@ def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
             raise
         kind = type(opt.optimizer).__name__
         raise TaskError(
-            f"{kind}.load_state_dict did not load what {kind}.state_dict returned ({type(error).__name__}: {error}), so no fit can "
-            "resume with this optimizer: bench.load(run) takes the weights alone, then bench.fit()."
+            f"{kind}.load_state_dict did not load what {kind}.state_dict returned"
+            f" ({type(error).__name__}: {error}), so no fit can resume with this optimizer:"
+            " bench.load(run) takes the weights alone, then bench.fit()."
         ) from error
 
 
-def _reset_groups(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], names: Iterable[str]) -> None:
+def _reset_groups(
+    optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], names: Iterable[str]
+) -> None:
     for group, values in zip(optimizer.param_groups, fresh, strict=True):
         for name in names:
             if name in values:
@@ -341,7 +459,10 @@ def _reset_groups(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], name
 
 
 def _shapes(opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
-    return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]
+    return [
+        [tuple(parameter.shape) for parameter in group["params"]]
+        for group in opt.optimizer.param_groups
+    ]
 
 
 def _named(kinds: Iterable[str]) -> str:

@@ -1,4 +1,6 @@
-"""Checksums of what a fit begins with, by which an exported script finds out that it begins with something else."""
+"""Checksums of what a fit begins with, by which an exported script finds out that it begins with
+something else.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +20,40 @@ _NUMBERS = 1000
 """How many numbers of each parameter are read."""
 
 OF_TRAINER = (
-    "training", "automatic_optimization", "strict_loading", "prepare_data_per_node", "allow_zero_length_dataloader_with_multiple_devices",
-    "logger", "loggers", "global_rank", "local_rank", "current_epoch", "global_step",
-)  # fmt: skip
-"""The plain attributes that a LightningModule has besides the user's own, or that it gets from its trainer."""
+    "training",
+    "automatic_optimization",
+    "strict_loading",
+    "prepare_data_per_node",
+    "allow_zero_length_dataloader_with_multiple_devices",
+    "logger",
+    "loggers",
+    "global_rank",
+    "local_rank",
+    "current_epoch",
+    "global_step",
+)
+"""The plain attributes that a LightningModule has besides the user's own, or that it gets from
+its trainer.
+"""
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 def of_weights(modules: Iterable[nn.Module]) -> str:
     """The checksum of the parameters' first numbers; "" if one of them cannot be read."""
     try:
-        return checksum([p.data.flatten()[:_NUMBERS] for module in modules for p in module.parameters()])
+        return checksum(
+            [p.data.flatten()[:_NUMBERS] for module in modules for p in module.parameters()]
+        )
     except Exception:  # noqa: BLE001 - a parameter may be quantized, or of a class of the user's
         return ""
 
 
 def of_setup(modules: Iterable[nn.Module], with_trainer: bool = False) -> str:
-    """The checksum of how modules are set up: their classes, modes, what is trained, hooks, plain attributes; "" if that cannot be read.
+    """The checksum of how modules are set up: their classes, modes, what is trained, hooks, plain
+    attributes; "" if that cannot be read.
 
-    with_trainer: they may have the attributes `OF_TRAINER`, which are left out. Scripts have the same function.
+    with_trainer: they may have the attributes `OF_TRAINER`, which are left out. Scripts have the
+    same function.
     """
     left_out = OF_TRAINER if with_trainer else ("training",)
     setup = []
@@ -56,7 +73,9 @@ def of_setup(modules: Iterable[nn.Module], with_trainer: bool = False) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a number, a text or None, or made of these. A path may be another one on each machine."""
+    """Whether it is a number, a text or None, or made of these. A path may be another one on
+    each machine.
+    """
     if type(value) in (list, tuple, dict):
         return all(map(_is_plain, [*value, *value.values()] if type(value) is dict else value))
     if type(value) is str:
@@ -73,7 +92,8 @@ def of_batch(batch: Any) -> str:
 
 
 def checksum(value: Any) -> str:
-    """Eight hex digits over the tensors and numbers in a value, of each tensor its shape and first numbers; "" where it has none.
+    """Eight hex digits over the tensors and numbers in a value, of each tensor its shape and first
+    numbers; "" where it has none.
 
     Other objects are left out, also texts: a path in a batch may be another one on each machine.
     """
@@ -82,12 +102,16 @@ def checksum(value: Any) -> str:
 
 
 def _crc(value: Any, crc: int) -> int:
-    """Continue the checksum `crc`. Scripts have the same function (`export/program/templates/data/checksums.py.jinja`)."""
+    """Continue the checksum `crc`. Scripts have the same function
+    (`export/program/templates/data/checksums.py.jinja`).
+    """
     if isinstance(value, Tensor):
         if not value.numel():
             return crc
         crc = zlib.crc32(str(tuple(value.shape)).encode(), crc)
-        return zlib.crc32(value.detach().flatten()[:FIRST].cpu().contiguous().view(torch.uint8).numpy().data, crc)
+        return zlib.crc32(
+            value.detach().flatten()[:FIRST].cpu().contiguous().view(torch.uint8).numpy().data, crc
+        )
     if isinstance(value, int | float):
         return zlib.crc32(str(value).encode(), crc)
     parts = vars(value) if dataclasses.is_dataclass(value) else value

@@ -1,4 +1,6 @@
-"""Checks that all ranks read the same samples of a stream, of which each takes its share of the batches."""
+"""Checks that all ranks read the same samples of a stream, of which each takes its share of the
+batches.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ def refuse_other_samples(ranks: ProcessGroup, spec: DataSpec) -> None:
     """
     if spec.first_read is not None and len(set(ranks.all_gather_object(spec.first_read))) > 1:
         raise TaskError(
-            f"the ranks read different samples of {spec.name} "
-            f"({type(users_data(spec.parts.dataset)).__name__}), of which some would be left out and "
-            "others come twice: each rank must read the whole stream, in the same order, and the "
-            "workbench gives each its share of the batches. A stream that divides itself by rank should "
-            "yield all samples (dividing them by get_worker_info() is right), and one that draws random "
-            "numbers needs a seed that is the same on all ranks."
+            f"the ranks read different samples of {spec.name}"
+            f" ({type(users_data(spec.parts.dataset)).__name__}), of which some would be left out"
+            " and others come twice: each rank must read the whole stream, in the same order, and"
+            " the workbench gives each its share of the batches. A stream that divides itself by"
+            " rank should yield all samples (dividing them by get_worker_info() is right), and one"
+            " that draws random numbers needs a seed that is the same on all ranks."
         )
 
 

@@ -10,11 +10,14 @@ from workbench.task.data.loader_parts import length_of
 from workbench.task.data.spec import Loader
 
 
-def first_batches(loader: Loader, count: int | None, batches: Iterator[Any] | None = None, taken: int = 0) -> Generator[Any]:
-    """The first batches of a loader; all of them if `count` is not reached, to the end, where some samplers draw a
-    last number.
+def first_batches(
+    loader: Loader, count: int | None, batches: Iterator[Any] | None = None, taken: int = 0
+) -> Generator[Any]:
+    """The first batches of a loader; all of them if `count` is not reached, to the end, where some
+    samplers draw a last number.
 
-    `batches`: the rest of a pass of which `taken` are gone. Processes that live for one pass end with it, also where an
+    `batches`: the rest of a pass of which `taken` are gone. Processes that live for one pass end
+    with it, also where an
     error ends it: its traceback would keep them.
     """
     batches = iter(loader) if batches is None else batches

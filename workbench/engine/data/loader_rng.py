@@ -15,7 +15,9 @@ from workbench.task.rng import State, process_state, restored_process_state, set
 
 
 class ReadingRng:
-    """The random states from which data that are read in this process may draw: on several ranks those that all share."""
+    """The random states from which data that are read in this process may draw: on several ranks
+    those that all share.
+    """
 
     def __init__(self, loader: Loader) -> None:
         self._common = loader.common_rng if isinstance(loader, SharedLoader) else None
@@ -33,14 +35,19 @@ class ReadingRng:
 
     def restored(self, state: State) -> contextlib.AbstractContextManager[None]:
         """Context manager in which data draw from these states."""
-        return restored_process_state(state) if self._common is None else self._common.with_state(state)
+        return (
+            restored_process_state(state)
+            if self._common is None
+            else self._common.with_state(state)
+        )
 
 
 class WorkerSeeds:
-    """The loader's generator, from which a loader draws the seeds of its workers when its iterator is made.
+    """The loader's generator, from which a loader draws the seeds of its workers when its iterator
+    is made.
 
-    Workers that live from one pass to the next have those of the first pass. So two states are kept: that before the iterator was made, and that
-    of the next pass.
+    Workers that live from one pass to the next have those of the first pass. So two states are
+    kept: that before the iterator was made, and that of the next pass.
     """
 
     def __init__(self, loader: Loader, sampler: ResumableBatchSampler | None) -> None:
@@ -48,7 +55,9 @@ class WorkerSeeds:
         self.before: Tensor | None = None
         """The generator before the iterator was made."""
         self._start: Tensor | None = None
-        """The generator after that, where no sampler takes it; None: the next pass begins with the generator as it then is."""
+        """The generator after that, where no sampler takes it; None: the next pass begins with
+        the generator as it then is.
+        """
 
     @property
     def persist(self) -> bool:

@@ -1,4 +1,6 @@
-"""Reads a loader pass after pass and knows its position, so that another process can continue from there."""
+"""Reads a loader pass after pass and knows its position, so that another process can continue
+from there.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,25 @@ _NONE = object()
 class ResumableLoader:
     """The passes over one loader. `taken`: the batches of the latest one so far.
 
-    A position is restored in one of three ways. Where a sampler gives indices, it yields them again, no sample is loaded,
-    and the data set's generators are restored. A stream with state_dict and load_state_dict gets its state for its next
-    pass, and begins the pass after that anew (`StreamPosition`). Any other data are read again from the
-    beginning of the pass, with the random numbers of then.
+    A position is restored in one of three ways. Where a sampler gives indices, it yields them
+    again, no sample is loaded, and the data set's generators are restored. A stream with state_dict
+    and load_state_dict gets its state for its next pass, and begins the pass after that anew
+    (`StreamPosition`). Any other data are read again from the beginning of the pass, with the
+    random numbers of then.
     `rereads`: the last batch may be needed once more (it is used piece by piece).
     """
 
-    def __init__(self, loader: Loader, name: str, batch_size: int, rereads: bool = False, changing: Sequence[str] = ()) -> None:
-        """changing: what reading samples changes in the data, as the trial of two samples has shown."""
+    def __init__(
+        self,
+        loader: Loader,
+        name: str,
+        batch_size: int,
+        rereads: bool = False,
+        changing: Sequence[str] = (),
+    ) -> None:
+        """changing: what reading samples changes in the data, as the trial of two samples has
+        shown.
+        """
         self.loader = loader
         self.batch_size = batch_size
         self.batches_read = 0
@@ -65,13 +77,18 @@ class ResumableLoader:
         self._last: Any = _NONE
         self._last_checksum: int | None = None
         if self._rereads and self._sampler is not None:
-            self._sampler.before_each = self._remember  # after the sampler's draws, before the data are read
+            # after the sampler's draws, before the data are read
+            self._sampler.before_each = self._remember
         self._placed: int | None = None
         """The finished batches of a pass that is to be resumed."""
         self._limit: int | None = None
-        """The number of batches after which the latest pass is left before its end; None: it is read to its end."""
+        """The number of batches after which the latest pass is left before its end; None: it is
+        read to its end.
+        """
         self._cut = False
-        """Whether the latest pass was left before its end: a stream's state does not say where the next begins."""
+        """Whether the latest pass was left before its end: a stream's state does not say where
+        the next begins.
+        """
         self._over = False
         """Whether the latest pass was read to its end."""
         self._ended = False
@@ -91,15 +108,21 @@ class ResumableLoader:
     @property
     def counted(self) -> bool:
         """Whether a pass surely has as many batches as its loader's length."""
-        return self._sampler is not None and self._by_index and has_known_length(self._sampler.batches)
+        return (
+            self._sampler is not None and self._by_index and has_known_length(self._sampler.batches)
+        )
 
     @property
     def order_read(self) -> tuple[int, int] | None:
-        """How many batches of indices the latest pass has sharded out, and a checksum; None: there are no indices."""
+        """How many batches of indices the latest pass has sharded out, and a checksum; None:
+        there are no indices.
+        """
         return None if self._sampler is None else self._sampler.order_read
 
     def set_epoch(self, epoch: int | None) -> None:
-        """Call set_epoch where samplers and data sets have it, for a pass of this epoch; None: they were not called then."""
+        """Call set_epoch where samplers and data sets have it, for a pass of this epoch; None:
+        they were not called then.
+        """
         self.epoch, self._between = epoch, None
         if epoch is not None:
             set_epoch(self.loader, epoch)
@@ -136,7 +159,9 @@ class ResumableLoader:
             yield batch
 
     def _open(self, count: int | None) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
-        """Begin a pass, or the rest of a restored one: the batches that are read already, then the others."""
+        """Begin a pass, or the rest of a restored one: the batches that are read already, then
+        the others.
+        """
         self.batches_read, placed, self.begun = self._placed or 0, self._placed is not None, True
         ahead, rest = self._read_ahead, self._rest
         self._read_ahead, self._rest = [], None
@@ -144,8 +169,11 @@ class ResumableLoader:
             self._begin_pass()
         if not placed and self._stream.begins_after_restored():
             ahead, rest = self._begin_after_restored()
-        elif placed and rest is None and self._limit is not None and self.batches_read >= self._limit:
-            self._stream.next = None  # nothing is left of a pass that is cut here: its state is not used
+        elif (
+            placed and rest is None and self._limit is not None and self.batches_read >= self._limit
+        ):
+            # nothing is left of a pass that is cut here: its state is not used
+            self._stream.next = None
         rest = self._iterator() if rest is None else rest
         self._placed = None
         return ahead, first_batches(self.loader, count, rest, self.batches_read + len(ahead))
@@ -182,7 +210,10 @@ class ResumableLoader:
         """Note the state before the next batch is read. first: it is the first one of a pass."""
         data = self._data.state()
         # At the first batch, the data's own state would be that of the pass before.
-        self._before = {"process": self._rng.state(), "data": {**data, "states": {}} if first else data}
+        self._before = {
+            "process": self._rng.state(),
+            "data": {**data, "states": {}} if first else data,
+        }
 
     def _iterator(self) -> Iterator[Any]:
         """Begin a pass of the loader, at the restored position of a stream."""
@@ -200,7 +231,11 @@ class ResumableLoader:
 
     def _data_rng_state(self) -> DataRngState:
         """The generators and stateful parts that the user's data have now."""
-        return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader), earlier=self._data)
+        return DataRngState(
+            dataset=users_dataset(self.loader),
+            collate_fn=users_collate(self.loader),
+            earlier=self._data,
+        )
 
     @contextlib.contextmanager
     def as_before(self) -> Iterator[None]:
@@ -219,11 +254,12 @@ class ResumableLoader:
 
     @contextlib.contextmanager
     def untouched(self) -> Iterator[list[str]]:
-        """Context manager in which another loader may read the same data: the rest of a pass here, and the next one, are as they would
-        have been. The list gets a message for each part that could not be moved back.
+        """Context manager in which another loader may read the same data: the rest of a pass here,
+        and the next one, are as they would have been. The list gets a message for each part that
+        could not be moved back.
 
-        Where restoring attributes does not restore a part, its state is loaded for the next pass. Within a pass that is not possible:
-        the state is that of another place.
+        Where restoring attributes does not restore a part, its state is loaded for the next pass.
+        Within a pass that is not possible: the state is that of another place.
         """
         lost: list[str] = []
         self._data = self._data_rng_state()
@@ -238,13 +274,20 @@ class ResumableLoader:
                 rng_state.put(state, states=False)
                 lost += self._move_back(rng_state, state["states"], paths)
 
-    def _move_back(self, data: DataRngState, states: Mapping[str, Any], read_on: Collection[str]) -> list[str]:
-        """Let the next pass begin from these states of some parts; returns messages about those that could not be moved back, since a pass has begun.
+    def _move_back(
+        self, data: DataRngState, states: Mapping[str, Any], read_on: Collection[str]
+    ) -> list[str]:
+        """Let the next pass begin from these states of some parts; returns messages about those
+        that could not be moved back, since a pass has begun.
 
         read_on: the parts with an iterator that was read.
         """
         now = {path: checksum_of(stream.state_dict()) for path, stream in data.stateful.items()}
-        moved = {path: state for path, state in states.items() if path in read_on or now[path] != checksum_of(state)}
+        moved = {
+            path: state
+            for path, state in states.items()
+            if path in read_on or now[path] != checksum_of(state)
+        }
         if not moved:
             return []
         if self.reads:
@@ -274,8 +317,11 @@ class ResumableLoader:
         return self._between
 
     def restore_between_passes(self, position: Mapping[str, Any]) -> list[str]:
-        """Let the next pass be the one that was next then; returns, in words, what could not be restored."""
-        self.set_epoch(position.get("epoch"))  # a checkpoint of an earlier version has none: set_epoch was not called then
+        """Let the next pass be the one that was next then; returns, in words, what could not be
+        restored.
+        """
+        # a checkpoint of an earlier version has none: set_epoch was not called then
+        self.set_epoch(position.get("epoch"))
         doubts = [*position["doubts"], *self._data.put(position["data"], states=self._by_index)]
         self._between, self._cut, self._over = None, position["cut"], not position["cut"]
         if not self._cut and self._stream.is_known_between(self._data):
@@ -289,7 +335,8 @@ class ResumableLoader:
         return doubts
 
     def follow(self, before: ResumableLoader, *, own_generator: bool) -> None:
-        """Let the first pass be the next one after those of another loader: it has another order, and other seeds of workers.
+        """Let the first pass be the next one after those of another loader: it has another order,
+        and other seeds of workers.
 
         own_generator: the user's loader has a generator, which is left as it is.
         """
@@ -301,7 +348,9 @@ class ResumableLoader:
         self._restore_common_rng(state)
 
     def _restore_common_rng(self, position: Mapping[str, Any]) -> None:
-        """Let all ranks shard as they would have; a fit of one process has nothing that ranks draw alike."""
+        """Let all ranks shard as they would have; a fit of one process has nothing that ranks
+        draw alike.
+        """
         if self._common_rng is not None and position.get("dealing") is not None:
             self._common_rng.state = position["dealing"]
 
@@ -324,16 +373,22 @@ class ResumableLoader:
     # -- in the middle of a pass
 
     def state_in_pass(self, taken: int, rereads: bool) -> State:
-        """The position of the latest pass after its first `taken` batches (`rereads`: and within the next one)."""
+        """The position of the latest pass after its first `taken` batches (`rereads`: and within
+        the next one).
+        """
         ahead = self.batches_read - taken - rereads
         if self._by_index:
-            self._data = self._data_rng_state()  # not before each pass: that would cost as much as many small updates
+            # not before each pass: that would cost as much as many small updates
+            self._data = self._data_rng_state()
         crc = self._last_checksum
         if self._last is not _NONE:
             crc = None if self._by_index else checksum_of(self._last)
         return {
             "made": self._seeds.before,
-            "pass": {**self._pass_start, "order": None if self._sampler is None else self._sampler.position()},
+            "pass": {
+                **self._pass_start,
+                "order": None if self._sampler is None else self._sampler.position(),
+            },
             "data": self._stream.state(self._data),
             "dealing": None if self._common_rng is None else self._common_rng.state,
             "here": self._in_process,
@@ -348,25 +403,41 @@ class ResumableLoader:
 
     def why_inexact(self) -> str | None:
         """Why a position in the middle of a pass cannot be restored; None: it can."""
-        if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._stream.is_known(self._data):
+        if (
+            isinstance(self.loader.dataset, Batches)
+            and self.loader.dataset.one_shot
+            and not self._stream.is_known(self._data)
+        ):
             return inexact.read_once(self._name)
         if self._in_process or not self._by_index or not self._moving:
             return None
         return inexact.drawn_in_workers(self._name, self._moving)
 
     def _doubts_inside(self, taken: int, ahead: int) -> list[str]:
-        """Why the rest of the pass after `taken` batches may not be what it would have been, in words."""
+        """Why the rest of the pass after `taken` batches may not be what it would have been, in
+        words.
+        """
         doubts = [why for why in [self.why_inexact()] if why is not None]
-        if self._limit is not None and taken >= self._limit and self._stream.is_known_between(self._data):
+        if (
+            self._limit is not None
+            and taken >= self._limit
+            and self._stream.is_known_between(self._data)
+        ):
             doubts.append(inexact.left_early(self._name))
         if self._data.lost:
             doubts.append(inexact.not_stored(self._name, self._data.lost))
-        if ahead and self._in_process and (self._data.generators or self._stream.is_known(self._data)):
+        if (
+            ahead
+            and self._in_process
+            and (self._data.generators or self._stream.is_known(self._data))
+        ):
             doubts.append(inexact.read_further(self._name))
         return doubts
 
     def restore_in_pass(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
-        """Let the next pass be the rest of that one; returns, in words, what could not be restored."""
+        """Let the next pass be the rest of that one; returns, in words, what could not be
+        restored.
+        """
         once = self.why_inexact()
         if once is not None and not self._by_index:
             raise TaskError(f"{once}.")
@@ -378,12 +449,19 @@ class ResumableLoader:
         try:
             if self._by_index and position["pass"]["order"] is not None:
                 doubts = self._replay_order(position, taken, rereads)
-            elif self._stream.is_known(self._data) and position["here"] and position["data"]["states"]:
+            elif (
+                self._stream.is_known(self._data)
+                and position["here"]
+                and position["data"]["states"]
+            ):
                 doubts = self._resume_stream(position, rereads)
             elif self._pass_start:
                 doubts = self._read_again(position, taken, rereads)
             else:
-                raise TaskError(f"{self._name} is no longer read in the same way (samples by number, or ready batches): give the data that the run had.")
+                raise TaskError(
+                    f"{self._name} is no longer read in the same way (samples by number, or ready"
+                    " batches): give the data that the run had."
+                )
         except BaseException:
             self.close()
             raise
@@ -401,7 +479,11 @@ class ResumableLoader:
 
     def _resume_stream(self, position: Mapping[str, Any], rereads: bool) -> list[str]:
         """Let a stream with a state_dict continue from its state."""
-        self._ended, self._stream.first, self._stream.start = position["ended"], position.get("first"), position.get("start")
+        self._ended, self._stream.first, self._stream.start = (
+            position["ended"],
+            position.get("first"),
+            position.get("start"),
+        )
         if rereads:
             self._stream.next = position["before"]["data"]["states"]
             self._read_once_more(position["before"])
@@ -412,7 +494,12 @@ class ResumableLoader:
             if self._stream.is_known_between(self._data):
                 self._stream.next = position["data"]["states"]  # that after the pass
         doubts = self._data.put(position["data"], states=False)
-        return doubts + self._doubt_of_batch(position["last"], self._read_ahead[0][0], self.batches_read) if rereads else doubts
+        return (
+            doubts
+            + self._doubt_of_batch(position["last"], self._read_ahead[0][0], self.batches_read)
+            if rereads
+            else doubts
+        )
 
     def _read_once_more(self, before: Mapping[str, Any]) -> None:
         """Read the batch that was in use."""
@@ -424,7 +511,8 @@ class ResumableLoader:
     def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
         """Read the pass again from its beginning, with the random numbers of then."""
         with self._rng.restored(self._pass_start["process"]):
-            # The pass begins again: the data's own state would be where they were left, here or in another process.
+            # The pass begins again: the data's own state would be where they were left, here or in
+            # another process.
             self._data.put(self._pass_start["data"], states=False)
             self._rest = self._iterator()
             batch = None
@@ -436,14 +524,21 @@ class ResumableLoader:
 
     def _doubt_of_batch(self, crc: int | None, batch: Any, number: int) -> list[str]:
         """What to tell the user if this is another batch than the one with the checksum `crc`."""
-        return [] if crc is None or checksum_of(batch) == crc else [inexact.another_batch(self._name, number)]
+        return (
+            []
+            if crc is None or checksum_of(batch) == crc
+            else [inexact.another_batch(self._name, number)]
+        )
 
     def _next(self, number: int) -> Any:
         """The next batch of a pass that is read again, which is its `number`-th."""
         assert self._rest is not None
         batch = next(self._rest, _NONE)
         if batch is _NONE:
-            raise TaskError(f"{self._name} ended before its batch {number}, which the run had had: give the data that the run had.")
+            raise TaskError(
+                f"{self._name} ended before its batch {number}, which the run had had: give the"
+                " data that the run had."
+            )
         return batch
 
     def close(self) -> None:

@@ -1,9 +1,11 @@
-"""Takes updates on several ranks with whole weights: weights the batches, averages the gradients and the loss over ranks.
+"""Takes updates on several ranks with whole weights: weights the batches, averages the gradients
+and the loss over ranks.
 
-K ranks with batches of N give the update of one process with a batch of K·N, to float tolerance. A rank whose data have
-ended, or whose batch was left out, takes part with zero weight. Where every parameter gets a gradient at each update,
-torch's DDP all-reduces during the backward. Otherwise (several optimizers, manual steps, parameters without a gradient)
-the all-reduce follows the backward.
+K ranks with batches of N give the update of one process with a batch of K·N, to float tolerance. A
+rank whose data have ended, or whose batch was left out, takes part with zero weight. Where every
+parameter gets a gradient at each update, torch's DDP all-reduces during the backward. Otherwise
+(several optimizers, manual steps, parameters without a gradient) the all-reduce follows the
+backward.
 Source: torch.nn.parallel.DistributedDataParallel, through accelerate.
 """
 
@@ -29,7 +31,13 @@ from workbench.engine.metrics.step_timer import StepTimer
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.state import TrainState
-from workbench.engine.window import WindowLoss, WindowPlan, batch_weights, refuse_no_weight, sample_count
+from workbench.engine.window import (
+    WindowLoss,
+    WindowPlan,
+    batch_weights,
+    refuse_no_weight,
+    sample_count,
+)
 from workbench.events import Message
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
@@ -43,10 +51,21 @@ class DDP(Single):
     several = True
 
     def __init__(
-        self, task: Task, data: Loaders, weights: WholeWeights, ranks: MultiProcessGroup, runtime: Runtime, state: TrainState,
-        notes: list[Message], timer: StepTimer, noise: RunningNoiseScale | None, *, alternating: bool,
-    ) -> None:  # fmt: skip
-        """notes: a list to which messages for the user are appended. noise: gets the gradients of this rank before the all-reduce.
+        self,
+        task: Task,
+        data: Loaders,
+        weights: WholeWeights,
+        ranks: MultiProcessGroup,
+        runtime: Runtime,
+        state: TrainState,
+        notes: list[Message],
+        timer: StepTimer,
+        noise: RunningNoiseScale | None,
+        *,
+        alternating: bool,
+    ) -> None:
+        """notes: a list to which messages for the user are appended. noise: gets the gradients of
+        this rank before the all-reduce.
         alternating: several optimizers take turns.
         """
         super().__init__(task, weights, runtime.device.type == "cpu")
@@ -69,7 +88,9 @@ class DDP(Single):
         """Which of them had a gradient before the backward that DDP follows."""
         self._seen: list[Tensor] = []
         self._grad_hooks: list[RemovableHandle] = []
-        """If any had, or gradients are measured: the parameters that get a gradient in that backward, and the hooks that note them."""
+        """If any had, or gradients are measured: the parameters that get a gradient in that
+        backward, and the hooks that note them.
+        """
         self._missed = False
         """Whether one of them got no gradient in a backward of this rank."""
         self.own_loss_bad = False
@@ -118,7 +139,13 @@ class DDP(Single):
             if not number:
                 self._refuse_other_samples()
             size = 0 if window is None else len(window)
-            if window is not None and number < sure and number and self.whole and not self._task.manual:
+            if (
+                window is not None
+                and number < sure
+                and number
+                and self.whole
+                and not self._task.manual
+            ):
                 self._sync = self._sync._replace(size=size)
             else:
                 sync = self._sync_step(window, size)
@@ -135,7 +162,11 @@ class DDP(Single):
             yield batches
 
     def _sync_step(self, window: Sequence[Any] | None, size: int) -> StepSync:
-        weights = [] if window is None else [w for w in batch_weights(self._task, window) if w is not None]
+        weights = (
+            []
+            if window is None
+            else [w for w in batch_weights(self._task, window) if w is not None]
+        )
         sync = self._ranks.sync_step(window is not None, weights, size)
         self._timer.mark("sync")
         return sync
@@ -147,22 +178,34 @@ class DDP(Single):
 
     def _refuse_other_orders(self) -> None:
         """Raise TaskError, at the end of a pass, if the ranks had different orders of samples."""
-        dealt = {order for order in self._ranks.all_gather_object(self._data.order_read) if order is not None}
+        dealt = {
+            order
+            for order in self._ranks.all_gather_object(self._data.order_read)
+            if order is not None
+        }
         if len(dealt) > len({number for number, _ in dealt}):
             raise TaskError(
-                "the ranks have sharded the training data in different orders, so that some samples came twice and others "
-                "not at all: the sampler draws from a generator without a seed. Give it one with a seed."
+                "the ranks have sharded the training data in different orders, so that some samples"
+                " came twice and others not at all: the sampler draws from a generator without a"
+                " seed. Give it one with a seed."
             )
 
     def _warn_dropped(self) -> None:
-        """Warn that batches are left out, since a manual step cannot be taken by some of the ranks alone."""
+        """Warn that batches are left out, since a manual step cannot be taken by some of the
+        ranks alone.
+        """
         if not self.dropped_batches:
             self.dropped_batches = True
-            text = "batches that not all ranks had a part of are left out: with manual optimisation all must step alike."
+            text = (
+                "batches that not all ranks had a part of are left out: with manual optimisation"
+                " all must step alike."
+            )
             self._notes.append(Message(text, "warning", self._state.step))
 
     def shares(self, weights: Sequence[float]) -> list[float]:
-        """Each batch's share, such that the mean over ranks of the sums is the mean over all batches."""
+        """Each batch's share, such that the mean over ranks of the sums is the mean over all
+        batches.
+        """
         return [weight * self.unit for weight in weights]
 
     @property
@@ -185,7 +228,9 @@ class DDP(Single):
             return self._task.training_step(batch, batch_idx, **extra)
         self._begun = True
         self._had = [p.grad is not None for p in self._wrapped]
-        if any(self._had) or self._measures:  # gradients of earlier batches of the window would hide those of this one
+        if (
+            any(self._had) or self._measures
+        ):  # gradients of earlier batches of the window would hide those of this one
             self._add_hooks()
         return self._copy(batch, batch_idx, **extra)
 
@@ -195,43 +240,71 @@ class DDP(Single):
         return self._noise is not None and self._noise.measures
 
     def begin_reduce(self, window_loss: WindowLoss, gradients: Sequence[float] = ()) -> None:
-        """Begin the all-reduce of this update: this rank's losses times shares (None: it had none), the weights of
-        its batches, and which `gradients` it has.
+        """Begin the all-reduce of this update: this rank's losses times shares (None: it had none),
+        the weights of its batches, and which `gradients` it has.
         """
         summed, weight = window_loss.loss, window_loss.weight
         device, known = self._runtime.device, 0.0 if isinstance(weight, Tensor) else float(weight)
         wide = summed is not None and summed.dtype is torch.float64
         kind = torch.float64 if wide else self._kind
-        summed_loss = torch.zeros((), dtype=kind, device=device) if summed is None or not self.unit else summed.to(kind) / self.unit
-        said = [*self._ranks.status(), float(self._missed), float(wide), float(summed is not None), self._own_samples]
+        summed_loss = (
+            torch.zeros((), dtype=kind, device=device)
+            if summed is None or not self.unit
+            else summed.to(kind) / self.unit
+        )
+        said = [
+            *self._ranks.status(),
+            float(self._missed),
+            float(wide),
+            float(summed is not None),
+            self._own_samples,
+        ]
         if self._on_cpu:  # all in one
             loss = float(summed_loss)
             self.own_loss_bad = not math.isfinite(loss)
             self._reducing = self._ranks.sums_later([*said, float(weight), loss, *gradients])
             return
-        # Values that the host knows are reduced on the host, so that nothing waits for the device; the others on the device.
-        self._reducing = self._ranks.sums_later([*said, known, float(isinstance(weight, Tensor)), *gradients])
-        whole = weight.to(device) if isinstance(weight, Tensor) else torch.full((), known, device=device)
+        # Values that the host knows are reduced on the host, so that nothing waits for the device;
+        # the others on the device.
+        self._reducing = self._ranks.sums_later(
+            [*said, known, float(isinstance(weight, Tensor)), *gradients]
+        )
+        whole = (
+            weight.to(device)
+            if isinstance(weight, Tensor)
+            else torch.full((), known, device=device)
+        )
         self._numbers = torch.stack([whole.to(kind).reshape(()), summed_loss]).double()
         self._ranks.all_reduce(self._numbers)
 
-    def measure_first(self, noise: RunningNoiseScale, opt: OptimizerHandle, plan: WindowPlan, place: int) -> None:
-        """Do nothing: the noise scale compares the gradients of ranks, which `finish_reduce` measures."""
+    def measure_first(
+        self, noise: RunningNoiseScale, opt: OptimizerHandle, plan: WindowPlan, place: int
+    ) -> None:
+        """Do nothing: the noise scale compares the gradients of ranks, which `finish_reduce`
+        measures.
+        """
 
-    def finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
+    def finish_reduce(
+        self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool
+    ) -> Tensor | None:
         loss = self._finish_reduce(opt, window_loss, back=back)
         self._timer.mark("sync")
         return loss
 
-    def _finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
+    def _finish_reduce(
+        self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool
+    ) -> Tensor | None:
         synced = self.synced
         loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
-        # All ranks communicate in the same order: DDP's forward, which may send buffers, then `begin_reduce`, then the backward.
+        # All ranks communicate in the same order: DDP's forward, which may send buffers, then
+        # `begin_reduce`, then the backward.
         if self._noise is not None and self._measures:
             self._noise.keep(loose)
         zero = self._zero_loss() if synced and not back else None
         if self._reducing is None:
-            self.begin_reduce(window_loss, () if synced else [float(p.grad is not None) for p in loose])
+            self.begin_reduce(
+                window_loss, () if synced else [float(p.grad is not None) for p in loose]
+            )
         if zero is not None:
             zero.backward()  # type: ignore[no-untyped-call]
         elif synced and self._begun:
@@ -255,18 +328,31 @@ class DDP(Single):
     def _reduced(self) -> tuple[float, Tensor, Tensor, bool, list[float]]:
         """Wait for the result of `begin_reduce`.
 
-        Returns how many ranks had losses, the weight of all batches, the weighted losses; whether that weight differs from the
-        one for which the shares were made; how many ranks have each gradient.
+        Returns how many ranks had losses, the weight of all batches, the weighted losses; whether
+        that weight differs from the one for which the shares were made; how many ranks have each
+        gradient.
         """
         assert self._reducing is not None
-        (commands, clock, missed, wide, losses, self._samples, weight, other, *ranks_with), self._reducing = self._reducing(), None
+        (
+            (commands, clock, missed, wide, losses, self._samples, weight, other, *ranks_with),
+            self._reducing,
+        ) = (
+            self._reducing(),
+            None,
+        )
         self._ranks.take_status(commands, clock)
         if missed:
             self._task.partial = True
             self._unwrap()
         kind = torch.float64 if wide else self._kind
         if self._on_cpu:
-            return losses, torch.tensor(weight, dtype=kind), torch.tensor(other, dtype=kind), weight != self._sync.weight, ranks_with
+            return (
+                losses,
+                torch.tensor(weight, dtype=kind),
+                torch.tensor(other, dtype=kind),
+                weight != self._sync.weight,
+                ranks_with,
+            )
         total, loss = self._numbers.to(kind)
         return losses, total, loss, other > 0 or weight != self._sync.weight, ranks_with
 
@@ -286,8 +372,8 @@ class DDP(Single):
             torch._foreach_mul_(gradients, (self._sync.weight / total).to(gradients[0]))
 
     def _zero_loss(self) -> Tensor:
-        """A loss of zero for a rank that has left out its last batch: its backward sends the gradients for which the other ranks
-        wait, as zeros.
+        """A loss of zero for a rank that has left out its last batch: its backward sends the
+        gradients for which the other ranks wait, as zeros.
         """
         assert self._copy is not None
         if self._measures and not self._grad_hooks:
@@ -296,13 +382,18 @@ class DDP(Single):
         return zero
 
     def _fill_missing_gradients(self) -> None:
-        """Give gradients of zero to parameters that got none in this backward, since DDP waits for a gradient of each parameter.
+        """Give gradients of zero to parameters that got none in this backward, since DDP waits for
+        a gradient of each parameter.
 
-        After the first such update on any rank, all ranks all-reduce after the backward, from the update after the next on.
-        Then a gradient that no rank has stays None, as in one process.
+        After the first such update on any rank, all ranks all-reduce after the backward, from the
+        update after the next on. Then a gradient that no rank has stays None, as in one process.
         """
         seen = {id(p) for p in self._seen} if self._grad_hooks else None
-        missed = [p for p in self._wrapped if p.grad is None or not p.requires_grad or (seen is not None and id(p) not in seen)]
+        missed = [
+            p
+            for p in self._wrapped
+            if p.grad is None or not p.requires_grad or (seen is not None and id(p) not in seen)
+        ]
         if not missed:
             return
         self._missed = True
@@ -316,7 +407,9 @@ class DDP(Single):
                 parameter.grad = parameter.grad if had else None
 
     def _add_hooks(self) -> None:
-        """Register hooks that note each parameter, and measure its gradient where needed, before DDP all-reduces it."""
+        """Register hooks that note each parameter, and measure its gradient where needed, before
+        DDP all-reduces it.
+        """
         noise = self._noise if self._measures else None
 
         def note(parameter: Tensor) -> None:
@@ -324,7 +417,11 @@ class DDP(Single):
             if noise is not None:
                 noise.keep([parameter])
 
-        self._grad_hooks = [p.register_post_accumulate_grad_hook(note) for p in self._wrapped if p.requires_grad]  # type: ignore[no-untyped-call]
+        self._grad_hooks = [
+            p.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+            for p in self._wrapped
+            if p.requires_grad
+        ]
 
     def _remove_hooks(self) -> None:
         for watch in self._grad_hooks:
@@ -342,7 +439,9 @@ class DDP(Single):
         losses, self._samples = self._ranks.sums([float(loss is not None), self._own_samples])
         if not losses:
             return None
-        mean = torch.zeros((), device=self._runtime.device) if loss is None else loss.detach().clone()
+        mean = (
+            torch.zeros((), device=self._runtime.device) if loss is None else loss.detach().clone()
+        )
         self._ranks.mean([mean])
         return mean
 

@@ -1,7 +1,9 @@
-"""Shards a model with torch's `fully_shard` (FSDP2), in place, as the user's accelerate config says.
+"""Shards a model with torch's `fully_shard` (FSDP2), in place, as the user's accelerate config
+says.
 
-`accelerate launch` puts the config's FSDP options into the environment, and accelerate's own plugin reads them there.
-`fully_shard` is used for both versions of FSDP, and on CPUs too. Sources: torch.distributed.fsdp, accelerate.utils.fsdp_utils.
+`accelerate launch` puts the config's FSDP options into the environment, and accelerate's own plugin
+reads them there. `fully_shard` is used for both versions of FSDP, and on CPUs too. Sources:
+torch.distributed.fsdp, accelerate.utils.fsdp_utils.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ ENVIRONMENT = "WORKBENCH_SHARDS"
 """Set in the environment of ranks with sharded weights, to `NAME`."""
 _PER_MACHINE = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 _KEEPS = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
-"""Strategies of FSDP1. HYBRID…: each machine has one copy of the weights. …GRAD_OP, …ZERO2: weights stay whole from the forward to the backward."""
+"""Strategies of FSDP1. HYBRID…: each machine has one copy of the weights. …GRAD_OP, …ZERO2:
+weights stay whole from the forward to the backward.
+"""
 
 _UNUSED = "set_reduce_scatter_unused_params"
 """A method of `fully_shard` since torch 2.13; 2.11 does not have it."""
@@ -65,7 +69,9 @@ class FSDPOptions:
             options = {} if os.environ.get("FSDP_VERSION") == "2" else {"sync_module_states": False}
             plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=False, **options)
         except (ValueError, KeyError, RuntimeError) as error:
-            raise TaskError(f"the FSDP part of the accelerate config cannot be used: {error}") from error
+            raise TaskError(
+                f"the FSDP part of the accelerate config cannot be used: {error}"
+            ) from error
         if plugin.fsdp_version == 2:
             return cls(plugin, bool(plugin.reshard_after_forward), False)
         strategy = (plugin.sharding_strategy or plugin.reshard_after_forward).name.lstrip("_")
@@ -86,24 +92,32 @@ class ShardedModules:
 
 
 def apply(task: Task, device: torch.device, world: int, local_world: int) -> ShardedModules:
-    """Shard a task's weights, which are the same on all ranks. Inner units are sharded first; the root has the rest."""
+    """Shard a task's weights, which are the same on all ranks. Inner units are sharded first;
+    the root has the rest.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 
     if not hasattr(FSDPModule, _UNUSED):
         raise TaskError(
-            f"sharded weights need torch 2.13 or later (this is {torch.__version__}), where ranks whose batches do not use the "
-            "same layers do not wait for one another for ever: update torch, or take a data-parallel config."
+            f"sharded weights need torch 2.13 or later (this is {torch.__version__}), where ranks"
+            " whose batches do not use the same layers do not wait for one another for ever:"
+            " update torch, or take a data-parallel config."
         )
     options = FSDPOptions.of_environment()
     hybrid = options.per_machine and world > local_world
-    shape, names = ((world // local_world, local_world), ("machines", "shards")) if hybrid else ((world,), ("shards",))
+    shape, names = (
+        ((world // local_world, local_world), ("machines", "shards"))
+        if hybrid
+        else ((world,), ("shards",))
+    )
     offloads = device.type != "cpu" and _offloads(options.plugin)
     arguments: dict[str, Any] = {
         "mesh": init_device_mesh(device.type, shape, mesh_dim_names=names),
         "offload_policy": CPUOffloadPolicy() if offloads else OffloadPolicy(),
     }
-    ignored = {p for whole in task.modules for p in whole.parameters() if p.ndim == 0}  # scalars, which torch cannot shard
+    # scalars, which torch cannot shard
+    ignored = {p for whole in task.modules for p in whole.parameters() if p.ndim == 0}
     for parameter in ignored:
         parameter.data = parameter.data.to(device)
     if options.plugin.ignored_modules is not None:
@@ -119,11 +133,14 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> Sha
                 _checkpoint(unit)
             fully_shard(unit, reshard_after_forward=options.reshard, **arguments)
         fully_shard(root, **arguments)
-        # Where one rank's data do not use a layer, the other ranks must not wait for it, and all must send in the same order.
+        # Where one rank's data do not use a layer, the other ranks must not wait for it, and all
+        # must send in the same order.
         getattr(root, _UNUSED)(True)
     except (ValueError, AssertionError, NotImplementedError) as error:
         raise TaskError(f"the model cannot be sharded: torch says: {error}") from error
-    renewed = {parameter: slots[name] for slots, name, parameter in before if slots[name] is not parameter}
+    renewed = {
+        parameter: slots[name] for slots, name, parameter in before if slots[name] is not parameter
+    }
     return ShardedModules(root, (*units, root), world // local_world if hybrid else 1, renewed)
 
 
@@ -137,10 +154,10 @@ def _refuse_hooks(task: Task, ignored: Collection[nn.Parameter]) -> None:
             hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
             if hooks and parameter not in ignored:
                 raise TaskError(
-                    f"the parameter {name} has {counted(len(hooks), 'hook')} (register_hook, "
-                    f"register_post_accumulate_grad_hook), and {NAME} puts another parameter in its place, "
-                    "on which hooks would not run: leave its layer out of the sharding "
-                    "(fsdp_ignored_modules), or take a config of type MULTI_GPU."
+                    f"the parameter {name} has {counted(len(hooks), 'hook')} (register_hook,"
+                    f" register_post_accumulate_grad_hook), and {NAME} puts another parameter in"
+                    " its place, on which hooks would not run: leave its layer out of the sharding"
+                    " (fsdp_ignored_modules), or take a config of type MULTI_GPU."
                 )
 
 
@@ -156,13 +173,17 @@ def _slots(task: Task) -> Iterator[tuple[dict[str, Any], str, nn.Parameter]]:
 def _units(task: Task, plugin: Any) -> Iterable[nn.Module]:
     """The parts of the model that the config's policy chooses, inner ones before outer ones."""
     try:
-        policy: Callable[[nn.Module], bool] | None = fsdp2_prepare_auto_wrap_policy(plugin, task.model)
+        policy: Callable[[nn.Module], bool] | None = fsdp2_prepare_auto_wrap_policy(
+            plugin, task.model
+        )
     except ValueError as error:
         raise TaskError(f"fsdp_transformer_layer_cls_to_wrap: {error}") from error
     if policy is None:
         return []
     parts = [module for module in task.model.modules() if module is not task.model]
-    return [module for module in reversed(parts) if type(module).forward is not _NONE and policy(module)]
+    return [
+        module for module in reversed(parts) if type(module).forward is not _NONE and policy(module)
+    ]
 
 
 _NONE = nn.Module.forward

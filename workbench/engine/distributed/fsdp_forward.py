@@ -1,4 +1,6 @@
-"""Keeps the forward passes of ranks with sharded weights in step: a rank without a batch takes a padding batch."""
+"""Keeps the forward passes of ranks with sharded weights in step: a rank without a batch takes a
+padding batch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _END: Any = object()
 
 
 class PaddingBatch(NamedTuple):
-    """A batch that a rank without one of its own runs with weight 0, so that the other ranks do not wait for it."""
+    """A batch that a rank without one of its own runs with weight 0, so that the other ranks do
+    not wait for it.
+    """
 
     batch: Any
 
@@ -19,8 +23,12 @@ class PaddingBatch(NamedTuple):
 class FSDPForward(MultiProcessGroup):
     """The process group of ranks that each have a piece of the weights."""
 
-    def rounds(self, items: Iterable[Any], until: Callable[[], bool] = lambda: False) -> Iterator[Any]:
-        """Yield this rank's items in step with the other ranks, and a `PaddingBatch` in rounds where only others have one."""
+    def rounds(
+        self, items: Iterable[Any], until: Callable[[], bool] = lambda: False
+    ) -> Iterator[Any]:
+        """Yield this rank's items in step with the other ranks, and a `PaddingBatch` in rounds
+        where only others have one.
+        """
         iterator, latest = iter(items), None
         while True:
             item = next(iterator, _END)
@@ -40,7 +48,9 @@ class FSDPForward(MultiProcessGroup):
             yield item
 
     def _padding_batch(self, latest: Any, item: Any) -> Any:
-        """The batch with which this rank pads: its latest one, or, if it never had one, that of the first rank that has one."""
+        """The batch with which this rank pads: its latest one, or, if it never had one, that of
+        the first rank that has one.
+        """
         if not self.any(item is None and latest is None):
             return latest
         of_ranks = (of_rank for of_rank in self.all_gather_object(item) if of_rank is not None)

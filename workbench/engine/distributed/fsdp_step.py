@@ -1,7 +1,8 @@
-"""Takes updates on ranks with sharded weights: each forward and backward runs on all ranks, or on none.
+"""Takes updates on ranks with sharded weights: each forward and backward runs on all ranks, or on
+none.
 
-A rank with fewer batches than another runs one again, with weight 0. The backward averages the gradients over the ranks;
-the shares of the batches take that into account.
+A rank with fewer batches than another runs one again, with weight 0. The backward averages the
+gradients over the ranks; the shares of the batches take that into account.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class FSDP(DDP):
     # -- rounds
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
-        """This rank's windows in step with the others, empty ones while only others have any. Ranks synchronize before each
-        window.
+        """This rank's windows in step with the others, empty ones while only others have any. Ranks
+        synchronize before each window.
         """
         for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
             if not number:
@@ -51,15 +52,24 @@ class FSDP(DDP):
                 self._refuse_other_orders()
                 return
             batches = () if window is None else window
-            present = [item for item, weight in zip(batches, batch_weights(self._task, batches), strict=True) if weight is not None]
+            present = [
+                item
+                for item, weight in zip(batches, batch_weights(self._task, batches), strict=True)
+                if weight is not None
+            ]
             self.padding_batch = present[-1] if present else self.padding_batch
             self.padding_batches = 0 if sync.even else self._padding_batches(present)
-            self._sync, self.waiting = sync._replace(able=self._ranks.world if sync.able else 0), size
+            self._sync, self.waiting = (
+                sync._replace(able=self._ranks.world if sync.able else 0),
+                size,
+            )
             self._note_samples(batches)
             yield batches
 
     def _padding_batches(self, own: Sequence[Any]) -> int:
-        """Return by how many batches this rank has fewer than the rank with the most; ranks that never had a batch get one here."""
+        """Return by how many batches this rank has fewer than the rank with the most; ranks that
+        never had a batch get one here.
+        """
         counts = self._ranks.all_gather_object(len(own))
         if self._ranks.any(self.padding_batch is None):
             first_batches = self._ranks.all_gather_object(own[0] if own else None)
@@ -70,7 +80,9 @@ class FSDP(DDP):
     # -- one window
 
     def continues(self, ready: bool) -> bool:
-        """Whether the ranks continue with the next batch: if one leaves out the rest of the epoch, all do."""
+        """Whether the ranks continue with the next batch: if one leaves out the rest of the
+        epoch, all do.
+        """
         return not self._ranks.any(not ready)
 
     def training_step(self, batch: Any, batch_idx: int, *, last: bool, **extra: Any) -> Any:
@@ -79,14 +91,17 @@ class FSDP(DDP):
         return self._weights.training_step(batch, batch_idx, **extra)
 
     def after_forward(self, found: Result | None) -> Result | None:
-        """Return what the step returned; raises TaskError where it is None on some of the ranks, since all or none must run the backward."""
+        """Return what the step returned; raises TaskError where it is None on some of the ranks,
+        since all or none must run the backward.
+        """
         with_loss = self._ranks.sums([float(found is not None)])[0]
         if 0 < with_loss < self._ranks.world:
             raise TaskError(
-                f"training_step returned None on {self._ranks.world - round(with_loss)} of {self._ranks.world} ranks: with "
-                f"{self._weights.shard_strategy} all ranks go through each backward together. For a batch to leave out return a loss of "
-                "zero that depends on the output, {'loss': output.sum() * 0.0, 'weight': 0.0}, with the usual weight on "
-                "all other batches."
+                f"training_step returned None on {self._ranks.world - round(with_loss)} of"
+                f" {self._ranks.world} ranks: with {self._weights.shard_strategy} all ranks go"
+                " through each backward together. For a batch to leave out return a loss of zero"
+                " that depends on the output, {'loss': output.sum() * 0.0, 'weight': 0.0}, with"
+                " the usual weight on all other batches."
             )
         if found is None:
             self._weights.reshard()
@@ -94,7 +109,9 @@ class FSDP(DDP):
         self._pending = not self._last
         return found
 
-    def _finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
+    def _finish_reduce(
+        self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool
+    ) -> Tensor | None:
         if self._reducing is None:
             self.begin_reduce(window_loss)
         if not back and self._pending:

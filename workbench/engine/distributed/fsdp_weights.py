@@ -1,8 +1,9 @@
 """Keeps the weights of a task sharded over the ranks (FSDP).
 
-Outside of a step a rank has only its piece of each parameter. A step is the forward of a root module, which gathers the weights of
-each unit while the unit runs. All ranks take each step together; one without a batch of its own takes a padding batch with
-weight 0. Checkpoints and results have whole weights and states.
+Outside of a step a rank has only its piece of each parameter. A step is the forward of a root
+module, which gathers the weights of each unit while the unit runs. All ranks take each step
+together; one without a batch of its own takes a padding batch with weight 0. Checkpoints and
+results have whole weights and states.
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ class FSDPWeights(WholeWeights):
         applied = fsdp.apply(task, device, ranks.world, ranks.local_world)
         self._root, self._units, self._copies = applied.root, applied.units, applied.copies
         self._renewed = applied.renewed
-        """The parameters from before the sharding, whose memory is freed, and the sharded ones that replace them."""
+        """The parameters from before the sharding, whose memory is freed, and the sharded ones
+        that replace them.
+        """
         for parameter in self._renewed:
             parameter.data = torch.empty(0, dtype=parameter.dtype)
         self._used: set[int] = set()
-        """The ids of the parameters with a gradient on this rank since the last update, zeros too."""
+        """The ids of the parameters with a gradient on this rank since the last update, zeros
+        too.
+        """
         self._watch()
         self._ran = False
         """Whether a step was taken; before the first, torch has no weights to reshard."""
@@ -60,8 +65,9 @@ class FSDPWeights(WholeWeights):
         loose = sum(not in_shards(p) for p in self._root.parameters())
         left_out = f"; {loose} parameters are whole on each (fsdp_ignored_modules)" if loose else ""
         return (
-            f"{self.shard_strategy}: weights, gradients and the optimizer's state are sharded over {on} ranks{more}, and weights become whole "
-            f"in {counted(len(self._units), 'unit')}{left_out}."
+            f"{self.shard_strategy}: weights, gradients and the optimizer's state are sharded over"
+            f" {on} ranks{more}, and weights become whole in"
+            f" {counted(len(self._units), 'unit')}{left_out}."
         )
 
     # -- steps
@@ -74,8 +80,9 @@ class FSDPWeights(WholeWeights):
         except RuntimeError as error:
             if "torch.Tensor and DTensor" in str(error):
                 error.add_note(
-                    f"{step} uses a weight of a sharded layer ({self.shard_strategy}) without calling the layer, outside of which "
-                    "it is not whole: call the layer, or leave it out of fsdp_transformer_layer_cls_to_wrap."
+                    f"{step} uses a weight of a sharded layer ({self.shard_strategy}) without"
+                    " calling the layer, outside of which it is not whole: call the layer, or"
+                    " leave it out of fsdp_transformer_layer_cls_to_wrap."
                 )
             raise
 
@@ -83,7 +90,9 @@ class FSDPWeights(WholeWeights):
         result: StepResult = self.run("training_step", batch, batch_idx, **extra)
         return result
 
-    def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+    def validation_step(
+        self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val"
+    ) -> Scores:
         scores: Scores = self.run("validation_step", batch, batch_idx, stage)
         return scores
 
@@ -91,7 +100,9 @@ class FSDPWeights(WholeWeights):
         return self.run("predict_step", batch, batch_idx)
 
     def set_gradient_sync(self, *, last: bool) -> None:
-        """Set whether the next backward averages gradients over ranks: only the `last` one of a window does."""
+        """Set whether the next backward averages gradients over ranks: only the `last` one of a
+        window does.
+        """
         self._root.set_requires_gradient_sync(last)
 
     def average_gradients(self) -> None:
@@ -106,7 +117,9 @@ class FSDPWeights(WholeWeights):
             unit.reshard()
 
     def reset(self) -> None:
-        """Free whole weights and gradients after a step that an error may have ended at any point."""
+        """Free whole weights and gradients after a step that an error may have ended at any
+        point.
+        """
         if self._ran:
             self._root.reset_iter_state()
 
@@ -130,7 +143,10 @@ class FSDPWeights(WholeWeights):
             entries = optimizer.state.pop(before, {}).items()
             if not entries:
                 continue
-            optimizer.state[now] = {k: like(v, now) if isinstance(v, Tensor) and v.shape == now.shape else v for k, v in entries}
+            optimizer.state[now] = {
+                k: like(v, now) if isinstance(v, Tensor) and v.shape == now.shape else v
+                for k, v in entries
+            }
 
     def gradients_of(self, trained: Sequence[Tensor]) -> list[Tensor]:
         """This rank's piece of each gradient of `trained` that exists; it may have no elements."""
@@ -141,8 +157,12 @@ class FSDPWeights(WholeWeights):
         world = self._ranks.world
         return [self._copies if in_shards(p) else world for p in trained if p.grad is not None]
 
-    def layer_norms(self, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Tensor:
-        """The p-norm of each whole gradient, the same on all ranks, shape (len(gradients),); one collective for all."""
+    def layer_norms(
+        self, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float
+    ) -> Tensor:
+        """The p-norm of each whole gradient, the same on all ranks, shape (len(gradients),); one
+        collective for all.
+        """
         norms = torch.zeros(len(gradients), dtype=torch.double, device=gradients[0].device)
         with_elements = [number for number, piece in enumerate(gradients) if piece.numel()]
         if with_elements:
@@ -151,7 +171,9 @@ class FSDPWeights(WholeWeights):
         if p == math.inf:
             self._group.all_reduce_max(norms)
             return norms.to(gradients[0].dtype)
-        powers = norms.pow(p) / torch.tensor(self._number_of_copies(trained), dtype=torch.double, device=norms.device)
+        powers = norms.pow(p) / torch.tensor(
+            self._number_of_copies(trained), dtype=torch.double, device=norms.device
+        )
         self._group.all_reduce(powers)
         return powers.pow(1.0 / p).to(gradients[0].dtype)
 
@@ -221,8 +243,11 @@ class FSDPWeights(WholeWeights):
 
     def whole_averages(self, averages: Sequence[Tensor]) -> list[Any]:
         """Whole averages from averages of `averaged`, on rank 0; None elsewhere."""
-        pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()  # () before the first average
-        return [whole_of(_as(piece, parameter), wanted=self._ranks.first) for piece, parameter in pairs]
+        # () before the first average
+        pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()
+        return [
+            whole_of(_as(piece, parameter), wanted=self._ranks.first) for piece, parameter in pairs
+        ]
 
     def own_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:
         """This rank's pieces of whole averages."""
@@ -232,7 +257,9 @@ class FSDPWeights(WholeWeights):
     # -- checkpoints and results
 
     def tensors(self, modules: Modules) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by name, whole and in host memory, on rank 0; {} elsewhere."""
+        """Parameters and persistent buffers by name, whole and in host memory, on rank 0; {}
+        elsewhere.
+        """
         gathered: dict[str, Tensor] = {}
         known: dict[int, Tensor] = {}
         for name, tensor in tensors_of(modules).items():
@@ -244,15 +271,31 @@ class FSDPWeights(WholeWeights):
             gathered[name] = known[key]
         return gathered if self._ranks.first else {}
 
-    def load(self, modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
-        """Load these weights, whole on each rank, into the modules (`checkpoint.files.load_tensors`)."""
+    def load(
+        self,
+        modules: Modules,
+        tensors: Mapping[str, Tensor],
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Load these weights, whole on each rank, into the modules
+        (`checkpoint.files.load_tensors`).
+        """
         targets = tensors_of(modules)
-        load_tensors(modules, {name: like(value, targets[name]) if name in targets else value for name, value in tensors.items()}, extra)
+        load_tensors(
+            modules,
+            {
+                name: like(value, targets[name]) if name in targets else value
+                for name, value in tensors.items()
+            },
+            extra,
+        )
 
     def gradients(self) -> dict[str, Tensor]:
         """The model's gradients by name, whole, on each rank."""
         named = self._task.model.named_parameters()
-        return {name: whole(parameter.grad) for name, parameter in named if parameter.grad is not None}
+        return {
+            name: whole(parameter.grad) for name, parameter in named if parameter.grad is not None
+        }
 
     def load_gradients(self, gradients: Mapping[str, Tensor]) -> None:
         """Set the model's gradients from whole ones."""
@@ -261,27 +304,45 @@ class FSDPWeights(WholeWeights):
                 parameter.grad = like(gradients[name], parameter).to(parameter.device)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The optimizer's state_dict with whole tensors, on rank 0; elsewhere with None for them."""
+        """The optimizer's state_dict with whole tensors, on rank 0; elsewhere with None for
+        them.
+        """
         state: dict[str, Any] = whole_of(optimizer.state_dict(), wanted=self._ranks.first)
         return state
 
     def own_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
         """A state_dict that the optimizer can load on each rank, from one with whole tensors."""
         numbers = [number for group in state["param_groups"] for number in group["params"]]
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [
+            parameter for group in optimizer.param_groups for parameter in group["params"]
+        ]
         pieces = {
             number: {
-                name: like(value, parameter) if isinstance(value, Tensor) and value.shape == parameter.shape else value
+                name: (
+                    like(value, parameter)
+                    if isinstance(value, Tensor) and value.shape == parameter.shape
+                    else value
+                )
                 for name, value in state["state"].get(number, {}).items()
             }
             for number, parameter in zip(numbers, parameters, strict=True)
         }
-        return {**state, "state": {number: piece for number, piece in pieces.items() if number in state["state"]}}
+        return {
+            **state,
+            "state": {
+                number: piece for number, piece in pieces.items() if number in state["state"]
+            },
+        }
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Context manager in which the modules of rank 0 have whole weights, in host memory, to be read."""
-        parameters = [(module._parameters, name, parameter, value) for module, name, parameter, value in self._pairs()]
+        """Context manager in which the modules of rank 0 have whole weights, in host memory, to
+        be read.
+        """
+        parameters = [
+            (module._parameters, name, parameter, value)
+            for module, name, parameter, value in self._pairs()
+        ]
         for slots, name, parameter, value in parameters:
             slots[name] = nn.Parameter(value, requires_grad=parameter.requires_grad)
         try:
@@ -303,7 +364,9 @@ class FSDPWeights(WholeWeights):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Context manager in which this rank steps alone, needs the same memory as in step with the others, and computes with meaningless weights."""
+        """Context manager in which this rank steps alone, needs the same memory as in step with
+        the others, and computes with meaningless weights.
+        """
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
             DefaultAllGather,
             DefaultReduceScatter,
@@ -333,14 +396,20 @@ def _as(piece: Tensor, parameter: Any) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     sharded: Tensor = DTensor.from_local(
-        piece, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+        piece,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
     )
     return sharded
 
 
 class _FakeCollective:
-    """Replaces a collective of FSDP while each rank tries a step alone, to measure its memory. It returns a tensor of the right size with
-    meaningless contents, allocated as torch does it. Source: torch.distributed.fsdp.FSDPModule.set_custom_all_gather.
+    """Replaces a collective of FSDP while each rank tries a step alone, to measure its memory. It
+    returns a tensor of the right size with meaningless contents, allocated as torch does it.
+    Source: torch.distributed.fsdp.FSDPModule.set_custom_all_gather.
     """
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -350,7 +419,9 @@ class _FakeCollective:
 class _FakeAllGather(_FakeCollective):
     """An all-gather that copies this rank's piece for every rank."""
 
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
+    ) -> None:
         for number, chunk in enumerate(output_tensor.chunk(group.size())):
             if number != group.rank():  # its own piece is there already
                 chunk.copy_(input_tensor)
@@ -359,5 +430,12 @@ class _FakeAllGather(_FakeCollective):
 class _FakeReduceScatter(_FakeCollective):
     """A reduce-scatter that returns this rank's own values."""
 
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> None:
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
         output_tensor.copy_(input_tensor.view(-1)[: output_tensor.numel()].view_as(output_tensor))

@@ -1,8 +1,9 @@
-"""Wraps the process group of one job: collectives over its ranks, and an inbox with the same commands on all ranks.
+"""Wraps the process group of one job: collectives over its ranks, and an inbox with the same
+commands on all ranks.
 
-`ProcessGroup` is a single process, where each collective returns its input. `MultiProcessGroup` uses gloo in host memory,
-so that no decision waits for a device. Every method is a collective: all ranks call it at the same point. The methods have
-the names of torch.distributed.
+`ProcessGroup` is a single process, where each collective returns its input. `MultiProcessGroup`
+uses gloo in host memory, so that no decision waits for a device. Every method is a collective: all
+ranks call it at the same point. The methods have the names of torch.distributed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ T = TypeVar("T")
 
 
 class StepSync(NamedTuple):
-    """The numbers about one step that all ranks share. Each rank has a window of batches for it, or none left."""
+    """The numbers about one step that all ranks share. Each rank has a window of batches for it,
+    or none left.
+    """
 
     weight: float
     """The sum of the weights of all batches."""
@@ -46,7 +49,9 @@ class ProcessGroup:
     world = local_world = 1
     several = False
     seconds: float | None = None
-    """The clock of rank 0 at the last synchronization, for decisions; None: this process has its own clock."""
+    """The clock of rank 0 at the last synchronization, for decisions; None: this process has its
+    own clock.
+    """
 
     @property
     def first(self) -> bool:
@@ -82,7 +87,9 @@ class ProcessGroup:
         return list(values)
 
     def mean(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its mean over ranks, in place; shapes are the same on all ranks."""
+        """Replace each tensor by its mean over ranks, in place; shapes are the same on all
+        ranks.
+        """
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over ranks, in place."""
@@ -94,9 +101,11 @@ class ProcessGroup:
         """Replace each tensor by that of rank 0, in place."""
 
     def rounds(self, items: Iterable[T], until: Callable[[], bool] = lambda: False) -> Iterator[T]:
-        """Yield this rank's items in step with the other ranks: a rank that has none left waits for the others.
+        """Yield this rank's items in step with the other ranks: a rank that has none left waits for
+        the others.
 
-        until: called before each item; True leaves out the rest. It must return the same value on all ranks.
+        until: called before each item; True leaves out the rest. It must return the same value on
+        all ranks.
         """
         for item in items:
             if until():
@@ -179,19 +188,32 @@ class MultiProcessGroup(ProcessGroup):
             _spread(flat, parts)
 
     def sync_step(self, present: bool, weights: Sequence[float] = (), size: int = 0) -> StepSync:
-        """Synchronize before a step: which ranks have a window and of what weight, rank 0's clock and commands.
+        """Synchronize before a step: which ranks have a window and of what weight, rank 0's clock
+        and commands.
 
-        present: whether this rank has a window; weights: of its batches; size: the number of its batches.
+        present: whether this rank has a window; weights: of its batches; size: the number of its
+        batches.
         """
         count = len(weights)
-        vector = [*self.status(), sum(weights), float(present), float(bool(weights)), size * self.first, count, count * count]
+        vector = [
+            *self.status(),
+            sum(weights),
+            float(present),
+            float(bool(weights)),
+            size * self.first,
+            count,
+            count * count,
+        ]
         commands, clock, total, with_window, able, first, counted, squares = self.sums(vector)
         self.take_status(commands, clock)
-        even = counted * counted == self.world * squares  # if the numbers differ, the squares add up to more
+        # if the numbers differ, the squares add up to more
+        even = counted * counted == self.world * squares
         return StepSync(total, round(with_window), round(able), round(first), even)
 
     def status(self) -> tuple[float, float]:
-        """Whether rank 0 has commands, and its clock; zeros on other ranks, so that the sum over ranks is rank 0's status."""
+        """Whether rank 0 has commands, and its clock; zeros on other ranks, so that the sum over
+        ranks is rank 0's status.
+        """
         return (float(self._inbox.has_new), self.clock()) if self.first else (0.0, 0.0)
 
     def take_status(self, commands: float, clock: float) -> None:
@@ -214,7 +236,9 @@ _END: Any = object()
 
 
 class _SharedInbox:
-    """The inbox of each rank, with the commands that all ranks have fetched from rank 0's own inbox."""
+    """The inbox of each rank, with the commands that all ranks have fetched from rank 0's own
+    inbox.
+    """
 
     def __init__(self, ranks: MultiProcessGroup) -> None:
         self.own: Inbox | None = None
@@ -254,7 +278,9 @@ _groups = threading.local()
 
 
 def _host_group() -> Any:
-    """A process group for host memory: the default one where it supports CPU tensors, else another one, made once."""
+    """A process group for host memory: the default one where it supports CPU tensors, else
+    another one, made once.
+    """
     if "cpu:gloo" in dist.get_backend_config():
         return None
     known: dict[Any, Any] = _groups.__dict__
@@ -270,7 +296,9 @@ BUCKET = 25 << 20
 
 
 def _joined(tensors: Sequence[Tensor]) -> Iterator[Joined]:
-    """Concatenate tensors of the same dtype and device into few large ones; a tensor that is alone is yielded unchanged."""
+    """Concatenate tensors of the same dtype and device into few large ones; a tensor that is
+    alone is yielded unchanged.
+    """
     waiting: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     size: dict[tuple[torch.dtype, torch.device], int] = {}
     for tensor in tensors:
@@ -294,4 +322,7 @@ def _spread(flat: Tensor, parts: Sequence[Tensor]) -> None:
     if parts:
         pieces = torch.split(flat, [tensor.numel() for tensor in parts])
         with torch.no_grad():
-            torch._foreach_copy_([p.detach() for p in parts], [piece.view_as(p) for piece, p in zip(pieces, parts, strict=True)])
+            torch._foreach_copy_(
+                [p.detach() for p in parts],
+                [piece.view_as(p) for piece, p in zip(pieces, parts, strict=True)],
+            )

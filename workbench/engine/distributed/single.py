@@ -1,6 +1,7 @@
 """Takes the updates of one process; `DDP` and `FSDP` take them on several ranks.
 
-A session has one of the three. `several` says whether other ranks take part; callers need no other distinction.
+A session has one of the three. `several` says whether other ranks take part; callers need no other
+distinction.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from torch import Tensor
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.metrics.noise_scale import RunningNoiseScale
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.window import Result, WindowLoss, WindowPlan, batch_in, refuse_no_weight, sample_count
+from workbench.engine.window import (
+    Result,
+    WindowLoss,
+    WindowPlan,
+    batch_in,
+    refuse_no_weight,
+    sample_count,
+)
 from workbench.task.protocol import Task
 from workbench.techniques.accumulation import normalized_weights
 
@@ -26,17 +34,23 @@ class Single:
     whole = True
     """Whether every rank has at least one batch to learn from in this update."""
     own_loss_bad = True
-    """On CPU, after the loss is known and not finite: whether this rank's own part of it is not finite."""
+    """On CPU, after the loss is known and not finite: whether this rank's own part of it is not
+    finite.
+    """
     dropped_batches = False
     """Whether batches were left out since not all ranks had a part of them."""
     waiting = 0
-    """How many batches this rank has read for an update that is not taken yet; used where each rank counts its own batches."""
+    """How many batches this rank has read for an update that is not taken yet; used where each
+    rank counts its own batches.
+    """
     unit = 1.0
     """The share of a batch of weight 1: with several ranks, their number divided by the sum of the
     weights known before.
     """
     padding_batches = 0
-    """How many padding batches (weight 0) this rank runs after its own, so that no other rank waits for it."""
+    """How many padding batches (weight 0) this rank runs after its own, so that no other rank
+    waits for it.
+    """
     padding_batch: Any = None
     """The padding batch: this rank's latest, or that of another rank."""
     reduce_buffers_ready = True
@@ -53,7 +67,8 @@ class Single:
         """Follow, between two updates, changes of which parameters train."""
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
-        """Yield this rank's windows in step with the other ranks; empty ones while only others have any.
+        """Yield this rank's windows in step with the other ranks; empty ones while only others have
+        any.
 
         sure: for how many rounds all ranks are known to have a full window.
         """
@@ -65,7 +80,8 @@ class Single:
 
     def plan(self, window: Sequence[Any]) -> WindowPlan:
         """The plan of a window before its forward passes: which batches count, and their shares."""
-        if len(window) == 1 and not self.several:  # a single batch is the whole update, whatever its weight
+        # a single batch is the whole update, whatever its weight
+        if len(window) == 1 and not self.several:
             return _NOTHING if batch_in(window[0]) is None else _ONE
         return WindowPlan.of(self._task, window, self.shares)
 
@@ -78,7 +94,9 @@ class Single:
         return len(window)
 
     def samples(self, window: Sequence[Any]) -> int | None:
-        """The number of samples of the update that was taken with this window, on all ranks; None: unknown."""
+        """The number of samples of the update that was taken with this window, on all ranks;
+        None: unknown.
+        """
         return sample_count(window)
 
     def end_window(self) -> None:
@@ -102,12 +120,19 @@ class Single:
     def begin_reduce(self, window_loss: WindowLoss) -> None:
         """Begin, before the last backward, to sum up the losses over ranks."""
 
-    def measure_first(self, noise: RunningNoiseScale, opt: OptimizerHandle, plan: WindowPlan, place: int) -> None:
-        """Measure the gradient of the first of several batches after its backward: it has more noise than that of the update."""
+    def measure_first(
+        self, noise: RunningNoiseScale, opt: OptimizerHandle, plan: WindowPlan, place: int
+    ) -> None:
+        """Measure the gradient of the first of several batches after its backward: it has more
+        noise than that of the update.
+        """
         noise.first(opt.trained, plan.shares[place], plan.weights[place:])
 
-    def finish_reduce(self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool) -> Tensor | None:
-        """Give `opt`, after the last backward, the gradients of the whole update and return its mean loss.
+    def finish_reduce(
+        self, opt: OptimizerHandle, window_loss: WindowLoss, *, back: bool
+    ) -> Tensor | None:
+        """Give `opt`, after the last backward, the gradients of the whole update and return its
+        mean loss.
 
         back: whether the last forward has had its backward. None: every batch was left out.
         """
@@ -118,14 +143,17 @@ class Single:
             if self._on_cpu:
                 refuse_no_weight(total)
             return _divided(opt, window_loss.loss, total)
-        if window_loss.some_left_out:  # a step returned None: the other batches make up the whole window
+        # a step returned None: the other batches make up the whole window
+        if window_loss.some_left_out:
             return _divided(opt, window_loss.loss, sum(window_loss.kept))
         return window_loss.loss
 
     # -- manual optimization
 
     def reduce(self, opt: OptimizerHandle, loss: Tensor) -> Tensor:
-        """Average gradients and loss over the ranks, before a step of a task with manual optimization."""
+        """Average gradients and loss over the ranks, before a step of a task with manual
+        optimization.
+        """
         return loss
 
     def mean(self, loss: Tensor | None) -> Tensor | None:

@@ -8,7 +8,9 @@ from workbench.task.protocol import Task
 
 
 class TaskModule(nn.Module):
-    """One module with all of a task's modules; a subclass defines `forward`, which runs the task's steps."""
+    """One module with all of a task's modules; a subclass defines `forward`, which runs the
+    task's steps.
+    """
 
     def __init__(self, task: Task) -> None:
         super().__init__()

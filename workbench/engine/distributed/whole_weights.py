@@ -1,4 +1,5 @@
-"""Reads and writes the weights of a task that are whole in each process; `FSDPWeights` does the same for sharded ones.
+"""Reads and writes the weights of a task that are whole in each process; `FSDPWeights` does the
+same for sharded ones.
 
 A session has one of the two; `sharded` says which.
 """
@@ -41,7 +42,9 @@ class WholeWeights:
         """Call the task's training step with weights that are whole while it runs."""
         return self._task.training_step(batch, batch_idx, **extra)
 
-    def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+    def validation_step(
+        self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val"
+    ) -> Scores:
         """Call the task's validation step with weights that are whole while it runs."""
         return self._task.validation_step(batch, batch_idx, stage)
 
@@ -57,18 +60,24 @@ class WholeWeights:
         return contextlib.nullcontext()
 
     def reset(self) -> None:
-        """Free that memory and the gradients after a step that an error may have ended at any point."""
+        """Free that memory and the gradients after a step that an error may have ended at any
+        point.
+        """
 
     # -- updates
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Replace, in an optimizer that was made before the sharding, the parameters by the sharded ones."""
+        """Replace, in an optimizer that was made before the sharding, the parameters by the
+        sharded ones.
+        """
 
     def gradients_of(self, trained: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of `trained` that exist, as far as this process has them."""
         return entries(trained)
 
-    def layer_norms(self, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Norms:
+    def layer_norms(
+        self, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float
+    ) -> Norms:
         """The p-norm of each whole gradient."""
         return layer_norms(gradients, p)
 
@@ -76,7 +85,9 @@ class WholeWeights:
 
     @functools.cached_property
     def averaged(self) -> list[Tensor]:
-        """The trained parameters, as far as this process has them, to be averaged and overwritten in place."""
+        """The trained parameters, as far as this process has them, to be averaged and
+        overwritten in place.
+        """
         return list(self._task.trained_parameters().values())
 
     def whole_averages(self, averages: Sequence[Tensor]) -> list[Any]:
@@ -97,15 +108,25 @@ class WholeWeights:
         """The tensors of the modules that are trained."""
         return self.tensors(self._task.trained_modules)
 
-    def load(self, modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
+    def load(
+        self,
+        modules: Modules,
+        tensors: Mapping[str, Tensor],
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
         """Load whole weights into the modules (`checkpoint.files.load_tensors`)."""
         load_tensors(modules, tensors, extra)
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients of the trained parameters by name, whole."""
         named = self._task.trained_parameters().items()
-        gradients = {name: parameter.grad for name, parameter in named if parameter.grad is not None}
-        return {name: gradient.to_dense() if gradient.is_sparse else gradient for name, gradient in gradients.items()}
+        gradients = {
+            name: parameter.grad for name, parameter in named if parameter.grad is not None
+        }
+        return {
+            name: gradient.to_dense() if gradient.is_sparse else gradient
+            for name, gradient in gradients.items()
+        }
 
     def load_gradients(self, gradients: Mapping[str, Tensor]) -> None:
         """Set the gradients of the trained parameters from whole ones."""

@@ -1,4 +1,6 @@
-"""Tries one step on two samples before training, restores all state, and adds remedies to errors."""
+"""Tries one step on two samples before training, restores all state, and adds remedies to
+errors.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ class _Tried:
         tensors = leaves(listed[0]) if isinstance(listed, (list, tuple)) else []
         if not tensors or not all(tensor.ndim for _, tensor in tensors):
             return ""
-        return f" If each element of the list is a ready batch, give {self.name}=wb.batches(…), without batch_size."
+        return (
+            f" If each element of the list is a ready batch, give {self.name}=wb.batches(…),"
+            " without batch_size."
+        )
 
 
 class DryRunResult(NamedTuple):
@@ -68,19 +73,28 @@ class DryRunResult(NamedTuple):
         """The warnings about these objects."""
         if self.lost:
             lost = first_names(self.lost, 5)
-            yield f"the dry run on two samples changed state that it cannot restore: {lost}. wb.Workbench(…, dry_run=False) leaves it out."
+            yield (
+                f"the dry run on two samples changed state that it cannot restore: {lost}."
+                " wb.Workbench(…, dry_run=False) leaves it out."
+            )
         if self.unstored:
             names = first_names(self.unstored, 5)
-            yield f"a step changes state that {UNSTORED}: {names}. A fit that continues from a checkpoint begins with its value at that time."
+            yield (
+                f"a step changes state that {UNSTORED}: {names}. A fit that continues from a"
+                " checkpoint begins with its value at that time."
+            )
 
 
 def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunResult:
-    """Run forward, loss and backward on two training samples, and a validation on two (on one at batch_size=1), and restore all state.
+    """Run forward, loss and backward on two training samples, and a validation on two (on one at
+    batch_size=1), and restore all state.
 
     samples: False reads no sample and tries no step; it makes all other checks.
     """
     _check(task, settings)
-    calm = settings.replace(compile=False, num_workers=0, prefetch_factor=None, find_lr_at=(), find_batch_size_at=())
+    calm = settings.replace(
+        compile=False, num_workers=0, prefetch_factor=None, find_lr_at=(), find_batch_size_at=()
+    )
     lost: list[str] = []
     unstored: list[str] = []
     with restored_devices(task), open_session(task, calm) as session:
@@ -98,11 +112,18 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
 
 
 def _note_changes(task: Task, data: HeldState) -> list[str]:
-    """Note in the specs what the trial has changed in the data; returns what of it no checkpoint can store."""
+    """Note in the specs what the trial has changed in the data; returns what of it no checkpoint
+    can store.
+    """
     changed, unstored = data.state()
     for whole in (task.train, task.val):
         for spec in () if whole is None else whole.sets:
-            spec.changing = tuple(f"{path}.{name}" for path, values in changed.items() for name in values if _belongs(path, spec.name))
+            spec.changing = tuple(
+                f"{path}.{name}"
+                for path, values in changed.items()
+                for name in values
+                if _belongs(path, spec.name)
+            )
     return unstored
 
 
@@ -113,11 +134,13 @@ def _belongs(path: str, name: str) -> bool:
 def _check(task: Task, settings: Settings) -> None:
     """Make the checks that need no sample."""
     if task.train is None:
-        raise TaskError("no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …).")
+        raise TaskError(
+            "no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …)."
+        )
     if lazy := _without_shape(task.model):
         raise TaskError(
-            f"model: {lazy} has no shape yet (a lazy module gets it from the first batch): call the model once on a batch, "
-            "under torch.no_grad(), before you make the bench."
+            f"model: {lazy} has no shape yet (a lazy module gets it from the first batch): call the"
+            " model once on a batch, under torch.no_grad(), before you make the bench."
         )
     if task.val is not None and task.val.one_shot:
         raise TaskError(
@@ -139,7 +162,8 @@ class _Trial:
         task = session.task
         assert task.train is not None
         session.train_mode()
-        count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may work only one by one
+        # samples of different lengths may work only one by one
+        count = min(SAMPLES, session.settings.batch_size)
         self._train(_peek(task.train, count))
         _warn_of_unowned(session)
         if task.val is not None:
@@ -148,7 +172,8 @@ class _Trial:
     def _train(self, batch: Any) -> None:
         session = self._session
         if session.task.manual:  # with manual optimization an error shows only in a whole update
-            with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step depends on the learning rates
+            # a loss that is not finite after another optimizer's step depends on the learning rates
+            with contextlib.suppress(NonFiniteError):
                 _explained(
                     "training_step",
                     _Tried("train", batch, session.task.train),
@@ -186,7 +211,8 @@ class _Trial:
         value = float(loss.detach())
         if value - value != 0.0 and session.settings.on_nonfinite == "stop":
             raise TaskError(
-                f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch, value)} (batch: {describe(batch)})"
+                f"the loss of the first {sample_count(batch)} samples is {value}."
+                f" {_non_finite(batch, value)} (batch: {describe(batch)})"
             )
         _warn_of_outside_parameters(session.task, session.optimizers, loss)
         _explained("backward", _Tried("train", batch, session.task.train), lambda: loss.backward())
@@ -200,8 +226,14 @@ class _Trial:
         for name, parameter in session.parameters.items():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 session.task.seen_sparse = name
-            if parameter.grad is not None and parameter.grad.layout not in (torch.strided, torch.sparse_coo):
-                raise TaskError(f"the gradient of {name!r} has the layout {parameter.grad.layout}, which norms and clipping do not support.")
+            if parameter.grad is not None and parameter.grad.layout not in (
+                torch.strided,
+                torch.sparse_coo,
+            ):
+                raise TaskError(
+                    f"the gradient of {name!r} has the layout {parameter.grad.layout}, which norms"
+                    " and clipping do not support."
+                )
 
     def _loss(self, opt: OptimizerHandle, batch: Any) -> Tensor | None:
         """The loss of the batch (of its first piece in time); None if the step left it out."""
@@ -216,14 +248,25 @@ class _Trial:
         if result is None:
             return None
         if not isinstance(loss, Tensor):
-            got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else shown(loss)
-            several = isinstance(loss, (tuple, list)) and any(isinstance(entry, Tensor) for entry in loss)
-            remedy = "give the loss alone (loss=lambda output, y: your_loss(output, y)[0], say)" if several else "a loss must be computed with torch from the output"
+            got = (
+                f"a dict with {sorted(map(str, result))}"
+                if isinstance(result, Mapping)
+                else shown(loss)
+            )
+            several = isinstance(loss, (tuple, list)) and any(
+                isinstance(entry, Tensor) for entry in loss
+            )
+            remedy = (
+                "give the loss alone (loss=lambda output, y: your_loss(output, y)[0], say)"
+                if several
+                else "a loss must be computed with torch from the output"
+            )
             raise TaskError(f"the loss is {got}, no tensor: {remedy}.")
         if loss.numel() != 1:
             raise TaskError(
-                f"the loss has shape {tuple(loss.shape)} for a batch of {sample_count(batch)}; it must be one number. "
-                "Take its mean: loss=lambda output, y: your_loss(output, y).mean(), or reduction='mean'."
+                f"the loss has shape {tuple(loss.shape)} for a batch of {sample_count(batch)}; it"
+                " must be one number. Take its mean: loss=lambda output, y: your_loss(output,"
+                " y).mean(), or reduction='mean'."
             )
         return loss
 
@@ -247,7 +290,11 @@ class _Trial:
 
 def _without_shape(model: nn.Module) -> str:
     """The names of parameters that a lazy module has not made yet: "0.weight (and 3 more)"."""
-    names = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
+    names = [
+        name
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        if is_lazy(tensor)
+    ]
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return names[0] + more if names else ""
 
@@ -260,32 +307,46 @@ def _peek(spec: DataSpec, count: int) -> Any:
     except Exception as error:
         remedy = _text_remedy(spec) if isinstance(error, ValueError) else ""
         raise TaskError(
-            f"reading {count} sample{'s' if count > 1 else ''} of {spec.name} failed with {_said(error).rstrip('.')}.{remedy}"
+            f"reading {count} sample{'s' if count > 1 else ''} of {spec.name} failed with"
+            f" {_said(error).rstrip('.')}.{remedy}"
         ) from error
 
 
 def _text_remedy(spec: DataSpec) -> str:
-    """The remedy for samples with text, which a collator cannot turn into tensors; "" where there is none, or no sample can be read."""
+    """The remedy for samples with text, which a collator cannot turn into tensors; "" where
+    there is none, or no sample can be read.
+    """
     try:
         sample = spec.parts.dataset[0] if spec.parts.collate_fn is not None else None
     except Exception:  # noqa: BLE001  # the caller reports its own error
         return ""
-    columns = [name for name, value in sample.items() if isinstance(value, str)] if isinstance(sample, Mapping) else []
+    columns = (
+        [name for name, value in sample.items() if isinstance(value, str)]
+        if isinstance(sample, Mapping)
+        else []
+    )
     if not columns:
         return ""
-    return f" The samples hold text ({', '.join(map(repr, columns))}): tokenize it, then leave it out, dataset.remove_columns({columns})."
+    return (
+        f" The samples hold text ({', '.join(map(repr, columns))}): tokenize it, then leave it out,"
+        f" dataset.remove_columns({columns})."
+    )
 
 
-def _warn_of_outside_parameters(task: Task, optimizers: Sequence[OptimizerHandle], loss: Tensor) -> None:
+def _warn_of_outside_parameters(
+    task: Task, optimizers: Sequence[OptimizerHandle], loss: Tensor
+) -> None:
     """Warn of parameters in a function's closure: no optimizer has them."""
     known = [p for module in task.modules for p in nn.Module.parameters(module)]
-    known += [p for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]]
+    known += [
+        p for opt in optimizers for group in opt.optimizer.param_groups for p in group["params"]
+    ]
     unknown = unknown_parameters(loss, known)
     if unknown:
         warnings.warn(
-            f"the loss depends on {counted_parameters(unknown)} that no optimizer of the "
-            "run trains: to train them, give the nn.Module that has them as loss=, or make it a part of the model; else "
-            "requires_grad_(False) saves their gradients.",
+            f"the loss depends on {counted_parameters(unknown)} that no optimizer of the run"
+            " trains: to train them, give the nn.Module that has them as loss=, or make it a part"
+            " of the model; else requires_grad_(False) saves their gradients.",
             stacklevel=2,
         )
 
@@ -308,15 +369,22 @@ def _warn_of_unowned(session: Session) -> None:
     ]
     if unowned:
         names = ", ".join(map(repr, unowned[:3])) + (", …" if len(unowned) > 3 else "")
-        which = f"{len(unowned)} parameters ({names}) get gradients and are" if len(unowned) > 1 else f"the parameter {names} gets a gradient and is"
+        which = (
+            f"{len(unowned)} parameters ({names}) get gradients and are"
+            if len(unowned) > 1
+            else f"the parameter {names} gets a gradient and is"
+        )
         warnings.warn(
-            f"{which} in no optimizer, so that no update changes them: give them to the optimizer, or freeze them with "
-            "requires_grad_(False), which saves their gradients.",
+            f"{which} in no optimizer, so that no update changes them: give them to the optimizer,"
+            " or freeze them with requires_grad_(False), which saves their gradients.",
             stacklevel=2,
         )
 
 
-_TWO = "Where code needs more than two samples at once, wb.Workbench(…, dry_run=False) leaves this trial out."
+_TWO = (
+    "Where code needs more than two samples at once, wb.Workbench(…, dry_run=False) leaves this"
+    " trial out."
+)
 
 
 def _explained(what: str, tried: _Tried, call: Any) -> Any:
@@ -343,8 +411,14 @@ def _said(error: BaseException) -> str:
 
 
 def _noted(error: BaseException, remedy: str) -> str:
-    """The notes that the task has added to the error, without those that the message already has."""
-    return "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note != remedy and not note.startswith(PLACE))
+    """The notes that the task has added to the error, without those that the message already
+    has.
+    """
+    return "".join(
+        f" {note}"
+        for note in getattr(error, "__notes__", ())
+        if note != remedy and not note.startswith(PLACE)
+    )
 
 
 _IGNORED = -100
@@ -353,22 +427,32 @@ _IGNORED = -100
 
 def _non_finite(batch: Any, value: float) -> str:
     bad = [
-        name for name, t in leaves(batch, "") if t.is_floating_point() and not bool(torch.isfinite(t).all())
+        name
+        for name, t in leaves(batch, "")
+        if t.is_floating_point() and not bool(torch.isfinite(t).all())
     ]
     if bad:
-        return f"The data holds NaN or infinite values in {', '.join(f'element {b}' for b in bad)}: clean it first."
+        return (
+            f"The data holds NaN or infinite values in {', '.join(f'element {b}' for b in bad)}:"
+            " clean it first."
+        )
     if value != value and (ignored := _all_ignored(batch)):
         return (
-            f"All labels of these samples are {_IGNORED} (element {ignored}), which losses leave out: the mean over none is NaN. If "
-            "whole batches do have labels, wb.Workbench(…, dry_run=False) leaves this trial out."
+            f"All labels of these samples are {_IGNORED} (element {ignored}), which losses leave"
+            " out: the mean over none is NaN. If whole batches do have labels, wb.Workbench(…,"
+            " dry_run=False) leaves this trial out."
         )
     return (
-        "The data is finite: look for log(0), 0/0 or overflow in the model or the loss. Where whole batches do have a finite loss, "
-        "wb.Workbench(…, dry_run=False) leaves this trial out."
+        "The data is finite: look for log(0), 0/0 or overflow in the model or the loss. Where whole"
+        " batches do have a finite loss, wb.Workbench(…, dry_run=False) leaves this trial out."
     )
 
 
 def _all_ignored(batch: Any) -> str:
     """The name of the first part of a batch that holds only ignored labels; "": no part does."""
-    labels = ((name, t) for name, t in leaves(batch, "") if not t.is_floating_point() and not t.is_complex() and t.numel())
+    labels = (
+        (name, t)
+        for name, t in leaves(batch, "")
+        if not t.is_floating_point() and not t.is_complex() and t.numel()
+    )
     return next((name or "y" for name, t in labels if bool((t == _IGNORED).all())), "")

@@ -21,7 +21,9 @@ class CalledUpdateHooks(UpdateHooks):
         self._session = session
         self.ready: dict[int, Any] = {}
         self._ending: tuple[Any, Any, int] | None = None
-        """The arguments of the hook after the last batch of the update, until the update is taken."""
+        """The arguments of the hook after the last batch of the update, until the update is
+        taken.
+        """
 
     def begin_update(self) -> None:
         self.ready, self._ending, self.cut_short = {}, None, False
@@ -77,7 +79,9 @@ class CalledUpdateHooks(UpdateHooks):
             opt.zero_grad()
 
     def end_update(self) -> None:
-        """Step the schedules that follow epochs, if this is the epoch's last batch, and then call the hook after the batch."""
+        """Step the schedules that follow epochs, if this is the epoch's last batch, and then
+        call the hook after the batch.
+        """
         session, state = self._session, self._session.state
         if not state.searching and state.batch_idx == session.data.batches and not state.pieces:
             session.optimizers.step_epoch_schedules(state, session.hooks)
@@ -85,8 +89,15 @@ class CalledUpdateHooks(UpdateHooks):
         self._end_waiting()
         session.timer.mark("hooks")
         if not session.parallel.whole:
-            # Hooks may change weights (a teacher's), and ranks without a batch have not called them.
-            session.ranks.broadcast([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])
+            # Hooks may change weights (a teacher's), and ranks without a batch have not called
+            # them.
+            session.ranks.broadcast(
+                [
+                    t
+                    for module in session.task.modules
+                    for t in (*module.parameters(), *module.buffers())
+                ]
+            )
 
     def ends_epoch(self) -> bool:
         self.cut_short = self._session.ranks.any(self.cut_short)
@@ -94,7 +105,9 @@ class CalledUpdateHooks(UpdateHooks):
 
 
 def zero_grad(hooks: Hooks, opt: OptimizerHandle, batch_idx: int) -> None:
-    """Zero the gradients of the update before, by the task's own zero_grad where it has one; on ranks without a batch too."""
+    """Zero the gradients of the update before, by the task's own zero_grad where it has one; on
+    ranks without a batch too.
+    """
     hooks.zero_grad(opt.index, batch_idx)
     if not hooks.zeroes:
         opt.zero_grad()

@@ -20,7 +20,9 @@ class EpochLoss:
         self._sum, self._count = 0.0, 0
 
     def add(self, event: StepsDone) -> None:
-        """Add losses from a flush; those that are not finite were skipped in training, and are skipped here."""
+        """Add losses from a flush; those that are not finite were skipped in training, and are
+        skipped here.
+        """
         # One by one, so that the sum does not depend on how many are in one event.
         for loss in event.array("loss").tolist():
             if math.isfinite(loss):

@@ -22,8 +22,8 @@ class Recorder:
         self._session, self.emit = session, emit
 
     def flush(self, wait: bool = False) -> None:
-        """Emit the rows that have arrived; `wait`: all of them. Raises `NonFiniteError` for values that are only seen
-        here.
+        """Emit the rows that have arrived; `wait`: all of them. Raises `NonFiniteError` for values
+        that are only seen here.
         """
         session = self._session
         meter, timer = session.meter, session.timer
@@ -84,19 +84,29 @@ class Recorder:
         began = nonfinite.locate_on_device(session, step)
         text = headline(step, float(loss), began, self._first_bad_layer(event, int(bad[0])))
         if skips:
-            session.notes.append(Message(f"{text}. This update was skipped.{origin_sentence(began)}", "warning", step))
+            session.notes.append(
+                Message(
+                    f"{text}. This update was skipped.{origin_sentence(began)}", "warning", step
+                )
+            )
             return
         raise NonFiniteError(
-            f"{text}: lower the learning rate, clip, or look for bad inputs. The run ended at the next flush; "
-            + ("such updates were not taken." if guarded else "the weights after that update are not usable.")
+            f"{text}: lower the learning rate, clip, or look for bad inputs. The run ended at the"
+            " next flush; "
+            + (
+                "such updates were not taken."
+                if guarded
+                else "the weights after that update are not usable."
+            )
             + origin_sentence(began)
         )
 
     def _first_bad_layer(self, event: StepsDone, row: int) -> str | None:
-        """The first layer whose gradient's norm is not finite; None: it was not measured, or all of them are not.
+        """The first layer whose gradient's norm is not finite; None: it was not measured, or all of
+        them are not.
 
-        A bad loss makes every gradient bad, so the first layer says nothing then; sums of high powers may overflow without
-        a fault.
+        A bad loss makes every gradient bad, so the first layer says nothing then; sums of high
+        powers may overflow without a fault.
         """
         if self._session.meter.norm_order not in nonfinite.EXACT:
             return None
@@ -110,10 +120,22 @@ class Recorder:
         """Mask of updates with unreported non-finite values."""
         session = self._session
         wrong: Bools = ~np.isfinite(event.array("loss"))
-        if not session.plan.on_cpu and session.meter.norm_order is not None and session.precision.scaler is None:
-            for suffix in [f".{opt.index}" for opt in session.optimizers] if session.plan.several_optimizers else [""]:
-                norms, stepped = event.array(f"grad_norm{suffix}"), np.isfinite(event.array(f"loss{suffix}"))
-                if session.task.manual and not session.plan.several_optimizers:  # such an update may have a loss and no step
+        if (
+            not session.plan.on_cpu
+            and session.meter.norm_order is not None
+            and session.precision.scaler is None
+        ):
+            for suffix in (
+                [f".{opt.index}" for opt in session.optimizers]
+                if session.plan.several_optimizers
+                else [""]
+            ):
+                norms, stepped = (
+                    event.array(f"grad_norm{suffix}"),
+                    np.isfinite(event.array(f"loss{suffix}")),
+                )
+                # such an update may have a loss and no step
+                if session.task.manual and not session.plan.several_optimizers:
                     stepped &= ~np.isnan(event.array("layer_norms")).all(axis=1)
                 exact = guarded and session.meter.norm_order in nonfinite.EXACT
                 wrong |= stepped & (~np.isfinite(norms) if exact else np.isnan(norms))

@@ -66,15 +66,22 @@ class _PendingCopy:
 class Meter:
     """Rows of measurements of one run; every `every`-th update has one.
 
-    The values of one optimizer of several have column 1 + i; those of the whole update (and of a single optimizer) have
-    column 0, as in `total[0]`, `clipped[0]`.
+    The values of one optimizer of several have column 1 + i; those of the whole update (and of a
+    single optimizer) have column 0, as in `total[0]`, `clipped[0]`.
     """
 
     def __init__(
-        self, layers: int, device: torch.device, every: int, norm: float | str | None, optimizers: int = 1, double: bool = False,
+        self,
+        layers: int,
+        device: torch.device,
+        every: int,
+        norm: float | str | None,
+        optimizers: int = 1,
+        double: bool = False,
         kind: torch.dtype | None = None,
-    ) -> None:  # fmt: skip
-        """norm: the order of the gradient norms; None: they are not measured. double: whether losses and norms are float64.
+    ) -> None:
+        """norm: the order of the gradient norms; None: they are not measured. double: whether
+        losses and norms are float64.
 
         kind: the type of all parameters; None: they have several.
         """
@@ -98,8 +105,12 @@ class Meter:
         `record` gets the update's loss again. If it is the same tensor, unchanged, its value is in
         the row already.
         """
-        self.adds_up = kind in (torch.float32, torch.float64) and optimizers == 1 and not xla.is_xla(device)
-        """Whether a flush can compute the total norms, of all rows at once, where nothing reads them before."""
+        self.adds_up = (
+            kind in (torch.float32, torch.float64) and optimizers == 1 and not xla.is_xla(device)
+        )
+        """Whether a flush can compute the total norms, of all rows at once, where nothing reads
+        them before.
+        """
         self._numbers: dict[int, list[float]] = {}
         """By row, the norms of all layers whose total is computed then."""
         self._kind = kind
@@ -108,7 +119,9 @@ class Meter:
         self._losses: list[float] = []
         """On the CPU: the losses of the rows, until the flush."""
         self._lazy = xla.is_xla(device)
-        """Whether all values are put aside until a flush: each row of a ring on such a device would be compiled."""
+        """Whether all values are put aside until a flush: each row of a ring on such a device
+        would be compiled.
+        """
         self._device, self._width = device, self._layers_at + layers
         self._lrs: list[tuple[float | Tensor, ...]] = []
         self._skipped: list[bool] = []
@@ -140,7 +153,9 @@ class Meter:
         return perf_counter() - self._began - self._paused
 
     def continue_from(self, seconds: float, waited: float, samples: int | None) -> None:
-        """Continue a run that has taken this many seconds, has waited this long for batches, and had this many `samples`."""
+        """Continue a run that has taken this many seconds, has waited this long for batches, and
+        had this many `samples`.
+        """
         self._began = perf_counter() - seconds
         self._paused, self.waited, self.samples = 0.0, waited, samples
 
@@ -173,8 +188,8 @@ class Meter:
         self._ratios, self._rated = None, False
 
     def put_ratios(self, layers: tuple[int, ...], whole: bool, ratios: Tensor) -> None:
-        """Write the update ratios of these layers (`whole`: of all, in order) into the row that the next `record`
-        completes.
+        """Write the update ratios of these layers (`whole`: of all, in order) into the row that the
+        next `record` completes.
         """
         assert self._ratios is not None
         if whole:
@@ -184,17 +199,22 @@ class Meter:
         self._rated = True
 
     def places(self, layers: tuple[int, ...]) -> Tensor:
-        """The numbers of these layers as an index on the device; made once, since making it waits for the device."""
+        """The numbers of these layers as an index on the device; made once, since making it
+        waits for the device.
+        """
         if layers not in self._places:
             self._places[layers] = torch.tensor(layers, dtype=torch.long, device=self._device)
         return self._places[layers]
 
-    # The ring and its views are made when they are first used: a search and a dry run record nothing. Once, since indexing at every
-    # update would cost more than writing.
+    # The ring and its views are made when they are first used: a search and a dry run record
+    # nothing. Once, since indexing at every update would cost more than writing.
 
     @functools.cached_property
     def _ring(self) -> Tensor:
-        kind, at = torch.float64 if self.double else torch.float32, torch.device("cpu") if self._lazy else self._device
+        kind, at = (
+            torch.float64 if self.double else torch.float32,
+            torch.device("cpu") if self._lazy else self._device,
+        )
         return torch.full((CAPACITY, self._width), float("nan"), dtype=kind, device=at)
 
     @functools.cached_property
@@ -231,8 +251,8 @@ class Meter:
         self._ring = wide
 
     def put_loss(self, column: int, loss: Tensor) -> None:
-        """Write the loss of the update that the next `record` completes: of all of it (0), or of one optimizer of
-        several.
+        """Write the loss of the update that the next `record` completes: of all of it (0), or of
+        one optimizer of several.
         """
         self._widen_for(loss)
         self._put(3 * column + LOSS, loss)
@@ -251,20 +271,30 @@ class Meter:
             self._cells[place][self.row].copy_(value)
 
     def _put_norm(self, place: int, norm: Tensor) -> None:
-        """Write a norm of the row, which nothing else changes: a device gets one copy for all rows of a flush."""
-        if self._host is not None or self._several:  # the norms of several are summed up within the update
+        """Write a norm of the row, which nothing else changes: a device gets one copy for all
+        rows of a flush.
+        """
+        # the norms of several are summed up within the update
+        if self._host is not None or self._several:
             self._put(place, norm)
         else:
             self._at_flush.setdefault(place, {})[self.row] = norm
 
     def put_numbers(self, norms: list[float]) -> None:
-        """Put the norms of all layers, in order, into the row that the next `record` completes. Only where `adds_up`: a flush
-        computes their total.
+        """Put the norms of all layers, in order, into the row that the next `record` completes.
+        Only where `adds_up`: a flush computes their total.
         """
         self._numbers[self.row] = norms
 
-    def put_norms(self, column: int, total: Tensor | None, norms: Tensor, layers: tuple[int, ...] | None = None) -> None:
-        """Write a total norm and the norms of these layers (None: of all, in order) into the row that the next `record`
+    def put_norms(
+        self,
+        column: int,
+        total: Tensor | None,
+        norms: Tensor,
+        layers: tuple[int, ...] | None = None,
+    ) -> None:
+        """Write a total norm and the norms of these layers (None: of all, in order) into the row
+        that the next `record`
         completes. total None: a flush computes it from the norms; only where `adds_up`.
         """
         row = self.row
@@ -287,8 +317,9 @@ class Meter:
         self.layers[row][self.places(layers)] = norms.to(self._ring.dtype)
 
     def put_update(self, loss: Tensor, norms: Norms) -> None:
-        """Put a loss and the norms of all layers, in order, into the row that the next `record` completes; a device copies them
-        at once where it can. Only where `adds_up`: a flush computes the total norm.
+        """Put a loss and the norms of all layers, in order, into the row that the next `record`
+        completes; a device copies them at once where it can. Only where `adds_up`: a flush computes
+        the total norm.
         """
         if isinstance(norms, Tensor) or not _can_stack(loss, norms[0]):
             self.put_norms(0, None, as_tensor(norms))
@@ -301,16 +332,21 @@ class Meter:
         self._loss = loss, loss._version
 
     def _separate(self) -> None:
-        """Keep the row's norms without the loss that was put with them: another value takes its place."""
+        """Keep the row's norms without the loss that was put with them: another value takes its
+        place.
+        """
         if self.row in self._updates:
             self._layer_norms[self.row] = self._updates.pop(self.row)[1:]
         self._loss = None
 
-    def record(self, step: int, lrs: Sequence[float | Tensor], loss: Tensor, skipped: bool = False) -> None:
+    def record(
+        self, step: int, lrs: Sequence[float | Tensor], loss: Tensor, skipped: bool = False
+    ) -> None:
         """Complete the row of update `step`; its norms, if any, are in it already."""
         if not self.row:
             self._first = step
-        if self._loss is None or loss is not self._loss[0] or loss._version != self._loss[1]:  # a hook may have changed it in place
+        # a hook may have changed it in place
+        if self._loss is None or loss is not self._loss[0] or loss._version != self._loss[1]:
             self._separate()
             if self._host is None or loss.dtype is torch.float64:
                 self.put_loss(0, loss)
@@ -328,7 +364,9 @@ class Meter:
         self.samples = _sum(self.samples, samples)
 
     def note(self, values: Mapping[str, Tensor | float]) -> None:
-        """Write what the task logged for the update that the next `record` completes; scalars, on the device or not."""
+        """Write what the task logged for the update that the next `record` completes; scalars,
+        on the device or not.
+        """
         for name, value in values.items():
             # A copy: it may be a statistic that changes in place.
             kept = _kept(value).reshape(()).clone() if isinstance(value, Tensor) else float(value)
@@ -339,8 +377,8 @@ class Meter:
         return self.row == CAPACITY or perf_counter() - self._last_flush >= PERIOD
 
     def flush(self, epoch: int, wait: bool = False) -> list[StepsDone]:
-        """The rows that have arrived, as events. `wait`: all of them, now; the time of the next flush does not
-        change.
+        """The rows that have arrived, as events. `wait`: all of them, now; the time of the next
+        flush does not change.
         """
         arrived = self._finish_copy(wait or self.row > 0)
         if self.row:
@@ -355,17 +393,33 @@ class Meter:
         self._take_norms()
         source = self._ring[: self.row]
         rows = _to_host(source)
-        ratios = None if self._ratios is None or not self._rated else _to_host(self._ratios[: self.row])
-        logged = {name: (list(at), _to_host(_stacked(self._fetched(at).values()))) for name, at in self._notes.items()}
+        ratios = (
+            None if self._ratios is None or not self._rated else _to_host(self._ratios[: self.row])
+        )
+        logged = {
+            name: (list(at), _to_host(_stacked(self._fetched(at).values())))
+            for name, at in self._notes.items()
+        }
         event = None
         if source.is_cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        # The next rows are written after this copy on the same stream, so the ring can be used again at once.
+        # The next rows are written after this copy on the same stream, so the ring can be used
+        # again at once.
         self._pending = _PendingCopy(
-            rows, ratios, event, self._first, self._lrs, self._skipped, logged, epoch, self.seconds, self.waited, self._look(),
+            rows,
+            ratios,
+            event,
+            self._first,
+            self._lrs,
+            self._skipped,
+            logged,
+            epoch,
+            self.seconds,
+            self.waited,
+            self._look(),
             self._samples_of_rows,
-        )  # fmt: skip
+        )
         self.row, self._lrs, self._skipped, self._notes, self._samples_of_rows = 0, [], [], {}, 0
         if self._host is not None:
             self._host[: len(rows), TOTAL:] = np.nan
@@ -392,12 +446,17 @@ class Meter:
         numbers.pop(self.row, None)  # of an update that an error ended
         if numbers and self._host is not None and self.norm_order is not None:
             rows = slice(self.row) if len(numbers) == self.row else list(numbers)
-            table = np.array(list(numbers.values()), dtype=np.float64 if self._kind is torch.float64 else np.float32)
+            table = np.array(
+                list(numbers.values()),
+                dtype=np.float64 if self._kind is torch.float64 else np.float32,
+            )
             self._host[rows, self._layers_at :] = table
             self._host[rows, TOTAL] = total_norms(torch.from_numpy(table), self.norm_order).numpy()
 
     def _take_updates(self) -> None:
-        """Copy the losses and norms that were put aside together, all at once where each row has them."""
+        """Copy the losses and norms that were put aside together, all at once where each row has
+        them.
+        """
         updates, self._updates, self._loss = self._updates, {}, None
         updates.pop(self.row, None)  # of an update that an error ended
         if len(updates) == self.row and self.norm_order is not None:
@@ -417,14 +476,17 @@ class Meter:
         missing = [row for row in self._layer_norms if row not in known and row < self.row]
         if not missing or not self.adds_up or self.norm_order is None:
             return
-        totals = total_norms(torch.stack([self._layer_norms[row] for row in missing]), self.norm_order)
+        totals = total_norms(
+            torch.stack([self._layer_norms[row] for row in missing]), self.norm_order
+        )
         known.update(zip(missing, totals.unbind(), strict=True))
 
     def _take(self, columns: Tensor, found: Mapping[int, Tensor]) -> None:
         """Copy values by row into these columns of the ring."""
         if not found:
             return
-        rows = [row for row in range(self.row) if row in found]  # not those of an update that an error ended
+        # not those of an update that an error ended
+        rows = [row for row in range(self.row) if row in found]
         if len(rows) == self.row:
             columns[: len(rows)] = torch.stack([found[row] for row in rows])
         else:
@@ -432,7 +494,9 @@ class Meter:
                 columns[row] = found[row]
 
     def _fetched(self, found: Mapping[int, Value]) -> Mapping[int, Value]:
-        """The values in host memory, where stacking them on the device would be compiled anew for each number of rows."""
+        """The values in host memory, where stacking them on the device would be compiled anew
+        for each number of rows.
+        """
         if not self._lazy:
             return found
         away = {row: value for row, value in found.items() if isinstance(value, Tensor)}
@@ -463,7 +527,10 @@ class Meter:
         self._totals(columns, rows, "")
         for number in range(self._several):
             columns_of = rows[:, 3 * (1 + number) :]
-            columns[f"loss.{number}"], columns[f"lr.{number}"] = pack(columns_of[:, LOSS], wide), pack(lrs[:, number])
+            columns[f"loss.{number}"], columns[f"lr.{number}"] = (
+                pack(columns_of[:, LOSS], wide),
+                pack(lrs[:, number]),
+            )
             self._totals(columns, columns_of, f".{number}")
         if self.norm_order is not None:
             columns["layer_norms"] = pack(rows[:, self._layers_at :])
@@ -480,9 +547,18 @@ class Meter:
             double += [name] if numbers.dtype == np.float64 else []
         shown = tuple(name for name in pending.logged if name in self.on_bar)
         return StepsDone(
-            pending.step, self.every, len(rows), pending.epoch, pending.seconds, columns, shown, pending.waited, pending.memory,
-            tuple(double), samples=pending.samples,
-        )  # fmt: skip
+            pending.step,
+            self.every,
+            len(rows),
+            pending.epoch,
+            pending.seconds,
+            columns,
+            shown,
+            pending.waited,
+            pending.memory,
+            tuple(double),
+            samples=pending.samples,
+        )
 
     def _totals(self, columns: dict[str, bytes], rows: Numbers, name: str) -> None:
         if self.norm_order is not None:
@@ -507,7 +583,12 @@ def _to_host(source: Tensor) -> Tensor:
 
 def _can_stack(loss: Tensor, norm: Tensor) -> bool:
     """Whether a loss and a norm go into one tensor as they are."""
-    return type(loss) is Tensor and not loss.shape and loss.dtype is norm.dtype and loss.device == norm.device
+    return (
+        type(loss) is Tensor
+        and not loss.shape
+        and loss.dtype is norm.dtype
+        and loss.device == norm.device
+    )
 
 
 def _kept(value: Tensor) -> Tensor:
@@ -516,11 +597,20 @@ def _kept(value: Tensor) -> Tensor:
 
 
 def _stacked(values: Iterable[Tensor | float]) -> Tensor:
-    """Scalars as one tensor, on the device if one of them is there; float64 if one of them is, as Python's numbers
-    are.
+    """Scalars as one tensor, on the device if one of them is there; float64 if one of them is, as
+    Python's numbers are.
     """
     scalars = list(values)
-    device = next((v.device for v in scalars if isinstance(v, Tensor) and v.device.type != "cpu"), torch.device("cpu"))
-    wide = any(isinstance(v, float) or v.dtype is torch.float64 for v in scalars) and device.type != "mps"  # which has none
+    device = next(
+        (v.device for v in scalars if isinstance(v, Tensor) and v.device.type != "cpu"),
+        torch.device("cpu"),
+    )
+    # which has none
+    wide = (
+        any(isinstance(v, float) or v.dtype is torch.float64 for v in scalars)
+        and device.type != "mps"
+    )
     kind = torch.float64 if wide else torch.float32
-    return torch.stack([torch.as_tensor(v, dtype=kind).to(device, non_blocking=True) for v in scalars])
+    return torch.stack(
+        [torch.as_tensor(v, dtype=kind).to(device, non_blocking=True) for v in scalars]
+    )

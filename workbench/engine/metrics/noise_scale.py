@@ -1,9 +1,10 @@
 """Measures the gradient noise scale during a fit, from the parts of which each update is made.
 
-The gradient of a part of an update is that of a small batch, the update's own that of a large one; their squared norms
-tell the noise apart from the mean gradient, with no pass of its own. On several ranks the parts are the ranks: of each, its
-gradient before the all-reduce. In one process the part is the first of several batches. Both estimates are averaged over
-some hundred updates before they are divided: a single update says nothing. All stays on the device.
+The gradient of a part of an update is that of a small batch, the update's own that of a large one;
+their squared norms tell the noise apart from the mean gradient, with no pass of its own. On several
+ranks the parts are the ranks: of each, its gradient before the all-reduce. In one process the part
+is the first of several batches. Both estimates are averaged over some hundred updates before they
+are divided: a single update says nothing. All stays on the device.
 Source: McCandlish et al., "An Empirical Model of Large-Batch Training" (2018), appendix A.1.
 """
 
@@ -25,7 +26,8 @@ NAME = "gradient_noise_scale"
 
 
 class RunningNoiseScale:
-    """Takes the gradients of each update, and gives the noise scale in samples: of all parameters, and by module.
+    """Takes the gradients of each update, and gives the noise scale in samples: of all parameters,
+    and by module.
 
     Squared norms have the shape (1 + modules,), the first one for all parameters.
     """
@@ -41,17 +43,25 @@ class RunningNoiseScale:
             member[list(places), number] = 1.0
         *rows, self._of_no_module = member.to(device).unbind()
         self._member = {id(p): row for p, row in zip(parameters, rows, strict=True)}
-        """By parameter, 1 where it belongs to a column. One that begins to train later belongs to the first alone."""
+        """By parameter, 1 where it belongs to a column. One that begins to train later belongs
+        to the first alone.
+        """
         self.measures = False
         """Whether the present update is measured."""
         self.weights_reported = False
-        """Whether the task reported weights of its batches, which are not samples: then there is no noise scale."""
+        """Whether the task reported weights of its batches, which are not samples: then there is
+        no noise scale.
+        """
         self._own: list[tuple[Tensor, Tensor]] = []
         """Parameters of this rank with the norm of their gradient before the all-reduce."""
         self._small: Tensor | None = None
-        """The squared norms of a part's mean gradient, in this update; None: the update has one part."""
+        """The squared norms of a part's mean gradient, in this update; None: the update has one
+        part.
+        """
         self._shares: tuple[Tensor | float, Tensor | float] = (0.0, 0.0)
-        """The share of the noise of one sample that is in the part's gradient, and in the update's."""
+        """The share of the noise of one sample that is in the part's gradient, and in the
+        update's.
+        """
         self._square: Tensor | float = 0.0
         self._spread: Tensor | float = 0.0
         self._count = 0
@@ -61,7 +71,8 @@ class RunningNoiseScale:
         self.measures, self._small, self._own = measures, None, []
 
     def first(self, parameters: Sequence[Tensor], share: float, weights: Sequence[float]) -> None:
-        """The first of several batches went backward: the gradients are its mean gradient times its `share` of the update.
+        """The first of several batches went backward: the gradients are its mean gradient times its
+        `share` of the update.
 
         weights: the samples of each batch.
         """
@@ -76,7 +87,8 @@ class RunningNoiseScale:
         self._own += zip(with_gradient, norms, strict=True)
 
     def of_rank(self, weight: Tensor | float, unit: float) -> Tensor:
-        """This rank's part in the sum for `ranks`: the squared norms of its mean gradient times its samples.
+        """This rank's part in the sum for `ranks`: the squared norms of its mean gradient times its
+        samples.
 
         weight: its samples. unit: what a sample's gradient was multiplied by.
         """
@@ -87,13 +99,14 @@ class RunningNoiseScale:
     def ranks(self, summed: Tensor, total: Tensor, many: int) -> None:
         """The sum over so many ranks of `of_rank`, and of their samples.
 
-        Each rank's squared norm holds that of the true mean gradient and the noise of one sample divided by the rank's
-        samples; weighted by these, all ranks count alike.
+        Each rank's squared norm holds that of the true mean gradient and the noise of one sample
+        divided by the rank's samples; weighted by these, all ranks count alike.
         """
         self._small, self._shares = summed / total, (many / total, 1 / total)
 
     def whole(self, parameters: Sequence[Tensor], norms: Norms) -> dict[str, Tensor]:
-        """The noise scales, by the name of their column, after an update whose mean gradient has these 2-norms.
+        """The noise scales, by the name of their column, after an update whose mean gradient has
+        these 2-norms.
 
         NaN where the mean gradient is lost in noise. Empty: they are not known yet.
         """

@@ -1,7 +1,7 @@
 """Observes what only the engine can see of a fit: what it begins with, and its health.
 
-The latter are modules in evaluation mode, a data order that repeats, calls in the user's code that make training wait, and
-options of the training loader that cost time.
+The latter are modules in evaluation mode, a data order that repeats, calls in the user's code that
+make training wait, and options of the training loader that cost time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from workbench.events import Checksums, Observed
 from workbench.instruments.slow_calls import CallTimer, has_compiled
 
 TIMED = range(20, 23)
-"""The updates of a fit in which calls of the user's code are timed: the first ones take longer than the others."""
+"""The updates of a fit in which calls of the user's code are timed: the first ones take longer
+than the others.
+"""
 MOST = 5
 """The most lines that are reported."""
 FEWEST = 8
@@ -39,14 +41,20 @@ class Observations:
         self.calls_to_time: CallTimer | None = None
         """Surrounds the next update, if calls of the user's code are timed in it."""
         self._checksums: Checksums | None = None
-        """What is known so far of the beginning; None: it is not looked at, or it has been emitted."""
+        """What is known so far of the beginning; None: it is not looked at, or it has been
+        emitted.
+        """
 
     def begin(self) -> None:
-        """Take the checksums of what a fit begins with, on rank 0: the weights here, the first batches when they are read."""
+        """Take the checksums of what a fit begins with, on rank 0: the weights here, the first
+        batches when they are read.
+        """
         session = self._session
         if session.ranks.first and not session.state.resumed:
             session.data.checksums = []
-            weights = "" if session.weights.sharded else of_weights(session.task.trained_modules.values())
+            weights = (
+                "" if session.weights.sharded else of_weights(session.task.trained_modules.values())
+            )
             self._checksums = Checksums(weights, session.data.order_checksum(), setup=self._setup())
 
     def _setup(self) -> str:
@@ -63,7 +71,9 @@ class Observations:
             self._recorder.emit(replace(checksums, batches=tuple(session.data.checksums or ())))
 
     def after_update(self) -> None:
-        """Look at all modules after the first update of an epoch, and when the whole model has changed its mode."""
+        """Look at all modules after the first update of an epoch, and when the whole model has
+        changed its mode.
+        """
         self._updates += 1
         if self._updates < TIMED.stop:
             self._after_first_updates()
@@ -76,16 +86,23 @@ class Observations:
             self._modes = modes
 
     def _after_first_updates(self) -> None:
-        """Look at what the first updates show: options of the loader, the first batches, calls of the user's code."""
+        """Look at what the first updates show: options of the loader, the first batches, calls
+        of the user's code.
+        """
         session, state = self._session, self._session.state
         if self._updates == 1:
             for option in session.data.slow_options():
                 self._recorder.add(Observed(state.step, state.epoch, "loader_option", option))
         if self._updates == BATCHES:
             self._emit_checksums()
-        if self._updates == TIMED.stop - 1 and self._calls is not None and (slow := self._calls.found()):
+        if (
+            self._updates == TIMED.stop - 1
+            and self._calls is not None
+            and (slow := self._calls.found())
+        ):
             self._recorder.add(Observed(state.step, state.epoch, "slow_calls", slow[:MOST]))
-        if self._updates == TIMED.start - 1 and has_compiled():  # compiled code has no lines, and would be compiled again
+        # compiled code has no lines, and would be compiled again
+        if self._updates == TIMED.start - 1 and has_compiled():
             self._calls = None
         self.calls_to_time = self._calls if self._updates + 1 in TIMED else None
 
@@ -103,10 +120,11 @@ class Observations:
 
 
 def in_evaluation_mode(model: nn.Module) -> Iterator[str]:
-    """The outermost parts of a model in evaluation mode that would behave differently in training; "" is the whole
-    model.
+    """The outermost parts of a model in evaluation mode that would behave differently in training;
+    "" is the whole model.
 
-    Parts without a trainable weight were frozen on purpose and are left out; the whole model is not.
+    Parts without a trainable weight were frozen on purpose and are left out; the whole model is
+    not.
     """
     if not model.training:
         if any(_depends_on_mode(module) for module in model.modules()):
@@ -132,5 +150,7 @@ def _depends_on_mode(module: nn.Module) -> bool:
     for name in ("p", "dropout", "drop_prob"):
         chance = getattr(module, name, None)
         if isinstance(chance, float | int) and not isinstance(chance, bool) and chance > 0:
-            return "drop" in type(module).__name__.lower() or isinstance(module, nn.RNNBase | nn.MultiheadAttention)
+            return "drop" in type(module).__name__.lower() or isinstance(
+                module, nn.RNNBase | nn.MultiheadAttention
+            )
     return False

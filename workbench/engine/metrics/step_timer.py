@@ -1,8 +1,10 @@
-"""Measures where the time of a fit goes: data, forward, backward, optimizer, validation and the rest.
+"""Measures where the time of a fit goes: data, forward, backward, optimizer, validation and the
+rest.
 
-Validation, checkpoints, logging and what torch.compile takes are timed whenever they happen, and
-on a CPU so is the waiting for data. The parts of an update are timed for a sample of the updates: `mark` names the part that has just ended. On a GPU a mark is an
-event in the stream, which is read later, so that nothing waits for the device.
+Validation, checkpoints, logging and what torch.compile takes are timed whenever they happen, and on
+a CPU so is the waiting for data. The parts of an update are timed for a sample of the updates:
+`mark` names the part that has just ended. On a GPU a mark is an event in the stream, which is read
+later, so that nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ import torch
 from workbench.events import TimeSpent
 
 EVERY = {"cpu": 0.01, "cuda": 0.05}
-"""Seconds between two updates that are timed in parts, by device. On other devices a part cannot be timed."""
+"""Seconds between two updates that are timed in parts, by device. On other devices a part cannot
+be timed.
+"""
 LONGEST = 30.0
-"""Seconds between two events at most; at first it is one, and then a hundredth of the run's length."""
+"""Seconds between two events at most; at first it is one, and then a hundredth of the run's
+length.
+"""
 
 Time = Any
 """A moment: seconds on CPU, an event of the stream on a device."""
@@ -65,7 +71,9 @@ class StepTimer:
             self._marks = [("", self._now())]
 
     def arrived(self, waited: float, *, first: bool) -> None:
-        """The batches of an update have arrived after so many seconds. first: of an epoch; the device had nothing to do meanwhile."""
+        """The batches of an update have arrived after so many seconds. first: of an epoch; the
+        device had nothing to do meanwhile.
+        """
         self._updates += 1
         if self._on_cpu or first:
             phase = "first batch" if first else "data"
@@ -87,7 +95,9 @@ class StepTimer:
 
     @contextlib.contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Context manager in which all time belongs to `part`, also within an update that is timed."""
+        """Context manager in which all time belongs to `part`, also within an update that is
+        timed.
+        """
         self.mark("workbench")
         marks, self._marks = self._marks, None
         began, outer, self._within = self._clock(), self._within, 0.0
@@ -102,7 +112,9 @@ class StepTimer:
 
     @contextlib.contextmanager
     def compilations(self) -> Iterator[None]:
-        """Context manager in which what torch.compile takes, in whichever part, belongs to "compile"."""
+        """Context manager in which what torch.compile takes, in whichever part, belongs to
+        "compile".
+        """
         dynamo = sys.modules.get("torch._dynamo.callback")  # the first optimizer imports it
         if dynamo is None:
             yield
@@ -133,15 +145,23 @@ class StepTimer:
         self._within += seconds
         if self._marks is not None:
             # A device waits meanwhile, and its marks cannot be moved: this update tells nothing.
-            later = [(phase, moment + seconds) for phase, moment in self._marks] if self._on_cpu else None
+            later = (
+                [(phase, moment + seconds) for phase, moment in self._marks]
+                if self._on_cpu
+                else None
+            )
             self._marks = later
 
     def due(self) -> bool:
-        """Whether it is time for an event. It never is while the first update since the last event is being timed."""
+        """Whether it is time for an event. It never is while the first update since the last
+        event is being timed.
+        """
         if self._marks is not None and not (self._pending or self._sampled):
             return False
         seconds = self._clock()
-        return self._seconds is not None and seconds - self._seconds >= min(max(1.0, seconds / 100), LONGEST)
+        return self._seconds is not None and seconds - self._seconds >= min(
+            max(1.0, seconds / 100), LONGEST
+        )
 
     def take(self, step: int) -> TimeSpent | None:
         """The seconds since the last event by part; None: no update has been timed."""

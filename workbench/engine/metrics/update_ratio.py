@@ -1,6 +1,7 @@
 """Measures update-to-weight ratios now and then, for updates that are recorded anyway.
 
-A measurement copies the weights and waits for nothing. It runs about once a second, not at each update. Each optimizer
+A measurement copies the weights and waits for nothing. It runs about once a second, not at each
+update. Each optimizer
 has its own second: those that take turns are all measured.
 """
 

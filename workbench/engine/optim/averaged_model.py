@@ -1,4 +1,6 @@
-"""Puts the averaged weights into the model, for a validation or permanently, and computes their BatchNorm statistics."""
+"""Puts the averaged weights into the model, for a validation or permanently, and computes their
+BatchNorm statistics.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from workbench.techniques.tbptt import Piece, detached
 
 @contextlib.contextmanager
 def in_place(session: Session) -> Iterator[None]:
-    """Context manager in which the model has the averaged weights and their BatchNorm statistics."""
+    """Context manager in which the model has the averaged weights and their BatchNorm
+    statistics.
+    """
     assert session.average is not None
     with session.average.swapped(), kept_buffers(session.task.modules):
         _refresh(session)
@@ -37,7 +41,9 @@ def copy_average(session: Session) -> None:
 
 
 def _refresh(session: Session) -> None:
-    """Compute BatchNorm statistics for the present weights in one pass over the training data, without a step."""
+    """Compute BatchNorm statistics for the present weights in one pass over the training data,
+    without a step.
+    """
     if not has_batch_norm([session.task.model]):
         return
     modes = Modes.of(session.task.modules)
@@ -53,7 +59,9 @@ def _refresh(session: Session) -> None:
 
 
 def _mean_over_ranks(model: nn.Module, ranks: ProcessGroup) -> None:
-    """Average the statistics of all ranks, each of which has seen its share of the batches; all batches count alike."""
+    """Average the statistics of all ranks, each of which has seen its share of the batches; all
+    batches count alike.
+    """
     if not ranks.several:
         return
     for layer in batch_norms([model]):
@@ -72,12 +80,18 @@ def _pass(session: Session) -> None:
     hiddens = None
     lost: list[str] = []
     items = session.data.again(lost)
-    for number, item in enumerate(session.ranks.rounds(items) if session.weights.sharded else items):
+    for number, item in enumerate(
+        session.ranks.rounds(items) if session.weights.sharded else items
+    ):
         extra: dict[str, Any] = {}
         if isinstance(item, PaddingBatch):
             again = {"hiddens": None} if session.plan.tbptt is not None else {}
             for opt in session.optimizers:
-                session.run_padding(item.batch, "train", partial(session.weights.training_step, batch_idx=number, **opt.extra, **again))
+                session.run_padding(
+                    item.batch,
+                    "train",
+                    partial(session.weights.training_step, batch_idx=number, **opt.extra, **again),
+                )
             continue
         batch = item
         if isinstance(item, Piece):
@@ -93,4 +107,11 @@ def _pass(session: Session) -> None:
                 )
             if isinstance(item, Piece) and isinstance(result, dict):
                 hiddens = detached(result.get("hiddens"))
-    session.notes += [Message(f"the rest of this epoch may not be as it would have been: {message}.", "warning", session.state.step) for message in lost]
+    session.notes += [
+        Message(
+            f"the rest of this epoch may not be as it would have been: {message}.",
+            "warning",
+            session.state.step,
+        )
+        for message in lost
+    ]

@@ -1,4 +1,6 @@
-"""Steps an optimizer that evaluates the loss through a closure: LBFGS evaluates it several times, SAM also at shifted weights."""
+"""Steps an optimizer that evaluates the loss through a closure: LBFGS evaluates it several
+times, SAM also at shifted weights.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,14 @@ from workbench.task.optim.optimizer_state import load_state, state_of
 
 
 def step_with_closure(
-    session: Session, opt: OptimizerHandle, window: Sequence[Any], evaluate: Callable[[], Tensor | None]
+    session: Session,
+    opt: OptimizerHandle,
+    window: Sequence[Any],
+    evaluate: Callable[[], Tensor | None],
 ) -> tuple[Tensor | None, bool]:
-    """Step an optimizer with a closure; returns the loss and whether it stepped. Loss and norms of the first evaluation are recorded."""
+    """Step an optimizer with a closure; returns the loss and whether it stepped. Loss and norms
+    of the first evaluation are recorded.
+    """
     first: Tensor | None = None
     undo = _undo(opt) if session.plan.on_cpu else _nothing
 
@@ -33,7 +40,9 @@ def step_with_closure(
         session.hooks.before_step(opt.index)
         if opt.held is not None:
             opt.put_held_lrs()
-        measure_and_clip(session, opt, window, loss, records=session.state.records and first is None)
+        measure_and_clip(
+            session, opt, window, loss, records=session.state.records and first is None
+        )
         first = loss if first is None else first
         return loss
 
@@ -64,7 +73,10 @@ def step_with_closure(
 def _undo(opt: OptimizerHandle) -> Callable[[], None]:
     """Return a function that restores the optimizer's weights and state."""
     trained = opt.trained
-    weights, state = [p.detach().clone() for p in opt.trained], copy.deepcopy(state_of(opt.optimizer))
+    weights, state = (
+        [p.detach().clone() for p in opt.trained],
+        copy.deepcopy(state_of(opt.optimizer)),
+    )
 
     def undo() -> None:
         with torch.no_grad():

@@ -1,4 +1,6 @@
-"""Measures, checks and clips the gradients of one optimizer before its step, and records their norms."""
+"""Measures, checks and clips the gradients of one optimizer before its step, and records their
+norms.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from workbench.techniques import clipping
 def measure_and_clip(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, *, records: bool
 ) -> Tensor | None:
-    """Measure, check and clip one optimizer's gradients; returns their total norm before clipping; None: only a flush computes it."""
+    """Measure, check and clip one optimizer's gradients; returns their total norm before
+    clipping; None: only a flush computes it.
+    """
     state, meter, order = session.state, session.meter, session.meter.norm_order
     gradients = opt.gradients()
     norms: Norms | None = None
@@ -27,7 +31,8 @@ def measure_and_clip(
     numbers: list[float] = []
     if records and gradients and order:
         norms = opt.layer_norms(gradients, order)
-        numbers = as_floats(norms) if session.plan.on_cpu else []  # on a device this would wait for it
+        # on a device this would wait for it
+        numbers = as_floats(norms) if session.plan.on_cpu else []
         total = _put_norms(session, opt, gradients, loss, norms, numbers)
     if session.plan.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, numbers)
@@ -56,15 +61,22 @@ def measure_and_clip(
 
 
 def _put_norms(
-    session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], loss: Tensor, norms: Norms, numbers: list[float]
+    session: Session,
+    opt: OptimizerHandle,
+    gradients: Sequence[Tensor],
+    loss: Tensor,
+    norms: Norms,
+    numbers: list[float],
 ) -> Tensor | None:
-    """Put the norms before clipping into the meter's row; returns their total. None: a flush computes it.
+    """Put the norms before clipping into the meter's row; returns their total. None: a flush
+    computes it.
 
     numbers: on CPU, the norms as numbers; elsewhere none.
     """
     meter = session.meter
     all_there = opt.whole and not opt.late and len(gradients) == len(opt.parameters)
-    if all_there and meter.adds_up and (session.plan.on_cpu or not nonfinite.can_guard(opt)):  # a guarded step reads the total
+    # a guarded step reads the total
+    if all_there and meter.adds_up and (session.plan.on_cpu or not nonfinite.can_guard(opt)):
         if session.plan.on_cpu:
             meter.put_numbers(numbers)
         else:
@@ -78,10 +90,17 @@ def _put_norms(
         return total
     if opt.late:  # only parameters that trained from the start have columns
         late = {id(p) for p in opt.late}
-        norms = norms[meter.places(tuple(n for n, p in enumerate(opt.with_gradient()) if id(p) not in late))]
+        norms = norms[
+            meter.places(tuple(n for n, p in enumerate(opt.with_gradient()) if id(p) not in late))
+        ]
     # A parameter without a gradient has no norm; that is not a norm of zero.
     with_gradient = {id(p) for p in opt.with_gradient()}
-    meter.put_norms(opt.column, total, norms, tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in with_gradient))
+    meter.put_norms(
+        opt.column,
+        total,
+        norms,
+        tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in with_gradient),
+    )
     return total
 
 

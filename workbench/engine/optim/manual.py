@@ -1,7 +1,8 @@
-"""Runs manual optimization: the task calls backward and step, the engine accumulates, measures and clips.
+"""Runs manual optimization: the task calls backward and step, the engine accumulates, measures and
+clips.
 
-The gradient of a window is the sum over its batches, weighted by their shares. Steps that the task requests are taken at
-the window's last batch, and measured and clipped like any other.
+The gradient of a window is the sum over its batches, weighted by their shares. Steps that the task
+requests are taken at the window's last batch, and measured and clipped like any other.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class ManualOptimizers:
     """The `Handle` through which a task with manual optimization trains, for a whole session."""
 
     def __init__(self, session: Session, take_step: TakeStep) -> None:
-        """take_step: measures and clips the gradients of an optimizer, steps, and returns whether it stepped."""
+        """take_step: measures and clips the gradients of an optimizer, steps, and returns
+        whether it stepped.
+        """
         self._session, self._take_step = session, take_step
         self._toggle = Toggle()
         self._window: Sequence[Any] = ()
@@ -48,7 +51,9 @@ class ManualOptimizers:
         return not self._session.state.searching
 
     def update(self, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
-        """Give each batch of the window to the task; returns the sum of the losses that went backward, and the optimizers that stepped."""
+        """Give each batch of the window to the task; returns the sum of the losses that went
+        backward, and the optimizers that stepped.
+        """
         session = self._session
         self._window = window
         self.loss, self._since, self.optimizers_stepped = None, None, []
@@ -64,9 +69,14 @@ class ManualOptimizers:
             for number, share in enumerate(session.parallel.shares(weights) if batches else ()):
                 self._share, self._last = share, number == len(batches) - 1
                 session.timer.mark("workbench")
-                batch = session.to_device(batches[number]) if session.plan.moves else batches[number]
+                batch = (
+                    session.to_device(batches[number]) if session.plan.moves else batches[number]
+                )
                 session.timer.mark("transfer")
-                index, samples = session.state.batch_idx + number, samples_at(window, present[number])
+                index, samples = (
+                    session.state.batch_idx + number,
+                    samples_at(window, present[number]),
+                )
                 if not session.update_hooks.start_moved(batch, index, samples):
                     break
                 session.task.begin_batch(samples)
@@ -90,7 +100,8 @@ class ManualOptimizers:
             return None, []
         if loss is None:
             raise TaskError(
-                "a manual training_step stepped an optimizer without a loss: use manual_backward(loss), or return the loss."
+                "a manual training_step stepped an optimizer without a loss: use"
+                " manual_backward(loss), or return the loss."
             )
         return loss, list(dict.fromkeys(self.optimizers_stepped))
 
@@ -112,7 +123,8 @@ class ManualOptimizers:
         self._session.timer.mark("forward")
         self._add_kept(opt)
         if not self._last:
-            # Set aside, since another network's backward may add gradients to these parameters, which must not count.
+            # Set aside, since another network's backward may add gradients to these parameters,
+            # which must not count.
             self._kept[optimizer] = [(p, p.grad) for p in opt.trained if p.grad is not None]
             self._options[optimizer] = options
             opt.zero_grad()
@@ -125,7 +137,8 @@ class ManualOptimizers:
         self._session.state.losses[opt.index] = summed
         if self._session.state.records and self._session.plan.several_optimizers:
             self._session.meter.put_loss(opt.column, summed)
-        if opt.index in self._stepped:  # for the loss scaler, a second step in this window belongs to a new iteration
+        # for the loss scaler, a second step in this window belongs to a new iteration
+        if opt.index in self._stepped:
             self._session.precision.update()
             self._stepped.clear()
         self._stepped.add(opt.index)
@@ -137,7 +150,9 @@ class ManualOptimizers:
             opt.step_options = {}
 
     def _finish(self) -> None:
-        """Take the steps that the task asked for earlier in the window and not at its last batch."""
+        """Take the steps that the task asked for earlier in the window and not at its last
+        batch.
+        """
         for optimizer in list(self._kept):
             self.step(optimizer, **self._options[optimizer])
 
@@ -159,15 +174,21 @@ class ManualOptimizers:
 
     def toggle(self, optimizer: int) -> None:
         """Let only this optimizer's parameters require gradients."""
-        self._toggle.toggle(self._session.optimizers.trained, self._session.optimizers[optimizer].trained)
+        self._toggle.toggle(
+            self._session.optimizers.trained, self._session.optimizers[optimizer].trained
+        )
 
     def untoggle(self, optimizer: int) -> None:
         """Let all parameters require gradients that did before `toggle`."""
         self._toggle.untoggle()
 
 
-def update(session: Session, window: Sequence[Any], take_step: TakeStep) -> tuple[Tensor | None, list[OptimizerHandle]]:
-    """Take an update (`ManualOptimizers.update`); the first of a session gives the task its handle."""
+def update(
+    session: Session, window: Sequence[Any], take_step: TakeStep
+) -> tuple[Tensor | None, list[OptimizerHandle]]:
+    """Take an update (`ManualOptimizers.update`); the first of a session gives the task its
+    handle.
+    """
     handle = session.handle
     if not isinstance(handle, ManualOptimizers):
         handle = ManualOptimizers(session, take_step)

@@ -29,14 +29,22 @@ _AROUND_STEP = Optimizer.profile_hook_step(id).__code__
 
 
 class OptimizerHandle:
-    """Wraps an `Optimization`. `parameters` are those of its groups that required a gradient when the session began.
+    """Wraps an `Optimization`. `parameters` are those of its groups that required a gradient when
+    the session began.
 
-    `places` are their numbers among the session's parameters; `whole`: they are all of these, in order. `late` are
-    parameters that began to train later (a hook unfroze them, or added a group). `trained` are both, in the order of
-    the task's modules.
+    `places` are their numbers among the session's parameters; `whole`: they are all of these, in
+    order. `late` are parameters that began to train later (a hook unfroze them, or added a group).
+    `trained` are both, in the order of the task's modules.
     """
 
-    def __init__(self, index: int, made: Optimization, parameters: list[Tensor], task: Task, weights: WholeWeights) -> None:
+    def __init__(
+        self,
+        index: int,
+        made: Optimization,
+        parameters: list[Tensor],
+        task: Task,
+        weights: WholeWeights,
+    ) -> None:
         self.weights = weights
         weights.take_over(made.optimizer)
         self.index = index
@@ -49,10 +57,15 @@ class OptimizerHandle:
         """The index of the parameter group whose rate is `lr`: the first whose rate is not 0."""
         self.closure_use = closure_use(self.optimizer)
         self.needs_closure = self.closure_use != "never"
-        self._own_zero_grad = getattr(self.optimizer.zero_grad, "__func__", None) is not Optimizer.zero_grad
+        self._own_zero_grad = (
+            getattr(self.optimizer.zero_grad, "__func__", None) is not Optimizer.zero_grad
+        )
         number = {id(p): n for n, p in enumerate(parameters)}
         numbers = {
-            number[id(p)] for group in self.optimizer.param_groups for p in group["params"] if id(p) in number
+            number[id(p)]
+            for group in self.optimizer.param_groups
+            for p in group["params"]
+            if id(p) in number
         }
         self.places = tuple(sorted(numbers))
         self.whole = len(self.places) == len(parameters)
@@ -70,7 +83,9 @@ class OptimizerHandle:
         self.steps = 0
         """The updates in which it has stepped."""
         self.rate: float | Tensor = self.base_lr
-        """The rate of its latest step; in an update in which it has not stepped, the rate at the update's beginning."""
+        """The rate of its latest step; in an update in which it has not stepped, the rate at the
+        update's beginning.
+        """
         self._expected: float | None = None
         """The rate that it has unless the user's code sets another; None: the base rate."""
         self.held: list[Any] | None = None
@@ -84,17 +99,26 @@ class OptimizerHandle:
         self.extra: dict[str, Any] = {}
         """Further arguments of `training_step`: the optimizer's number, where there are several."""
         self.column = 0
-        """The column of its measurements in the meter's rows; where there are several optimizers, 0 is for all of them."""
+        """The column of its measurements in the meter's rows; where there are several
+        optimizers, 0 is for all of them.
+        """
 
     def add_new_parameters(self) -> None:
-        """Find the parameters of its groups that have begun to train. One that is frozen later stays in `trained`, without a gradient."""
+        """Find the parameters of its groups that have begun to train. One that is frozen later
+        stays in `trained`, without a gradient.
+        """
         groups = self.optimizer.param_groups
-        new = [p for group in groups for p in group["params"] if p.requires_grad and id(p) not in self._seen]
+        new = [
+            p
+            for group in groups
+            for p in group["params"]
+            if p.requires_grad and id(p) not in self._seen
+        ]
         if not new:
             return
         self._seen |= {id(p): p for p in new}
-        # Always in the model's order: the norm depends on the order in its last bits, and a resumed run may find at once
-        # parameters that came one by one.
+        # Always in the model's order: the norm depends on the order in its last bits, and a resumed
+        # run may find at once parameters that came one by one.
         trained, first = {id(p) for p in self.trained + new}, {id(p) for p in self.parameters}
         self.trained = [p for p in self.task.trained_parameters().values() if id(p) in trained]
         self.late = [p for p in self.trained if id(p) not in first]
@@ -102,10 +126,15 @@ class OptimizerHandle:
     def names(self) -> list[list[str]]:
         """The names of the parameters of each group; "": a parameter that is not the task's."""
         names = {id(parameter): name for name, parameter in self.task.trained_parameters().items()}
-        return [[names.get(id(parameter), "") for parameter in group["params"]] for group in self.optimizer.param_groups]
+        return [
+            [names.get(id(parameter), "") for parameter in group["params"]]
+            for group in self.optimizer.param_groups
+        ]
 
     def gradients(self) -> list[Tensor]:
-        """The gradients that exist, in the order of `trained`; for sharded ones, this rank's pieces."""
+        """The gradients that exist, in the order of `trained`; for sharded ones, this rank's
+        pieces.
+        """
         return self.weights.gradients_of(self.trained)
 
     def layer_norms(self, gradients: Sequence[Tensor], p: float) -> Norms:
@@ -117,7 +146,9 @@ class OptimizerHandle:
         return total_norm(self.layer_norms(gradients, p), p)
 
     def clip(self, clip_val: float, algorithm: str) -> None:
-        """Clip its gradients in place, by "norm" or by "value", for a task that decides itself when to clip."""
+        """Clip its gradients in place, by "norm" or by "value", for a task that decides itself
+        when to clip.
+        """
         gradients = self.gradients()
         if algorithm == "value" and gradients:
             clipping.clip_value(gradients, clip_val)
@@ -129,10 +160,12 @@ class OptimizerHandle:
         return [p for p in self.trained if p.grad is not None]
 
     def step(self, **options: Any) -> None:
-        """Let the optimizer step with the gradients that exist. options: further arguments of its `step`.
+        """Let the optimizer step with the gradients that exist. options: further arguments of its
+        `step`.
 
-        torch wraps each optimizer's step in a function for the profiler and the step's hooks. It takes longer than the step of a
-        small model, so it is left out where no profiler records and no hook is registered.
+        torch wraps each optimizer's step in a function for the profiler and the step's hooks. It
+        takes longer than the step of a small model, so it is left out where no profiler records and
+        no hook is registered.
         """
         step: Any = self.optimizer.step
         if getattr(step, "__code__", None) is _AROUND_STEP and not _watched(step.__self__):
@@ -145,7 +178,8 @@ class OptimizerHandle:
         if self._own_zero_grad:
             self.optimizer.zero_grad()
             return
-        # As torch's zero_grad, without its calls for the profiler and the compiler, which take as long as a small layer.
+        # As torch's zero_grad, without its calls for the profiler and the compiler, which take as
+        # long as a small layer.
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
@@ -156,10 +190,13 @@ class OptimizerHandle:
         return float(self.optimizer.param_groups[self.leading]["lr"])
 
     def watch_rate(self) -> None:
-        """Note the present rate of the leading group, at the beginning of an update and after a step, without waiting for a device."""
+        """Note the present rate of the leading group, at the beginning of an update and after a
+        step, without waiting for a device.
+        """
         rate = self.optimizer.param_groups[self.leading]["lr"]
         if isinstance(rate, Tensor):
-            self.rate = float(rate) if rate.device.type == "cpu" else rate.detach().clone()  # it may change in place
+            # it may change in place
+            self.rate = float(rate) if rate.device.type == "cpu" else rate.detach().clone()
             return
         if rate != self._expected and not self.rate_set_by_code:
             self.rate_set_by_code = self._is_set_by_code(rate)
@@ -168,7 +205,9 @@ class OptimizerHandle:
     def _is_set_by_code(self, rate: float) -> bool:
         if self._expected is None and (self.continued or rate == self.base_lr):
             return False
-        parts = [scheduler for schedule in self.schedules for scheduler in chain(schedule.scheduler)]
+        parts = [
+            scheduler for schedule in self.schedules for scheduler in chain(schedule.scheduler)
+        ]
         return not any(rate in getattr(scheduler, "_last_lr", (rate,)) for scheduler in parts)
 
     def hold_lrs(self) -> None:
@@ -181,32 +220,40 @@ class OptimizerHandle:
         self.held = self._expected = None
 
     def put_held_lrs(self) -> None:
-        """Set the rates that a search has set once more, before a step; groups that came later keep theirs."""
+        """Set the rates that a search has set once more, before a step; groups that came later
+        keep theirs.
+        """
         for group, lr in zip(self.optimizer.param_groups, self.held or (), strict=False):
             if group["lr"] != lr:
                 self.rate_set_by_code = True
                 put_lr(group, lr)
 
     def check_held_lrs(self) -> None:
-        """Raise TaskError, after a step, where the step itself has set another rate than the search."""
+        """Raise TaskError, after a step, where the step itself has set another rate than the
+        search.
+        """
         for group, lr in zip(self.optimizer.param_groups, self.held or (), strict=False):
             if group["lr"] != lr:
                 kind = type(self.optimizer).__name__
                 raise TaskError(
-                    f"{kind}.step() sets the learning rate itself (to {rate_of(float(group['lr']))}, where this search had set "
-                    f"{rate_of(float(lr))}), so no search can try other rates: let step() use the rates of its param_groups, and give the "
-                    "schedule as scheduler=; or leave this search out."
+                    f"{kind}.step() sets the learning rate itself (to"
+                    f" {rate_of(float(group['lr']))}, where this search had set"
+                    f" {rate_of(float(lr))}), so no search can try other rates: let step() use the"
+                    " rates of its param_groups, and give the schedule as scheduler=; or leave"
+                    " this search out."
                 )
 
     def set_lr(self, lr: float) -> None:
-        """Set a new base rate; schedules and the ratios of parameter groups multiply it. A group at 0 stays at 0.
+        """Set a new base rate; schedules and the ratios of parameter groups multiply it. A group at
+        0 stays at 0.
 
-        Raises TaskError where all groups are at 0 and follow a schedule, which no factor can raise from 0.
+        Raises TaskError where all groups are at 0 and follow a schedule, which no factor can raise
+        from 0.
         """
         if not self.base_lr and lr and self.schedules:
             raise TaskError(
-                f"lr={rate_of(lr)}: the optimizer is made at a rate of 0 and follows a schedule, which cannot be raised from 0: make it at "
-                "another rate."
+                f"lr={rate_of(lr)}: the optimizer is made at a rate of 0 and follows a schedule,"
+                " which cannot be raised from 0: make it at another rate."
             )
         old, self.base_lr = self.base_lr, lr
         self._expected, self.rate_set_by_code, self.rate_reported = None, False, False
@@ -230,27 +277,36 @@ class OptimizerHandle:
                     scheduler.eta_min = scaled(scheduler.eta_min)
 
     def step_schedules(self, interval: str, count: int, hooks: Hooks, batches: int = 0) -> None:
-        """Step the schedules that follow updates ("step") or epochs ("epoch"), of which `count` have been taken.
+        """Step the schedules that follow updates ("step") or epochs ("epoch"), of which `count`
+        have been taken.
 
         batches: the finished batches of this epoch, for schedules that count them.
         """
         for schedule in self.schedules:
             counted = batches if schedule.by_batches and interval == "step" else count
             due = schedule.interval == interval and counted % schedule.frequency == 0
-            if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not has_ended(schedule.scheduler):
+            if (
+                due
+                and not isinstance(schedule.scheduler, ReduceLROnPlateau)
+                and not has_ended(schedule.scheduler)
+            ):
                 try:
                     hooks.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
                 except ValueError as error:
                     error.add_note(
-                        f"{type(schedule.scheduler).__name__} was made for the updates that were planned when the run began, and the run goes "
-                        "on beyond them: let len of the training data say how many there are, or give a schedule without an end."
+                        f"{type(schedule.scheduler).__name__} was made for the updates that were"
+                        " planned when the run began, and the run goes on beyond them: let len of"
+                        " the training data say how many there are, or give a schedule without an"
+                        " end."
                     )
                     raise
                 self._expected = self.optimizer.param_groups[self.leading]["lr"]
 
 
 def put_lr(group: dict[str, Any], lr: Any) -> None:
-    """Set the rate of a parameter group; a tensor stays the same one, since compiled steps and the user's code may refer to it."""
+    """Set the rate of a parameter group; a tensor stays the same one, since compiled steps and
+    the user's code may refer to it.
+    """
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(lr)
     else:
@@ -262,22 +318,32 @@ def _copied(lr: Any) -> Any:
 
 
 def _watched(optimizer: Optimizer) -> bool:
-    """Whether a profiler records, or a hook is registered for the steps of this optimizer or of all."""
+    """Whether a profiler records, or a hook is registered for the steps of this optimizer or of
+    all.
+    """
     hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    of_all = torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
+    of_all = (
+        torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
+    )
     return bool(profiler._is_profiler_enabled or hooks or of_all)
 
 
-def shares(optimizers: Sequence[OptimizerHandle], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:
-    """For each optimizer the names of its parameter groups, each with its rate as a multiple of the setting `lr`; () for an
-    optimizer at 0.
+def shares(
+    optimizers: Sequence[OptimizerHandle], lr: float
+) -> tuple[tuple[tuple[str, float], ...], ...]:
+    """For each optimizer the names of its parameter groups, each with its rate as a multiple of the
+    setting `lr`; () for an optimizer at 0.
     """
     by_optimizer = []
     for opt in optimizers:
-        rates = [float(group.get("initial_lr", group["lr"])) for group in opt.optimizer.param_groups]
+        rates = [
+            float(group.get("initial_lr", group["lr"])) for group in opt.optimizer.param_groups
+        ]
         # A schedule may begin below the base rate; the groups' ratios are the same.
         first = rates[opt.leading]
-        ratios = [opt.base_lr / lr * (rate / first) for rate in rates] if first > 0 and lr > 0 else []
+        ratios = (
+            [opt.base_lr / lr * (rate / first) for rate in rates] if first > 0 and lr > 0 else []
+        )
         named = zip(opt.optimizer.param_groups, ratios, strict=False)
         by_optimizer.append(tuple((str(group.get("name", "")), ratio) for group, ratio in named))
     return tuple(by_optimizer)

@@ -1,6 +1,7 @@
 """Makes the optimizers of a session, with the built-in schedules.
 
-`Optimizers` also has the operations on all of them: whose turn it is, the base rate, gradients, modes.
+`Optimizers` also has the operations on all of them: whose turn it is, the base rate, gradients,
+modes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ _NOTHING_TO_TOGGLE: contextlib.AbstractContextManager[None] = contextlib.nullcon
 class Optimizers(list[OptimizerHandle]):
     """The optimizers of one session, in the task's order; none where nothing is trained."""
 
-    def __init__(self, handles: Iterable[OptimizerHandle], parameters: Iterable[Tensor], weights: WholeWeights) -> None:
+    def __init__(
+        self,
+        handles: Iterable[OptimizerHandle],
+        parameters: Iterable[Tensor],
+        weights: WholeWeights,
+    ) -> None:
         """parameters: those that require gradients when the session begins."""
         super().__init__(handles)
         self._parameters, self._weights = tuple(parameters), weights
@@ -40,16 +46,22 @@ class Optimizers(list[OptimizerHandle]):
 
     @property
     def lrs(self) -> list[float]:
-        """The present rate of each optimizer: that of its first parameter group that is not at 0."""
+        """The present rate of each optimizer: that of its first parameter group that is not at
+        0.
+        """
         return [opt.lr for opt in self]
 
     @property
     def base_lr(self) -> float:
-        """The value of the setting `lr` now: the base rate of the first optimizer that is not at 0; 0 where all are."""
+        """The value of the setting `lr` now: the base rate of the first optimizer that is not at
+        0; 0 where all are.
+        """
         return next((opt.base_lr for opt in self if opt.base_lr), 0.0)
 
     def set_lr(self, lr: float) -> None:
-        """Set a new base rate; schedules and the ratios of parameter groups and further optimizers multiply it."""
+        """Set a new base rate; schedules and the ratios of parameter groups and further
+        optimizers multiply it.
+        """
         old = self.base_lr
         for opt in self:
             opt.set_lr(lr if opt.base_lr == old else opt.base_lr * (lr / old))
@@ -97,9 +109,15 @@ class Optimizers(list[OptimizerHandle]):
 
 
 def optimizers_of(
-    task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], weights: WholeWeights
+    task: Task,
+    settings: Settings,
+    updates: int | None,
+    parameters: list[Tensor],
+    weights: WholeWeights,
 ) -> Optimizers:
-    """Make the task's optimizers, with the built-in schedules. Raises TaskError where a setting does not fit them."""
+    """Make the task's optimizers, with the built-in schedules. Raises TaskError where a setting
+    does not fit them.
+    """
     configured = task.configure(settings, updates)
     listed = [configured] if isinstance(configured, Optimization) else list(configured)
     if not weights.sharded:
@@ -124,28 +142,35 @@ def optimizers_of(
             opt.extra = {} if task.manual else {"optimizer_idx": opt.index}
     if settings.precision == "16-mixed" and any(opt.needs_closure for opt in handles):
         raise TaskError(
-            "precision='16-mixed' cannot be used with an optimizer whose step evaluates the loss again (LBFGS, SAM): take bf16-mixed."
+            "precision='16-mixed' cannot be used with an optimizer whose step evaluates the loss"
+            " again (LBFGS, SAM): take bf16-mixed."
         )
     if task.manual and settings.truncated_bptt_steps is not None:
-        raise TaskError("truncated_bptt_steps: with manual optimisation the task splits its batches itself.")
+        raise TaskError(
+            "truncated_bptt_steps: with manual optimisation the task splits its batches itself."
+        )
     return Optimizers(handles, parameters, weights)
 
 
 def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
-    """Raise TaskError for an optimizer with parameters that no module of the task has: they could not be restored or stored."""
+    """Raise TaskError for an optimizer with parameters that no module of the task has: they
+    could not be restored or stored.
+    """
     of_task = {id(p) for module in task.modules for p in nn.Module.parameters(module)}
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     others = [p for p in parameters if id(p) not in of_task]
     kind = type(optimizer).__name__
     if parameters and len(others) == len(parameters):
         raise TaskError(
-            f"the {kind} has {counted_parameters(others)}, none of which belongs to the model, so nothing would be trained: make it of the "
-            "parameters that the optimizer function is given, optimizer=lambda params, lr: …, or of bench.model's own."
+            f"the {kind} has {counted_parameters(others)}, none of which belongs to the model, so"
+            " nothing would be trained: make it of the parameters that the optimizer function is"
+            " given, optimizer=lambda params, lr: …, or of bench.model's own."
         )
     if others:
         raise TaskError(
-            f"the {kind} has {counted_parameters(others)} that belongs to no module of the run, so that its value would be neither stored "
-            "nor restored: make it part of the model (model.scale = nn.Parameter(…)), or of an nn.Module given as loss=."
+            f"the {kind} has {counted_parameters(others)} that belongs to no module of the run, so"
+            " that its value would be neither stored nor restored: make it part of the model"
+            " (model.scale = nn.Parameter(…)), or of an nn.Module given as loss=."
         )
 
 
@@ -161,18 +186,26 @@ def _add_hooks(optimizer: Optimizer) -> None:
 
 
 def _refuse_stateless(optimizer: Optimizer) -> None:
-    """Raise TaskError for an optimizer whose state_dict fails: no trial, checkpoint or finder could restore it."""
+    """Raise TaskError for an optimizer whose state_dict fails: no trial, checkpoint or finder
+    could restore it.
+    """
     try:
         optimizer.state_dict()
     except Exception as error:
         kind = type(optimizer).__name__
         raise TaskError(
-            f"the state of the {kind} cannot be stored (state_dict() failed with {type(error).__name__}: {error}), which checkpoints "
-            f"and finders need: {kind}.__init__ has to call torch.optim.Optimizer.__init__. Take another implementation of it."
+            f"the state of the {kind} cannot be stored (state_dict() failed with"
+            f" {type(error).__name__}: {error}), which checkpoints and finders need:"
+            f" {kind}.__init__ has to call torch.optim.Optimizer.__init__. Take another"
+            " implementation of it."
         ) from error
 
 
 def counted_parameters(parameters: list[Tensor]) -> str:
-    """Count parameters, in words, with the shapes of the first three: '2 parameters (of shape (3, 4), (3,))'."""
-    shapes = ", ".join(str(tuple(p.shape)) for p in parameters[:3]) + (", …" if len(parameters) > 3 else "")
+    """Count parameters, in words, with the shapes of the first three: '2 parameters (of shape
+    (3, 4), (3,))'.
+    """
+    shapes = ", ".join(str(tuple(p.shape)) for p in parameters[:3]) + (
+        ", …" if len(parameters) > 3 else ""
+    )
     return f"{len(parameters)} parameter{'s' if len(parameters) > 1 else ''} (of shape {shapes})"

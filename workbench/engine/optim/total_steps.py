@@ -1,4 +1,6 @@
-"""Counts the updates of a whole fit, also where the epochs of a resumed fit have another length than before."""
+"""Counts the updates of a whole fit, also where the epochs of a resumed fit have another length
+than before.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from workbench.engine.data.loaders import Loaders
 from workbench.engine.state import TrainState
 from workbench.techniques.accumulation import size_at, updates_in
 
-NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "validation_due", "settings", "length")
+NAMES = (
+    "step",
+    "epoch",
+    "batch_idx",
+    "epoch_step",
+    "mid_epoch",
+    "validation_due",
+    "settings",
+    "length",
+)
 """The parts of a checkpoint's state that this count needs."""
 
 
@@ -27,10 +38,17 @@ class TotalSteps:
         return self._data.updates(self._ahead)
 
     def recount(self, state: TrainState) -> None:
-        """Recompute the number after a live change of the accumulation, with which epochs have another length."""
-        past = {name: getattr(state, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "validation_due")}
+        """Recompute the number after a live change of the accumulation, with which epochs have
+        another length.
+        """
+        past = {
+            name: getattr(state, name)
+            for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "validation_due")
+        }
         settings = {"batch_size": self._data.settings.batch_size}
-        self._ahead = self._ahead_of_plan({**past, "settings": settings, "length": {"per_epoch": None, "ahead": self._ahead}})
+        self._ahead = self._ahead_of_plan(
+            {**past, "settings": settings, "length": {"per_epoch": None, "ahead": self._ahead}}
+        )
 
     def state_dict(self, epoch: int) -> dict[str, Any]:
         """What a checkpoint in this epoch stores for it."""
@@ -41,7 +59,10 @@ class TotalSteps:
         data, settings = self._data, self._data.settings
         epoch, epochs, known = past["epoch"], settings.epochs, past["length"]
         now, planned = data.updates_in(epoch), data.planned()
-        reloads = bool(settings.reload_dataloaders_every_n_epochs) and known["per_epoch"] is not None  # the plan of the run is kept
+        # the plan of the run is kept
+        reloads = (
+            bool(settings.reload_dataloaders_every_n_epochs) and known["per_epoch"] is not None
+        )
         if now is None or epochs is None or planned is None or now == known["per_epoch"] or reloads:
             return int(known["ahead"])
         begins = epoch + past["mid_epoch"]

@@ -18,11 +18,19 @@ from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import group_rates
 from workbench.task.protocol import Averaging, Schedule, Task
-from workbench.techniques.averaging import Average, ema_due, has_batch_norm, swa_due, swa_first_epoch
+from workbench.techniques.averaging import (
+    Average,
+    ema_due,
+    has_batch_norm,
+    swa_due,
+    swa_first_epoch,
+)
 
 
 class WeightAverage:
-    """The average of the trained weights of one session, updated when the settings, or the user's rule, ask for it."""
+    """The average of the trained weights of one session, updated when the settings, or the
+    user's rule, ask for it.
+    """
 
     def __init__(self, task: Task, settings: Settings, weights: WholeWeights) -> None:
         """Raises TaskError where this task's weights cannot be averaged."""
@@ -30,19 +38,22 @@ class WeightAverage:
         assert kind is not None
         if task.manual and has_batch_norm([task.model]):
             raise TaskError(
-                "weight_averaging with manual optimisation cannot refresh the statistics of the model's batch normalisation: "
-                "take another normalisation, or average in the task."
+                "weight_averaging with manual optimisation cannot refresh the statistics of the"
+                " model's batch normalisation: take another normalisation, or average in the task."
             )
         if task.train is not None and task.train.one_shot and has_batch_norm([task.model]):
             raise TaskError(
-                "weight_averaging reads the training data once more, for the statistics of the model's batch normalisation, "
-                "and this data can be read only once: give a Dataset, a DataLoader, or wb.batches(list)."
+                "weight_averaging reads the training data once more, for the statistics of the"
+                " model's batch normalisation, and this data can be read only once: give a Dataset,"
+                " a DataLoader, or wb.batches(list)."
             )
         if kind == "swa":
             swa_first_epoch(settings)  # a fraction needs max_epochs: raise that before training
         self._kind, self._settings, self._weights = kind, settings, weights
         self._should_update = task.averaging.should_update
-        self._average = Average(kind, settings.ema_decay, task.averaging.avg_fn, warmup=settings.ema_warmup)
+        self._average = Average(
+            kind, settings.ema_decay, task.averaging.avg_fn, warmup=settings.ema_warmup
+        )
 
     @property
     def count(self) -> int:
@@ -57,7 +68,9 @@ class WeightAverage:
 
     def after_update(self, state: TrainState) -> None:
         """Average the weights after an update, for EMA."""
-        if self._kind == "ema" and self._due(state, lambda: ema_due(self._settings, state.step, state.epoch)):
+        if self._kind == "ema" and self._due(
+            state, lambda: ema_due(self._settings, state.step, state.epoch)
+        ):
             self.add()
 
     def after_epoch(self, state: TrainState) -> None:
@@ -114,8 +127,11 @@ def begin_rates(settings: Settings, opt: OptimizerHandle) -> None:
     """Replace an optimizer's schedules by SWA's own, if that has not happened yet."""
     if in_swa(opt):
         return
-    rates = [settings.swa_lrs if base else 0.0 for base in group_rates(opt.optimizer)]  # a group at 0 stays there
-    schedule = OwnSWALR(opt.optimizer, rates, settings.annealing_epochs, settings.annealing_strategy)  # type: ignore[arg-type]
+    # a group at 0 stays there
+    rates: Any = [settings.swa_lrs if base else 0.0 for base in group_rates(opt.optimizer)]
+    schedule = OwnSWALR(
+        opt.optimizer, rates, settings.annealing_epochs, settings.annealing_strategy
+    )
     opt.schedules = (Schedule(schedule, "epoch"),)
 
 

@@ -15,11 +15,13 @@ from workbench.task.protocol import Task
 
 @contextlib.contextmanager
 def restored_devices(task: Task) -> Iterator[None]:
-    """Context manager that restores the devices of parameters and buffers; they are then the same objects in the same memory.
+    """Context manager that restores the devices of parameters and buffers; they are then the same
+    objects in the same memory.
 
-    A session moves the modules to its device. A session that trains leaves them there. One that only looks (the dry run, the
-    export of a script) must not: where jobs run in other processes, the notebook's model would take memory of their device.
-    The values of the tensors are not restored here.
+    A session moves the modules to its device. A session that trains leaves them there. One that
+    only looks (the dry run, the export of a script) must not: where jobs run in other processes,
+    the notebook's model would take memory of their device. The values of the tensors are not
+    restored here.
     """
     slots = list(slots_of(parts_of(task.modules)))
     inside = {p: (p.data, p.grad) for whole in task.modules for p in nn.Module.parameters(whole)}
@@ -34,17 +36,22 @@ def restored_devices(task: Task) -> Iterator[None]:
             if now is None or now.device == device:
                 continue
             moved = True
-            if isinstance(tensor, nn.Parameter):  # torch moves a parameter by giving the same object other memory
+            # torch moves a parameter by giving the same object other memory
+            if isinstance(tensor, nn.Parameter):
                 tensor.grad = None
-                if xla.is_xla(tensor.device):  # `data` of a TPU's tensor cannot be set to memory of another device
-                    torch.utils.swap_tensors(tensor, nn.Parameter(inside[tensor][0], tensor.requires_grad))  # type: ignore[no-untyped-call]
+                # `data` of a TPU's tensor cannot be set to memory of another device
+                if xla.is_xla(tensor.device):
+                    torch.utils.swap_tensors(
+                        tensor, nn.Parameter(inside[tensor][0], tensor.requires_grad)
+                    )  # type: ignore[no-untyped-call]
                     tensor.grad = inside[tensor][1]
                 else:
                     tensor.data, tensor.grad = inside[tensor]
             getattr(module, kind)[name] = tensor
         for whole, home in homes:
             if home is not None:
-                whole.to(home)  # moves no tensor; a LightningModule keeps its device in an attribute
+                # moves no tensor; a LightningModule keeps its device in an attribute
+                whole.to(home)
         if moved and torch.cuda.is_available():
             torch.cuda.empty_cache()
 

@@ -1,8 +1,8 @@
 """Makes the accelerator of one job: accelerate chooses the device and prepares the model.
 
-accelerate keeps its state in three process-wide dicts. A job's Accelerator and the trackers use other dicts, which only
-their thread sees. So an Accelerator that the user made in the notebook keeps working, and the notebook never sees one that
-the user did not make.
+accelerate keeps its state in three process-wide dicts. A job's Accelerator and the trackers use
+other dicts, which only their thread sees. So an Accelerator that the user made in the notebook
+keeps working, and the notebook never sees one that the user did not make.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from workbench.task.ranks import RANK as RANK
 _MARK = "_is_accelerate_prepared"
 _USE_FSDP = "ACCELERATE_USE_FSDP"
 _USE_DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
-"""accelerate sets both for the processes that it launches, and where the user gives an Accelerator such a plugin."""
+"""accelerate sets both for the processes that it launches, and where the user gives an
+Accelerator such a plugin.
+"""
 FSDP_REMEDY = (
-    "DeepSpeed is not supported. FSDP shards weights, gradients and optimizer states as ZeRO does: take strategy='launch' and a config with "
-    "distributed_type: FSDP and, in fsdp_config, fsdp_version: 2 and fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, or "
-    "launch={'use_fsdp': True, 'fsdp_version': 2, 'fsdp_auto_wrap_policy': 'TRANSFORMER_BASED_WRAP'} (docs/fsdp.md)"
+    "DeepSpeed is not supported. FSDP shards weights, gradients and optimizer states as ZeRO does:"
+    " take strategy='launch' and a config with distributed_type: FSDP and, in fsdp_config,"
+    " fsdp_version: 2 and fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, or launch={'use_fsdp':"
+    " True, 'fsdp_version': 2, 'fsdp_auto_wrap_policy': 'TRANSFORMER_BASED_WRAP'} (docs/fsdp.md)"
 )
 _STATES = (PartialState, AcceleratorState, GradientState)
 
@@ -45,7 +48,9 @@ class OwnState:
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """Context manager in which accelerate uses this state, in this thread alone; other threads do not wait."""
+        """Context manager in which accelerate uses this state, in this thread alone; other
+        threads do not wait.
+        """
         _share()
         before, _thread.state = _thread.state, self
         try:
@@ -76,13 +81,17 @@ class _Shared:
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if _thread.state is not None:
             return _thread.state.dicts[self._index]
-        return self._users.__get__(instance, owner) if hasattr(self._users, "__get__") else self._users
+        return (
+            self._users.__get__(instance, owner) if hasattr(self._users, "__get__") else self._users
+        )
 
 
 def _share() -> None:
-    """Replace accelerate's dicts once for the process; again where other code has replaced one since.
+    """Replace accelerate's dicts once for the process; again where other code has replaced one
+    since.
 
-    The replacement stays: removing it would need a lock, and a process that is forked while a thread holds the lock would hang.
+    The replacement stays: removing it would need a lock, and a process that is forked while a
+    thread holds the lock would hang.
     """
     for index, state in enumerate(_STATES):
         shared_state = vars(state)["_shared_state"]
@@ -91,7 +100,9 @@ def _share() -> None:
 
 
 class NoAccumulation(GradientAccumulationPlugin):  # type: ignore[misc]  # accelerate has no types
-    """Tells accelerate to accumulate nothing, since the engine does. accelerate's own plugin empties `os.environ` for a moment, while other threads may read it."""
+    """Tells accelerate to accumulate nothing, since the engine does. accelerate's own plugin
+    empties `os.environ` for a moment, while other threads may read it.
+    """
 
     def to_kwargs(self) -> dict[str, Any]:
         return {"num_steps": self.num_steps}
@@ -104,7 +115,9 @@ class Runtime:
         check_device(settings.accelerator)
         check_environment()
         self._own = OwnState()
-        several = torch.distributed.is_available() and torch.distributed.is_initialized() and _is_rank()
+        several = (
+            torch.distributed.is_available() and torch.distributed.is_initialized() and _is_rank()
+        )
         # Without `cpu=True`, accelerate joins several processes only on GPUs.
         alone = settings.accelerator == "cpu" or (several and not torch.accelerator.is_available())
         options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
@@ -112,7 +125,10 @@ class Runtime:
             xla.use_cores(settings.devices)
         with self._own.here(), _without_fsdp_flag():
             self._accelerator = Accelerator(
-                cpu=alone, mixed_precision="no", gradient_accumulation_plugin=NoAccumulation(num_steps=1), kwargs_handlers=[options] if several else None
+                cpu=alone,
+                mixed_precision="no",
+                gradient_accumulation_plugin=NoAccumulation(num_steps=1),
+                kwargs_handlers=[options] if several else None,
             )
             if xla.is_xla(self._accelerator.device) and settings.accelerator != "tpu":
                 self._leave_xla()
@@ -128,14 +144,25 @@ class Runtime:
             self.ranks = kind(self._accelerator.local_process_index, local)
 
     def _leave_xla(self) -> None:
-        """Set the accelerator's device to torch's own: where torch_xla is installed, accelerate always takes the TPU."""
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() and not self._accelerator.state._cpu else None
+        """Set the accelerator's device to torch's own: where torch_xla is installed, accelerate
+        always takes the TPU.
+        """
+        device = (
+            torch.accelerator.current_accelerator()
+            if torch.accelerator.is_available() and not self._accelerator.state._cpu
+            else None
+        )
         for state in self._own.dicts:
             if "device" in state:
-                state["device"], state["distributed_type"] = device or torch.device("cpu"), DistributedType.NO
+                state["device"], state["distributed_type"] = (
+                    device or torch.device("cpu"),
+                    DistributedType.NO,
+                )
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Prepare the model with accelerate: in one process the same object, on the device; else wrapped in DDP."""
+        """Prepare the model with accelerate: in one process the same object, on the device; else
+        wrapped in DDP.
+        """
         with self._own.here(), _unmarked(model):
             prepared = self._accelerator.prepare_model(model)
         assert isinstance(prepared, torch.nn.Module)
@@ -143,13 +170,17 @@ class Runtime:
 
 
 def _is_rank() -> bool:
-    """Whether this process is one of several that the workbench's launcher started; the user's own process group does not count."""
+    """Whether this process is one of several that the workbench's launcher started; the user's
+    own process group does not count.
+    """
     return RANK in os.environ
 
 
 @contextlib.contextmanager
 def _without_fsdp_flag() -> Iterator[None]:
-    """Context manager that hides the FSDP option from accelerate: the engine shards the model itself."""
+    """Context manager that hides the FSDP option from accelerate: the engine shards the model
+    itself.
+    """
     asked = os.environ.pop(_USE_FSDP, None)
     try:
         yield
@@ -175,23 +206,35 @@ def _unmarked(model: torch.nn.Module) -> Iterator[None]:
 
 def check_device(wanted: str) -> None:
     """Raise SettingsError for a kind of device that this machine does not have."""
-    if wanted in ("gpu", "cuda") and not torch.cuda.is_available() and not (
-        wanted == "gpu" and torch.backends.mps.is_available()
+    if (
+        wanted in ("gpu", "cuda")
+        and not torch.cuda.is_available()
+        and not (wanted == "gpu" and torch.backends.mps.is_available())
     ):
-        raise SettingsError(f"accelerator={wanted!r}: torch sees no such device here; take 'auto' or 'cpu'.")
-    if (wanted == "mps" and not torch.backends.mps.is_available()) or (wanted == "xpu" and not torch.xpu.is_available()):
-        raise SettingsError(f"accelerator={wanted!r}: torch sees no such device here; take 'auto' or 'cpu'.")
+        raise SettingsError(
+            f"accelerator={wanted!r}: torch sees no such device here; take 'auto' or 'cpu'."
+        )
+    if (wanted == "mps" and not torch.backends.mps.is_available()) or (
+        wanted == "xpu" and not torch.xpu.is_available()
+    ):
+        raise SettingsError(
+            f"accelerator={wanted!r}: torch sees no such device here; take 'auto' or 'cpu'."
+        )
     if wanted == "tpu" and not xla.installed():
         raise SettingsError(
-            f"accelerator='tpu': torch_xla is not installed. Install the release that is made for this torch, {torch.__version__}, or take 'auto' or 'cpu'."
+            "accelerator='tpu': torch_xla is not installed. Install the release that is made for"
+            f" this torch, {torch.__version__}, or take 'auto' or 'cpu'."
         )
 
 
 def check_environment() -> None:
-    """Raise SettingsError where the environment asks for DeepSpeed: by hand, or by an Accelerator with its plugin."""
+    """Raise SettingsError where the environment asks for DeepSpeed: by hand, or by an
+    Accelerator with its plugin.
+    """
     value = os.environ.get(_USE_DEEPSPEED, "false")
     if value.lower() == "true":
         raise SettingsError(
-            f"{_USE_DEEPSPEED}={value!r} in the environment (an Accelerator with a DeepSpeedPlugin sets it, too): {FSDP_REMEDY}. "
-            f"To train without sharding: del os.environ[{_USE_DEEPSPEED!r}]."
+            f"{_USE_DEEPSPEED}={value!r} in the environment (an Accelerator with a DeepSpeedPlugin"
+            f" sets it, too): {FSDP_REMEDY}. To train without sharding: del"
+            f" os.environ[{_USE_DEEPSPEED!r}]."
         )

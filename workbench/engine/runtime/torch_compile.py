@@ -15,14 +15,17 @@ from workbench.task.protocol import Task
 
 @contextlib.contextmanager
 def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
-    """Context manager in which calls of the model go through torch.compile (`wanted`: True, or the name of a backend).
+    """Context manager in which calls of the model go through torch.compile (`wanted`: True, or the
+    name of a backend).
 
-    A model that the user has compiled keeps its options and is not compiled twice. A model with its own training_step may
-    call only its submodules, so these are compiled too.
+    A model that the user has compiled keeps its options and is not compiled twice. A model with its
+    own training_step may call only its submodules, so these are compiled too.
     """
     parts = [task.model, *(task.model.children() if hasattr(task, "module") else ())]
     parts = [
-        module for module in parts if type(module).forward is not nn.Module.forward and not isinstance(module, _LISTS)
+        module
+        for module in parts
+        if type(module).forward is not nn.Module.forward and not isinstance(module, _LISTS)
     ]
     before = [(module, module._compiled_call_impl) for module in parts]
     try:
@@ -35,19 +38,27 @@ def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
 
 
 def _compile(part: nn.Module, wanted: bool | str, compiler: Callable[..., Any] | None) -> None:
-    """Compile one module. compiler: compiles with the options with which the user has compiled the model; None: the user has not."""
+    """Compile one module. compiler: compiles with the options with which the user has compiled
+    the model; None: the user has not.
+    """
     call = _inlined(part) if type(part).forward.__module__.startswith("torch.") else part._call_impl
     try:
         if compiler is not None:
             part._compiled_call_impl = compiler(call)
         else:
-            part._compiled_call_impl = torch.compile(call, backend=wanted) if isinstance(wanted, str) else torch.compile(call)
+            part._compiled_call_impl = (
+                torch.compile(call, backend=wanted)
+                if isinstance(wanted, str)
+                else torch.compile(call)
+            )
     except Exception as error:
         raise TaskError(f"compile={wanted!r}: torch.compile says: {error}") from error
 
 
 def _inlined(part: nn.Module) -> Callable[..., Any]:
-    """Wrap the call of a torch module (nn.Sequential) in a function, since torch.compile skips the module itself."""
+    """Wrap the call of a torch module (nn.Sequential) in a function, since torch.compile skips
+    the module itself.
+    """
 
     inner: Callable[..., Any] = part._call_impl
 

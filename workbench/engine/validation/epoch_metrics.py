@@ -1,7 +1,8 @@
-"""Computes metrics over a whole validation: updated by batch, computed once, over the batches of all ranks.
+"""Computes metrics over a whole validation: updated by batch, computed once, over the batches of
+all ranks.
 
-torchmetrics synchronise their own states. Any other object is updated with the batches of all ranks, in the order in
-which one process would have them.
+torchmetrics synchronise their own states. Any other object is updated with the batches of all
+ranks, in the order in which one process would have them.
 Source: torchmetrics.Metric (https://lightning.ai/docs/torchmetrics/stable/pages/overview.html).
 """
 
@@ -21,7 +22,12 @@ from torch import nn
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
-from workbench.task.metrics.metrics import describe_arguments, epoch_values, synchronises, takes_pair
+from workbench.task.metrics.metrics import (
+    describe_arguments,
+    epoch_values,
+    synchronises,
+    takes_pair,
+)
 from workbench.task.metrics.over_epoch import OverEpoch, in_host_memory
 from workbench.task.modules import Modes
 from workbench.task.protocol import Scores, Task
@@ -33,10 +39,21 @@ _OF_FEW = (ValueError, ArithmeticError, RuntimeError)
 class EpochMetrics:
     """The metrics of one validation; between `begin` and `end` its batches come to `update`."""
 
-    def __init__(self, task: Task, ranks: ProcessGroup, device: torch.device, stage: Literal["val", "test"], *, trial: bool, aside: bool) -> None:
-        """trial: a few batches, for which a metric may have no value (with one class alone there is no AUROC).
+    def __init__(
+        self,
+        task: Task,
+        ranks: ProcessGroup,
+        device: torch.device,
+        stage: Literal["val", "test"],
+        *,
+        trial: bool,
+        aside: bool,
+    ) -> None:
+        """trial: a few batches, for which a metric may have no value (with one class alone there is
+        no AUROC).
 
-        aside: a validation that does not count. It uses copies, since some metrics keep more than their reset drops.
+        aside: a validation that does not count. It uses copies, since some metrics keep more than
+        their reset drops.
         """
         self._ranks, self._device, self._stage, self._trial = ranks, device, stage, trial
         self._metrics = dict(task.epoch_metrics)
@@ -46,12 +63,16 @@ class EpochMetrics:
         self._several = ranks.several
         self._count = 0
         self._batches: list[tuple[Any, Any] | None] = []
-        """Of several ranks: this one's outputs and targets, for the metrics that do not synchronise themselves."""
+        """Of several ranks: this one's outputs and targets, for the metrics that do not
+        synchronise themselves.
+        """
         self._kept = self._several and not all(map(synchronises, self._metrics.values()))
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Context manager in which the metrics are on the session's device and start empty; nothing of the validation stays in them."""
+        """Context manager in which the metrics are on the session's device and start empty;
+        nothing of the validation stays in them.
+        """
         homes = [(metric, _device_of(metric)) for metric in self._distinct()]
         modes = Modes.of(metric for metric in self._distinct() if isinstance(metric, nn.Module))
         try:
@@ -86,13 +107,15 @@ class EpochMetrics:
                 self._take(metric, scores.seen)
 
     def compute(self) -> dict[str, float]:
-        """The values over the batches of all ranks, the same on all; {} where no rank had any. All ranks call it
-        together.
+        """The values over the batches of all ranks, the same on all; {} where no rank had any. All
+        ranks call it together.
         """
         if not self._metrics:
             return {}
         ranks = self._ranks
-        with_batches = [rank for rank, count in enumerate(ranks.all_gather_object(self._count)) if count]
+        with_batches = [
+            rank for rank, count in enumerate(ranks.all_gather_object(self._count)) if count
+        ]
         if not with_batches:
             return {}
         values: dict[str, float] = {}
@@ -102,7 +125,10 @@ class EpochMetrics:
                     continue
                 for key, value in self._value(name, metric, group).items():
                     if key in values:
-                        raise TaskError(f"metrics[{name!r}]: there is another metric that is reported as {key!r}: rename one of them.")
+                        raise TaskError(
+                            f"metrics[{name!r}]: there is another metric that is reported as"
+                            f" {key!r}: rename one of them."
+                        )
                     values[key] = value
         return ranks.all_gather_object(values)[with_batches[0]]
 
@@ -117,7 +143,10 @@ class EpochMetrics:
         except Exception as error:
             if self._trial and isinstance(error, _OF_FEW):
                 return dict.fromkeys(_names(self._stage, name, metric), float("nan"))
-            raise TaskError(f"metrics[{name!r}] failed over {self._stage} with {type(error).__name__}: {_first_line(error)}") from error
+            raise TaskError(
+                f"metrics[{name!r}] failed over {self._stage} with {type(error).__name__}:"
+                f" {_first_line(error)}"
+            ) from error
 
     def _take(self, metric: Any, seen: tuple[Any, Any]) -> None:
         try:
@@ -128,8 +157,8 @@ class EpochMetrics:
         except Exception as error:
             name = next(name for name, other in self._metrics.items() if other is metric)
             raise TaskError(
-                f"metrics[{name!r}] of {type(metric).__name__} did not take {describe_arguments(*seen)} with {type(error).__name__}: "
-                f"{_first_line(error)}"
+                f"metrics[{name!r}] of {type(metric).__name__} did not take"
+                f" {describe_arguments(*seen)} with {type(error).__name__}: {_first_line(error)}"
             ) from error
 
     def _distinct(self) -> list[Any]:
@@ -138,8 +167,14 @@ class EpochMetrics:
 
     @contextlib.contextmanager
     def _group(self, there: Sequence[int]) -> Iterator[Any]:
-        """The process group of the ranks that had a batch; None: all had, or there is one process."""
-        if not self._several or len(there) == self._ranks.world or not any(map(synchronises, self._metrics.values())):
+        """The process group of the ranks that had a batch; None: all had, or there is one
+        process.
+        """
+        if (
+            not self._several
+            or len(there) == self._ranks.world
+            or not any(map(synchronises, self._metrics.values()))
+        ):
             yield None
             return
         group = dist.new_group(list(there))
@@ -151,22 +186,31 @@ class EpochMetrics:
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """On several ranks: give metrics that do not synchronise themselves the batches of all ranks, in the data's
-        order.
+        """On several ranks: give metrics that do not synchronise themselves the batches of all
+        ranks, in the data's order.
         """
         if self._kept:
             rounds = itertools.zip_longest(*self._ranks.all_gather_object(self._batches))
             batches = [batch for dealt in rounds for batch in dealt if batch is not None]
             for metric in self._distinct():
                 for batch in batches if not synchronises(metric) else ():
-                    self._take(metric, batch if isinstance(metric, OverEpoch) else to_device(batch, self._device))
+                    self._take(
+                        metric,
+                        batch if isinstance(metric, OverEpoch) else to_device(batch, self._device),
+                    )
         yield
 
 
 @contextlib.contextmanager
 def _synchronised(metric: Any, several: bool, group: Any) -> Iterator[None]:
-    """Context manager in which a torchmetrics metric synchronises over the ranks of this job, or over `group`, and no others."""
-    parts = [module for module in _modules([metric]) if hasattr(module, "distributed_available_fn")] if synchronises(metric) else []
+    """Context manager in which a torchmetrics metric synchronises over the ranks of this job, or
+    over `group`, and no others.
+    """
+    parts = (
+        [module for module in _modules([metric]) if hasattr(module, "distributed_available_fn")]
+        if synchronises(metric)
+        else []
+    )
     before = [(module, module.distributed_available_fn, module.process_group) for module in parts]
     try:
         for module in parts:
@@ -180,7 +224,9 @@ def _synchronised(metric: Any, several: bool, group: Any) -> Iterator[None]:
 
 
 def _modules(metrics: Sequence[Any]) -> list[nn.Module]:
-    return [module for metric in metrics if isinstance(metric, nn.Module) for module in metric.modules()]
+    return [
+        module for metric in metrics if isinstance(metric, nn.Module) for module in metric.modules()
+    ]
 
 
 def _device_of(metric: Any) -> torch.device | None:
@@ -190,14 +236,20 @@ def _device_of(metric: Any) -> torch.device | None:
     for module in [metric, *_modules([metric])]:
         if isinstance(device := getattr(module, "device", None), torch.device):
             return device
-    tensors = itertools.chain(metric.parameters(), metric.buffers()) if isinstance(metric, nn.Module) else ()
+    tensors = (
+        itertools.chain(metric.parameters(), metric.buffers())
+        if isinstance(metric, nn.Module)
+        else ()
+    )
     return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 def _names(stage: str, name: str, metric: Any) -> Sequence[str]:
     """The names under which a metric without a value would be reported."""
     keys = getattr(metric, "keys", None)
-    values: Mapping[str, Any] | float = dict.fromkeys(map(str, keys()), 0.0) if callable(keys) else 0.0
+    values: Mapping[str, Any] | float = (
+        dict.fromkeys(map(str, keys()), 0.0) if callable(keys) else 0.0
+    )
     return list(epoch_values(stage, name, values))
 
 

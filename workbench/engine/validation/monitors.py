@@ -15,8 +15,8 @@ from workbench.techniques import limits
 
 
 class Monitor(NamedTuple):
-    """A monitored metric. who: what monitors it, with a place for the name; instead: the remedy where nothing
-    reports it.
+    """A monitored metric. who: what monitors it, with a place for the name; instead: the remedy
+    where nothing reports it.
     """
 
     name: str
@@ -29,12 +29,26 @@ def monitors_of(settings: Settings, schedules: Iterable[Schedule] = ()) -> Itera
     if settings.fast_dev_run:
         return
     for stop in settings.early_stopping:
-        yield Monitor(stop.monitor, "early_stopping: the monitor {!r}", "Give EarlyStopping(monitor=…) one of them.")
+        yield Monitor(
+            stop.monitor,
+            "early_stopping: the monitor {!r}",
+            "Give EarlyStopping(monitor=…) one of them.",
+        )
     for schedule in schedules:
-        if isinstance(schedule.scheduler, ReduceLROnPlateau) and schedule.interval != "manual" and schedule.strict:
-            yield Monitor(schedule.monitor or "val_loss", "the scheduler's monitor {!r}", "Give the scheduler's monitor one of them.")
+        if (
+            isinstance(schedule.scheduler, ReduceLROnPlateau)
+            and schedule.interval != "manual"
+            and schedule.strict
+        ):
+            yield Monitor(
+                schedule.monitor or "val_loss",
+                "the scheduler's monitor {!r}",
+                "Give the scheduler's monitor one of them.",
+            )
     if settings.monitor is not None and settings.save_top_k:
-        yield Monitor(settings.monitor, "monitor={!r}", "Give monitor= one of them, or save_top_k=0.")
+        yield Monitor(
+            settings.monitor, "monitor={!r}", "Give monitor= one of them, or save_top_k=0."
+        )
 
 
 def with_averages(names: Iterable[str], settings: Settings) -> set[str]:
@@ -46,7 +60,9 @@ def with_averages(names: Iterable[str], settings: Settings) -> set[str]:
 
 
 def refuse_unreported(task: Task, settings: Settings, schedules: Iterable[Schedule] = ()) -> None:
-    """Raise TaskError for a monitor that no metric of this task will have, where its metrics are known before the fit."""
+    """Raise TaskError for a monitor that no metric of this task will have, where its metrics are
+    known before the fit.
+    """
     effective = limits.effective_settings(settings)
     names = task.reported(effective)
     if names is not None:
@@ -61,16 +77,21 @@ def missing(monitor: Monitor, there: Collection[str], task: Task) -> TaskError:
     name = monitor.name
     if name in task.loss_part_names:
         why = (
-            f"only training reports it, as a part of the loss. Checkpoints and early stopping follow metrics of a validation: "
-            f"compute it there too, in metrics={{{name!r}: …}}, which gives 'val_{name}', or in validation_step."
+            "only training reports it, as a part of the loss. Checkpoints and early stopping"
+            f" follow metrics of a validation: compute it there too, in metrics={{{name!r}: …}},"
+            f" which gives 'val_{name}', or in validation_step."
         )
     elif task.val is None and name.startswith("val"):
         why = (
-            "it comes from a validation, and the bench has no data for one: give wb.Workbench(…, val=…), "
-            "or follow 'train_loss'."
+            "it comes from a validation, and the bench has no data for one: give wb.Workbench(…,"
+            " val=…), or follow 'train_loss'."
         )
     else:
-        alike = [candidate for candidate in there if candidate.split("/")[0] == name.split("/")[0]]  # of several sets
+        # of several sets
+        alike = [candidate for candidate in there if candidate.split("/")[0] == name.split("/")[0]]
         near = difflib.get_close_matches(name, alike or there, n=1, cutoff=0.0 if alike else 0.6)
         why = "there is no such metric." + (f" Did you mean {near[0]!r}?" if near else "")
-    return TaskError(f"{monitor.who.format(name)}: {why} Those of this run are: {', '.join(there) or 'none'}. {monitor.instead}")
+    return TaskError(
+        f"{monitor.who.format(name)}: {why} Those of this run are: {', '.join(there) or 'none'}."
+        f" {monitor.instead}"
+    )

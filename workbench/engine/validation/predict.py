@@ -17,8 +17,8 @@ _CPU = torch.device("cpu")
 
 
 def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
-    """One entry for each batch that is not None: its number, and what `predict_step` returned, its tensors on the
-    CPU.
+    """One entry for each batch that is not None: its number, and what `predict_step` returned, its
+    tensors on the CPU.
     """
     outputs = []
     with evaluating(session, "predict"):
@@ -26,7 +26,9 @@ def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
             if batch is None:
                 continue
             if isinstance(batch, PaddingBatch):
-                session.run_padding(batch.batch, "predict", partial(session.weights.predict_step, batch_idx=number))
+                session.run_padding(
+                    batch.batch, "predict", partial(session.weights.predict_step, batch_idx=number)
+                )
                 continue
             moved = session.to_device(batch, "predict")
             session.hooks.evaluation_batch_started("predict", moved, number)

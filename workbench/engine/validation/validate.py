@@ -1,4 +1,6 @@
-"""Validates: the metrics of one pass over held-out data, weighted by samples, without changing the training state."""
+"""Validates: the metrics of one pass over held-out data, weighted by samples, without changing
+the training state.
+"""
 
 from __future__ import annotations
 
@@ -29,34 +31,54 @@ PLACE = "in batch "
 
 
 def validate(
-    session: Session, sets: Iterable[HeldOut], stage: Literal["val", "test"] = "val", *, trial: bool = False,
-    aside: bool = False, cut: Callable[[], bool] = lambda: False,
-) -> dict[str, float]:  # fmt: skip
-    """The metrics of each set, in evaluation mode: means over its samples, and metrics over all of its batches.
+    session: Session,
+    sets: Iterable[HeldOut],
+    stage: Literal["val", "test"] = "val",
+    *,
+    trial: bool = False,
+    aside: bool = False,
+    cut: Callable[[], bool] = lambda: False,
+) -> dict[str, float]:
+    """The metrics of each set, in evaluation mode: means over its samples, and metrics over all of
+    its batches.
 
-    The names of several sets' metrics end with the set's ("val_loss/clean"). What the task itself logged and reduced is
-    added, and wins over ours of the same name. trial: a few batches, for which a metric may have no value. aside:
-    restore what metrics keep for themselves. cut: called after the last batch of a set; whether some were left out, so
-    that no metric over the whole set is computed.
+    The names of several sets' metrics end with the set's ("val_loss/clean"). What the task itself
+    logged and reduced is added, and wins over ours of the same name. trial: a few batches, for
+    which a metric may have no value. aside: restore what metrics keep for themselves. cut: called
+    after the last batch of a set; whether some were left out, so that no metric over the whole set
+    is computed.
     """
     trial = trial or session.state.stage == "sanity"
     computed: dict[str, float] = {}
     sums = _Sums()
     with evaluating(session, stage):
         for spec, batches in sets:
-            over = EpochMetrics(session.task, session.ranks, session.device, stage, trial=trial, aside=trial or aside)
+            over = EpochMetrics(
+                session.task,
+                session.ranks,
+                session.device,
+                stage,
+                trial=trial,
+                aside=trial or aside,
+            )
             with _reading(session.task, spec) as suffix, over.open():
                 for name, value, weight in _scores(session, batches, stage, over):
                     sums.add(name + suffix, value, weight)
                 stopped = cut()
-                computed |= {} if stopped else {name + suffix: value for name, value in over.compute().items()}
+                computed |= (
+                    {}
+                    if stopped
+                    else {name + suffix: value for name, value in over.compute().items()}
+                )
                 if spec.key:
                     session.hooks.evaluation_set_ended(stage)
             if stopped:
                 break
     means = _means(session.ranks.all_gather_object(sums.result()))
     if twice := means.keys() & computed.keys():
-        raise TaskError(f"metrics=: two of them are reported as {min(twice)!r}: rename one of them.")
+        raise TaskError(
+            f"metrics=: two of them are reported as {min(twice)!r}: rename one of them."
+        )
     return means | computed | floats(session.hooks.evaluated(stage))
 
 
@@ -69,7 +91,11 @@ def _scores(
             over.skip()
             continue
         if isinstance(batch, PaddingBatch):
-            session.run_padding(batch.batch, stage, partial(session.weights.validation_step, batch_idx=number, stage=stage))
+            session.run_padding(
+                batch.batch,
+                stage,
+                partial(session.weights.validation_step, batch_idx=number, stage=stage),
+            )
             continue
         moved = session.to_device(batch, stage)
         session.hooks.evaluation_batch_started(stage, moved, number)
@@ -78,8 +104,13 @@ def _scores(
                 scores = session.weights.validation_step(moved, number, stage)
                 over.update(scores)
         except Exception as error:
-            error.add_note(f"{PLACE}{number} of the {'test' if stage == 'test' else 'validation'} data, on {describe(moved)}")
-            if remedy := explain_out_of_memory(error, session.data.batch_size(stage)) or explain_batch_error(error, moved, check=True):
+            error.add_note(
+                f"{PLACE}{number} of the {'test' if stage == 'test' else 'validation'} data, on"
+                f" {describe(moved)}"
+            )
+            if remedy := explain_out_of_memory(
+                error, session.data.batch_size(stage)
+            ) or explain_batch_error(error, moved, check=True):
                 error.add_note(remedy)
             raise
         note_count(session, stage, moved, scores.weight)
@@ -91,7 +122,9 @@ def _scores(
 
 @contextlib.contextmanager
 def _reading(task: Task, spec: DataSpec) -> Iterator[str]:
-    """Context manager in which the task knows which of several sets is read. Yields what the names of its metrics end with."""
+    """Context manager in which the task knows which of several sets is read. Yields what the
+    names of its metrics end with.
+    """
     task.dataloader_idx = spec.index
     try:
         yield task.suffix_of(spec)
@@ -101,7 +134,9 @@ def _reading(task: Task, spec: DataSpec) -> Iterator[str]:
 
 @contextlib.contextmanager
 def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
-    """Context manager in which all modules are in evaluation mode without gradients; modes and random numbers are restored."""
+    """Context manager in which all modules are in evaluation mode without gradients; modes and
+    random numbers are restored.
+    """
     modes, before, hooks = Modes.of(session.task.modules), session.state.stage, session.hooks
     with rng.preserved(), torch.no_grad(), session.optimizers.modes.evaluating():
         try:
@@ -110,7 +145,9 @@ def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> It
                 for module in session.task.modules:
                     module.eval()
             # Each rank has statistics of its own share; report with those that the fit keeps.
-            session.ranks.broadcast([buffer for module in session.task.modules for buffer in module.buffers()])
+            session.ranks.broadcast(
+                [buffer for module in session.task.modules for buffer in module.buffers()]
+            )
             hooks.evaluation_started(stage)
             yield
             hooks.evaluation_ended(stage)
@@ -144,8 +181,13 @@ class _Sums:
 def _summed(values: list[Tensor | float], weights: list[float]) -> tuple[float, float]:
     """The sum of values times weights, and the sum of the weights."""
     if all(isinstance(v, Tensor) for v in values):
-        # On the device until the end: one copy to the host for the whole pass. float64 stays float64, everything else is float32.
-        wide = (v.detach().to(torch.promote_types(v.dtype, torch.float32)) for v in values if isinstance(v, Tensor))
+        # On the device until the end: one copy to the host for the whole pass. float64 stays
+        # float64, everything else is float32.
+        wide = (
+            v.detach().to(torch.promote_types(v.dtype, torch.float32))
+            for v in values
+            if isinstance(v, Tensor)
+        )
         column = torch.stack([v.mean() for v in wide]).cpu()
     else:
         column = torch.tensor([float(v) for v in values], dtype=torch.float64)

@@ -80,7 +80,9 @@ def headless_script(
     script = _Script(sliced, task, run, weights, int(header.get("threads") or 0))
     notes = [*_notes(path, run, weights, reason), *sliced.notes, *sliced.differs]
     notes += ["Where its settings come from:", *evidence] if evidence else []
-    title = f"Train {plain(type(task.model).__name__)} on the workbench, as run {plain(run.id)} did."
+    title = (
+        f"Train {plain(type(task.model).__name__)} on the workbench, as run {plain(run.id)} did."
+    )
     body = script.main(fits, title)
     parts = [_head(title, path, notes), script.imports(), script.code(), body]
     return "\n\n".join(part for part in parts if part), sliced
@@ -197,7 +199,7 @@ class _Script:
         lines += _call(f"{bench} = {wb}.Workbench", [model], of_bench)
         if self._weights is not None:
             folder = self._import("pathlib", "Path")
-            lines.append(f'{bench}.load({folder}(__file__).with_name({quoted(self._weights)}))')
+            lines.append(f"{bench}.load({folder}(__file__).with_name({quoted(self._weights)}))")
         for number, fit in enumerate(fits):
             # One that continues has the settings of the fit before it, the first one the bench's.
             start, other = (['"continue"'], fits[number - 1]) if number else ([], fits[-1])
@@ -252,9 +254,7 @@ class _Script:
             if name not in idle and _is_used(task, name, value)
         }
 
-    def _parser(
-        self, options: list[str], settings: Settings, title: str, parsed: str
-    ) -> list[str]:
+    def _parser(self, options: list[str], settings: Settings, title: str, parsed: str) -> list[str]:
         argparse, parser = self._import("argparse"), free("parser", self._taken)
         lines = [f"{parser} = {argparse}.ArgumentParser(description={quoted(title)})"]
         for name in options:

@@ -1,4 +1,6 @@
-"""Turns a script into a notebook: the same statements in cells, with a call of `main` in place of the command line."""
+"""Turns a script into a notebook: the same statements in cells, with a call of `main` in place
+of the command line.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,32 @@ def notebook(r: ScriptSpec, script: str) -> str:
     """The script of a run as the text of an .ipynb file (nbformat 4)."""
     if r.distributed:
         raise ExportError(
-            f"a notebook trains in one process, and run {r.run} was made by {r.ranks}: export a script, bench.export('train.py')."
+            f"a notebook trains in one process, and run {r.run} was made by {r.ranks}: export a"
+            " script, bench.export('train.py')."
         )
     command_line = [node for node in ast.parse(script).body if _is_command_line(node)]
     lines = _without(script.splitlines(), command_line)
     tree = ast.parse("\n".join(lines))
     kept = tree.body[1:]
-    unused = {name for node in command_line for name in read(node)} - {name for node in kept for name in read(node)}
+    unused = {name for node in command_line for name in read(node)} - {
+        name for node in kept for name in read(node)
+    }
     cells = [_markdown(_title(ast.get_docstring(tree) or ""))]
     for title, group in _groups(lines, kept, unused):
         cells += [_markdown(f"## {title}")] * bool(title)
         # The script's file is this notebook, and its folder is where Jupyter runs it.
-        code = replaced("\n".join(group).strip("\n") + "\n", {"__file__": json.dumps(r.script)}).rstrip()
-        cells.append({"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": code})
+        code = replaced(
+            "\n".join(group).strip("\n") + "\n", {"__file__": json.dumps(r.script)}
+        ).rstrip()
+        cells.append(
+            {
+                "cell_type": "code",
+                "execution_count": None,
+                "metadata": {},
+                "outputs": [],
+                "source": code,
+            }
+        )
     cells.append(_markdown("## Train"))
     cells.append({**cells[-2], "source": _call(tree, r)})
     cells.append(_markdown(f"Written by Tuning Workbench {r.version}."))
@@ -41,7 +56,12 @@ def notebook(r: ScriptSpec, script: str) -> str:
         cell["id"] = f"cell-{number}"
         cell["source"] = str(cell["source"]).splitlines(keepends=True)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    whole = {"cells": cells, "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}}, "nbformat": 4, "nbformat_minor": 5}
+    whole = {
+        "cells": cells,
+        "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -50,11 +70,23 @@ def _markdown(text: str) -> dict[str, object]:
 
 
 def _title(docstring: str) -> str:
-    """The script's docstring as Markdown, without the lines about the command line and without its last line."""
+    """The script's docstring as Markdown, without the lines about the command line and without
+    its last line.
+    """
     first, *rest = docstring.split("\n\n")
-    parts = [f"# {first.removesuffix('.')}", "Run all cells. `Config` has the settings: with `Config(lr=1e-3)` in the last cell it trains at another rate."]
+    parts = [
+        f"# {first.removesuffix('.')}",
+        (
+            "Run all cells. `Config` has the settings: with `Config(lr=1e-3)` in the last cell it"
+            " trains at another rate."
+        ),
+    ]
     for part in rest:
-        lines = [line for line in part.splitlines() if "--" not in line and not line.startswith("Written by ")]
+        lines = [
+            line
+            for line in part.splitlines()
+            if "--" not in line and not line.startswith("Written by ")
+        ]
         if not all(line.startswith("    ") for line in lines):
             parts.append("\n".join(lines))
     return "\n\n".join(parts)
@@ -68,9 +100,15 @@ def _is_command_line(node: ast.stmt) -> bool:
 
 
 def _without(lines: list[str], nodes: Iterable[ast.stmt]) -> list[str]:
-    """The lines without those of some top-level statements, and without the empty lines below them."""
+    """The lines without those of some top-level statements, and without the empty lines below
+    them.
+    """
     left: list[str] = []
-    cut = {number for node in nodes for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    cut = {
+        number
+        for node in nodes
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
     for number, line in enumerate(lines, 1):
         if number not in cut and (line or number - 1 not in cut):
             left.append(line)
@@ -79,10 +117,13 @@ def _without(lines: list[str], nodes: Iterable[ast.stmt]) -> list[str]:
     return left
 
 
-def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterable[tuple[str, list[str]]]:
+def _groups(
+    lines: list[str], kept: list[ast.stmt], unused: set[str]
+) -> Iterable[tuple[str, list[str]]]:
     """The lines of each cell, with a title where a section begins.
 
-    The imports are one cell, a section of the script another; the user's own code is split at its definitions.
+    The imports are one cell, a section of the script another; the user's own code is split at its
+    definitions.
     """
     group: list[str] = []
     title, section, before = "", "", False
@@ -99,17 +140,28 @@ def _groups(lines: list[str], kept: list[ast.stmt], unused: set[str]) -> Iterabl
             group, title = [], "" if rule is None else rule[:1].upper() + rule[1:]
             section = rule if rule is not None else section
         text = lines[start : node.end_lineno]
-        if isinstance(node, ast.Import | ast.ImportFrom) and not section and {imported_name(alias) for alias in node.names} <= unused:
+        if (
+            isinstance(node, ast.Import | ast.ImportFrom)
+            and not section
+            and {imported_name(alias) for alias in node.names} <= unused
+        ):
             text = []
-        group += [*between, *text] if start >= end else []  # else it shares a line with the statement before
+        # else it shares a line with the statement before
+        group += [*between, *text] if start >= end else []
         end, before = max(end, node.end_lineno or 0), defines
     yield title, group
 
 
 def _call(tree: ast.Module, r: ScriptSpec) -> str:
     """The call of `main`, with the output in a folder named after the notebook."""
-    main = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("main"))
-    needed = [argument.arg for argument in main.args.args[: len(main.args.args) - len(main.args.defaults)]]
+    main = next(
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("main")
+    )
+    needed = [
+        argument.arg for argument in main.args.args[: len(main.args.args) - len(main.args.defaults)]
+    ]
     given = {"config": "Config()", "output": f'Path("{Path(r.script).stem}-output")'}
     return f"{main.name}({', '.join(given.get(name, f'{name}=None') for name in needed)})"
 
@@ -120,5 +172,9 @@ def cells_as_text(notebook: str) -> str:
     for cell in json.loads(notebook)["cells"]:
         text = "".join(cell["source"])
         marked = cell["cell_type"] == "markdown"
-        parts.append("# %% [markdown]\n" + "\n".join(f"# {line}".rstrip() for line in text.split("\n")) if marked else f"# %%\n{text}")
+        parts.append(
+            "# %% [markdown]\n" + "\n".join(f"# {line}".rstrip() for line in text.split("\n"))
+            if marked
+            else f"# %%\n{text}"
+        )
     return "\n\n".join(parts) + "\n"

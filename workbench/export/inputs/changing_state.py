@@ -1,4 +1,6 @@
-"""Finds state that the user's code changes from update to update and that no `state_dict` has: a resumed script would lack it."""
+"""Finds state that the user's code changes from update to update and that no `state_dict` has: a
+resumed script would lack it.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,36 @@ from torch.utils.data import Dataset, Sampler
 from workbench.export.source.uses import defaults, targets
 
 _BEGINS = {
-    "__init__", "__new__", "__post_init__", "__setstate__", "__getstate__", "set_epoch", "setup", "prepare_data", "configure_model",
-    "configure_optimizers", "on_fit_start", "on_train_start", "reset_parameters", "train_dataloader", "val_dataloader", "load_state_dict",
-}  # fmt: skip
+    "__init__",
+    "__new__",
+    "__post_init__",
+    "__setstate__",
+    "__getstate__",
+    "set_epoch",
+    "setup",
+    "prepare_data",
+    "configure_model",
+    "configure_optimizers",
+    "on_fit_start",
+    "on_train_start",
+    "reset_parameters",
+    "train_dataloader",
+    "val_dataloader",
+    "load_state_dict",
+}
 """Methods that a resumed script calls again."""
-_GROWS = {"append", "appendleft", "extend", "add", "insert", "pop", "popleft", "remove", "discard", "setdefault"}
+_GROWS = {
+    "append",
+    "appendleft",
+    "extend",
+    "add",
+    "insert",
+    "pop",
+    "popleft",
+    "remove",
+    "discard",
+    "setdefault",
+}
 _ITERATORS = {"cycle", "iter", "count"}
 _GENERATORS = {"default_rng", "RandomState", "Generator", "Random", "cycle", "iter"}
 _KEPT = {"weight", "bias", "data", "grad", "requires_grad", "param_groups"}
@@ -30,7 +57,9 @@ class Change(str):
     """A clause that says what changes, and where."""
 
     of_data: bool
-    """Whether it is a sampler's, or the state or a generator of a data set: the sanity check leaves these as they were."""
+    """Whether it is a sampler's, or the state or a generator of a data set: the sanity check
+    leaves these as they were.
+    """
 
     def __new__(cls, text: str, *, of_data: bool = False) -> Self:
         made = super().__new__(cls, text)
@@ -40,21 +69,36 @@ class Change(str):
 
 @functools.lru_cache(64)
 def changing_state(code: str, arguments: tuple[str, ...] = ()) -> tuple[Change, ...]:
-    """A clause for each change. Left out are attributes that are set before they are read, or emptied at an epoch's end, and changes by
-    code that makes the data, which a resumed script runs again.
+    """A clause for each change. Left out are attributes that are set before they are read, or
+    emptied at an epoch's end, and changes by code that makes the data, which a resumed script runs
+    again.
 
-    arguments: the expressions for the script's model, loss and data. The result is cached, since several parts of an export need it.
+    arguments: the expressions for the script's model, loss and data. The result is cached, since
+    several parts of an export need it.
     """
-    return tuple(_changing_state(ast.parse(code), [ast.parse(text.strip(), mode="eval") for text in arguments]))
+    return tuple(
+        _changing_state(
+            ast.parse(code), [ast.parse(text.strip(), mode="eval") for text in arguments]
+        )
+    )
 
 
 def has_stateful_data(code: str) -> bool:
-    """Whether it defines samplers, also by a class of its own between, or data with `state_dict` and `load_state_dict`."""
+    """Whether it defines samplers, also by a class of its own between, or data with `state_dict`
+    and `load_state_dict`.
+    """
     kinds = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ClassDef)]
     sampling = {"Sampler"}
     for _ in kinds:
-        sampling |= {node.name for node in kinds if any(base.endswith(tuple(sampling)) for base in map(ast.unparse, node.bases))}
-    return any(node.name in sampling or (_tells_state(node) and _has_base(node, "Dataset")) for node in kinds)
+        sampling |= {
+            node.name
+            for node in kinds
+            if any(base.endswith(tuple(sampling)) for base in map(ast.unparse, node.bases))
+        }
+    return any(
+        node.name in sampling or (_tells_state(node) and _has_base(node, "Dataset"))
+        for node in kinds
+    )
 
 
 def _has_base(node: ast.ClassDef, kind: str) -> bool:
@@ -62,19 +106,30 @@ def _has_base(node: ast.ClassDef, kind: str) -> bool:
 
 
 def _tells_state(node: ast.ClassDef) -> bool:
-    return {"state_dict", "load_state_dict"} <= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+    return {"state_dict", "load_state_dict"} <= {
+        part.name for part in node.body if isinstance(part, ast.FunctionDef)
+    }
 
 
 def _changing_state(tree: ast.Module, arguments: list[ast.Expression]) -> Iterator[Change]:
     nodes = list(ast.walk(tree))
     known = {name for node in nodes for name in _bound(node)}
     made = {name for node in tree.body for name, _ in _generators(node, known)}
-    once = {id(part) for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef)) for part in _decorating(node, nodes)}
+    once = {
+        id(part)
+        for node in nodes
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        for part in _decorating(node, nodes)
+    }
     building = run_while_building(tree, arguments)
     for node in nodes:
         if isinstance(node, ast.ClassDef):
             yield from _of_class(node, known, building)
-        elif isinstance(node, (ast.FunctionDef, ast.Lambda)) and id(node) not in once and node not in building:
+        elif (
+            isinstance(node, (ast.FunctionDef, ast.Lambda))
+            and id(node) not in once
+            and node not in building
+        ):
             name = node.name if isinstance(node, ast.FunctionDef) else "a lambda"
             yield from _of_function(node, name, made, known)
 
@@ -100,8 +155,14 @@ def _decorating(node: ast.FunctionDef | ast.ClassDef, nodes: list[ast.AST]) -> I
 
 
 def _generators(node: ast.AST, known: set[str]) -> Iterator[tuple[str, bool]]:
-    """The names that a statement binds to a random generator or an iterator, and whether it is an iterator."""
-    yield from ((target.id, _is_iterator(value)) for target, value in _bindings(node) if isinstance(target, ast.Name) and _makes_generator(value, known))
+    """The names that a statement binds to a random generator or an iterator, and whether it is
+    an iterator.
+    """
+    yield from (
+        (target.id, _is_iterator(value))
+        for target, value in _bindings(node)
+        if isinstance(target, ast.Name) and _makes_generator(value, known)
+    )
 
 
 def _is_iterator(value: ast.expr) -> bool:
@@ -114,13 +175,16 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         return
     touched = _touched(node)
     values = node.value.elts if isinstance(node.value, ast.Tuple) else []
-    yield from zip(touched, values if len(values) == len(touched) else [node.value] * len(touched), strict=True)
+    yield from zip(
+        touched, values if len(values) == len(touched) else [node.value] * len(touched), strict=True
+    )
 
 
 def _makes_generator(value: ast.expr, known: set[str]) -> bool:
     """Whether `value` makes a generator, also with a seed: `torch.Generator().manual_seed(0)`.
 
-    known: all names that the code binds. They include the user's classes: a GAN has its own `Generator`.
+    known: all names that the code binds. They include the user's classes: a GAN has its own
+    `Generator`.
     """
     match value:
         case ast.Call(func=ast.Attribute(attr="manual_seed", value=inner)):
@@ -132,20 +196,34 @@ def _makes_generator(value: ast.expr, known: set[str]) -> bool:
     return False
 
 
-def _of_function(node: ast.FunctionDef | ast.Lambda, name: str, generators: set[str], known: set[str]) -> Iterator[Change]:
+def _of_function(
+    node: ast.FunctionDef | ast.Lambda, name: str, generators: set[str], known: set[str]
+) -> Iterator[Change]:
     """The changes that a function makes outside of itself. known: all names that the code binds."""
     local = {bound for part in ast.walk(node) if part is not node for bound in _bound(part)}
-    outer = {n for part in ast.walk(node) if isinstance(part, (ast.Global, ast.Nonlocal)) for n in part.names}
+    outer = {
+        n
+        for part in ast.walk(node)
+        if isinstance(part, (ast.Global, ast.Nonlocal))
+        for n in part.names
+    }
     for default in defaults(node.args).values():
         if _makes_generator(default, known):
             yield Change(f"{name} has a generator of its own ({ast.unparse(default)})")
     for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id in generators - local and isinstance(part.ctx, ast.Load):
+        if (
+            isinstance(part, ast.Name)
+            and part.id in generators - local
+            and isinstance(part.ctx, ast.Load)
+        ):
             yield Change(f"{name} draws from {part.id}, which moves on")
         elif isinstance(part, ast.Name) and part.id in outer and isinstance(part.ctx, ast.Store):
             yield Change(f"{name} changes {part.id}")
         for target in _touched(part):
-            kept = any(isinstance(inner, ast.Attribute) and inner.attr in _KEPT for inner in ast.walk(target))
+            kept = any(
+                isinstance(inner, ast.Attribute) and inner.attr in _KEPT
+                for inner in ast.walk(target)
+            )
             if not kept and _root(target) in known - (local - outer):
                 yield Change(f"{name} changes {ast.unparse(target)}")
 
@@ -154,7 +232,11 @@ def _touched(part: ast.AST) -> list[ast.expr]:
     """The expressions that a node sets, lengthens or shortens, or takes the next item of."""
     match part:
         case ast.Assign() | ast.AugAssign() | ast.AnnAssign():
-            return [item for target in targets(part) for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
+            return [
+                item
+                for target in targets(part)
+                for item in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])
+            ]
         case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in _GROWS:
             return [value]
         case ast.Call(func=ast.Name(id="next"), args=[first, *_]):
@@ -168,46 +250,74 @@ def _root(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _of_class(node: ast.ClassDef, known: set[str], building: Container[ast.AST] = ()) -> Iterator[Change]:
+def _of_class(
+    node: ast.ClassDef, known: set[str], building: Container[ast.AST] = ()
+) -> Iterator[Change]:
     """The attributes that the methods of a class change after the instance was made."""
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
     functions = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args]
-    sampler, data, tells = _has_base(node, "Sampler"), _has_base(node, "Dataset"), _tells_state(node)
-    # The first argument of a static method is no instance: the `ctx` of a `torch.autograd.Function` is made for each call.
-    methods = [part for part in functions if "staticmethod" not in map(ast.unparse, part.decorator_list)]
-    first: list[ast.ClassDef | ast.FunctionDef] = [node, *(method for method in methods if method.name in _BEGINS)]
+    sampler, data, tells = (
+        _has_base(node, "Sampler"),
+        _has_base(node, "Dataset"),
+        _tells_state(node),
+    )
+    # The first argument of a static method is no instance: the `ctx` of a `torch.autograd.Function`
+    # is made for each call.
+    methods = [
+        part for part in functions if "staticmethod" not in map(ast.unparse, part.decorator_list)
+    ]
+    first: list[ast.ClassDef | ast.FunctionDef] = [
+        node,
+        *(method for method in methods if method.name in _BEGINS),
+    ]
     begun = {name: value for part in first for name, value in _begun(part)}
-    emptied = {name for method in methods if "_epoch_" in method.name for name in _emptied(method, begun)}
+    emptied = {
+        name for method in methods if "_epoch_" in method.name for name in _emptied(method, begun)
+    }
     if {"update", "compute", "reset"} <= {method.name for method in methods}:
         # A metric: each validation resets it first.
         emptied |= {name for method in methods if method.name == "reset" for name in _reset(method)}
     registered = {
         part.args[0].value
         for part in ast.walk(node)
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in ("register_buffer", "register_parameter")
-        and part.args and isinstance(part.args[0], ast.Constant)
-    }  # fmt: skip
+        if isinstance(part, ast.Call)
+        and isinstance(part.func, ast.Attribute)
+        and part.func.attr in ("register_buffer", "register_parameter")
+        and part.args
+        and isinstance(part.args[0], ast.Constant)
+    }
     if any(base.endswith("Optimizer") or "optim." in base for base in map(ast.unparse, node.bases)):
         registered.add("state")  # its state_dict has it
     for statement in node.body:
         for name, is_iterator in _generators(statement, known):
-            yield Change(f"{node.name} has a generator of its own ({name})", of_data=(sampler or data) and not is_iterator)
+            yield Change(
+                f"{node.name} has a generator of its own ({name})",
+                of_data=(sampler or data) and not is_iterator,
+            )
     for method in methods:
         for part in ast.walk(method):
             for target, value in _bindings(part):
                 if _makes_generator(value, known) and _attribute(target, method):
                     kept = (sampler or data) and not _is_iterator(value)
-                    yield Change(f"{node.name} has a generator of its own ({ast.unparse(target)})", of_data=kept)
+                    yield Change(
+                        f"{node.name} has a generator of its own ({ast.unparse(target)})",
+                        of_data=kept,
+                    )
         if method.name in _BEGINS or method.name.startswith("configure_") or method in building:
             continue
         for name in _changed(method, methods):
             if name not in emptied | registered | _KEPT:
-                yield Change(f"{node.name}.{method.name} changes self.{name}", of_data=sampler or (data and tells))
+                yield Change(
+                    f"{node.name}.{method.name} changes self.{name}",
+                    of_data=sampler or (data and tells),
+                )
 
 
 def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:
-    """The attribute of `self` to which an expression belongs; None: none, or one that checkpoints have."""
+    """The attribute of `self` to which an expression belongs; None: none, or one that
+    checkpoints have.
+    """
     found = None
     while isinstance(node, (ast.Subscript, ast.Attribute)):
         if isinstance(node, ast.Attribute):
@@ -224,17 +334,29 @@ def _begun(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
     """The first values of attributes, as text, from the body of a class or from a method."""
     for part in node.body if isinstance(node, ast.ClassDef) else ast.walk(node):
         for target, value in _bindings(part):
-            name = target.id if isinstance(target, ast.Name) else target.attr if isinstance(target, ast.Attribute) else ""
+            name = (
+                target.id
+                if isinstance(target, ast.Name)
+                else target.attr
+                if isinstance(target, ast.Attribute)
+                else ""
+            )
             yield name, ast.unparse(value)
 
 
 def _emptied(method: ast.FunctionDef, begun: dict[str, str]) -> Iterator[str]:
-    """The attributes that a hook of an epoch empties or sets to a constant, unconditionally; a hook at its end, to their first value."""
+    """The attributes that a hook of an epoch empties or sets to a constant, unconditionally; a
+    hook at its end, to their first value.
+    """
     for part in method.body:
-        if isinstance(part, ast.Assign) and not any(isinstance(inner, (ast.Attribute, ast.Name)) for inner in ast.walk(part.value)):
+        if isinstance(part, ast.Assign) and not any(
+            isinstance(inner, (ast.Attribute, ast.Name)) for inner in ast.walk(part.value)
+        ):
             for target in part.targets:
                 name = _attribute(target, method)
-                if name and (method.name.endswith("start") or begun.get(name) == ast.unparse(part.value)):
+                if name and (
+                    method.name.endswith("start") or begun.get(name) == ast.unparse(part.value)
+                ):
                     yield name
             continue
         match part:
@@ -243,7 +365,9 @@ def _emptied(method: ast.FunctionDef, begun: dict[str, str]) -> Iterator[str]:
 
 
 def _reset(method: ast.FunctionDef) -> Iterator[str]:
-    """The attributes that a metric's `reset` sets anew, whatever the metric has, or empties, unconditionally."""
+    """The attributes that a metric's `reset` sets anew, whatever the metric has, or empties,
+    unconditionally.
+    """
     instance = method.args.args[0].arg
     for part in method.body:
         for target, value in _bindings(part):
@@ -252,20 +376,34 @@ def _reset(method: ast.FunctionDef) -> Iterator[str]:
             if name and instance not in used:
                 yield name
         match part:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="clear" | "reset" | "zero_") as call)):
+            case ast.Expr(
+                value=ast.Call(func=ast.Attribute(attr="clear" | "reset" | "zero_") as call)
+            ):
                 yield from filter(None, [_attribute(call.value, method)])
 
 
 def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterator[str]:
-    """The attributes that a method changes, without those that it assigns before any method reads them."""
+    """The attributes that a method changes, without those that it assigns before any method
+    reads them.
+    """
     fresh: set[str] = set()
     for number, statement in enumerate(method.body):
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Attribute):
+        if (
+            isinstance(statement, ast.Assign)
+            and len(statement.targets) == 1
+            and isinstance(statement.targets[0], ast.Attribute)
+        ):
             name = _attribute(statement.targets[0], method)
             before = [part for earlier in method.body[:number] for part in ast.walk(earlier)]
             parts = [*before, *ast.walk(statement.value)]
-            read = {part.attr for part in parts if isinstance(part, ast.Attribute)} | {part.value for part in parts if isinstance(part, ast.Constant)}
-            if name is not None and name not in read and not any(_reads_before(other, name, method) for other in methods):
+            read = {part.attr for part in parts if isinstance(part, ast.Attribute)} | {
+                part.value for part in parts if isinstance(part, ast.Constant)
+            }
+            if (
+                name is not None
+                and name not in read
+                and not any(_reads_before(other, name, method) for other in methods)
+            ):
                 fresh.add(name)
     for part in ast.walk(method):
         for target in _touched(part):
@@ -279,38 +417,71 @@ def _reads_before(other: ast.FunctionDef, name: str, setter: ast.FunctionDef) ->
     later = other.name in _LATER or other.name.endswith(("_batch_end", "_epoch_end"))
     if other is setter or other.name in _BEGINS or other.name.startswith("configure_") or later:
         return False
-    call = f"{other.args.args[0].arg}({{}}" if setter.name == "forward" else f"{other.args.args[0].arg}.{setter.name}({{}}"
+    call = (
+        f"{other.args.args[0].arg}({{}}"
+        if setter.name == "forward"
+        else f"{other.args.args[0].arg}.{setter.name}({{}}"
+    )
     for statement in other.body:
-        if any(isinstance(part, ast.Attribute) and part.attr == name and isinstance(part.ctx, ast.Load) for part in ast.walk(statement)):
+        if any(
+            isinstance(part, ast.Attribute) and part.attr == name and isinstance(part.ctx, ast.Load)
+            for part in ast.walk(statement)
+        ):
             return True
-        if not isinstance(statement, (ast.If, ast.For, ast.While, ast.Try)) and call.format("") in ast.unparse(statement):
+        if not isinstance(statement, (ast.If, ast.For, ast.While, ast.Try)) and call.format(
+            ""
+        ) in ast.unparse(statement):
             return False
     return False
 
 
-_CALLED_BY_TORCH = {*dir(torch.nn.Module), *dir(torch.optim.Optimizer), *dir(Dataset), *dir(Sampler), "set_epoch", "update", "compute", "reset", "step"}
+_CALLED_BY_TORCH = {
+    *dir(torch.nn.Module),
+    *dir(torch.optim.Optimizer),
+    *dir(Dataset),
+    *dir(Sampler),
+    "set_epoch",
+    "update",
+    "compute",
+    "reset",
+    "step",
+}
 """Names of methods that code other than the user's may call."""
 
 
 def run_while_building(tree: ast.Module, arguments: list[ast.Expression]) -> set[ast.AST]:
-    """The functions that are called by name only while the top level runs: in top-level statements, and in other such functions.
+    """The functions that are called by name only while the top level runs: in top-level statements,
+    and in other such functions.
 
-    arguments: the expressions given to the Workbench; a function that one of them names may be called at any time.
+    arguments: the expressions given to the Workbench; a function that one of them names may be
+    called at any time.
     """
     named = {name for argument in arguments for name, _ in _mentions(argument, (), lazy=True)}
     candidates = {node: name for node, name in _candidates(tree) if name not in named}
     found = set[ast.AST](candidates)
     while True:
         mentions = set(_mentions(tree, found, lazy=False))
-        left = {node for node in found if (candidates[node], True) in mentions and (candidates[node], False) not in mentions}
+        left = {
+            node
+            for node in found
+            if (candidates[node], True) in mentions and (candidates[node], False) not in mentions
+        }
         if left == found:
             return found
         found = left
 
 
 def _candidates(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """The functions that run when they are called, each with the name by which only the user's code calls it."""
-    names = {part: _called_by_name(node, part) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body if isinstance(part, ast.FunctionDef)}
+    """The functions that run when they are called, each with the name by which only the user's
+    code calls it.
+    """
+    names = {
+        part: _called_by_name(node, part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for part in node.body
+        if isinstance(part, ast.FunctionDef)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
             within = [part for statement in node.body for part in ast.walk(statement)]
@@ -318,7 +489,9 @@ def _candidates(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
                 yield node, names.get(node, node.name)
 
 
-def _mentions(node: ast.AST, building: Container[ast.AST], *, lazy: bool) -> Iterator[tuple[str, bool]]:
+def _mentions(
+    node: ast.AST, building: Container[ast.AST], *, lazy: bool
+) -> Iterator[tuple[str, bool]]:
     """Each name that code reads, and whether it is called at once. building: functions that run at once.
     lazy: the code runs later, as in a lambda.
     """
@@ -334,7 +507,11 @@ def _mentions(node: ast.AST, building: Container[ast.AST], *, lazy: bool) -> Ite
         else:
             yield from _mentions(part, building, lazy=lazy)
     match node:
-        case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name) | ast.Constant(value=str() as name):
+        case (
+            ast.Name(id=name, ctx=ast.Load())
+            | ast.Attribute(attr=name)
+            | ast.Constant(value=str() as name)
+        ):
             yield name, False
 
 
@@ -342,5 +519,10 @@ def _called_by_name(owner: ast.ClassDef, method: ast.FunctionDef) -> str:
     """The name by which only the user's code calls a method; "": other code may call it."""
     if method.name in ("__init__", "__post_init__"):
         return owner.name
-    others = owner.bases or owner.decorator_list or method.name in _CALLED_BY_TORCH or method.name.startswith(("__", "on_"))
+    others = (
+        owner.bases
+        or owner.decorator_list
+        or method.name in _CALLED_BY_TORCH
+        or method.name.startswith(("__", "on_"))
+    )
     return "" if others else method.name

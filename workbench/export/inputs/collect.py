@@ -1,4 +1,5 @@
-"""Defines plain descriptions of the user's data, optimizers and hooks, as far as a script needs them.
+"""Defines plain descriptions of the user's data, optimizers and hooks, as far as a script needs
+them.
 
 All texts in them are Python code that uses the names of `GIVEN`.
 """
@@ -12,29 +13,46 @@ from typing import Any, Literal
 from workbench.task.optim.closures import ClosureUse
 
 GIVEN = {
-    "network": "model", "train_data": "train", "val_data": "val", "val_sets": "val", "loss_function": "loss", "metrics": "metrics",
-    "collate": "collate_fn", "val_collate": "val_collate_fn", "make_optimizer": "optimizer", "make_scheduler": "scheduler", "averaged": "avg_fn",
+    "network": "model",
+    "train_data": "train",
+    "val_data": "val",
+    "val_sets": "val",
+    "loss_function": "loss",
+    "metrics": "metrics",
+    "collate": "collate_fn",
+    "val_collate": "val_collate_fn",
+    "make_optimizer": "optimizer",
+    "make_scheduler": "scheduler",
+    "averaged": "avg_fn",
     "should_average": "should_update",
-}  # fmt: skip
-"""The names of the bench's arguments in the script's own text, until the user's expressions replace them."""
+}
+"""The names of the bench's arguments in the script's own text, until the user's expressions
+replace them.
+"""
 
 
 def collate_given(name: str, arguments: Mapping[str, str]) -> str | None:
-    """The expression of the collate function that the bench was given for "train" or "val"; None: none. arguments: of the bench, by name."""
+    """The expression of the collate function that the bench was given for "train" or "val";
+    None: none. arguments: of the bench, by name.
+    """
     names = ["collate"] if name == "train" else ["val_collate", "collate"]
     return next((one for one in names if arguments.get(GIVEN[one], "None") != "None"), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """The code with which a script makes one loader. All texts are Python that uses the names of `GIVEN`."""
+    """The code with which a script makes one loader. All texts are Python that uses the names of
+    `GIVEN`.
+    """
 
     dataset: str
     """The expression for the data that the loader reads."""
     before: tuple[str, ...] = ()
     """Lines that come before `dataset`, which needs them."""
     kind: Literal["samples", "stream", "batches"] = "samples"
-    """"samples": read by index; "stream": samples that can only be iterated; "batches": ready batches."""
+    """"samples": read by index; "stream": samples that can only be iterated; "batches": ready
+    batches.
+    """
     combined: bool = False
     """Whether it is one of several sets that were given in Lightning's CombinedLoader."""
     arrays: bool = False
@@ -58,7 +76,9 @@ class Data:
     whole: bool = False
     """Whether the data set has `__getitems__`, which makes a whole batch."""
     pinned: bool = True
-    """Whether its batches are pinned where there is a GPU; not where the data are on the GPU already."""
+    """Whether its batches are pinned where there is a GPU; not where the data are on the GPU
+    already.
+    """
     sized: bool = True
     """Whether the number of batches is known before the first one."""
     count: str = "1"
@@ -70,20 +90,28 @@ class Data:
     generators: tuple[str, ...] = ()
     """The generators of the user's samplers."""
     unkept: str = ""
-    """The class of a user's object that advances from epoch to epoch and whose position no checkpoint can store; "": none."""
+    """The class of a user's object that advances from epoch to epoch and whose position no
+    checkpoint can store; "": none.
+    """
     reuses_memory: bool = False
     """Whether reading a batch may overwrite the one before."""
     draws: bool = False
-    """Whether sharding its batches over several processes may draw from the processes' own random numbers."""
+    """Whether sharding its batches over several processes may draw from the processes' own
+    random numbers.
+    """
     saved: str = ""
-    """The expression that makes its data set from `tensors`, the contents of the file next to the script; "": the user's code makes it."""
+    """The expression that makes its data set from `tensors`, the contents of the file next to
+    the script; "": the user's code makes it.
+    """
     steps: str = "config.truncated_bptt_steps"
     """The expression for the number of time steps in `batch`, where batches are split in time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """The metrics of a bench: functions of a batch, and objects that are computed over a validation."""
+    """The metrics of a bench: functions of a batch, and objects that are computed over a
+    validation.
+    """
 
     functions: bool = False
     """Whether there are functions."""
@@ -105,7 +133,9 @@ class Metrics:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A scheduler of the user: its place in the return value of the user's function, and when it steps."""
+    """A scheduler of the user: its place in the return value of the user's function, and when it
+    steps.
+    """
 
     place: str
     """ "" or an index expression."""
@@ -118,7 +148,9 @@ class Schedule:
     strict: bool = True
     """Whether a metric that nothing reports is an error."""
     restores: bool = True
-    """Whether a checkpoint can hold its state: plain data, which torch.load(weights_only=True) reads."""
+    """Whether a checkpoint can hold its state: plain data, which torch.load(weights_only=True)
+    reads.
+    """
     has_length: bool = False
     """Whether it is made for a number of steps, which its state contains."""
 
@@ -131,7 +163,9 @@ class Optimizer:
     """Its place in the return value of `configure_optimizers()`: "" or an index expression."""
     schedules: tuple[Schedule, ...] = ()
     made_lr: float | None = None
-    """The base rate at which an object, or a function, makes it; None where it uses the given rate."""
+    """The base rate at which an object, or a function, makes it; None where it uses the given
+    rate.
+    """
     takes_lr: bool = True
     """Whether the function that makes it is called with the rate."""
     schedule_free: bool = False
@@ -149,7 +183,9 @@ class Optimizer:
     momentum: bool = False
     """Whether it has a momentum, which a one-cycle schedule changes too."""
     holds_another: bool = False
-    """Whether it has an inner optimizer whose state its `state_dict` lacks (SAM's base optimizer)."""
+    """Whether it has an inner optimizer whose state its `state_dict` lacks (SAM's base
+    optimizer).
+    """
     torchs: bool = True
     """Whether its class is torch's own."""
 
@@ -158,22 +194,41 @@ NUMBERED = ("on_train_batch_start", "on_train_batch_end", "optimizer_zero_grad",
 """Hooks that take the number of a training batch."""
 
 WITHIN = (
-    "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "optimizer_zero_grad", "on_before_backward",
-    "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step", "configure_gradient_clipping",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_before_zero_grad",
+    "optimizer_zero_grad",
+    "on_before_backward",
+    "backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "optimizer_step",
+    "configure_gradient_clipping",
     "lr_scheduler_step",
-)  # fmt: skip
+)
 """Hooks within an update."""
 
 VALIDATION = (
-    "on_validation_model_zero_grad", "on_validation_model_eval", "on_validation_start", "on_validation_epoch_start",
-    "on_validation_batch_start", "on_validation_batch_end", "on_validation_epoch_end", "on_validation_end",
+    "on_validation_model_zero_grad",
+    "on_validation_model_eval",
+    "on_validation_start",
+    "on_validation_epoch_start",
+    "on_validation_batch_start",
+    "on_validation_batch_end",
+    "on_validation_epoch_end",
+    "on_validation_end",
     "on_validation_model_train",
-)  # fmt: skip
+)
 """Hooks of a validation."""
 
 FIT = (
-    "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_epoch_end", "on_train_end", "on_fit_end",
-)  # fmt: skip
+    "on_fit_start",
+    "on_train_start",
+    "on_train_epoch_start",
+    "on_train_epoch_end",
+    "on_train_end",
+    "on_fit_end",
+)
 """Hooks of the whole run, and of its epochs."""
 
 
@@ -184,14 +239,18 @@ class Hook:
     owner: str
     """The object that it is called on: "network", or one that brings the data."""
     arguments: tuple[str | None, ...] = ()
-    """For a hook written for Lightning 1: what each argument is; None: the next argument of Lightning 2."""
+    """For a hook written for Lightning 1: what each argument is; None: the next argument of
+    Lightning 2.
+    """
     reads: bool = True
     """Whether it uses its first argument."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LightningNeeds:
-    """The parts of Lightning's loop and Trainer that the user's objects need: the one with `training_step`, those that make the loaders."""
+    """The parts of Lightning's loop and Trainer that the user's objects need: the one with
+    `training_step`, those that make the loaders.
+    """
 
     hooks: Mapping[str, Hook] = dataclasses.field(default_factory=dict)
     """The hooks that they define."""
@@ -202,13 +261,19 @@ class LightningNeeds:
     trainers: tuple[str, ...] = ()
     """The attributes in which they expect their trainer, as expressions that can be assigned to."""
     like: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Attributes that the script sets on an object without Lightning's properties, with their first values."""
+    """Attributes that the script sets on an object without Lightning's properties, with their
+    first values.
+    """
     methods: frozenset[str] = frozenset()
-    """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients", "toggle_optimizer"."""
+    """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients",
+    "toggle_optimizer".
+    """
     freezes: bool = False
     """Whether a hook of training may change which parameters require a gradient."""
     toggles: bool = False
-    """Whether it may use methods that Lightning's optimizers have and torch's do not: `optimizer.toggle()`."""
+    """Whether it may use methods that Lightning's optimizers have and torch's do not:
+    `optimizer.toggle()`.
+    """
     logs_widely: bool = False
     """Whether it logs in more than one way, or in a validation outside its `validation_step`."""
     logs_metrics: bool = False
@@ -227,7 +292,9 @@ class LightningNeeds:
 
 @dataclasses.dataclass(frozen=True)
 class LoggedNames:
-    """The names in the record of values that an object with a `training_step` has logged (`self.log`)."""
+    """The names in the record of values that an object with a `training_step` has logged
+    (`self.log`).
+    """
 
     in_updates: frozenset[str] = frozenset()
     """For single updates."""
@@ -238,7 +305,9 @@ class LoggedNames:
     on_bar: tuple[str, ...] = ()
     """For single updates, with `prog_bar`."""
     parts: tuple[str, ...] = ()
-    """The parts of the loss that are in the record, by the names in the dict that a step or a loss function returns."""
+    """The parts of the loss that are in the record, by the names in the dict that a step or a
+    loss function returns.
+    """
     marked: tuple[str, ...] = ()
     """The names that the record uses for other values: there the logged ones end in "_logged"."""
 

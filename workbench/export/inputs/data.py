@@ -35,45 +35,79 @@ _EPOCHS = 1000
 """How many epochs' lengths are compared at most."""
 
 
-def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None = None) -> Data:
-    """The description of one loader, from the data that the user gave. saved: its samples, if they are saved next to the script."""
+def data_of(
+    spec: DataSpec,
+    name: str,
+    owner: Any,
+    sliced: Sliced,
+    settings: Settings,
+    saved: SavedSet | None = None,
+) -> Data:
+    """The description of one loader, from the data that the user gave. saved: its samples, if
+    they are saved next to the script.
+    """
     if saved is not None:
         spec = saved.spec
     parts, dataset = spec.parts, spec.parts.dataset
     base, before, is_loader = _base(spec, name, owner, sliced)
     if isinstance(dataset, Batches) and dataset.one_shot and not before:
-        raise NotStandAlone(f"{name} can be read only once (an iterator), so no script can repeat it: give a Dataset.")
+        raise NotStandAlone(
+            f"{name} can be read only once (an iterator), so no script can repeat it: give a"
+            " Dataset."
+        )
     if isinstance(dataset, CombinedBatches):
-        raise NotStandAlone(f"{name} has several loaders side by side, which no script has yet: give one, of a StackDataset, say.")
+        raise NotStandAlone(
+            f"{name} has several loaders side by side, which no script has yet: give one, of a"
+            " StackDataset, say."
+        )
     stream = isinstance(dataset, IterableDataset)
     kind = "batches" if parts.ready else "stream" if stream else "samples"
     columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
     collate = None if before else collate_given(name, sliced.arguments)
     loader = spec.loader(settings, train=name == "train")
-    if parts.ready and not stream and (parts.sampler is not None or (name == "train" and settings.shuffle and parts.defaults.get("shuffle"))):
+    if (
+        parts.ready
+        and not stream
+        and (
+            parts.sampler is not None
+            or (name == "train" and settings.shuffle and parts.defaults.get("shuffle"))
+        )
+    ):
         raise NotStandAlone(
-            f"the loader of {name} gives batches of the data set's own making (batch_size=None) in the order of a sampler, which "
-            "no script can repeat yet: give the samples in a Dataset."
+            f"the loader of {name} gives batches of the data set's own making (batch_size=None) in"
+            " the order of a sampler, which no script can repeat yet: give the samples in a"
+            " Dataset."
         )
     if name == "train":
         _refuse_longer_epochs(parts.batch_sampler or parts.sampler, settings)
     generators, unkept = _position(spec, base)
-    whole = hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
+    whole = (
+        hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
+    )
     return Data(
         dataset=f"{base}.dataset" if is_loader else base,
         before=before,
         kind=kind,  # type: ignore[arg-type]
         arrays=isinstance(columns, tuple),
         columns=isinstance(columns, dict),
-        iterable=stream and (not isinstance(dataset, Batches) or (spec.from_batches and name not in sliced.ready)),
+        iterable=stream
+        and (not isinstance(dataset, Batches) or (spec.from_batches and name not in sliced.ready)),
         converted=isinstance(dataset, Columns) and dataset.converted,
         kinds=dataset.kinds if isinstance(dataset, Columns) else (),
         sampler=None if parts.sampler is None else f"{base}.batch_sampler.sampler",
         batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
-        generator=None if parts.generator is None else saved.generator if saved is not None else f"{base}.generator.clone_state()",
+        generator=(
+            None
+            if parts.generator is None
+            else saved.generator
+            if saved is not None
+            else f"{base}.generator.clone_state()"
+        ),
         collate=None if parts.collate_fn is None else collate or f"{base}.collate_fn",
         worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
-        with_set_epoch=_with_set_epoch(spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready),
+        with_set_epoch=_with_set_epoch(
+            spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready
+        ),
         whole=whole and kind == "samples",
         pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
         sized=length_of(loader) is not None,
@@ -85,14 +119,21 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         generators=tuple(generators),
         unkept=unkept,
         saved="" if saved is None else saved.expression,
-        steps=_steps(first_batch(spec, settings), settings.tbptt_time_dim) or "config.truncated_bptt_steps",
+        steps=_steps(first_batch(spec, settings), settings.tbptt_time_dim)
+        or "config.truncated_bptt_steps",
     )
 
 
 def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
-    """Raise NotStandAlone for a sampler whose later epochs are longer than the first: the run left out the rest, since its schedule was planned so."""
+    """Raise NotStandAlone for a sampler whose later epochs are longer than the first: the run
+    left out the rest, since its schedule was planned so.
+    """
     limited = not is_whole(settings.limit_train_batches) or settings.overfit_batches
-    if limited or not callable(getattr(sampler, "set_epoch", None)) or not hasattr(sampler, "__len__"):
+    if (
+        limited
+        or not callable(getattr(sampler, "set_epoch", None))
+        or not hasattr(sampler, "__len__")
+    ):
         return
     trial, lengths = copy.copy(sampler), []
     for epoch in range(min(settings.epochs or 2, _EPOCHS)):
@@ -100,47 +141,69 @@ def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
         lengths.append(len(trial))
     if lengths and max(lengths) > lengths[0]:
         raise NotStandAlone(
-            f"{type(sampler).__name__}, the sampler of train, gives {lengths[0]} in epoch 0 and {max(lengths)} in epoch "
-            f"{lengths.index(max(lengths))}: the run left out samples beyond the first epoch's length, and a script would read them. Let each "
-            "epoch have the same length, or make a fit of each stage."
+            f"{type(sampler).__name__}, the sampler of train, gives {lengths[0]} in epoch 0 and"
+            f" {max(lengths)} in epoch {lengths.index(max(lengths))}: the run left out samples"
+            " beyond the first epoch's length, and a script would read them. Let each epoch have"
+            " the same length, or make a fit of each stage."
         )
 
 
-def held_out_of(spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None) -> Data:
-    """The description of the validation data. For several sets it is that of the first one, which the script uses in a loop over them;
-    ExportError says what differs where the others are read in another way.
+def held_out_of(
+    spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None
+) -> Data:
+    """The description of the validation data. For several sets it is that of the first one, which
+    the script uses in a loop over them; ExportError says what differs where the others are read in
+    another way.
     """
     first, *others = (data_of(one, "val", owner, sliced, settings, saved) for one in spec.sets)
     if not others:
         return first
     names = ", ".join(one.key for one in spec.sets)
     if first.kind != "samples" or first.with_set_epoch:
-        what = "have a set_epoch" if first.kind == "samples" else "are no data sets with samples by number"
-        raise NotStandAlone(f"the sets of val ({names}) {what}: no script has several such sets. Fit with one of them to export it.")
+        what = (
+            "have a set_epoch"
+            if first.kind == "samples"
+            else "are no data sets with samples by number"
+        )
+        raise NotStandAlone(
+            f"the sets of val ({names}) {what}: no script has several such sets. Fit with one of"
+            " them to export it."
+        )
     for one, other in zip(spec.sets[1:], others, strict=True):
-        different = [field.name for field in dataclasses.fields(Data) if getattr(first, field.name) != getattr(other, field.name)]
+        different = [
+            field.name
+            for field in dataclasses.fields(Data)
+            if getattr(first, field.name) != getattr(other, field.name)
+        ]
         if different:
             raise NotStandAlone(
-                f"{one.name} is read in another way than {spec.sets[0].name} ({', '.join(different)}), and a script has one for all sets: "
-                "give all of them as data sets, or all as loaders of one form, or fit with one of them to export it."
+                f"{one.name} is read in another way than {spec.sets[0].name}"
+                f" ({', '.join(different)}), and a script has one for all sets: give all of them as"
+                " data sets, or all as loaders of one form, or fit with one of them to export it."
             )
     return dataclasses.replace(first, combined=spec.from_combined)
 
 
-def _with_set_epoch(spec: DataSpec, base: str, *, from_loader: bool, inner: bool) -> tuple[str, ...]:
+def _with_set_epoch(
+    spec: DataSpec, base: str, *, from_loader: bool, inner: bool
+) -> tuple[str, ...]:
     """Expressions for the objects whose `set_epoch` the bench calls for each epoch."""
     parts, dataset = spec.parts, spec.parts.dataset
     pairs: list[tuple[Any, str]] = [
-        (parts.batch_sampler, f"{base}.batch_sampler"), (getattr(parts.batch_sampler, "sampler", None), f"{base}.batch_sampler.sampler"),
+        (parts.batch_sampler, f"{base}.batch_sampler"),
+        (getattr(parts.batch_sampler, "sampler", None), f"{base}.batch_sampler.sampler"),
         (parts.sampler, f"{base}.{'sampler' if parts.ready else 'batch_sampler.sampler'}"),
-    ]  # fmt: skip
+    ]
     if isinstance(dataset, Batches):
         users, given = dataset.users, f"{base}.users" if inner else base
         own = getattr(users, "batch_sampler", None)
         pairs += [
-            (users, given), (getattr(users, "sampler", None), f"{given}.sampler"), (own, f"{given}.batch_sampler"),
-            (getattr(own, "sampler", None), f"{given}.batch_sampler.sampler"), (getattr(users, "dataset", None), f"{given}.dataset"),
-        ]  # fmt: skip
+            (users, given),
+            (getattr(users, "sampler", None), f"{given}.sampler"),
+            (own, f"{given}.batch_sampler"),
+            (getattr(own, "sampler", None), f"{given}.batch_sampler.sampler"),
+            (getattr(users, "dataset", None), f"{given}.dataset"),
+        ]
     else:
         pairs.append((dataset, f"{base}.dataset" if from_loader else base))
     found: dict[int, str] = {}
@@ -151,11 +214,20 @@ def _with_set_epoch(spec: DataSpec, base: str, *, from_loader: bool, inner: bool
 
 
 def _position(spec: DataSpec, base: str) -> tuple[list[str], str]:
-    """The generators of the user's samplers; and the class of another object that may advance from epoch to epoch, "": none."""
+    """The generators of the user's samplers; and the class of another object that may advance
+    from epoch to epoch, "": none.
+    """
     parts, dataset = spec.parts, spec.parts.dataset
     found: list[str] = []
-    pending: list[tuple[Any, str]] = [(parts.sampler, f"{base}.batch_sampler.sampler"), (parts.batch_sampler, f"{base}.batch_sampler")]
-    pending += [(dataset.users if isinstance(dataset, Batches) else dataset, "")] if isinstance(dataset, IterableDataset) else []
+    pending: list[tuple[Any, str]] = [
+        (parts.sampler, f"{base}.batch_sampler.sampler"),
+        (parts.batch_sampler, f"{base}.batch_sampler"),
+    ]
+    pending += (
+        [(dataset.users if isinstance(dataset, Batches) else dataset, "")]
+        if isinstance(dataset, IterableDataset)
+        else []
+    )
     while pending:
         part, expression = pending.pop()
         if part is None or isinstance(part, (list, tuple)):
@@ -165,10 +237,15 @@ def _position(spec: DataSpec, base: str) -> tuple[list[str], str]:
                 return found, f"the generator of {type(part).__name__}"
             found.append(f"{expression}.generator")
         if isinstance(part, DataLoader):
-            pending += [(part.batch_sampler, ""), (part.sampler, ""), (part.dataset if isinstance(part.dataset, IterableDataset) else None, "")]
+            pending += [
+                (part.batch_sampler, ""),
+                (part.sampler, ""),
+                (part.dataset if isinstance(part.dataset, IterableDataset) else None, ""),
+            ]
         elif type(part).__module__.startswith("torch."):
             pending.append((getattr(part, "sampler", None), expression and f"{expression}.sampler"))
-        elif not (is_inlined(type(part).__module__) or hasattr(part, "set_epoch")):  # the user's own code is checked with the script's code
+        elif not (is_inlined(type(part).__module__) or hasattr(part, "set_epoch")):
+            # the user's own code is checked with the script's code
             return found, type(part).__name__
     return found, ""
 
@@ -182,7 +259,9 @@ def _may_be_empty(collate: Any, dataset: Any) -> bool:
 
 
 def _draws(loader: Loader, settings: Settings) -> bool:
-    """Whether all processes must draw the same random numbers to read the same batches (`task/data/sharding.py`)."""
+    """Whether all processes must draw the same random numbers to read the same batches
+    (`task/data/sharding.py`).
+    """
     deals = resumable_sampler_of(loader)
     if deals is None:
         ready = users_dataset(loader)
@@ -190,7 +269,9 @@ def _draws(loader: Loader, settings: Settings) -> bool:
     return common_rng_for(deals.batches, RankShard(0, 2), settings.seed) is not None
 
 
-def _base(spec: DataSpec, name: str, owner: Any, sliced: Sliced) -> tuple[str, tuple[str, ...], bool]:
+def _base(
+    spec: DataSpec, name: str, owner: Any, sliced: Sliced
+) -> tuple[str, tuple[str, ...], bool]:
     """The expression for the user's data, the lines before it, and whether it is a DataLoader."""
     maker = maker_of(spec)
     if maker is None:
@@ -205,7 +286,9 @@ def _base(spec: DataSpec, name: str, owner: Any, sliced: Sliced) -> tuple[str, t
     if spec.index is not None:
         every, items = _sets_made(made, f"{source}.{name}_dataloader(){index}")
         base, made = "val_data", every[spec.index]
-        line = f'given_val = {{f"{UNNAMED}{{number}}": given for number, given in enumerate({items})}}'
+        line = (
+            f'given_val = {{f"{UNNAMED}{{number}}": given for number, given in enumerate({items})}}'
+        )
     return base, (line,), isinstance(made, DataLoader) and not makes_batches_itself(made)
 
 
@@ -213,7 +296,11 @@ def _sets_made(made: Any, expression: str) -> tuple[list[Any], str]:
     """The sets that an object has made, and the expression for them."""
     if in_turn(made):
         made, expression = made.iterables, f"{expression}.iterables"
-    return ([*made.values()], f"{expression}.values()") if isinstance(made, Mapping) else ([*made], expression)
+    return (
+        ([*made.values()], f"{expression}.values()")
+        if isinstance(made, Mapping)
+        else ([*made], expression)
+    )
 
 
 def maker_of(spec: DataSpec) -> Any:
@@ -222,7 +309,10 @@ def maker_of(spec: DataSpec) -> Any:
         return None
     maker = inspect.getclosurevars((spec._whole or spec)._given).nonlocals["make"]  # type: ignore[arg-type]
     if not inspect.ismethod(maker):
-        raise NotStandAlone(f"{spec.name}_dataloader is no method of a class, so a script cannot call it: define it in one.")
+        raise NotStandAlone(
+            f"{spec.name}_dataloader is no method of a class, so a script cannot call it: define it"
+            " in one."
+        )
     return maker
 
 
@@ -233,11 +323,15 @@ def first_batch(spec: DataSpec, settings: Settings) -> Any:
     try:
         return DataSpec(spec.name, parts).peek(min(SAMPLES, settings.batch_size))
     except Exception as error:
-        raise NotStandAlone(f"reading a sample of {spec.name} failed: {type(error).__name__}: {error}") from error
+        raise NotStandAlone(
+            f"reading a sample of {spec.name} failed: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _counts_right(spec: DataSpec, settings: Settings) -> bool:
-    """Whether the number of samples of a batch is that of its first tensor, or is stated by the batch."""
+    """Whether the number of samples of a batch is that of its first tensor, or is stated by the
+    batch.
+    """
     if spec.parts.ready or spec.parts.collate_fn is None:
         return True
     parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
@@ -260,7 +354,9 @@ def layout_of(batch: Any, has_loss: bool) -> str:
 
 
 def _count(batch: Any) -> str | None:
-    """The expression for the number of samples in `batch`, counted as by `task.batch.sample_count`; None: it has no tensor."""
+    """The expression for the number of samples in `batch`, counted as by
+    `task.batch.sample_count`; None: it has no tensor.
+    """
     if (own := own_count(batch)) is not None:
         return f"batch.{own}"
     return _first_count(batch, "batch")
@@ -291,5 +387,8 @@ def _parts(batch: Any, name: str) -> list[tuple[str, Any]]:
     elif isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence):
         items = list(enumerate(batch))
     elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return [(f"{name}.{field.name}", getattr(batch, field.name)) for field in dataclasses.fields(batch)]
+        return [
+            (f"{name}.{field.name}", getattr(batch, field.name))
+            for field in dataclasses.fields(batch)
+        ]
     return [(f"{name}[{quoted(key)}]", value) for key, value in items]

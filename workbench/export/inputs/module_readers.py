@@ -1,4 +1,6 @@
-"""Finds the user's functions and objects that read a module that is not passed to them: with a copy of the model they would read the original."""
+"""Finds the user's functions and objects that read a module that is not passed to them: with a
+copy of the model they would read the original.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _DEEP = 4
 
 
 def reads_modules(value: Any, deep: int = _DEEP) -> bool:
-    """Whether calling `value` may read a module that is not among its arguments; False for anything that is not called."""
+    """Whether calling `value` may read a module that is not among its arguments; False for
+    anything that is not called.
+    """
     if isinstance(value, (list, tuple)):
         return any(reads_modules(one, deep) for one in value)
     if isinstance(value, functools.partial):
@@ -25,13 +29,24 @@ def reads_modules(value: Any, deep: int = _DEEP) -> bool:
         return reads_modules(value.__func__, deep) or _holds(owner, deep)
     if isinstance(value, FunctionType):
         return deep > 0 and not _of_torch(value) and _holds(_names(value), deep - 1)
-    if isinstance(value, (nn.Module, type)) or _of_torch(type(value)) or (not callable(value) and not hasattr(value, "compute")):
+    if (
+        isinstance(value, (nn.Module, type))
+        or _of_torch(type(value))
+        or (not callable(value) and not hasattr(value, "compute"))
+    ):
         return False
-    return _holds(_own(value), deep) or any(reads_modules(one, deep) for one in vars(type(value)).values() if isinstance(one, FunctionType))
+    return _holds(_own(value), deep) or any(
+        reads_modules(one, deep)
+        for one in vars(type(value)).values()
+        if isinstance(one, FunctionType)
+    )
 
 
 def _holds(values: Iterable[Any], deep: int) -> bool:
-    return any(isinstance(getattr(one, "__self__", one), nn.Module) or reads_modules(one, deep) for one in values)
+    return any(
+        isinstance(getattr(one, "__self__", one), nn.Module) or reads_modules(one, deep)
+        for one in values
+    )
 
 
 def _names(function: FunctionType) -> list[Any]:

@@ -25,7 +25,9 @@ from workbench.task.supervised import Supervised
 from workbench.techniques.schedules import has_momentum
 
 
-def optimizers_of(task: Supervised | LightningTask, settings: Settings, updates: int | None) -> tuple[Optimizer, ...]:
+def optimizers_of(
+    task: Supervised | LightningTask, settings: Settings, updates: int | None
+) -> tuple[Optimizer, ...]:
     """The optimizers of a run, each with its schedules."""
     try:
         made = task.configure(settings, updates)
@@ -37,22 +39,33 @@ def optimizers_of(task: Supervised | LightningTask, settings: Settings, updates:
         raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        whose = "configure_optimizers()" if isinstance(task, LightningTask) else "the optimizer or its scheduler"
-        raise NotStandAlone(f"{whose} cannot be set up for reading outside of a fit: {what}") from error
+        whose = (
+            "configure_optimizers()"
+            if isinstance(task, LightningTask)
+            else "the optimizer or its scheduler"
+        )
+        raise NotStandAlone(
+            f"{whose} cannot be set up for reading outside of a fit: {what}"
+        ) from error
 
 
 def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Optimizer:
     if isinstance(made.optimizer, PartOptimizers):
         raise NotStandAlone(
-            "optimizer={…}: a script has one optimizer for all that a plain module trains. Give one with a parameter group for each part, "
-            "optimizer=lambda params, lr: …, or a LightningModule whose configure_optimizers returns several."
+            "optimizer={…}: a script has one optimizer for all that a plain module trains. Give one"
+            " with a parameter group for each part, optimizer=lambda params, lr: …, or a"
+            " LightningModule whose configure_optimizers returns several."
         )
     places: list[str] = []
     if task._scheduler is not None:
         given = task._scheduler(made.optimizer, updates)  # type: ignore[arg-type]  # it made a schedule for them before
         entries = list(enumerate(given)) if isinstance(given, (list, tuple)) else [(None, given)]
-        places = [("" if number is None else f"[{number}]") + _inside(entry) for number, entry in entries]
-    schedules = tuple(_schedule(place, one) for place, one in zip(places, made.schedules, strict=True))
+        places = [
+            ("" if number is None else f"[{number}]") + _inside(entry) for number, entry in entries
+        ]
+    schedules = tuple(
+        _schedule(place, one) for place, one in zip(places, made.schedules, strict=True)
+    )
     return _optimizer(task, made, "", schedules)
 
 
@@ -70,7 +83,11 @@ def _of_object(task: LightningTask, listed: Sequence[Optimization]) -> tuple[Opt
             custom=custom,
             by_batches=True,
         )
-        number = next(n for n, (_, optimizer) in enumerate(optimizers) if optimizer is made.scheduler.optimizer)
+        number = next(
+            n
+            for n, (_, optimizer) in enumerate(optimizers)
+            if optimizer is made.scheduler.optimizer
+        )
         own[number].append(_schedule(place + _inside(entry), made))
     return tuple(
         _optimizer(task, one, place, tuple(schedules))
@@ -79,9 +96,11 @@ def _of_object(task: LightningTask, listed: Sequence[Optimization]) -> tuple[Opt
 
 
 def _places(made: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, str | None]]]:
-    """The optimizers and schedulers in the result of `configure_optimizers()`, each with its place there.
+    """The optimizers and schedulers in the result of `configure_optimizers()`, each with its place
+    there.
 
-    It is read as in `task/lightning/optimizers.py`. A scheduler comes with the monitor that its optimizer's entry names.
+    It is read as in `task/lightning/optimizers.py`. A scheduler comes with the monitor that its
+    optimizer's entry names.
     """
     entries: list[tuple[str, Any]] = [("", made)]
     apart: list[tuple[str, Any, str | None]] = []
@@ -116,11 +135,22 @@ def _inside(entry: Any) -> str:
 
 def _schedule(place: str, made: protocol.Schedule) -> Schedule:
     restores, has_length = _restores(made.scheduler), _has_length(made.scheduler)
-    return Schedule(place, made.interval, made.frequency, made.monitor, made.by_batches, made.strict, restores, has_length)
+    return Schedule(
+        place,
+        made.interval,
+        made.frequency,
+        made.monitor,
+        made.by_batches,
+        made.strict,
+        restores,
+        has_length,
+    )
 
 
 def _has_length(scheduler: Any) -> bool:
-    """Whether a scheduler, or one inside it, is made for a number of steps, which its state contains."""
+    """Whether a scheduler, or one inside it, is made for a number of steps, which its state
+    contains.
+    """
     own = any(hasattr(scheduler, name) for name in ("total_steps", "T_max"))
     return own or any(map(_has_length, getattr(scheduler, "_schedulers", ())))
 
@@ -137,7 +167,9 @@ def _restores(scheduler: Any) -> bool:
     return True
 
 
-def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: tuple[Schedule, ...]) -> Optimizer:
+def _optimizer(
+    task: protocol.Task, made: Optimization, place: str, schedules: tuple[Schedule, ...]
+) -> Optimizer:
     factory = task.optimizer_factory if isinstance(task, Supervised) else None
     parameters = [p for p in task.model.parameters() if p.requires_grad]
     rates = group_rates(made.optimizer)

@@ -22,7 +22,9 @@ from workbench.task.supervised import Supervised
 
 
 def step_of(session: Session, batch: Any, settings: Settings) -> Step:
-    """What a training step may return. (With manual optimization its result is not used: it calls backward itself.)"""
+    """What a training step may return. (With manual optimization its result is not used: it
+    calls backward itself.)
+    """
     task = session.task
     if task.manual:
         return Step()
@@ -30,13 +32,17 @@ def step_of(session: Session, batch: Any, settings: Settings) -> Step:
     by = task.module.training_step if isinstance(task, LightningTask) else task._loss
     return Step(
         reports_weight=_reports_weight(session, batch, settings),
-        in_dict=isinstance(task, Supervised) and by is not None and _form_of_loss(session, task, batch, settings) == "loss",
+        in_dict=isinstance(task, Supervised)
+        and by is not None
+        and _form_of_loss(session, task, batch, settings) == "loss",
         skips=by is not None and may_skip(by),
     )
 
 
 def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
-    """Whether the step reports the weight of its batch: it is run on a few samples, and all state is restored."""
+    """Whether the step reports the weight of its batch: it is run on a few samples, and all
+    state is restored.
+    """
     task = session.task
     extra: dict[str, Any] = {} if settings.truncated_bptt_steps is None else {"hiddens": None}
     if isinstance(task, LightningTask) and "optimizer_idx" in task._step.extras:
@@ -45,31 +51,39 @@ def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
         with scratch(session):  # with gradients enabled, since a step may compute some itself
             result = task.training_step(session.to_device(batch), 0, **extra)
     except Exception as error:
-        raise NotStandAlone(f"a training step could not be tried: {type(error).__name__}: {error}") from error
+        raise NotStandAlone(
+            f"a training step could not be tried: {type(error).__name__}: {error}"
+        ) from error
     return isinstance(result, Mapping) and "weight" in result
 
 
 def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Settings) -> str:
-    """The form of the loss function's result: "" for a tensor, else its keys. Raises NotStandAlone where training and validation differ."""
+    """The form of the loss function's result: "" for a tensor, else its keys. Raises
+    NotStandAlone where training and validation differ.
+    """
     forms = []
     for training in (True, False):
         with scratch(session), torch.set_grad_enabled(training):
             for module in task.modules:
                 module.train(training)
-            result = task._forward(session.to_device(batch), None, carries=settings.truncated_bptt_steps is not None)[0]
+            result = task._forward(
+                session.to_device(batch), None, carries=settings.truncated_bptt_steps is not None
+            )[0]
         given = ("loss", "weight") if isinstance(result, Mapping) else ()
         forms.append(" and ".join(key for key in given if result.get(key) is not None))
     if forms[0] != forms[1] and task.val is not None and settings.limit_val_batches != 0:
         train, val = (f"a dict with {form}" if form else "a tensor" for form in forms)
         raise NotStandAlone(
-            f"loss returns {train} in training and {val} in evaluation mode: a script has one forward pass for both. "
-            "Return the same from both to export it."
+            f"loss returns {train} in training and {val} in evaluation mode: a script has one"
+            " forward pass for both. Return the same from both to export it."
         )
     return forms[0]
 
 
 def may_skip(function: Callable[..., Any]) -> bool:
-    """Whether the user's code may return None: in the function itself, or in a method of the same object that it names."""
+    """Whether the user's code may return None: in the function itself, or in a method of the
+    same object that it names.
+    """
     if isinstance(function, functools.partial):
         return may_skip(function.func)
     owner = getattr(function, "__self__", None)
@@ -81,7 +95,9 @@ def may_skip(function: Callable[..., Any]) -> bool:
     gives = set(returns(code))
     if None in gives:
         return True
-    methods = (getattr(type(owner), name, None) for name in code.co_names) if owner is not None else ()
+    methods = (
+        (getattr(type(owner), name, None) for name in code.co_names) if owner is not None else ()
+    )
     found = (getattr(method, "__code__", None) for method in methods)
     return any({None, "value"} <= set(returns(other)) for other in found if other is not None)
 

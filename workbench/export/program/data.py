@@ -1,4 +1,6 @@
-"""Makes the values about data that the templates read: options of each loader, expressions for batches and their number."""
+"""Makes the values about data that the templates read: options of each loader, expressions for
+batches and their number.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from workbench.techniques.limits import is_whole
 CONVERTED = (
     "column if isinstance(column, torch.Tensor) else torch.as_tensor(np.array(column, dtype=kind))"
 )
-"""The expression for a tensor from a data frame, or from an array that torch does not accept directly."""
+"""The expression for a tensor from a data frame, or from an array that torch does not accept
+directly.
+"""
 _OPTIONS = ("batches", "sampler", "generator", "collate_fn", "worker_init_fn")
 
 
@@ -29,24 +33,29 @@ def values(r: ScriptSpec) -> dict[str, object]:
         "converted": CONVERTED,
         "converts_columns": any(data.columns and data.converted for data in r.loaders),
         "samples": samples,
-        "shares": not r.single_process_reason or bool(r.settings.num_workers),  # batches, among processes or workers
+        # batches, among processes or workers
+        "shares": not r.single_process_reason or bool(r.settings.num_workers),
         "copies_counted": r.accumulates and r.train.reuses_memory and r.counts(r.train),
         "reuses_memory": any(data.reuses_memory and data.kind != "samples" for data in r.loaders),
-        "loader_kind": "CountingLoader" if any(r.counts(data) for data in r.loaders) else "DataLoader",
+        "loader_kind": (
+            "CountingLoader" if any(r.counts(data) for data in r.loaders) else "DataLoader"
+        ),
         "options": [name for name in _OPTIONS if _differs(r, samples, name)],
         "common": common(r),
-        "windows": ""
-        if r.windows is None
-        else ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items())),
+        "windows": (
+            ""
+            if r.windows is None
+            else ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items()))
+        ),
         "with_set_epoch": _with_set_epoch(r),
         "batches": _batches(r),
         "batches_left": _batches(r) if r.tbptt or r.uses_batch_idx else f"iter({_batches(r)})",
         "batches_in_epoch": batches_in_epoch(r),
         "updates_in_epoch": updates_in_epoch(r),
         "total_updates": _total_updates(r),
-        "refreshing_batches": first(r.train, "training_batches()", "limit")
-        if r.limits
-        else "training_batches()",
+        "refreshing_batches": (
+            first(r.train, "training_batches()", "limit") if r.limits else "training_batches()"
+        ),
         "sanity_batches": _sanity_batches(r),
         "val_sets": "given_val" if r.val is not None and r.val.before else "val_sets",
         "val_batches": hooks.val_batches(r, r.val),
@@ -56,12 +65,21 @@ def values(r: ScriptSpec) -> dict[str, object]:
 def checksums(r: ScriptSpec) -> dict[str, list[str]]:
     """The checksums of the run that its script can compare."""
     recorded = r.checksums
-    shuffles = r.train.kind == "samples" and r.settings.shuffle and not (r.train.sampler or r.train.batch_sampler)
-    found = {"weights": [recorded.weights], "setup": [recorded.setup], "order": [recorded.order] if shuffles else [], "batches": list(recorded.batches)}
+    shuffles = (
+        r.train.kind == "samples"
+        and r.settings.shuffle
+        and not (r.train.sampler or r.train.batch_sampler)
+    )
+    found = {
+        "weights": [recorded.weights],
+        "setup": [recorded.setup],
+        "order": [recorded.order] if shuffles else [],
+        "batches": list(recorded.batches),
+    }
     return {what: sums for what, sums in found.items() if sums and all(sums)}
 
 
-# ---- loaders ----------------------------------------------------------------------------------------------------
+# ---- loaders -------------------------------------------------------------------------------------
 
 
 def samples_of(r: ScriptSpec) -> list[Data]:
@@ -76,18 +94,29 @@ def wraps(data: Data) -> bool:
 
 def given_options(r: ScriptSpec, data: Data) -> list[str]:
     """The arguments of `make_loader` that differ between the loaders."""
-    return [f"{name}={value}" for name, value in _options(r, data).items() if value and _differs(r, samples_of(r), name)]
+    return [
+        f"{name}={value}"
+        for name, value in _options(r, data).items()
+        if value and _differs(r, samples_of(r), name)
+    ]
 
 
 def of_stream(r: ScriptSpec, data: Data) -> list[str]:
     """The user's functions, as arguments of a DataLoader."""
-    return [f"{name}={value}" for name, value in _options(r, data).items() if value and name in ("collate_fn", "worker_init_fn")]
+    return [
+        f"{name}={value}"
+        for name, value in _options(r, data).items()
+        if value and name in ("collate_fn", "worker_init_fn")
+    ]
 
 
 def _differs(r: ScriptSpec, samples: list[Data], option: str) -> bool:
     """Whether an option must be given for each loader."""
     if option == "collate_fn":
-        return any(data.collate not in (None, "collate") for data in samples) or len({collate_of(r, data) for data in samples}) > 1
+        return (
+            any(data.collate not in (None, "collate") for data in samples)
+            or len({collate_of(r, data) for data in samples}) > 1
+        )
     return any(_options(r, data).get(option) for data in samples)
 
 
@@ -97,12 +126,18 @@ def _options(r: ScriptSpec, data: Data) -> dict[str, str | None]:
         "sampler": None if data.batch_sampler else data.sampler,
         "generator": data.generator,
         "collate_fn": collate_of(r, data),
-        "worker_init_fn": f"WorkerInit({data.worker_init})" if data.kind == "samples" and data.worker_init else data.worker_init,
+        "worker_init_fn": (
+            f"WorkerInit({data.worker_init})"
+            if data.kind == "samples" and data.worker_init
+            else data.worker_init
+        ),
     }
 
 
 def collate_of(r: ScriptSpec, data: Data) -> str | None:
-    """The user's collate function; wrapped in `Counted` where a batch's weight is the number of samples from which it was made."""
+    """The user's collate function; wrapped in `Counted` where a batch's weight is the number of
+    samples from which it was made.
+    """
     return f"Counted({data.collate})" if r.counts(data) else data.collate
 
 
@@ -128,12 +163,16 @@ def common(r: ScriptSpec) -> list[str]:
     return found
 
 
-# ---- batches ----------------------------------------------------------------------------------------------------
+# ---- batches -------------------------------------------------------------------------------------
 
 
 def first(data: Data | None, name: str, count: str) -> str:
     """The first batches of a loader, as an expression."""
-    return f"first_of({name}, {count})" if data is not None and data.sized else f"itertools.islice({name}, {count})"
+    return (
+        f"first_of({name}, {count})"
+        if data is not None and data.sized
+        else f"itertools.islice({name}, {count})"
+    )
 
 
 def _with_set_epoch(r: ScriptSpec) -> list[str]:
@@ -145,10 +184,17 @@ def _with_set_epoch(r: ScriptSpec) -> list[str]:
 def _batches(r: ScriptSpec) -> str:
     """The training batches of an epoch."""
     found = first(r.train, "loader", "limit") if r.limits else "loader"
-    found = f"map(copy.deepcopy, {found})" if r.accumulates and r.train.reuses_memory and not r.counts(r.train) else found
+    found = (
+        f"map(copy.deepcopy, {found})"
+        if r.accumulates and r.train.reuses_memory and not r.counts(r.train)
+        else found
+    )
     found = f"compared({found})" if "batches" in checksums(r) else found
     if r.tbptt:
-        return f"pieces({found}, config{', network' if r.hooks is not None and r.hooks.splits else ''})"
+        return (
+            f"pieces({found},"
+            f" config{', network' if r.hooks is not None and r.hooks.splits else ''})"
+        )
     return f"enumerate({found})" if r.uses_batch_idx else found
 
 
@@ -156,7 +202,11 @@ def val_batches_of(r: ScriptSpec, loader: str) -> str:
     """The batches of a validation."""
     if r.val_sets:
         one = _limited_val(r, loader)
-        return "val_loaders" if one == loader else f"{{name: {one} for name, val_loader in val_loaders.items()}}"
+        return (
+            "val_loaders"
+            if one == loader
+            else f"{{name: {one} for name, val_loader in val_loaders.items()}}"
+        )
     return _limited_val(r, loader)
 
 
@@ -172,7 +222,10 @@ def _limited_val(r: ScriptSpec, loader: str) -> str:
 def _sanity_batches(r: ScriptSpec) -> str:
     """The batches of the sanity check."""
     if r.val_sets:
-        return f"{{name: {_sanity_batches_in(r, _kept(r, 'val_loader'))} for name, val_loader in validation_loaders().items()}}"
+        return (
+            f"{{name: {_sanity_batches_in(r, _kept(r, 'val_loader'))} for name, val_loader in"
+            " validation_loaders().items()}"
+        )
     return _sanity_batches_in(r, _kept(r, "validation_batches()"))
 
 
@@ -197,7 +250,11 @@ def batches_in_epoch(r: ScriptSpec) -> str:
         return "len(loader)"
     if isinstance(limit, float):
         return "int(len(loader) * config.limit_train_batches + 1e-9)"
-    return "min(config.limit_train_batches, len(loader))" if r.train.sized else "config.limit_train_batches"
+    return (
+        "min(config.limit_train_batches, len(loader))"
+        if r.train.sized
+        else "config.limit_train_batches"
+    )
 
 
 def updates_in_epoch(r: ScriptSpec) -> str | None:

@@ -1,4 +1,6 @@
-"""Makes the values about the user's LightningModule that the templates read: calls of its hooks, and the replacement of its Trainer."""
+"""Makes the values about the user's LightningModule that the templates read: calls of its hooks,
+and the replacement of its Trainer.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,17 @@ from workbench.export.script_spec import ScriptSpec
 from workbench.techniques.limits import is_whole
 
 _SETTINGS = (
-    "precision", "log_every_n_steps", "check_val_every_n_epoch", "val_check_interval", "limit_train_batches",
-    "limit_val_batches", "limit_test_batches", "limit_predict_batches", "overfit_batches", "fast_dev_run",
-)  # fmt: skip
+    "precision",
+    "log_every_n_steps",
+    "check_val_every_n_epoch",
+    "val_check_interval",
+    "limit_train_batches",
+    "limit_val_batches",
+    "limit_test_batches",
+    "limit_predict_batches",
+    "overfit_batches",
+    "fast_dev_run",
+)
 _CONSTANT = {
     "training": "True",
     **dict.fromkeys(("validating", "sanity_checking", "evaluating"), "False"),
@@ -26,8 +36,13 @@ _CONSTANT = {
     "default_root_dir": "str(Path.cwd())",
     "log_dir": "str(Path.cwd())",
     **dict.fromkeys(("testing", "predicting", "interrupted", "received_sigterm"), "False"),
-    **dict.fromkeys(("loggers", "callbacks", "checkpoint_callbacks", "early_stopping_callbacks"), "[]"),
-    **dict.fromkeys(("logger", "checkpoint_callback", "early_stopping_callback", "progress_bar_callback"), "None"),
+    **dict.fromkeys(
+        ("loggers", "callbacks", "checkpoint_callbacks", "early_stopping_callbacks"), "[]"
+    ),
+    **dict.fromkeys(
+        ("logger", "checkpoint_callback", "early_stopping_callback", "progress_bar_callback"),
+        "None",
+    ),
 }
 
 
@@ -38,7 +53,9 @@ def call(r: ScriptSpec, name: str, *given: str, network: str = "network") -> str
 
 
 def arguments(r: ScriptSpec, name: str, *given: str) -> list[str]:
-    """A hook's arguments: those of Lightning 2, with Lightning 1's in between where the hook takes them."""
+    """A hook's arguments: those of Lightning 2, with Lightning 1's in between where the hook
+    takes them.
+    """
     found, left = [], list(given)
     for extra in r.lightning.hooks[name].arguments:
         if extra is None and not left:
@@ -60,14 +77,19 @@ def asks(r: ScriptSpec, *names: str) -> bool:
 
 
 def asked_to_end(r: ScriptSpec, finished: str) -> str:
-    """The condition that the object has asked for the end of the run. finished: the expression for the epochs that are over."""
+    """The condition that the object has asked for the end of the run. finished: the expression
+    for the epochs that are over.
+    """
     return " and ".join(["trainer.should_stop", *may_end(r, finished)])
 
 
 def may_end(r: ScriptSpec, finished: str) -> list[str]:
     """The conditions under which the run is long enough to end."""
     s = r.settings
-    return [*([f"{finished} >= config.min_epochs"] if s.min_epochs else []), *(["step >= config.min_steps"] if s.min_steps else [])]
+    return [
+        *([f"{finished} >= config.min_epochs"] if s.min_epochs else []),
+        *(["step >= config.min_steps"] if s.min_steps else []),
+    ]
 
 
 def progress(r: ScriptSpec, name: str, value: str) -> str:
@@ -85,14 +107,26 @@ def trainer_members(r: ScriptSpec) -> dict[str, str]:
         "global_step": "0",
         "should_stop": "False",
         "is_last_batch": "False",
-        "max_epochs": "config.max_epochs" if r.max_epochs is not None else repr(-1 if s.epochs is None else s.epochs),
-        "max_steps": "config.max_steps" if r.ended_at is None and s.max_steps is not None else repr(s.max_steps or -1),
+        "max_epochs": (
+            "config.max_epochs"
+            if r.max_epochs is not None
+            else repr(-1 if s.epochs is None else s.epochs)
+        ),
+        "max_steps": (
+            "config.max_steps"
+            if r.ended_at is None and s.max_steps is not None
+            else repr(s.max_steps or -1)
+        ),
         "min_epochs": "config.min_epochs" if s.min_epochs else repr(s.min_epochs),
         "min_steps": "config.min_steps" if s.min_steps else repr(s.min_steps),
-        "estimated_stepping_batches": 'float("inf")' if r.planned is None else "config.scheduled_steps",
+        "estimated_stepping_batches": (
+            'float("inf")' if r.planned is None else "config.scheduled_steps"
+        ),
         "num_training_batches": 'float("inf")',
         "num_val_batches": "[]" if r.val is None else '[float("inf")]',
-        "accumulate_grad_batches": "window_size(0)" if r.windows is not None else repr(s.accumulate_grad_batches),
+        "accumulate_grad_batches": (
+            "window_size(0)" if r.windows is not None else repr(s.accumulate_grad_batches)
+        ),
         "gradient_clip_val": "config.gradient_clip_val" if r.clips else "None",
         "gradient_clip_algorithm": quoted(s.gradient_clip_algorithm) if r.clips else "None",
         **{name: quoted(getattr(s, name)) for name in _SETTINGS},
@@ -109,7 +143,11 @@ def _nodes(r: ScriptSpec) -> dict[str, str]:
     if r.settings.num_nodes == 1:
         return {}
     local = f"accelerator.num_processes // {r.settings.num_nodes}"
-    return {"num_nodes": str(r.settings.num_nodes), "num_devices": local, "node_rank": f"accelerator.process_index // ({local})"}
+    return {
+        "num_nodes": str(r.settings.num_nodes),
+        "num_devices": local,
+        "node_rank": f"accelerator.process_index // ({local})",
+    }
 
 
 def val_batches(r: ScriptSpec, val: Data | None) -> str:
@@ -118,7 +156,15 @@ def val_batches(r: ScriptSpec, val: Data | None) -> str:
     if val is None or not r.validates:
         return "" if val is None else "0"
     if not isinstance(limit, float):
-        return "min(config.limit_val_batches, len(val_loader))" if val.sized else "config.limit_val_batches"
+        return (
+            "min(config.limit_val_batches, len(val_loader))"
+            if val.sized
+            else "config.limit_val_batches"
+        )
     if not val.sized:
         return ""
-    return "len(val_loader)" if is_whole(limit) else "int(len(val_loader) * config.limit_val_batches + 1e-9)"
+    return (
+        "len(val_loader)"
+        if is_whole(limit)
+        else "int(len(val_loader) * config.limit_val_batches + 1e-9)"
+    )

@@ -1,7 +1,8 @@
 """Lays out rendered code: indentation, blank lines, conditions and brackets that fit into a line.
 
-The passes know Python and nothing of the run. A template writes a block under each of its possible headers, and a bracket with one
-element in each line; parts that the run does not need leave gaps, which these passes close.
+The passes know Python and nothing of the run. A template writes a block under each of its possible
+headers, and a bracket with one element in each line; parts that the run does not need leave gaps,
+which these passes close.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 WIDTH = 100
 BLOCK = "if True:"
 """The header of a block that loses its header and moves into the block around it."""
-_TOKEN = re.compile(r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*|[()\[\]{}]|\n|\w+| +|.')
+_TOKEN = re.compile(
+    r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*|[()\[\]{}]|\n|\w+| +|.'
+)
 
 
 @dataclass
@@ -41,7 +44,9 @@ def laid_out(text: str, template: str = "") -> str:
     found = [*map(_fitted, _spaced(_apart(_merged(filled))))]
     for one, other in zip(before, _statements(found), strict=True):
         if not _same(one, other, template):
-            raise AssertionError(f"{template or 'a text'} changes its meaning when it is laid out:\n{other}")
+            raise AssertionError(
+                f"{template or 'a text'} changes its meaning when it is laid out:\n{other}"
+            )
     return "\n".join(found)
 
 
@@ -58,12 +63,16 @@ def _statements(lines: Iterable[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def _same(one: str, other: str, template: str) -> bool:
-    """Whether two statements mean the same. Cached, since most statements were in the export before."""
+    """Whether two statements mean the same. Cached, since most statements were in the export
+    before.
+    """
     return one == other or _meaning(one, template) == _meaning(other, template)
 
 
 def _meaning(text: str, template: str) -> str:
-    """A form that is equal for texts with the same meaning; `if a:` around nothing but `if b:` counts as `if a and b:`."""
+    """A form that is equal for texts with the same meaning; `if a:` around nothing but `if b:`
+    counts as `if a and b:`.
+    """
     try:
         return ast.dump(_Joined().visit(ast.parse(text)))
     except SyntaxError as error:
@@ -78,7 +87,13 @@ class _Joined(ast.NodeTransformer):
         tests, inner = [node.test], node.body[0]
         if len(node.body) == 1 and isinstance(inner, ast.If) and not (node.orelse or inner.orelse):
             tests, node.body = [node.test, inner.test], inner.body
-        parts = [part for one in tests for part in (one.values if isinstance(one, ast.BoolOp) and isinstance(one.op, ast.And) else [one])]
+        parts = [
+            part
+            for one in tests
+            for part in (
+                one.values if isinstance(one, ast.BoolOp) and isinstance(one.op, ast.And) else [one]
+            )
+        ]
         node.test = ast.BoolOp(ast.And(), parts)
         return node
 
@@ -96,7 +111,11 @@ def _lines(text: str) -> Iterator[Line]:
             whole = text[start : token.start()].rstrip()
             indent = len(whole) - len(whole.lstrip())
             head, *rest = whole.split("\n")
-            yield Line("\n".join([head.strip(), *(part.removeprefix(" " * indent) for part in rest)]), indent, ends)
+            yield Line(
+                "\n".join([head.strip(), *(part.removeprefix(" " * indent) for part in rest)]),
+                indent,
+                ends,
+            )
             start, ends = token.end(), ""
         elif not found.isspace() and found[0] != "#":
             ends = found[-1]
@@ -122,7 +141,9 @@ def _indented(lines: Iterator[Line]) -> Iterator[Line]:
 
 
 def _filled(lines: list[Line]) -> list[Line]:
-    """The lines without headers that have nothing below them; a header before an `else` is kept, since the `else` needs it."""
+    """The lines without headers that have nothing below them; a header before an `else` is kept,
+    since the `else` needs it.
+    """
     found: list[Line] = []
     below: Line | None = None
     for line in reversed(lines):
@@ -144,8 +165,15 @@ def _merged(lines: list[Line]) -> list[Line]:
     number = 0
     while number + 1 < len(lines):
         outer, inner = lines[number], lines[number + 1]
-        if _condition(outer) and _condition(inner) and inner.indent > outer.indent and _alone(lines, number + 1):
-            conditions = [f"({c})" if " or " in c else c for c in (outer.text[3:-1], inner.text[3:-1])]
+        if (
+            _condition(outer)
+            and _condition(inner)
+            and inner.indent > outer.indent
+            and _alone(lines, number + 1)
+        ):
+            conditions = [
+                f"({c})" if " or " in c else c for c in (outer.text[3:-1], inner.text[3:-1])
+            ]
             outer.text = f"if {' and '.join(conditions)}:"
             del lines[number + 1]
             for line in lines[number + 1 :]:
@@ -158,10 +186,15 @@ def _merged(lines: list[Line]) -> list[Line]:
 
 
 def _alone(lines: list[Line], number: int) -> bool:
-    """Whether nothing but the block of this line follows it in the block around it, and no `else` of either."""
+    """Whether nothing but the block of this line follows it in the block around it, and no
+    `else` of either.
+    """
     rest = [line for line in lines[number + 1 :] if line.text]
     after = next((line for line in rest if line.indent <= lines[number].indent), None)
-    return after is None or (after.indent < lines[number].indent and not (after.indent == lines[number].indent - 4 and _ELSE.match(after.text)))
+    return after is None or (
+        after.indent < lines[number].indent
+        and not (after.indent == lines[number].indent - 4 and _ELSE.match(after.text))
+    )
 
 
 def _apart(lines: list[Line]) -> list[Line]:
@@ -173,7 +206,13 @@ def _apart(lines: list[Line]) -> list[Line]:
         while inside and line.text and line.indent <= inside[-1]:
             inside.pop()
             found.append(Line("", 0))
-        if re.match(r"def |@", line.text) and line.indent and above is not None and not above.header and not above.text.startswith("@"):
+        if (
+            re.match(r"def |@", line.text)
+            and line.indent
+            and above is not None
+            and not above.header
+            and not above.text.startswith("@")
+        ):
             found.append(Line("", 0))
         if line.text.startswith("def ") and line.indent:
             inside.append(line.indent)
@@ -186,7 +225,9 @@ def _condition(line: Line) -> bool:
 
 
 def _fitted(line: Line) -> str:
-    """The text of a line: brackets that fit are joined into one line, and a condition that is too long is split into several."""
+    """The text of a line: brackets that fit are joined into one line, and a condition that is
+    too long is split into several.
+    """
     text, before = line.text, ""
     while text != before:
         before, text = text, _BRACKET.sub(lambda match: _closed(match, line.indent), text)
@@ -202,8 +243,8 @@ def _indented_text(text: str, indent: int) -> str:
 
 
 def _opened(text: str, outer: int) -> str:
-    """Split a text that is too long for a line: the arguments of a call into one line, or one line each; another value within its
-    brackets, or within new ones.
+    """Split a text that is too long for a line: the arguments of a call into one line, or one line
+    each; another value within its brackets, or within new ones.
     """
     match = re.fullmatch(r"((?:[\w., ]+ = |return |raise )?[\w.]*\()(.+)(\)(?: from \w+)?)", text)
     arguments = _parts(match[2], ",") if match else []
@@ -213,14 +254,30 @@ def _opened(text: str, outer: int) -> str:
             return text
         value = assigned[2]
         bracketed = value[0] in "[{" and _parts(value[1:-1], ",")
-        before, inner, after = (value[0], value[1:-1], value[-1]) if bracketed else ("(", value, ")")
-        return f"{assigned[1]}{before}\n    {inner}\n{after}" if outer + 4 + len(inner) <= WIDTH else text
+        before, inner, after = (
+            (value[0], value[1:-1], value[-1]) if bracketed else ("(", value, ")")
+        )
+        return (
+            f"{assigned[1]}{before}\n    {inner}\n{after}"
+            if outer + 4 + len(inner) <= WIDTH
+            else text
+        )
     inner = ", ".join(arguments)
     fits = outer + 4 + len(inner) <= WIDTH or len(arguments) == 1
-    return "\n".join([match[1], *([f"    {inner}"] if fits else [f"    {argument}," for argument in arguments]), match[3]])
+    return "\n".join(
+        [
+            match[1],
+            *([f"    {inner}"] if fits else [f"    {argument}," for argument in arguments]),
+            match[3],
+        ]
+    )
 
 
-_BRACKET = re.compile(r"^(?P<indent> *+)(?P<head>.*[(\[{])\n(?P<items>(?:(?P=indent)    \S.*,\n)+)(?P=indent)(?P<tail>[)\]}].*)$", re.MULTILINE)
+_BRACKET = re.compile(
+    r"^(?P<indent> *+)(?P<head>.*[(\[{])\n(?P<items>(?:(?P=indent)   "
+    r" \S.*,\n)+)(?P=indent)(?P<tail>[)\]}].*)$",
+    re.MULTILINE,
+)
 
 
 def _closed(match: re.Match[str], outer: int) -> str:
@@ -239,7 +296,9 @@ def _closed(match: re.Match[str], outer: int) -> str:
 
 
 def _split(condition: str) -> list[str]:
-    """The parts of a condition joined by `and`, or else by `or`, one for each line; empty if there is only one."""
+    """The parts of a condition joined by `and`, or else by `or`, one for each line; empty if
+    there is only one.
+    """
     for word in ("or", "and"):
         if len(parts := _parts(condition, f" {word} ")) > 1:
             return [parts[0], *(f"{word} {part}" for part in parts[1:])]
@@ -260,7 +319,9 @@ def _parts(text: str, separator: str) -> list[str]:
 
 
 def _spaced(lines: list[Line]) -> list[Line]:
-    """The lines with at most as many empty ones in a row as usual between functions, or within one; none below a header."""
+    """The lines with at most as many empty ones in a row as usual between functions, or within
+    one; none below a header.
+    """
     found: list[Line] = []
     empty = 0
     for line in lines:

@@ -27,14 +27,41 @@ from workbench.task.data.to_dataset import UNNAMED
 
 _DATA = "torch.utils.data"
 _IMPORTS = [
-    Import("argparse"), Import("contextlib"), Import("copy"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
-    Import("math"), Import("os"), Import("random"), Import("zlib"), Import("collections.abc", "Mapping"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"), Import("torch.optim", "swa_utils"),
-    Import("torch_xla"), Import("torch_xla.core", "xla_model"), Import("tqdm", "tqdm"), Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
-    Import("accelerate.tracking", "get_available_trackers"), Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
-    Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
+    Import("argparse"),
+    Import("contextlib"),
+    Import("copy"),
+    Import("dataclasses"),
+    Import("functools"),
+    Import("itertools"),
+    Import("json"),
+    Import("math"),
+    Import("os"),
+    Import("random"),
+    Import("zlib"),
+    Import("collections.abc", "Mapping"),
+    Import("pathlib", "Path"),
+    Import("types", "SimpleNamespace"),
+    Import("numpy", None, "np"),
+    Import("torch"),
+    Import("torch.optim", "swa_utils"),
+    Import("torch_xla"),
+    Import("torch_xla.core", "xla_model"),
+    Import("tqdm", "tqdm"),
+    Import("accelerate", "Accelerator"),
+    Import("accelerate.data_loader", "BatchSamplerShard"),
+    Import("accelerate.tracking", "get_available_trackers"),
+    Import("accelerate.utils", "broadcast"),
+    Import("accelerate.utils", "gather_object"),
+    Import("accelerate.utils", "send_to_device"),
+    Import("accelerate.utils", "set_seed"),
+    Import("safetensors.torch", "load_file"),
+    Import("safetensors.torch", "load_model"),
     *(Import(_DATA, name) for name in ("BatchSampler", "DataLoader", "Dataset", "IterableDataset")),
-    *(Import(_DATA, name) for name in ("RandomSampler", "SequentialSampler", "TensorDataset", "get_worker_info")),
-]  # fmt: skip
+    *(
+        Import(_DATA, name)
+        for name in ("RandomSampler", "SequentialSampler", "TensorDataset", "get_worker_info")
+    ),
+]
 
 
 def text_of(r: ScriptSpec) -> str:
@@ -49,9 +76,14 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     """
     tree = names.parsed(ours)
     used = names.read(tree) | {"torch"}
-    saved = set() if r.data_file is None else {read.dataset for read in r.loaders}  # `main` makes them
+    # `main` makes them
+    saved = set() if r.data_file is None else {read.dataset for read in r.loaders}
     other = "val_data" if r.val_sets else "val_sets"
-    given = {name: _expression(r, name) for name in GIVEN if name in used and name not in saved and name != other}
+    given = {
+        name: _expression(r, name)
+        for name in GIVEN
+        if name in used and name not in saved and name != other
+    }
     used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
     imports = [item for item in [*_IMPORTS, *further] if item.binds in used - names.defined(tree)]
     rebound = _rebound(r, used)
@@ -81,7 +113,9 @@ def _place(r: ScriptSpec, name: str) -> int:
 
 
 def _ours(r: ScriptSpec) -> str:
-    """All code that is not the user's; it uses the names of `GIVEN`. The loop comes first, then the functions that it calls."""
+    """All code that is not the user's; it uses the names of `GIVEN`. The loop comes first, then
+    the functions that it calls.
+    """
     found = values(r)
     main = rendered("main.py.jinja", found)
     functions = without_unused(rendered("functions.py.jinja", found), main)
@@ -96,12 +130,28 @@ def _checksums(r: ScriptSpec) -> str:
     found = data.checksums(r)
     line = f"RUN = {json.dumps(found)}"
     if len(line) > WIDTH:
-        line = "RUN = {\n" + "".join(f"    {json.dumps(what)}: {json.dumps(sums)},\n" for what, sums in found.items()) + "}"
+        line = (
+            "RUN = {\n"
+            + "".join(
+                f"    {json.dumps(what)}: {json.dumps(sums)},\n" for what, sums in found.items()
+            )
+            + "}"
+        )
     return f"# What the run began with, as checksums.\n{line}" if found else ""
 
 
-def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
-    given = [Block(text, definition=text.startswith("def "), origin="given", start=n, end=n) for n, text in enumerate(bindings)]
+def _joined(
+    r: ScriptSpec,
+    head: str,
+    imports: list[Import],
+    renamed: Mapping[str, str],
+    bindings: list[str],
+    ours: str,
+) -> str:
+    given = [
+        Block(text, definition=text.startswith("def "), origin="given", start=n, end=n)
+        for n, text in enumerate(bindings)
+    ]
     taken = _taken(r) | {item.binds for item in imports} | names.defined(names.parsed(ours))
     make, options = free("build", taken), free("OPTIONS", taken)
     known = {item.binds: item.identity for item in [*imports, *parsed_imports(r.sliced.imports)[0]]}
@@ -110,12 +160,17 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
     first = [] if r.sets_threads else [names.replaced(THREADS, renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
     if made.at_once:
-        early, ours = build.parsed_first(ours, renamed.get("Config", "Config"), renamed.get("parse", "parse"), options)
+        early, ours = build.parsed_first(
+            ours, renamed.get("Config", "Config"), renamed.get("parse", "parse"), options
+        )
         parts.append(f"{rule('the settings')}\n\n\n{early}")
-        parts += [names.replaced(THREADS.replace("config", "Config"), renamed) for _ in first]  # an import of the script makes the same data
+        # an import of the script makes the same data
+        parts += [names.replaced(THREADS.replace("config", "Config"), renamed) for _ in first]
     ours = build.with_lines(ours, own_main, [*first, *made.call(make)])
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
-    code = "\n\n\n".join(part for part in (join(made.stays).strip("\n"), made.function(make, what)) if part)
+    code = "\n\n\n".join(
+        part for part in (join(made.stays).strip("\n"), made.function(make, what)) if part
+    )
     if code:
         gap = "\n\n" if re.match(r"(#.*\n)*(def |class |async |@)", code) else "\n"
         parts.append(f"{rule('the code of the run')}\n{gap}{code}")
@@ -128,7 +183,17 @@ def _joined(r: ScriptSpec, head: str, imports: list[Import], renamed: Mapping[st
 
 def _in_workers(r: ScriptSpec) -> set[str]:
     """The names in the expressions for objects that loader workers use."""
-    names = ("train", "val", "collate_fn", "val_collate_fn", *(["model"] if r.hooks is not None else [])) if r.settings.num_workers else ()
+    names = (
+        (
+            "train",
+            "val",
+            "collate_fn",
+            "val_collate_fn",
+            *(["model"] if r.hooks is not None else []),
+        )
+        if r.settings.num_workers
+        else ()
+    )
     return {word for name in names for word in re.findall(r"\w+", r.given(name) or "")}
 
 
@@ -149,20 +214,37 @@ def _title(r: ScriptSpec) -> str:
     title = f"Train {plain(r.model)} as the run {plain(r.run)} did."
     if r.ended_at is None:
         return title
-    how = "stopped by hand" if r.by_hand else "stopped by the clock" if r.settings.max_time is not None else "ended by a metric"
+    how = (
+        "stopped by hand"
+        if r.by_hand
+        else "stopped by the clock"
+        if r.settings.max_time is not None
+        else "ended by a metric"
+    )
     return f"{title} The run was {how}; max_steps says where."
 
 
 def _head(r: ScriptSpec) -> str:
     script = shlex.quote(r.script)
-    start = "The weights that the run began with were not recorded: it begins with those that its code makes."
+    start = (
+        "The weights that the run began with were not recorded: it begins with those that its code"
+        " makes."
+    )
     if r.weights is not None:
-        start = f"The weights that the run began with are read from {plain(r.weights)}, if that is there."
+        start = (
+            f"The weights that the run began with are read from {plain(r.weights)}, if that is"
+            " there."
+        )
     own = ["torch", "torch_xla", "accelerate"] if r.on_tpu else ["torch", "accelerate"]
     needed = [*own, *sorted(r.sliced.modules - set(own))]
-    needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
+    needs = textwrap.fill(
+        f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False
+    )
     start = "\n".join([start, *saved_data(r)])
-    notes = "".join(f"\n\n{textwrap.fill(plain(note), 98)}\n" for note in [*r.sliced.notes, *r.sliced.differs, *_notes(r), *evidence(r)])
+    notes = "".join(
+        f"\n\n{textwrap.fill(plain(note), 98)}\n"
+        for note in [*r.sliced.notes, *r.sliced.differs, *_notes(r), *evidence(r)]
+    )
     return dedent('''\
         """{}
 
@@ -180,29 +262,44 @@ def _start(r: ScriptSpec, script: str) -> str:
     if r.single_process_reason:
         return f"    python {script}    (in one process)"
     if not r.distributed:
-        return f"    python {script}\n    accelerate launch {script}    (or torchrun; on every device there is)"
+        return (
+            f"    python {script}\n    accelerate launch {script}    (or torchrun; on every device"
+            " there is)"
+        )
     devices = r.settings.devices
-    visible = f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))} " if isinstance(devices, tuple) else ""
+    visible = (
+        f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))} " if isinstance(devices, tuple) else ""
+    )
     nodes, where = "", ""
     if r.settings.num_nodes > 1:
         nodes = f"--nnodes {r.settings.num_nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
         where = f", on each of {r.settings.num_nodes} machines"
     again = f"    (as the run was made: {r.ranks} processes{where})"
-    return f"    {visible}torchrun {nodes}--nproc-per-node {r.local_ranks} {script}{again}\n    python {script}"
+    return (
+        f"    {visible}torchrun {nodes}--nproc-per-node {r.local_ranks} {script}{again}\n    python"
+        f" {script}"
+    )
 
 
 def saved_data(r: ScriptSpec) -> list[str]:
     """The sentence about the file with the data, if they are saved."""
-    return [] if r.data_file is None else [f"The data of the run are read from {plain(r.data_file)}, which must be there."]
+    return (
+        []
+        if r.data_file is None
+        else [f"The data of the run are read from {plain(r.data_file)}, which must be there."]
+    )
 
 
 def _notes(r: ScriptSpec) -> list[str]:
     """Sentences about what the script does in another way than the run."""
     cores = r.settings.devices
     notes = {
-        "The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time.": bool(r.settings.preload),
-        f"The run divided its batches among {cores} cores. The script trains with whole batches on one: with the same numbers, not as fast.": r.on_tpu
-        and cores not in ("auto", 1),
+        "The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time.": bool(
+            r.settings.preload
+        ),
+        f"The run divided its batches among {cores} cores. The script trains with whole batches on one: with the same numbers, not as fast.": (
+            r.on_tpu and cores not in ("auto", 1)
+        ),
     }
     return [note for note, holds in notes.items() if holds]
 
@@ -213,16 +310,20 @@ def evidence(r: ScriptSpec) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Text that is safe in a docstring: without quotes that end it, escapes, line breaks and unprintable characters."""
+    """Text that is safe in a docstring: without quotes that end it, escapes, line breaks and
+    unprintable characters.
+    """
     printed = "".join(character if character.isprintable() else " " for character in text)
     return printed.replace("\\", "/").replace('"""', "'''")
 
 
-# ---- names and imports ------------------------------------------------------------------------------------------
+# ---- names and imports ---------------------------------------------------------------------------
 
 
 def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
-    """The expression for one of `GIVEN`: the script's text with `...` for each piece of the user's, and those pieces."""
+    """The expression for one of `GIVEN`: the script's text with `...` for each piece of the
+    user's, and those pieces.
+    """
     given = r.given(GIVEN[name])
     if given is None:
         return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
@@ -231,8 +332,10 @@ def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
     read = {"train_data": r.train, "val_data": r.val}.get(name)
     if read is not None and read.arrays and read.converted:
         return (
-            f"TensorDataset(*({data.CONVERTED} for column, kind in zip(..., "
-            f"{quoted(read.kinds)})))",
+            (
+                f"TensorDataset(*({data.CONVERTED} for column, kind in zip(..., "
+                f"{quoted(read.kinds)})))"
+            ),
             [given],
         )
     if read is not None and read.arrays:
@@ -241,32 +344,69 @@ def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
 
 
 def _sets(r: ScriptSpec, given: str) -> tuple[str, list[str]]:
-    """A dict of the validation sets, from a dict or a list; a LightningModule's are named by their numbers, as in Lightning."""
+    """A dict of the validation sets, from a dict or a list; a LightningModule's are named by
+    their numbers, as in Lightning.
+    """
     assert r.val is not None
     node = ast.parse(given.strip(), mode="eval").body
     named = any(key != f"{UNNAMED}{number}" for number, key in enumerate(r.val_sets))
-    pairs = [] if not isinstance(node, ast.Dict) or r.hooks is not None else [(key, ast.get_source_segment(given.strip(), value) or "") for key, value in zip(node.keys, node.values, strict=True)]
-    if r.val.arrays and not r.val.converted and pairs and all(isinstance(key, ast.Constant) for key, _ in pairs):
-        made = [(quoted(str(key.value)), *_tensors(text, r.kinds)) for key, text in pairs if isinstance(key, ast.Constant)]
-        return "{" + ", ".join(f"{key}: {around}" for key, around, _ in made) + "}", [part for _, _, parts in made for part in parts]
+    pairs = (
+        []
+        if not isinstance(node, ast.Dict) or r.hooks is not None
+        else [
+            (key, ast.get_source_segment(given.strip(), value) or "")
+            for key, value in zip(node.keys, node.values, strict=True)
+        ]
+    )
+    if (
+        r.val.arrays
+        and not r.val.converted
+        and pairs
+        and all(isinstance(key, ast.Constant) for key, _ in pairs)
+    ):
+        made = [
+            (quoted(str(key.value)), *_tensors(text, r.kinds))
+            for key, text in pairs
+            if isinstance(key, ast.Constant)
+        ]
+        return "{" + ", ".join(f"{key}: {around}" for key, around, _ in made) + "}", [
+            part for _, _, parts in made for part in parts
+        ]
     one = (
         "TensorDataset(*(torch.as_tensor(column) for column in given))" if r.val.arrays else "given"
     )
     if r.val.arrays and r.val.converted:
-        one = f"TensorDataset(*({data.CONVERTED} for column, kind in zip(given, {quoted(r.val.kinds)})))"
+        one = (
+            f"TensorDataset(*({data.CONVERTED} for column, kind in zip(given,"
+            f" {quoted(r.val.kinds)})))"
+        )
     if named and r.hooks is None and not r.val.combined:
-        return ("..." if one == "given" else f"{{name: {one} for name, given in (...).items()}}"), [given]
-    sets = ("(...).iterables" if r.val.combined else "...") if not named else "(...).iterables.values()" if r.val.combined else "(...).values()"
+        return ("..." if one == "given" else f"{{name: {one} for name, given in (...).items()}}"), [
+            given
+        ]
+    sets = (
+        ("(...).iterables" if r.val.combined else "...")
+        if not named
+        else "(...).iterables.values()"
+        if r.val.combined
+        else "(...).values()"
+    )
     return f'{{f"{UNNAMED}{{number}}": {one} for number, given in enumerate({sets})}}', [given]
 
 
 def _tensors(given: str, kinds: Mapping[str, str]) -> tuple[str, list[str]]:
     """The expression for a TensorDataset of the arrays that were given."""
     node = ast.parse(given.strip(), mode="eval").body
-    if not isinstance(node, (ast.Tuple, ast.List)) or any(isinstance(part, ast.Starred) for part in node.elts):
+    if not isinstance(node, (ast.Tuple, ast.List)) or any(
+        isinstance(part, ast.Starred) for part in node.elts
+    ):
         return "TensorDataset(*map(torch.as_tensor, ...))", [given]
-    parts = ", ".join("..." if _is_tensor(part, kinds) else "torch.as_tensor(...)" for part in node.elts)
-    return f"TensorDataset({parts})", [ast.get_source_segment(given.strip(), part) or "" for part in node.elts]
+    parts = ", ".join(
+        "..." if _is_tensor(part, kinds) else "torch.as_tensor(...)" for part in node.elts
+    )
+    return f"TensorDataset({parts})", [
+        ast.get_source_segment(given.strip(), part) or "" for part in node.elts
+    ]
 
 
 def _is_tensor(node: ast.expr, kinds: Mapping[str, str]) -> bool:
@@ -283,9 +423,14 @@ def _taken(r: ScriptSpec) -> set[str]:
 
 def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
     """The built-ins that the script's text reads and the user's code rebinds."""
-    found = sorted(name for name in used & _taken(r) & set(dir(builtins)) if not name.startswith("_"))
+    found = sorted(
+        name for name in used & _taken(r) & set(dir(builtins)) if not name.startswith("_")
+    )
     if "super" in found:
-        raise NotStandAlone("`super` means something else in the code of this bench, and the script needs it: rename yours.")
+        raise NotStandAlone(
+            "`super` means something else in the code of this bench, and the script needs it:"
+            " rename yours."
+        )
     return found
 
 
@@ -294,7 +439,9 @@ def _renamed(r: ScriptSpec, ours: Iterable[str], imports: list[Import]) -> dict[
     theirs = {item.binds: item.identity for item in parsed_imports(r.sliced.imports)[0]}
     taken = _taken(r)
     same = {name for name in GIVEN if r.given(GIVEN[name]) == name}
-    mine = (set(ours) - same) | {item.binds for item in imports if theirs.get(item.binds) != item.identity}
+    mine = (set(ours) - same) | {
+        item.binds for item in imports if theirs.get(item.binds) != item.identity
+    }
     renamed = {}
     for name in sorted(mine & taken):
         new = name + "_"
@@ -310,7 +457,9 @@ def _import_lines(r: ScriptSpec, imports: list[Import], renamed: Mapping[str, st
     for item in imports:
         if item.binds in renamed:
             ours.append(Import(item.module, item.name, renamed[item.binds]))
-        elif not any(item.binds == other.binds and item.identity == other.identity for other in theirs):
+        elif not any(
+            item.binds == other.binds and item.identity == other.identity for other in theirs
+        ):
             ours.append(item)
     text = set_imports([*ours, *theirs], futures).strip()
     return "\n".join(_folded(line) for line in text.splitlines())
@@ -324,26 +473,46 @@ def _folded(line: str) -> str:
     return f"{head} import (\n" + "".join(f"    {name},\n" for name in listed.split(", ")) + ")"
 
 
-# ---- settings ---------------------------------------------------------------------------------------------------
+# ---- settings ------------------------------------------------------------------------------------
+
 
 def config_class(found: Mapping[str, Any], program: str) -> str:
     """The class with the settings that the program reads, each with its value in the run."""
     return without_unread(rendered("config.py.jinja", found), f"{program}\n{THREADS}")
 
 
-def parse_function(r: ScriptSpec, found: Mapping[str, Any], config: str, title: str, by_trainer: bool = False) -> str:
-    """The function that reads the options. by_trainer: for a script on Lightning, whose Trainer logs and resumes."""
+def parse_function(
+    r: ScriptSpec, found: Mapping[str, Any], config: str, title: str, by_trainer: bool = False
+) -> str:
+    """The function that reads the options. by_trainer: for a script on Lightning, whose Trainer
+    logs and resumes.
+    """
     fields = re.findall(r"^    (\w+): (\w+) = (\S+)", config, re.MULTILINE)
-    may_be_zero = [name for name, _, value in fields if name in _MAY_BE_ZERO or value in ("0", "0.0")]  # a run that had no update
+    # a run that had no update
+    may_be_zero = [
+        name for name, _, value in fields if name in _MAY_BE_ZERO or value in ("0", "0.0")
+    ]
     fractions = [name for name, kind, _ in fields if name in _FRACTIONS and kind == "float"]
     refused = quoted(f"--resume is not possible: {progress.refusal(r)}.")
-    lists = {"may_be_zero": json.dumps(may_be_zero), "fractions": json.dumps(fractions) if fractions else ""}
-    return rendered("parse.py.jinja", {**found, **lists, "refused": refused, "title": title, "by_trainer": by_trainer})
+    lists = {
+        "may_be_zero": json.dumps(may_be_zero),
+        "fractions": json.dumps(fractions) if fractions else "",
+    }
+    return rendered(
+        "parse.py.jinja",
+        {**found, **lists, "refused": refused, "title": title, "by_trainer": by_trainer},
+    )
 
 
 _MAY_BE_ZERO = {
     "lr", "weight_decay", "min_epochs", "min_steps", "num_workers", "seed", "warmup",
     "averaging_start", "averaging_start_epoch", "swa_epoch_start", "annealing_epochs",
 }  # fmt: skip
-_FRACTIONS = {"warmup", "limit_train_batches", "limit_val_batches", "val_check_interval", "ema_decay"}
+_FRACTIONS = {
+    "warmup",
+    "limit_train_batches",
+    "limit_val_batches",
+    "val_check_interval",
+    "ema_decay",
+}
 """Settings that are fractions where they are floats."""

@@ -11,8 +11,14 @@ from workbench.export.source.statements import first_line
 
 
 def without_unused(functions: str, caller: str) -> str:
-    """`functions` without the functions and classes that neither `caller` nor a function that it needs names."""
-    defined = {node.name: node for node in parsed(functions).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    """`functions` without the functions and classes that neither `caller` nor a function that it
+    needs names.
+    """
+    defined = {
+        node.name: node
+        for node in parsed(functions).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
     needed, left = set[str](), list(read(parsed(caller)))
     while left:
         name = left.pop()

@@ -1,6 +1,7 @@
 """Captures the place where a Workbench is made: the source that has run by then, as plain data.
 
-It is captured when the Workbench is made, because later cells can redefine everything; the export reads it later.
+It is captured when the Workbench is made, because later cells can redefine everything; the export
+reads it later.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from workbench.export.source import origins
 
 _TRANSPARENT = {"time", "capture", "prun", "memit", "mprun"}
 """Cell magics that run their body in the notebook's own namespace."""
-_LINE_MAGIC = re.compile(r"^([^\S\n]*)get_ipython\(\)\.run_line_magic\('time', (.*)\)[ \t]*$", re.MULTILINE)
+_LINE_MAGIC = re.compile(
+    r"^([^\S\n]*)get_ipython\(\)\.run_line_magic\('time', (.*)\)[ \t]*$", re.MULTILINE
+)
 _RAISED_AT = re.compile(r"In\[(\d+)\], line (\d+)|<timed exec>:(\d+)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _BOOKKEEPING = re.compile(r"In|Out|_+|_i+|_ih|_oh|_dh|_i?\d+|__\w+__")
@@ -40,7 +43,19 @@ _KINDS = {
     "pandas.core.generic.NDFrame": "frame",
     "sklearn.base.BaseEstimator": "estimator",
 }
-_IMMUTABLE = {"int", "float", "bool", "str", "bytes", "complex", "NoneType", "range", "frozenset", "device", "dtype"}
+_IMMUTABLE = {
+    "int",
+    "float",
+    "bool",
+    "str",
+    "bytes",
+    "complex",
+    "NoneType",
+    "range",
+    "frozenset",
+    "device",
+    "dtype",
+}
 _CODE = {"function", "builtin_function_or_method", "method", "type"}
 
 
@@ -74,14 +89,18 @@ class Frame:
     values: Mapping[str, str] = field(default_factory=dict)
     """Its names that hold plain literals, as source text."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Its names, attributes and items that refer to an object of the top level, each with the name there; "": the bench."""
+    """Its names, attributes and items that refer to an object of the top level, each with the
+    name there; "": the bench.
+    """
     elsewhere: Piece | None = None
     """Its file, if that is not the one in which the Workbench was made."""
 
 
 @dataclass(frozen=True)
 class CallSite:
-    """The place where a Workbench was made, and the code that had run before. It is plain data, without the user's objects, and can be pickled."""
+    """The place where a Workbench was made, and the code that had run before. It is plain data,
+    without the user's objects, and can be pickled.
+    """
 
     pieces: tuple[Piece, ...] = ()
     call: Spot | None = None
@@ -107,7 +126,9 @@ class CallSite:
     around: tuple[Frame, ...] = ()
     """The frames that were running at the call, the top level first."""
     fit: tuple[Frame, ...] = ()
-    """The frames that were running when the run began, the top level first; empty: those at the call."""
+    """The frames that were running when the run began, the top level first; empty: those at the
+    call.
+    """
 
     @classmethod
     def capture(cls, frame: FrameType, given: Iterable[str] = ()) -> CallSite:
@@ -121,9 +142,10 @@ class CallSite:
         except Exception as error:  # noqa: BLE001  # making a Workbench must not fail because of its export
             return cls(problem=f"its source could not be read ({type(error).__name__}: {error})")
 
-
     def until(self, frame: FrameType, bench: object) -> CallSite:
-        """A copy with the code that had run when `frame` called `bench.fit`, since functions read their globals then. It never raises an error."""
+        """A copy with the code that had run when `frame` called `bench.fit`, since functions
+        read their globals then. It never raises an error.
+        """
         try:
             return _until(self, frame, bench)
         except Exception:  # noqa: BLE001  # a fit must not fail because of its export
@@ -136,34 +158,70 @@ def _until(site: CallSite, frame: FrameType, bench: object) -> CallSite:
     shell = _shell()
     in_notebook = shell is not None and site.pieces[0].label.startswith("In [")
     stack = [*_outwards(frame)]
-    own = [f for f in stack if (shell.user_ns is f.f_globals and _is_written(f) if in_notebook else _is_of(f, site.pieces))]
-    names = own[-1].f_globals if own else shell.user_ns if in_notebook else vars(sys.modules[site.module])
+    own = [
+        f
+        for f in stack
+        if (
+            shell.user_ns is f.f_globals and _is_written(f)
+            if in_notebook
+            else _is_of(f, site.pieces)
+        )
+    ]
+    names = (
+        own[-1].f_globals
+        if own
+        else shell.user_ns
+        if in_notebook
+        else vars(sys.modules[site.module])
+    )
     pieces = _cells(shell) if in_notebook else list(site.pieces)
     around = _frames(stack, own, pieces, shell if in_notebook else None, names, bench)
-    if not around or around[0].elsewhere or not _is_top_level(own[-1]):  # a click in the panel, or another file's call
-        end = Frame(Spot(len(pieces) - 1, sys.maxsize), dict(_literals(_own_names(names))), _names_of(names, {}, {}, bench))
+    # a click in the panel, or another file's call
+    if not around or around[0].elsewhere or not _is_top_level(own[-1]):
+        end = Frame(
+            Spot(len(pieces) - 1, sys.maxsize),
+            dict(_literals(_own_names(names))),
+            _names_of(names, {}, {}, bench),
+        )
         around = (end, *around)
     until = site.call.piece + 1
-    if [piece.source for piece in pieces[:until]] != [piece.source for piece in site.pieces[:until]]:
+    if [piece.source for piece in pieces[:until]] != [
+        piece.source for piece in site.pieces[:until]
+    ]:
         return site
     kinds = {name: kind(value) for name, value in _own_names(names).items()} | dict(site.kinds)
     return replace(site, pieces=tuple(pieces), kinds=kinds, fit=around)
 
 
-def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], shell: Any, names: Mapping[str, Any], bench: object) -> tuple[Frame, ...]:
-    """The frames of the user's code, outermost first. own: those of the Workbench's cells or file. pieces: it may add cells."""
+def _frames(
+    stack: list[FrameType],
+    own: list[FrameType],
+    pieces: list[Piece],
+    shell: Any,
+    names: Mapping[str, Any],
+    bench: object,
+) -> tuple[Frame, ...]:
+    """The frames of the user's code, outermost first. own: those of the Workbench's cells or
+    file. pieces: it may add cells.
+    """
     history: list[str] = [] if shell is None else list(shell.history_manager.input_hist_parsed)[1:]
     found: list[Frame] = []
     known, objects = names, _objects_of(names)
     for walk in reversed(stack):
         is_own = walk in own
-        if not is_own and not _is_users(walk):  # of the kernel, for example: its names are not needed
+        # of the kernel, for example: its names are not needed
+        if not is_own and not _is_users(walk):
             continue
         own_names = _own_names(_locals_of(walk))
         top = _is_top_level(walk) and walk.f_globals is names
         held = _names_of(own_names, {} if top else known, {} if top else objects, bench)
         if is_own:
-            known = {**{name: value for name, value in own_names.items() if held.get(name, name) == name}, **known}
+            known = {
+                **{
+                    name: value for name, value in own_names.items() if held.get(name, name) == name
+                },
+                **known,
+            }
             objects = _objects_of(known)
             found = [] if _is_top_level(walk) else found  # `%%time` runs a cell in another
             spot = _spot(walk, 0) if shell is None else _place(pieces, history, walk)
@@ -176,52 +234,85 @@ def _frames(stack: list[FrameType], own: list[FrameType], pieces: list[Piece], s
 
 def _objects_of(names: Mapping[str, Any]) -> dict[int, str]:
     """The first name of each mutable object, by the object's id."""
-    return {id(value): name for name, value in reversed(_own_names(names).items()) if kind(value) not in ("immutable", "code", "module")}
+    return {
+        id(value): name
+        for name, value in reversed(_own_names(names).items())
+        if kind(value) not in ("immutable", "code", "module")
+    }
 
 
-def _names_of(local: Mapping[str, Any], top: Mapping[str, Any], objects: Mapping[int, str], bench: object) -> dict[str, str]:
-    """The names in `local` that refer to objects of the top level, and the names, attributes and items that refer to the bench. objects: of `top`."""
+def _names_of(
+    local: Mapping[str, Any], top: Mapping[str, Any], objects: Mapping[int, str], bench: object
+) -> dict[str, str]:
+    """The names in `local` that refer to objects of the top level, and the names, attributes and
+    items that refer to the bench. objects: of `top`.
+    """
     found: dict[str, str] = {}
     for name, value in _own_names(local).items():
-        attributes = getattr(value, "__dict__", None) if not isinstance(value, (ModuleType, type)) else None
+        attributes = (
+            getattr(value, "__dict__", None) if not isinstance(value, (ModuleType, type)) else None
+        )
         if value is bench:
             found[name] = ""
         elif id(value) in objects:
             found[name] = name if top.get(name) is value else objects[id(value)]
         if isinstance(attributes, dict):
-            found |= {f"{name}.{key}": "" for key, held in list(attributes.items()) if held is bench}
+            found |= {
+                f"{name}.{key}": "" for key, held in list(attributes.items()) if held is bench
+            }
         if type(value) in (list, tuple, dict):
             items = enumerate(value) if not isinstance(value, dict) else value.items()
-            found |= {f"{name}[{key!r}]": "" for key, held in list(items) if held is bench and isinstance(key, (int, str, float))}
+            found |= {
+                f"{name}[{key!r}]": ""
+                for key, held in list(items)
+                if held is bench and isinstance(key, (int, str, float))
+            }
     return found
 
 
 def root_of(text: str) -> str:
-    """The name with which the text of an attribute or an item begins: "benches" in "benches[1].model"."""
+    """The name with which the text of an attribute or an item begins: "benches" in
+    "benches[1].model".
+    """
     return text.partition(".")[0].partition("[")[0]
 
 
 def _locals_of(frame: FrameType) -> dict[str, Any]:
-    """A copy of a frame's local names. Before Python 3.13 a frame keeps the dict that it makes for this, and so keeps their values alive."""
+    """A copy of a frame's local names. Before Python 3.13 a frame keeps the dict that it makes
+    for this, and so keeps their values alive.
+    """
     there = frame.f_locals
     found = dict(there)
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(there, dict) and sys.getrefcount(there) <= 3:  # no other reference to it
+    # no other reference to it
+    if (
+        frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        and isinstance(there, dict)
+        and sys.getrefcount(there) <= 3
+    ):
         there.clear()
     return found
 
 
 def _own_names(names: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in list(names.items()) if not _BOOKKEEPING.fullmatch(name) and name.isidentifier()}
+    return {
+        name: value
+        for name, value in list(names.items())
+        if not _BOOKKEEPING.fullmatch(name) and name.isidentifier()
+    }
 
 
 def _is_written(frame: FrameType) -> bool:
     """Whether its code is in a file or a cell; that of a dataclass's `__init__` is in neither."""
-    return frame.f_code.co_filename.startswith("<timed") or bool(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+    return frame.f_code.co_filename.startswith("<timed") or bool(
+        linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+    )
 
 
 def _is_users(frame: FrameType) -> bool:
     """Whether its code is in one of the user's files."""
-    return origins.is_own(frame.f_code.co_filename) and not str(frame.f_globals.get("__name__", "")).startswith("workbench.")
+    return origins.is_own(frame.f_code.co_filename) and not str(
+        frame.f_globals.get("__name__", "")
+    ).startswith("workbench.")
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -238,7 +329,9 @@ def _capture(frame: FrameType) -> CallSite:
     else:
         pieces, call, reached = _from_file(frame)
     if not pieces:
-        return CallSite(problem="there is no source to read (python -c, exec, or an interactive prompt)")
+        return CallSite(
+            problem="there is no source to read (python -c, exec, or an interactive prompt)"
+        )
     names = _own_names(frame.f_globals)
     around: dict[str, Any] = {}
     for outer in _scopes(frame):
@@ -247,12 +340,21 @@ def _capture(frame: FrameType) -> CallSite:
         pieces=tuple(pieces),
         call=call,
         reached=reached,
-        values=dict(_literals({name: around[name] for name in around if not _BOOKKEEPING.fullmatch(name)})),
+        values=dict(
+            _literals({name: around[name] for name in around if not _BOOKKEEPING.fullmatch(name)})
+        ),
         top_values=dict(_literals(names)),
         kinds={name: kind(value) for name, value in {**names, **around}.items()},
         package=str(frame.f_globals.get("__package__") or ""),
         module=str(frame.f_globals.get("__name__")),
-        around=_frames([*_outwards(frame)], [f for f in _outwards(frame) if f.f_globals is frame.f_globals and _is_written(f)], pieces, shell if in_notebook else None, names, object()),
+        around=_frames(
+            [*_outwards(frame)],
+            [f for f in _outwards(frame) if f.f_globals is frame.f_globals and _is_written(f)],
+            pieces,
+            shell if in_notebook else None,
+            names,
+            object(),
+        ),
         sources=origins.own_sources(),
     )
 
@@ -264,7 +366,7 @@ def _shell() -> Any:
     return shells.instance() if shells is not None and shells.initialized() else None
 
 
-# ---- a file -----------------------------------------------------------------------------------------------------
+# ---- a file --------------------------------------------------------------------------------------
 
 
 def _from_file(frame: FrameType) -> tuple[list[Piece], Spot | None, Spot | None]:
@@ -273,16 +375,26 @@ def _from_file(frame: FrameType) -> tuple[list[Piece], Spot | None, Spot | None]
     if filename.startswith("<") or not lines:
         return [], None, None
     top = _top_level(frame)
-    return [Piece(pathlib.Path(filename).name, "".join(lines))], _spot(frame, 0), top and _spot(top, 0)
+    return (
+        [Piece(pathlib.Path(filename).name, "".join(lines))],
+        _spot(frame, 0),
+        top and _spot(top, 0),
+    )
 
 
 def _is_of(frame: FrameType, pieces: tuple[Piece, ...]) -> bool:
-    """Whether the frame's code belongs to these pieces. A file of another name is not read for it."""
-    return frame.f_code.co_filename.endswith(pieces[0].label) and _from_file(frame)[0] == list(pieces)
+    """Whether the frame's code belongs to these pieces. A file of another name is not read for
+    it.
+    """
+    return frame.f_code.co_filename.endswith(pieces[0].label) and _from_file(frame)[0] == list(
+        pieces
+    )
 
 
 def _top_level(frame: FrameType) -> FrameType | None:
-    """The frame of the module's top level below `frame`; None when the module has run to its end."""
+    """The frame of the module's top level below `frame`; None when the module has run to its
+    end.
+    """
     walk: FrameType | None = frame
     while walk is not None:
         if walk.f_globals is frame.f_globals and _is_top_level(walk):
@@ -308,9 +420,17 @@ def _spot(frame: FrameType, piece: int) -> Spot:
 
 
 def _scopes(frame: FrameType) -> Iterator[FrameType]:
-    """`frame`, and, if it is a comprehension or a lambda, the frames around it up to that of the function."""
+    """`frame`, and, if it is a comprehension or a lambda, the frames around it up to that of the
+    function.
+    """
     yield frame
-    while frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"):
+    while frame.f_code.co_name in (
+        "<listcomp>",
+        "<setcomp>",
+        "<dictcomp>",
+        "<genexpr>",
+        "<lambda>",
+    ):
         back = frame.f_back
         if back is None or back.f_code.co_filename != frame.f_code.co_filename:
             return
@@ -318,7 +438,7 @@ def _scopes(frame: FrameType) -> Iterator[FrameType]:
         yield frame
 
 
-# ---- a notebook -------------------------------------------------------------------------------------------------
+# ---- a notebook ----------------------------------------------------------------------------------
 
 
 def _from_notebook(shell: Any, frame: FrameType) -> tuple[list[Piece], Spot | None, Spot | None]:
@@ -326,13 +446,19 @@ def _from_notebook(shell: Any, frame: FrameType) -> tuple[list[Piece], Spot | No
     pieces = _cells(shell)
     call = _place(pieces, history, frame)
     top = _top_level(frame)
-    return pieces, call, None if top is None else call if top is frame else _place(pieces, history, top)
+    return (
+        pieces,
+        call,
+        None if top is None else call if top is frame else _place(pieces, history, top),
+    )
 
 
 def _cells(shell: Any) -> list[Piece]:
     history: list[str] = list(shell.history_manager.input_hist_parsed)[1:]
     stops = _stops(shell, history)
-    return [Piece(f"In [{n}]", _plain(shell, text), stops.get(n)) for n, text in enumerate(history, 1)]
+    return [
+        Piece(f"In [{n}]", _plain(shell, text), stops.get(n)) for n, text in enumerate(history, 1)
+    ]
 
 
 def _place(pieces: list[Piece], history: list[str], frame: FrameType) -> Spot:
@@ -343,12 +469,17 @@ def _place(pieces: list[Piece], history: list[str], frame: FrameType) -> Spot:
         if history[last].startswith("get_ipython().run_cell_magic("):
             return _spot(frame, last)
         outer = frame.f_back
-        while outer is not None and not (outer.f_globals is frame.f_globals and _is_top_level(outer)):
+        while outer is not None and not (
+            outer.f_globals is frame.f_globals and _is_top_level(outer)
+        ):
             outer = outer.f_back
         return Spot(last, outer.f_lineno if outer is not None else 1)
     text = "".join(linecache.getlines(filename)).rstrip("\n")
     for index in range(len(pieces) - 1, -1, -1):
-        if text in (pieces[index].source.rstrip("\n"), (history[index] if index <= last else "").rstrip("\n")):
+        if text in (
+            pieces[index].source.rstrip("\n"),
+            (history[index] if index <= last else "").rstrip("\n"),
+        ):
             return _spot(frame, index)
     if not text:
         raise LookupError(f"no source for {filename}")
@@ -357,7 +488,9 @@ def _place(pieces: list[Piece], history: list[str], frame: FrameType) -> Spot:
 
 
 def _plain(shell: Any, text: str) -> str:
-    """A cell as plain Python: `%%time`, `%%capture` and `%time` are replaced by the code that they run."""
+    """A cell as plain Python: `%%time`, `%%capture` and `%time` are replaced by the code that
+    they run.
+    """
     if text.lstrip().startswith("get_ipython().run_cell_magic("):
         try:
             call = ast.parse(text.strip(), mode="eval").body
@@ -391,7 +524,7 @@ def _stops(shell: Any, history: list[str]) -> dict[int, int]:
     return found
 
 
-# ---- values -----------------------------------------------------------------------------------------------------
+# ---- values --------------------------------------------------------------------------------------
 
 
 def _literals(names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -408,7 +541,9 @@ def literal(value: Any) -> str | None:
 
 
 def _literal(value: Any, left: Iterator[int], around: frozenset[int]) -> str | None:
-    """See `literal`. left: yields once for each item that may still be written; around: the ids of the containers around `value`."""
+    """See `literal`. left: yields once for each item that may still be written; around: the ids
+    of the containers around `value`.
+    """
     if value is None or type(value) is bool:
         return repr(value)
     if type(value) in (str, bytes):
@@ -418,8 +553,14 @@ def _literal(value: Any, left: Iterator[int], around: frozenset[int]) -> str | N
     if type(value) is float:
         return repr(value) if value - value == 0 else f"float({str(value)!r})"
     if isinstance(value, pathlib.PurePath):
-        return f"pathlib.{'Path' if isinstance(value, pathlib.Path) else type(value).__name__}({str(value)!r})"
-    if type(value) not in (tuple, list, dict) or id(value) in around or len(around) == _DEPTH or len(value) > _ITEMS:
+        kind = "Path" if isinstance(value, pathlib.Path) else type(value).__name__
+        return f"pathlib.{kind}({str(value)!r})"
+    if (
+        type(value) not in (tuple, list, dict)
+        or id(value) in around
+        or len(around) == _DEPTH
+        or len(value) > _ITEMS
+    ):
         return None
     words: list[str] = []
     for item in [*value, *value.values()] if type(value) is dict else list(value):
@@ -431,14 +572,20 @@ def _literal(value: Any, left: Iterator[int], around: frozenset[int]) -> str | N
         return None
     if type(value) is dict:
         half = len(words) // 2
-        return "{" + ", ".join(f"{k}: {v}" for k, v in zip(words[:half], words[half:], strict=True)) + "}"
+        return (
+            "{"
+            + ", ".join(f"{k}: {v}" for k, v in zip(words[:half], words[half:], strict=True))
+            + "}"
+        )
     if type(value) is list:
         return "[" + ", ".join(words) + "]"
     return "(" + ", ".join(words) + ("," if len(words) == 1 else "") + ")"
 
 
 def kind(value: Any) -> str:
-    """The kind of `value` in one word, as far as it matters for the question which code may change it."""
+    """The kind of `value` in one word, as far as it matters for the question which code may
+    change it.
+    """
     own = type(value)
     if issubclass(own, ModuleType):
         return "module"
@@ -454,6 +601,13 @@ def kind(value: Any) -> str:
         return "iterator"
     if own.__module__ == "builtins":
         return own.__name__
-    if any(_KINDS.get(f"{type(part).__module__}.{type(part).__qualname__}") == "random" for part in getattr(value, "__dict__", {}).values()):
+    if any(
+        _KINDS.get(f"{type(part).__module__}.{type(part).__qualname__}") == "random"
+        for part in getattr(value, "__dict__", {}).values()
+    ):
         return "random"  # its methods advance it
-    return "estimator" if hasattr(own, "fit") and hasattr(own, "get_params") else own.__module__.partition(".")[0]
+    return (
+        "estimator"
+        if hasattr(own, "fit") and hasattr(own, "get_params")
+        else own.__module__.partition(".")[0]
+    )

@@ -34,17 +34,35 @@ from workbench.export.source.uses import (
 PROCESS = "the process"
 """Stands among changed names for seeds, defaults and environment variables."""
 _SHOWING = {
-    "matplotlib", "seaborn", "plotly", "IPython", "pprint", "warnings", "logging", "rich", "torchinfo", "pytest",
-    "torchsummary", "torchviz", "ipywidgets", "bokeh", "altair", "time", "gc", "workbench",
-}  # fmt: skip
+    "matplotlib",
+    "seaborn",
+    "plotly",
+    "IPython",
+    "pprint",
+    "warnings",
+    "logging",
+    "rich",
+    "torchinfo",
+    "pytest",
+    "torchsummary",
+    "torchviz",
+    "ipywidgets",
+    "bokeh",
+    "altair",
+    "time",
+    "gc",
+    "workbench",
+}
 _READING = set(
-    "print display len repr str type id dir help hash isinstance issubclass callable hasattr getattr sum min max any"
-    " all sorted format pprint plot scatter hist bar barh imshow show figure subplots savefig legend title set_title"
-    " xlabel ylabel set_xlabel set_ylabel text annotate heatmap pairplot boxplot summary info describe head tail"
-    " sample save dump dumps savez savez_compressed to_csv to_json to_parquet to_pickle log count index copy item"
-    " tolist keys values items parameters named_parameters buffers named_buffers modules named_modules children"
-    " named_children state_dict mean std var median size dim numel value_counts nunique unique isna isnull backward"
-    " zero_grad allclose equal assert_close debug warning error exception startswith endswith join split".split()
+    "print display len repr str type id dir help hash isinstance issubclass callable hasattr"
+    " getattr sum min max any all sorted format pprint plot scatter hist bar barh imshow show"
+    " figure subplots savefig legend title set_title xlabel ylabel set_xlabel set_ylabel text"
+    " annotate heatmap pairplot boxplot summary info describe head tail sample save dump dumps"
+    " savez savez_compressed to_csv to_json to_parquet to_pickle log count index copy item tolist"
+    " keys values items parameters named_parameters buffers named_buffers modules named_modules"
+    " children named_children state_dict mean std var median size dim numel value_counts nunique"
+    " unique isna isnull backward zero_grad allclose equal assert_close debug warning error"
+    " exception startswith endswith join split".split()
 )
 """Functions and methods that change nothing."""
 _PURE = re.compile(
@@ -58,11 +76,12 @@ _PURE = re.compile(
 _TAKES_IN = {"append", "extend", "add", "insert", "update", "setdefault"}
 """Methods that change their object and not their arguments."""
 CHANGING = set(
-    "append extend insert pop popitem remove clear update setdefault add discard sort reverse apply load_state_dict"
-    " add_module register_module register_buffer register_parameter register_forward_hook register_backward_hook"
-    " register_forward_pre_hook register_full_backward_hook register_state_dict_pre_hook register_hook"
-    " register_post_accumulate_grad_hook shuffle partial_fit fit_transform fit_resample setflags resize freeze"
-    " unfreeze".split()
+    "append extend insert pop popitem remove clear update setdefault add discard sort reverse apply"
+    " load_state_dict add_module register_module register_buffer register_parameter"
+    " register_forward_hook register_backward_hook register_forward_pre_hook"
+    " register_full_backward_hook register_state_dict_pre_hook register_hook"
+    " register_post_accumulate_grad_hook shuffle partial_fit fit_transform fit_resample setflags"
+    " resize freeze unfreeze".split()
 )
 _CHANGING_FIRST = {"setattr", "delattr", "shuffle", "heappush", "heappop", "heapify", "insort"}
 """Functions that change their first argument."""
@@ -70,22 +89,24 @@ _OF_KIND: Mapping[str, set[str]] = {
     "tensor": {"backward", "register_hook", "register_post_accumulate_grad_hook"},
     "array": {"sort", "fill", "resize", "put", "partition", "itemset", "setflags", "setfield"},
     "frame": {"insert", "pop", "update"},
-    "immutable": set(), "code": set(), "module": set(),
-}  # fmt: skip
+    "immutable": set(),
+    "code": set(),
+    "module": set(),
+}
 """The only methods that change an object of these kinds (`capture.kind`)."""
 _LIBRARY = {*_OF_KIND, "random", "iterator", "estimator", "list", "dict", "set", "tuple", None}
 _UNCHANGED = ("immutable", "code", "module")
 _SAME_OBJECT = set(
-    "parameters named_parameters modules named_modules children named_children buffers named_buffers get_submodule"
-    " get_parameter values items keys view reshape detach numpy squeeze unsqueeze flatten ravel expand transpose"
-    " permute iterrows get setdefault t narrow select chunk unbind diagonal swapaxes swapdims movedim moveaxis"
-    " state_dict".split()
+    "parameters named_parameters modules named_modules children named_children buffers"
+    " named_buffers get_submodule get_parameter values items keys view reshape detach numpy squeeze"
+    " unsqueeze flatten ravel expand transpose permute iterrows get setdefault t narrow select"
+    " chunk unbind diagonal swapaxes swapdims movedim moveaxis state_dict".split()
 )
 """Methods whose result is their object, or shares parts with it."""
 _WRAPPERS = set(
-    "list tuple iter reversed enumerate zip filter sorted set dict chain vars getattr random_split Subset"
-    " TensorDataset ConcatDataset ChainDataset StackDataset DataLoader Sequential ModuleList ModuleDict ParameterList"
-    " deque OrderedDict copy".split()
+    "list tuple iter reversed enumerate zip filter sorted set dict chain vars getattr random_split"
+    " Subset TensorDataset ConcatDataset ChainDataset StackDataset DataLoader Sequential ModuleList"
+    " ModuleDict ParameterList deque OrderedDict copy".split()
 )
 """Functions and classes whose result has parts of the arguments."""
 _STATE = re.compile(
@@ -96,7 +117,9 @@ _STATE = re.compile(
 """Functions that set state of the process."""
 
 Summary = tuple[tuple[str, ...], frozenset[str]]
-"""The parameters of a function, and the parameters and global names whose objects its call may change."""
+"""The parameters of a function, and the parameters and global names whose objects its call may
+change.
+"""
 
 
 def changed(node: ast.AST, program: Namespace, place: int) -> frozenset[str]:
@@ -482,7 +505,7 @@ def _without_items(node: ast.expr) -> ast.expr:
     return node
 
 
-# ---- the objects that names may have --------------------------------------------------------------------------------
+# ---- the objects that names may have -------------------------------------------------------------
 
 
 def roots(node: ast.expr, program: Namespace, place: int) -> frozenset[str]:
@@ -564,12 +587,16 @@ def _hands_out(node: ast.FunctionDef | ast.ClassDef) -> bool:
 
 
 def _trains(path: str | None) -> bool:
-    """Whether it is an optimizer of torch, a scheduler, or a Workbench: its steps change what it is given."""
+    """Whether it is an optimizer of torch, a scheduler, or a Workbench: its steps change what it
+    is given.
+    """
     return path is not None and (path.startswith("torch.optim.") or path == "workbench.Workbench")
 
 
 def parts_of(program: Namespace, names: Iterable[tuple[str, int]]) -> set[tuple[int, str]]:
-    """The bindings (statement, name) of these names, each at its place, and of all objects that their values may contain."""
+    """The bindings (statement, name) of these names, each at its place, and of all objects that
+    their values may contain.
+    """
     found: set[tuple[int, str]] = set()
     left = list(names)
     while left:
@@ -598,10 +625,11 @@ def parts_of(program: Namespace, names: Iterable[tuple[str, int]]) -> set[tuple[
 
 
 def is_needed(program: Namespace, name: str, place: int, model: set[tuple[int, str]]) -> bool:
-    """Whether the object that `name` has at `place`, where it changes, is needed, or may share a part with one that is.
+    """Whether the object that `name` has at `place`, where it changes, is needed, or may share a
+    part with one that is.
 
-    model: the bindings of the parts of the model. If an optimizer or another Workbench changes them, it trains them; a script reads the
-    weights from the run.
+    model: the bindings of the parts of the model. If an optimizer or another Workbench changes
+    them, it trains them; a script reads the weights from the run.
     """
     held = parts_of(program, [(name, place)])
     if not program.name and any(makes_trainer(program, at) for at, _ in held):
@@ -624,7 +652,9 @@ def makes_trainer(program: Namespace, place: int) -> bool:
 def _is_taken(
     program: Namespace, at: int, name: str, place: int, model: set[tuple[int, str]]
 ) -> bool:
-    """Whether a kept statement after `place` makes another object from `name`: a copy has the weights of that time."""
+    """Whether a kept statement after `place` makes another object from `name`: a copy has the
+    weights of that time.
+    """
     after = (other for other in program.kept if other > place)
     takes = (
         other

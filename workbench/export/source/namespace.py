@@ -1,4 +1,6 @@
-"""Defines a namespace (the notebook, the file, or a module of the user): its statements, and which of them are kept."""
+"""Defines a namespace (the notebook, the file, or a module of the user): its statements, and
+which of them are kept.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Summaries = dict[ast.FunctionDef, tuple[tuple[str, ...], frozenset[str]]]
 
 
 class Namespaces(Protocol):
-    """The interface through which a namespace uses the others of a slice. `Slicer` implements and describes the methods."""
+    """The interface through which a namespace uses the others of a slice. `Slicer` implements
+    and describes the methods.
+    """
 
     lazy: bool
     """Whether a layer is kept whose shapes are known only after a forward."""
@@ -32,7 +36,9 @@ class Namespaces(Protocol):
 
     def is_submodule(self, name: str) -> bool: ...
     def module(self, name: str) -> Namespace: ...
-    def imported(self, program: Namespace, node: ast.ImportFrom, name: str) -> tuple[Namespace, str] | None: ...
+    def imported(
+        self, program: Namespace, node: ast.ImportFrom, name: str
+    ) -> tuple[Namespace, str] | None: ...
     def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]: ...
 
 
@@ -55,7 +61,9 @@ class Namespace:
     kinds: Mapping[str, str]
     slicer: Namespaces
     called: int = -1
-    """The place where the Workbench was made; -1: after all statements. Statements after it ran before the fit."""
+    """The place where the Workbench was made; -1: after all statements. Statements after it ran
+    before the fit.
+    """
     kept: set[int] = field(default_factory=set)
     needed: set[tuple[int, str]] = field(default_factory=set)
     builtins_used: set[tuple[int, str]] = field(default_factory=set)
@@ -78,8 +86,14 @@ class Namespace:
     def modules(self) -> dict[str, str]:
         """The names that hold modules whose code is written into the script, and those modules."""
         found: dict[str, str] = {}
-        for item in (item for statement in self.statements for item in origins.imported(statement.node, self.package)):
-            if origins.is_inlined(item.module) and (item.name is None or self.slicer.is_submodule(item.identity)):
+        for item in (
+            item
+            for statement in self.statements
+            for item in origins.imported(statement.node, self.package)
+        ):
+            if origins.is_inlined(item.module) and (
+                item.name is None or self.slicer.is_submodule(item.identity)
+            ):
                 found[item.binds] = item.identity
         return found
 
@@ -92,23 +106,34 @@ class Namespace:
             try:
                 found.append(uses(statement.node, modules, statement.source.postponed))
             except SyntaxError as error:
-                statement.refusal = statement.refusal or f"it cannot stand in a script ({error.msg})"
+                statement.refusal = (
+                    statement.refusal or f"it cannot stand in a script ({error.msg})"
+                )
                 found.append(uses(ast.Pass()))
         return found
 
     @cached_property
     def repeats(self) -> frozenset[int]:
-        """The places of definitions that ran again without a change in between (a cell run twice): they had no effect."""
+        """The places of definitions that ran again without a change in between (a cell run
+        twice): they had no effect.
+        """
         found: set[int] = set()
         changed_at: dict[str, int] = {}
         first: dict[str, tuple[int, dict[str, int | None]]] = {}
         for place, statement in enumerate(self.statements):
             own = self.uses[place]
-            if isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)):
+            if isinstance(
+                statement.node,
+                (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign),
+            ):
                 text = ast.dump(statement.node)
                 seen = {name: changed_at.get(name) for name in own.eager | own.optional}
                 at, seen_at = first.get(text, (None, None))
-                if at is not None and seen == seen_at and all(changed_at.get(name) == at for name in own.binds):
+                if (
+                    at is not None
+                    and seen == seen_at
+                    and all(changed_at.get(name) == at for name in own.binds)
+                ):
                     found.add(place)
                     continue
                 if not isinstance(statement.node, ast.Assign) or _is_constant(statement.node.value):
@@ -137,7 +162,9 @@ class Namespace:
         return own.binds | self._bound_by_calls.get(place, frozenset())
 
     def only_defines(self, place: int) -> bool:
-        """Whether statement `place` is an import, a class, a function, a constant or an alias of a type."""
+        """Whether statement `place` is an import, a class, a function, a constant or an alias of
+        a type.
+        """
         node = self.statements[place].node
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             return {self.kinds.get(name) for name in self.uses[place].binds} <= _CONSTANT
@@ -151,7 +178,11 @@ class Namespace:
         for place, own in enumerate(self.uses):
             written: set[str] = set()
             called: set[str] = set()
-            left = [name for name in own.eager if name in functions and not _makes_workbench(self.statements[place].node)]
+            left = [
+                name
+                for name in own.eager
+                if name in functions and not _makes_workbench(self.statements[place].node)
+            ]
             while left:
                 name = left.pop()
                 if name not in called:
@@ -167,17 +198,23 @@ class Namespace:
         return found
 
     def reaching(self, name: str, place: int, scope: int = 1) -> list[int]:
-        """The statements whose binding of `name` may be the one that holds at `place`, the latest first."""
+        """The statements whose binding of `name` may be the one that holds at `place`, the
+        latest first.
+        """
         found: list[int] = []
         joined = False
         binders = self.binders.get(name, ())
-        local = scope and any(self.statements[at].scope == scope for at in binders)  # a variable of the function
+        # a variable of the function
+        local = scope and any(self.statements[at].scope == scope for at in binders)
         for at in reversed(binders):
             statement = self.statements[at]
             if at >= place or statement.scope not in (0, scope) or (local and not statement.scope):
                 continue
             # Several `import name.more` add to one another.
-            whole = any(item.name is None and not item.alias and item.binds == name for item in origins.imported(statement.node))
+            whole = any(
+                item.name is None and not item.alias and item.binds == name
+                for item in origins.imported(statement.node)
+            )
             if joined and not whole:
                 break
             if name in self.uses[at].deletes:
@@ -197,7 +234,9 @@ class Namespace:
         return None
 
     def path_of(self, node: ast.expr, place: int) -> str | None:
-        """The full path of a chain of attributes of an imported name ("torch.nn.init.normal_"), else None."""
+        """The full path of a chain of attributes of an imported name ("torch.nn.init.normal_"),
+        else None.
+        """
         names: list[str] = []
         while isinstance(node, ast.Attribute):
             names.append(node.attr)
@@ -213,7 +252,9 @@ class Namespace:
         return (self.source_of(name, place) or "") in sys.modules
 
     def is_object(self, name: str, place: int) -> bool:
-        """Whether a name holds a function that another one made, or an object of a class of the user."""
+        """Whether a name holds a function that another one made, or an object of a class of the
+        user.
+        """
         held = self.kinds.get(name)
         if held != "code":
             return held == "__main__" or (held in self.slicer.programs and held != "")
@@ -227,7 +268,9 @@ class Namespace:
         return held if held != "immutable" or len(self.binders.get(name, ())) <= 1 else None
 
     def definition(self, func: ast.expr, place: int) -> Definition | None:
-        """The function or class of the user with a name at a place, also in a module of the user."""
+        """The function or class of the user with a name at a place, also in a module of the
+        user.
+        """
         try:
             if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
                 module = self.modules.get(func.value.id)
@@ -251,8 +294,13 @@ class Namespace:
 
 
 def _makes_workbench(node: ast.stmt) -> bool:
-    """Whether a statement makes a Workbench, which calls the functions that it gets but undoes their effects."""
-    return any(isinstance(part, ast.Call) and terminal(part.func) == "Workbench" for part in own_level(node))
+    """Whether a statement makes a Workbench, which calls the functions that it gets but undoes
+    their effects.
+    """
+    return any(
+        isinstance(part, ast.Call) and terminal(part.func) == "Workbench"
+        for part in own_level(node)
+    )
 
 
 def _directly_changed(node: ast.stmt) -> set[str]:
@@ -271,6 +319,6 @@ def is_star(node: ast.stmt) -> bool:
 def _is_constant(node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple):
         return all(_is_constant(item) for item in node.elts)
-    return isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and _is_constant(node.operand))
-
-
+    return isinstance(node, ast.Constant) or (
+        isinstance(node, ast.UnaryOp) and _is_constant(node.operand)
+    )

@@ -1,6 +1,8 @@
-"""Finds where a module comes from: the standard library, a package, the workbench, or the user's own files.
+"""Finds where a module comes from: the standard library, a package, the workbench, or the user's
+own files.
 
-The user's own modules (and the workbench's) are written into the script; the others are imported by it.
+The user's own modules (and the workbench's) are written into the script; the others are imported by
+it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _HOME = (str(Path(sys.base_prefix) / "lib"), str(Path(sys.prefix) / "lib"))
 
 
 def origin(name: str) -> Origin:
-    """Where module `name` comes from; a module that cannot be found counts as installed, so its import stays."""
+    """Where module `name` comes from; a module that cannot be found counts as installed, so its
+    import stays.
+    """
     top = name.partition(".")[0]
     if top == "workbench":
         return "workbench"
@@ -86,7 +90,11 @@ class Import:
     def text(self) -> str:
         """The statement."""
         name = f" as {self.alias}" if self.alias else ""
-        return f"import {self.module}{name}" if self.name is None else f"from {self.module} import {self.name}{name}"
+        return (
+            f"import {self.module}{name}"
+            if self.name is None
+            else f"from {self.module} import {self.name}{name}"
+        )
 
 
 def imported(node: ast.AST, package: str = "") -> Iterator[Import]:
@@ -95,7 +103,10 @@ def imported(node: ast.AST, package: str = "") -> Iterator[Import]:
         yield from (Import(alias.name, None, alias.asname) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
         module = resolve(node.module, node.level, package)
-        yield from (Import(module, alias.name, alias.asname if alias.asname != alias.name else None) for alias in node.names)
+        yield from (
+            Import(module, alias.name, alias.asname if alias.asname != alias.name else None)
+            for alias in node.names
+        )
 
 
 def star_names(module: str, label: str) -> frozenset[str]:
@@ -103,14 +114,19 @@ def star_names(module: str, label: str) -> frozenset[str]:
     loaded = sys.modules.get(module)
     if loaded is None:
         raise ExportError(
-            f"`from {module} import *` in {label} cannot be read: `{module}` is not loaded. Import the names you need one by one."
+            f"`from {module} import *` in {label} cannot be read: `{module}` is not loaded. Import"
+            " the names you need one by one."
         )
     listed = getattr(loaded, "__all__", None)
-    return frozenset(listed if listed is not None else (n for n in vars(loaded) if not n.startswith("_")))
+    return frozenset(
+        listed if listed is not None else (n for n in vars(loaded) if not n.startswith("_"))
+    )
 
 
 def star_identity(module: str, name: str) -> str:
-    """The object to which `name` refers after `from module import *`. A module that is re-exported is the same everywhere."""
+    """The object to which `name` refers after `from module import *`. A module that is
+    re-exported is the same everywhere.
+    """
     held = getattr(sys.modules.get(module), name, None)
     return held.__name__ if isinstance(held, ModuleType) else f"{module}.{name}"
 
@@ -132,7 +148,9 @@ def own_sources() -> dict[str, str]:
 
 
 _others: set[str] = set()
-"""Cached names of modules that are not the user's own, since thousands are loaded when a bench is made."""
+"""Cached names of modules that are not the user's own, since thousands are loaded when a bench
+is made.
+"""
 
 
 def read(path: str) -> str | None:
@@ -144,7 +162,8 @@ def read(path: str) -> str | None:
     return _read(path, found.st_mtime_ns, found.st_size)
 
 
-@functools.lru_cache(maxsize=4096)  # each bench reads all of the user's own modules, which rarely change
+# each bench reads all of the user's own modules, which rarely change
+@functools.lru_cache(maxsize=4096)
 def _read(path: str, changed: int, size: int) -> str | None:
     if size > _LARGEST:
         return None

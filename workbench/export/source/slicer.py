@@ -24,8 +24,18 @@ from workbench.export.source.statements import Line, Source, Statement, is_main_
 from workbench.export.source.unresolved import remedy_of, unresolved
 from workbench.export.source.uses import DOT, Uses, terminal
 
-BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}
-_GIVEN = frozenset({"__name__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__class__"})
+BUILTINS = frozenset(dir(builtins)) - {
+    "display",
+    "get_ipython",
+    "exit",
+    "quit",
+    "copyright",
+    "credits",
+    "license",
+}
+_GIVEN = frozenset(
+    {"__name__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__class__"}
+)
 FACE = {"Workbench", "attach"}
 """Names of the workbench that a script never has."""
 _TAINTED = "it uses the workbench"
@@ -37,8 +47,8 @@ def _is_ours(item: origins.Import) -> bool:
 
 def _inlined(module: str, used: str) -> ExportError:
     return ExportError(
-        f"`{module}` {used}, and its code is written into the script. Import what you need of it at the top level: "
-        f"`from {module} import …`; what you set in it, set in its file."
+        f"`{module}` {used}, and its code is written into the script. Import what you need of it at"
+        f" the top level: `from {module} import …`; what you set in it, set in its file."
     )
 
 
@@ -63,16 +73,21 @@ class _Ask:
 
 
 class Slicer:
-    """Keeps the needed statements of the notebook or file with the call, and of the modules from which it takes code."""
+    """Keeps the needed statements of the notebook or file with the call, and of the modules from
+    which it takes code.
+    """
 
     def __init__(self, sources: Mapping[str, str], *, headless: bool = False) -> None:
-        """headless: the script imports what it needs of the workbench; else its code is written into the script."""
+        """headless: the script imports what it needs of the workbench; else its code is written
+        into the script.
+        """
         self.sources, self.headless = sources, headless
         self.programs: dict[str, Namespace] = {}
         self.inlined: set[str] = set()
         self.lazy = False
         self.summaries: Summaries = {}
-        # Names that a cell would have bound after the line at which it raised an error, each with that cell.
+        # Names that a cell would have bound after the line at which it raised an error, each with
+        # that cell.
         self.stopped_names: Mapping[str, str] = {}
         self.left_out: dict[tuple[str, int], str] = {}
         """A sentence for each statement that is not in the script, by namespace and place."""
@@ -93,7 +108,9 @@ class Slicer:
         return self.headless and _is_ours(item)
 
     def shortened(self, program: Namespace, own: Uses) -> tuple[tuple[ast.Attribute, str], ...]:
-        """The attributes of modules whose code is written into the script, each with its short name."""
+        """The attributes of modules whose code is written into the script, each with its short
+        name.
+        """
         if not self.headless:
             return own.attributes
         modules = {
@@ -119,22 +136,34 @@ class Slicer:
                 text = origins.read(path) if path.endswith(".py") else None
             if text is None:
                 raise ExportError(
-                    f"The source of module `{name}` cannot be read, and it is no installed package that a script "
-                    "could import. Install it, or define in the notebook what you take from it."
+                    f"The source of module `{name}` cannot be read, and it is no installed package"
+                    " that a script could import. Install it, or define in the notebook what you"
+                    " take from it."
                 )
             held = vars(loaded) if loaded is not None else {}
             is_package = path.endswith("__init__.py") or hasattr(loaded, "__path__")
             first = Source(path.rpartition("/")[2] or f"{name}.py", text)
             source = Source(first.label, text, "annotations" in first.futures, module=name)
             line = Line()
-            run(line, source, [node for node in source.tree.body if not is_main_guard(node)], None, 0, {})
+            run(
+                line,
+                source,
+                [node for node in source.tree.body if not is_main_guard(node)],
+                None,
+                0,
+                {},
+            )
             kinds = {key: kind(value) for key, value in held.items()}
             package = name if is_package else name.rpartition(".")[0]
             self.programs[name] = Namespace(name, source.label, package, line, kinds, self)
         return self.programs[name]
 
-    def imported(self, program: Namespace, node: ast.ImportFrom, name: str) -> tuple[Namespace, str] | None:
-        """The module, and the name in it, that `name` was imported from, if it is one of the user's."""
+    def imported(
+        self, program: Namespace, node: ast.ImportFrom, name: str
+    ) -> tuple[Namespace, str] | None:
+        """The module, and the name in it, that `name` was imported from, if it is one of the
+        user's.
+        """
         for item in origins.imported(node, program.package):
             if item.binds in (name, "*") and origins.is_inlined(item.module):
                 return self.module(item.module), name if item.binds == "*" else str(item.name)
@@ -143,12 +172,18 @@ class Slicer:
     def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]:
         """The names that `from module import *` binds."""
         assert isinstance(node, ast.ImportFrom)
-        return origins.star_names(origins.resolve(node.module, node.level, program.package), program.label)
+        return origins.star_names(
+            origins.resolve(node.module, node.level, program.package), program.label
+        )
 
     # -- asking
 
-    def want(self, program: Namespace, names: Uses, model: ast.expr | None, called: frozenset[str]) -> None:
-        """Keep the statements for names that the Workbench call reads, and that the run read later. called: the names that its arguments call."""
+    def want(
+        self, program: Namespace, names: Uses, model: ast.expr | None, called: frozenset[str]
+    ) -> None:
+        """Keep the statements for names that the Workbench call reads, and that the run read
+        later. called: the names that its arguments call.
+        """
         held = changes.roots(model, program, program.called) if model is not None else ()
         self._model = changes.parts_of(program, [(name, program.called) for name in held])
         self._called = called
@@ -160,9 +195,19 @@ class Slicer:
         self._settle()
 
     def try_to_keep(self, home: str, name: str, check: Callable[[], None]) -> None:
-        """Keep the definition of `name` at the end of the namespace `home`, if that adds only definitions and `check` raises no ExportError."""
-        kept = {id(p): (set(p.kept), set(p.needed), set(p.builtins_used)) for p in self.programs.values()}
-        before = set(self.inlined), set(self._touched), set(self._late_found), list(self._late_missing)
+        """Keep the definition of `name` at the end of the namespace `home`, if that adds only
+        definitions and `check` raises no ExportError.
+        """
+        kept = {
+            id(p): (set(p.kept), set(p.needed), set(p.builtins_used))
+            for p in self.programs.values()
+        }
+        before = (
+            set(self.inlined),
+            set(self._touched),
+            set(self._late_found),
+            list(self._late_missing),
+        )
         lazy = self.lazy
         try:
             program = self.module(home)
@@ -184,7 +229,9 @@ class Slicer:
         """Keep the statements that set process state, since the results of others depend on it."""
         for place, statement in enumerate(program.statements[: program.called]):
             unmade = statement.refusal is None and not statement.made
-            definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
+            definition = isinstance(
+                statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+            )
             if not unmade or definition or self.tainted(program, place):
                 continue
             if changes.PROCESS in self.changes(program, place):
@@ -210,7 +257,11 @@ class Slicer:
         base, dot, attribute = ask.name.partition(DOT)
         scope = 1 if ask.user is None else program.statements[ask.user].scope
         found = program.reaching(base, place, scope)
-        certain = [at for at in found if base in program.uses[at].definite or is_star(program.statements[at].node)]
+        certain = [
+            at
+            for at in found
+            if base in program.uses[at].definite or is_star(program.statements[at].node)
+        ]
         if not certain and base in BUILTINS:
             program.builtins_used.add((scope, base))
         if not found:
@@ -232,7 +283,9 @@ class Slicer:
             self._follow_import(ask, at, base, attribute if dot else None)
 
     def _refuse(self, ask: _Ask, at: int) -> bool:
-        """Whether to leave out an optional name; a needed one that cannot be written is an error."""
+        """Whether to leave out an optional name; a needed one that cannot be written is an
+        error.
+        """
         program = ask.program
         statement = program.statements[at]
         base, _, attribute = ask.name.partition(DOT)
@@ -250,19 +303,28 @@ class Slicer:
             remedy = "Make it from plain code, or write its value."
         elif statement.made:
             why = reason.partition("` ")[2]
-            remedy = "Make it from plain code next to the Workbench call, or at the top level of the file."
+            remedy = (
+                "Make it from plain code next to the Workbench call, or at the top level of the"
+                " file."
+            )
         raise ExportError(f"`{base}` is needed{self._by(ask)}, but {why}. {remedy}")
 
     def _follow_import(self, ask: _Ask, at: int, base: str, attribute: str | None) -> None:
         """Keep the code of an imported name, if it is in one of the user's own modules."""
         program = ask.program
         node = program.statements[at].node
-        if any(self.is_kept_import(item) and item.binds in (base, "*") for item in origins.imported(node, program.package)):
+        if any(
+            self.is_kept_import(item) and item.binds in (base, "*")
+            for item in origins.imported(node, program.package)
+        ):
             return
         if base in program.modules and isinstance(node, (ast.Import, ast.ImportFrom)):
             module = program.modules[base]
             if attribute is None or self.is_submodule(f"{module}.{attribute}"):
-                raise _inlined(module if attribute is None else f"{module}.{attribute}", f"is used as a whole{self._by(ask)}")
+                raise _inlined(
+                    module if attribute is None else f"{module}.{attribute}",
+                    f"is used as a whole{self._by(ask)}",
+                )
             self._take(module, attribute, ask)
         elif isinstance(node, ast.ImportFrom):
             found = self.imported(program, node, base)
@@ -279,8 +341,9 @@ class Slicer:
             home = self._home(module, name)
             if home is None:
                 raise ExportError(
-                    f"`{name}` is taken from {module}{self._by(ask)}, but {program.label} does not define it in a way "
-                    "that can be read. Define it there at the top level, or in the notebook."
+                    f"`{name}` is taken from {module}{self._by(ask)}, but {program.label} does not"
+                    " define it in a way that can be read. Define it there at the top level, or in"
+                    " the notebook."
                 )
             return self._take(home, name, ask)
         return self._ask(_Ask(program, name, program.end, None))
@@ -294,7 +357,11 @@ class Slicer:
         """The module that defines a name which `module` returns from its own `__getattr__`."""
         loaded = sys.modules.get(module)
         found = getattr(getattr(loaded, name, None), "__module__", None)
-        return found if isinstance(found, str) and found != module and origins.is_inlined(found) else None
+        return (
+            found
+            if isinstance(found, str) and found != module and origins.is_inlined(found)
+            else None
+        )
 
     def _by(self, ask: _Ask) -> str:
         if ask.user is None:
@@ -338,16 +405,21 @@ class Slicer:
         for part in ast.walk(statement.node):
             if _reads_command_line(part):
                 raise ExportError(
-                    f"`{statement.gist}` ({statement.place}) reads the command line, and the script has one of its own, with its settings. "
-                    "Write the values that the run used."
+                    f"`{statement.gist}` ({statement.place}) reads the command line, and the script"
+                    " has one of its own, with its settings. Write the values that the run used."
                 )
             for item in origins.imported(part, program.package):
                 if origins.is_inlined(item.module) and not self.is_kept_import(item):
-                    raise _inlined(item.module, f"is imported by `{statement.gist}` ({statement.place})")
+                    raise _inlined(
+                        item.module, f"is imported by `{statement.gist}` ({statement.place})"
+                    )
 
     def _touch(self, program: Namespace, place: int, at: int) -> None:
-        """Look up the globals of functions that statement `place` bound and that may be called at `at`."""
-        passed = at == program.called and not self._called & program.uses[place].binds  # the Workbench call only passes it on
+        """Look up the globals of functions that statement `place` bound and that may be called
+        at `at`.
+        """
+        # the Workbench call only passes it on
+        passed = at == program.called and not self._called & program.uses[place].binds
         if at == program.end or passed or (program.name, place, at) in self._touched:
             return
         self._touched.add((program.name, place, at))
@@ -361,7 +433,9 @@ class Slicer:
                 self._queue.append(("touch", program, before, at))
 
     def _keep_changes(self) -> bool:
-        """Keep statements that change kept objects; returns whether there was one. Those that use the workbench are left out."""
+        """Keep statements that change kept objects; returns whether there was one. Those that
+        use the workbench are left out.
+        """
         grew = False
         for program in list(self.programs.values()):
             for place, statement in enumerate(program.statements):
@@ -384,9 +458,10 @@ class Slicer:
             why = statement.refusal or _TAINTED
             self.left_out.setdefault(
                 (program.name, place),
-                f"`{statement.gist}` ({statement.place}) is not in the script, and may have changed what the run used: {why}. "
-                "Write the change in a statement of its own, without the workbench in it, make the model and the "
-                "Workbench anew, fit and export that run.",
+                f"`{statement.gist}` ({statement.place}) is not in the script, and may have changed"
+                f" what the run used: {why}. Write the change in a statement of its own, without"
+                " the workbench in it, make the model and the Workbench anew, fit and export that"
+                " run.",
             )
 
     def changes(self, program: Namespace, place: int) -> frozenset[str]:
@@ -397,7 +472,9 @@ class Slicer:
         return self._changed[key]
 
     def _holds(self, program: Namespace, name: str, place: int) -> bool:
-        """Whether the value of `name` at `place` is needed, or may share a part with a needed object."""
+        """Whether the value of `name` at `place` is needed, or may share a part with a needed
+        object.
+        """
         module, dot, inner = name.partition(DOT)
         if dot:
             other = self.programs.get(module)
@@ -421,20 +498,30 @@ class Slicer:
         if isinstance(node, ast.Import):
             return any(_is_ours(item) for item in origins.imported(node))
         if isinstance(node, ast.ImportFrom):
-            return any(self._is_face(program, place, item.binds, "") for item in origins.imported(node))
-        return any(self._reads_face(program, name, place, set()) for name in sorted(program.uses[place].eager))
+            return any(
+                self._is_face(program, place, item.binds, "") for item in origins.imported(node)
+            )
+        return any(
+            self._reads_face(program, name, place, set())
+            for name in sorted(program.uses[place].eager)
+        )
 
     def _is_face(self, program: Namespace, at: int, base: str, attribute: str) -> bool:
-        """Whether `base` (or its `attribute`), bound at `at`, is a part of the workbench that no script has."""
+        """Whether `base` (or its `attribute`), bound at `at`, is a part of the workbench that no
+        script has.
+        """
         node = program.statements[at].node
-        ours = [item for item in origins.imported(node) if _is_ours(item) and item.binds == base]  # `import torch, workbench as wb` has only one
+        # `import torch, workbench as wb` has only one
+        ours = [item for item in origins.imported(node) if _is_ours(item) and item.binds == base]
         if isinstance(node, ast.ImportFrom):
             return not node.level and any(item.name in FACE for item in ours)
         if program.modules.get(base, "").partition(".")[0] == "workbench" and attribute:
             return attribute in FACE
         return bool(ours) if isinstance(node, ast.Import) else self.tainted(program, at)
 
-    def _reads_face(self, program: Namespace, name: str, place: int, seen: set[tuple[str, int]]) -> bool:
+    def _reads_face(
+        self, program: Namespace, name: str, place: int, seen: set[tuple[str, int]]
+    ) -> bool:
         """Whether reading `name` at `place`, or calling its value, uses the workbench."""
         base, _, attribute = name.partition(DOT)
         for at in program.reaching(base, place):
@@ -444,7 +531,9 @@ class Slicer:
                 return True
             if isinstance(program.statements[at].node, ast.FunctionDef):
                 seen.add((program.name, at))
-                if any(self._reads_face(program, late, program.end, seen) for late in sorted(program.uses[at].late)):
+                if any(
+                    self._reads_face(program, late, program.end, seen)
+                    for late in sorted(program.uses[at].late)
+                ):
                     return True
         return False
-

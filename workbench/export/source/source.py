@@ -1,20 +1,19 @@
-"""Cuts out the code that a run used: the statements that make the arguments of `wb.Workbench(…)`, and nothing else.
+"""Cuts out the code that a run used: the statements that make the arguments of `wb.Workbench(…)`,
+and nothing else.
 
-`CallSite.capture` stores the code that had run when the Workbench was made; `slice_call` goes backwards from the arguments
-of that call, by definition and use, and copies the needed statements as they were written.
-capture.py     the call site, as plain data
-origins.py     which modules are the user's own, so that their code is written out
-uses.py        which names a statement reads and binds
-changes.py     the objects that a statement changes
-statements.py  pieces of source, and the statements that had run in them
-order.py       these statements in the order in which they ran
-owner.py       a Workbench that a method of a class makes
-namespace.py   one namespace and its statements
-slicer.py      the slice
-rewrite/       writes the slice as one file: `writer.py` its text, `source_text.py` lines, `secret_literals.py` secrets, …
-unresolved.py  the errors for names that a script cannot define
-Known limits: what a statement changes cannot be known in general (`changes` has the assumptions), and random numbers drawn
-by code that is not needed are not drawn by the script. `export` runs the script and finds such differences (`verification/`).
+`CallSite.capture` stores the code that had run when the Workbench was made; `slice_call` goes
+backwards from the arguments of that call, by definition and use, and copies the needed statements
+as they were written. capture.py     the call site, as plain data origins.py     which modules are
+the user's own, so that their code is written out uses.py        which names a statement reads and
+binds changes.py     the objects that a statement changes statements.py  pieces of source, and the
+statements that had run in them order.py       these statements in the order in which they ran
+owner.py       a Workbench that a method of a class makes namespace.py   one namespace and its
+statements slicer.py      the slice rewrite/       writes the slice as one file: `writer.py` its
+text, `source_text.py` lines, `secret_literals.py` secrets, … unresolved.py  the errors for names
+that a script cannot define
+Known limits: what a statement changes cannot be known in general (`changes` has the assumptions),
+and random numbers drawn by code that is not needed are not drawn by the script. `export` runs the
+script and finds such differences (`verification/`).
 """
 
 from __future__ import annotations
@@ -44,10 +43,22 @@ from workbench.export.source.uses import Uses, first_name, own_level, uses
 __all__ = ["CODE_ARGUMENTS", "CallSite", "ExportError", "Sliced", "slice_call"]
 
 CODE_ARGUMENTS = (
-    "model", "train", "val", "test", "loss", "optimizer", "scheduler", "metrics", "collate_fn", "val_collate_fn", "avg_fn",
+    "model",
+    "train",
+    "val",
+    "test",
+    "loss",
+    "optimizer",
+    "scheduler",
+    "metrics",
+    "collate_fn",
+    "val_collate_fn",
+    "avg_fn",
     "should_update",
-)  # fmt: skip
-"""The arguments of Workbench that are code; the others are settings, whose values the run's record has."""
+)
+"""The arguments of Workbench that are code; the others are settings, whose values the run's
+record has.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,14 +72,18 @@ class Sliced:
     blocks: tuple[Block, ...]
     """`code`, statement by statement."""
     arguments: dict[str, str]
-    """Each argument's expression by parameter name. Names in those of `CODE_ARGUMENTS` are defined by `imports`
-    and `code`; the expressions of settings are given as they stand, and nothing is kept for them."""
+    """Each argument's expression by parameter name. Names in those of `CODE_ARGUMENTS` are
+    defined by `imports` and `code`; the expressions of settings are given as they stand, and
+    nothing is kept for them.
+    """
     names: frozenset[str]
     """All names that `imports` and `code` bind at module level."""
     modules: frozenset[str]
     """The third-party packages imported, by their top-level names."""
     ready: frozenset[str] = frozenset()
-    """The arguments that were given as `wb.batches(…)`: their expression is the one in its brackets."""
+    """The arguments that were given as `wb.batches(…)`: their expression is the one in its
+    brackets.
+    """
     notes: tuple[str, ...] = ()
     """Sentences for the user about its secrets."""
     differs: tuple[str, ...] = ()
@@ -80,9 +95,11 @@ class Sliced:
 def slice_call(
     site: CallSite, leave_out: frozenset[str] = frozenset(), *, headless: bool = False
 ) -> Sliced:
-    """The code that re-creates the arguments of the Workbench made at `site`, except for those in `leave_out`.
+    """The code that re-creates the arguments of the Workbench made at `site`, except for those in
+    `leave_out`.
 
-    headless: for a script that imports the workbench. Raises ExportError, naming the obstacle, when there is no such code.
+    headless: for a script that imports the workbench. Raises ExportError, naming the obstacle, when
+    there is no such code.
     """
     if site.problem is not None or site.call is None:
         raise ExportError(
@@ -110,7 +127,8 @@ def slice_call(
     writer = Writer(slicer, list(given.values()), secrets)
     writer.check(wanted)
     writer.write_type_only(annotation_names.keep_annotations(slicer, lambda: writer.check(wanted)))
-    for each in [program, *slicer.programs.values()]:  # the others are those that only annotations name
+    # the others are those that only annotations name
+    for each in [program, *slicer.programs.values()]:
         if each.kept:
             writer.write(each)
     edits = slicer.shortened(program, wanted)
@@ -144,7 +162,9 @@ def slice_call(
 
 
 def given_names(site: CallSite) -> frozenset[str]:
-    """The names of the arguments of the Workbench made at `site`; none where its call cannot be read."""
+    """The names of the arguments of the Workbench made at `site`; none where its call cannot be
+    read.
+    """
     if site.problem is not None or site.call is None:
         return frozenset()
     source = _sources(site.pieces, site.module)[site.call.piece]
@@ -156,23 +176,35 @@ def given_names(site: CallSite) -> frozenset[str]:
     return frozenset([*(["model"] if call.args else []), *named]) | site.given
 
 
-# ---- the call ---------------------------------------------------------------------------------------------------
+# ---- the call ------------------------------------------------------------------------------------
 
 
-def _call_of(site: CallSite, spot: Spot, sources: list[Source]) -> tuple[Source, ast.Call, Owner | None]:
-    """The Workbench call, its source, and the instance whose method made it; the call then has the instance's name."""
+def _call_of(
+    site: CallSite, spot: Spot, sources: list[Source]
+) -> tuple[Source, ast.Call, Owner | None]:
+    """The Workbench call, its source, and the instance whose method made it; the call then has
+    the instance's name.
+    """
     source = sources[spot.piece]
     call = find_call(source, spot)
     owner = owner_of(site, sources, call)
     if owner is None:
         return source, call, None
-    kept = {name: f"{owner.name}.{attribute}" for name, attribute in kept_as(owner, call).items() if name not in site.values}
-    source = replace(source, spelled=((owner.own, owner.name), *kept.items()), function=owner.method.lineno)
+    kept = {
+        name: f"{owner.name}.{attribute}"
+        for name, attribute in kept_as(owner, call).items()
+        if name not in site.values
+    }
+    source = replace(
+        source, spelled=((owner.own, owner.name), *kept.items()), function=owner.method.lineno
+    )
     return source, find_call(source, spot), owner
 
 
 def _sources(pieces: Iterable[Piece], module: str) -> list[Source]:
-    """The pieces as sources; in a notebook a `from __future__` import holds for the cells after it too."""
+    """The pieces as sources; in a notebook a `from __future__` import holds for the cells after
+    it too.
+    """
     found: list[Source] = []
     postponed = False
     for piece in pieces:
@@ -190,7 +222,8 @@ def _arguments(
     """The expressions of the call by parameter name; and, for an argument that a container gives,
     the container and the place, '["train"]'.
 
-    objects: the names of the objects that the call gave, some of them perhaps only in `**kwargs`. The settings in it are in the record.
+    objects: the names of the objects that the call gave, some of them perhaps only in `**kwargs`.
+    The settings in it are in the record.
     """
     where = f"{source.label}, line {call.lineno}"
     found: dict[str, ast.expr] = {}
@@ -219,8 +252,15 @@ def _arguments(
     for name in set(found) & set(CODE_ARGUMENTS):
         for part in own_level(found[name]):
             if isinstance(part, (ast.NamedExpr, ast.Await)):
-                remedy = f"Define `{part.target.id}` before the call" if isinstance(part, ast.NamedExpr) else "Call it in plain code before"
-                raise ExportError(f"`{ast.unparse(part)}` inside the Workbench call ({where}) cannot be in a script. {remedy}.")
+                remedy = (
+                    f"Define `{part.target.id}` before the call"
+                    if isinstance(part, ast.NamedExpr)
+                    else "Call it in plain code before"
+                )
+                raise ExportError(
+                    f"`{ast.unparse(part)}` inside the Workbench call ({where}) cannot be in a"
+                    f" script. {remedy}."
+                )
     return found, places
 
 
@@ -269,23 +309,37 @@ def _readable_again(value: ast.expr, stars: str, where: str) -> ast.expr:
 
 
 def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozenset[str]:
-    """Remove `wb.batches(…)` from around arguments, since the script makes the loaders of ready batches."""
+    """Remove `wb.batches(…)` from around arguments, since the script makes the loaders of ready
+    batches.
+    """
     found = set()
     for name, node in given.items():
-        if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
+        if (
+            not isinstance(node, ast.Call)
+            or len(node.args) != 1
+            or node.keywords
+            or isinstance(node.args[0], ast.Starred)
+        ):
             continue
         called = node.func
         if not isinstance(called, ast.Attribute) or called.attr != "batches":
             continue
-        if isinstance(called.value, ast.Name) and program.modules.get(called.value.id) == "workbench":
+        if (
+            isinstance(called.value, ast.Name)
+            and program.modules.get(called.value.id) == "workbench"
+        ):
             given[name] = node.args[0]
             found.add(name)
     return frozenset(found)
 
 
 def _called_names(given: Mapping[str, ast.expr]) -> frozenset[str]:
-    """The names that the code arguments call; their functions read globals when the Workbench is made."""
-    parts = (part for name, node in given.items() if name in CODE_ARGUMENTS for part in own_level(node))
+    """The names that the code arguments call; their functions read globals when the Workbench is
+    made.
+    """
+    parts = (
+        part for name, node in given.items() if name in CODE_ARGUMENTS for part in own_level(node)
+    )
     roots = (first_name(part.func) for part in parts if isinstance(part, ast.Call))
     return frozenset(root for root in roots if root is not None)
 
@@ -302,7 +356,9 @@ def _stopped_names(pieces: Iterable[Piece], sources: list[Source]) -> dict[str, 
 def _uses_of(given: dict[str, ast.expr], program: Namespace, source: Source) -> Uses:
     """The names that the arguments read."""
     nodes = list(given.values())
-    return uses(ast.Expr(ast.Tuple(nodes, ast.Load())), frozenset(program.modules), source.postponed)
+    return uses(
+        ast.Expr(ast.Tuple(nodes, ast.Load())), frozenset(program.modules), source.postponed
+    )
 
 
 def _check_syntax(sliced: Sliced) -> None:
@@ -310,7 +366,12 @@ def _check_syntax(sliced: Sliced) -> None:
         compile(sliced.imports + "\n" + sliced.code, "<script>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         line = (getattr(error, "text", None) or "").strip()
-        remedy = "Set that variable at the top level, by `global`" if "nonlocal" in str(error) else "Write it as plain Python at the top level"
+        remedy = (
+            "Set that variable at the top level, by `global`"
+            if "nonlocal" in str(error)
+            else "Write it as plain Python at the top level"
+        )
         raise ExportError(
-            f"The code of this Workbench cannot stand in a script: {error.args[0]} {line!r}. {remedy}."
+            f"The code of this Workbench cannot stand in a script: {error.args[0]} {line!r}."
+            f" {remedy}."
         ) from error

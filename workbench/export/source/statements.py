@@ -1,4 +1,6 @@
-"""Turns a piece of source into the statements that had run when the Workbench was made, in order, without their blocks."""
+"""Turns a piece of source into the statements that had run when the Workbench was made, in
+order, without their blocks.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Source:
     text: str
     postponed: bool = False
     spelled: tuple[tuple[str, str], ...] = ()
-    """Names and attributes of this source, each with the script's name for it: (`bench.model`, `model`)."""
+    """Names and attributes of this source, each with the script's name for it: (`bench.model`,
+    `model`).
+    """
     function: int = 0
     """The line of the function that has these names as variables; 0: the top level."""
     elsewhere: bool = False
@@ -44,7 +48,9 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The parsed text, with the names of the script; empty if it does not parse, since then none of it ran."""
+        """The parsed text, with the names of the script; empty if it does not parse, since then
+        none of it ran.
+        """
         try:
             tree = ast.parse(self.text)
         except (SyntaxError, ValueError):
@@ -62,7 +68,9 @@ class Source:
 
     @cached_property
     def assigned(self) -> list[tuple[ast.AST, str]]:
-        """The targets of assignments that the text makes by a call, each with its text in the script."""
+        """The targets of assignments that the text makes by a call, each with its text in the
+        script.
+        """
         return []
 
     @cached_property
@@ -88,14 +96,22 @@ class _Respell(ast.NodeTransformer):
         self.source, self.spelled = source, dict(source.spelled)
 
     def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and node.lineno != self.source.function:
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            and node.lineno != self.source.function
+        ):
             outer, own = self.spelled, local_names(node)
             self.spelled = {text: new for text, new in outer.items() if root_of(text) not in own}
             found = self.generic_visit(node)
             self.spelled = outer
             return found
-        bound = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)  # `net = net.to(device)` binds a name of its own
-        text = self.spelled.get(ast.unparse(node)) if isinstance(node, (ast.Name, ast.Attribute)) and not bound else None
+        # `net = net.to(device)` binds a name of its own
+        bound = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        text = (
+            self.spelled.get(ast.unparse(node))
+            if isinstance(node, (ast.Name, ast.Attribute)) and not bound
+            else None
+        )
         if text is None:
             if self.source.elsewhere and isinstance(node, ast.Name):
                 node.id += _ELSEWHERE
@@ -110,8 +126,8 @@ class _Respell(ast.NodeTransformer):
 
 
 class _GlobalWrites(ast.NodeTransformer):
-    """Makes assignments of statements that set a global by a call, as `globals()["scale"] = 0.5` and
-    `setattr(sys.modules["__main__"], "scale", 0.5)` do, so that the last one that ran holds.
+    """Makes assignments of statements that set a global by a call, as `globals()["scale"] = 0.5`
+    and `setattr(sys.modules["__main__"], "scale", 0.5)` do, so that the last one that ran holds.
     """
 
     def __init__(self, source: Source) -> None:
@@ -129,15 +145,19 @@ class _GlobalWrites(ast.NodeTransformer):
             name = target.slice
         elif isinstance(target, ast.Attribute) and self._is_module(target.value):
             name = target.attr
-        return self._assignment(node, name, node.value, target.end_lineno, target.end_col_offset, "")
+        return self._assignment(
+            node, name, node.value, target.end_lineno, target.end_col_offset, ""
+        )
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         match node.value:
-            case ast.Call(ast.Name("setattr"), [module, name, value], []) if self._is_module(module):
-                pass
-            case ast.Call(ast.Attribute(namespace, "update"), [], [ast.keyword(str(name), value)]) if (
-                self._is_namespace(namespace)
+            case ast.Call(ast.Name("setattr"), [module, name, value], []) if self._is_module(
+                module
             ):
+                pass
+            case ast.Call(
+                ast.Attribute(namespace, "update"), [], [ast.keyword(str(name), value)]
+            ) if self._is_namespace(namespace):
                 pass
             case _:
                 return node
@@ -159,7 +179,12 @@ class _GlobalWrites(ast.NodeTransformer):
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             name = name.value
         several = isinstance(node, ast.Assign) and len(node.targets) > 1
-        if several or not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        if (
+            several
+            or not isinstance(name, str)
+            or not name.isidentifier()
+            or keyword.iskeyword(name)
+        ):
             return node
         target = ast.copy_location(ast.Name(name, ast.Store()), node)
         target.end_lineno, target.end_col_offset = line, column
@@ -191,7 +216,9 @@ class _GlobalWrites(ast.NodeTransformer):
 
 @dataclass(eq=False)
 class Statement:
-    """One statement that ran; `scope` is 1 for those of the function around the call, 0 for the module's own."""
+    """One statement that ran; `scope` is 1 for those of the function around the call, 0 for the
+    module's own.
+    """
 
     node: ast.stmt
     source: Source
@@ -244,14 +271,26 @@ def contains(node: ast.stmt | ast.expr, spot: Spot) -> bool:
 
 def is_at(node: ast.expr, spot: Spot) -> bool:
     """Whether `node` is the expression at a place."""
-    return (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset) == (spot.line, spot.column, spot.end_line, spot.end_column)
+    return (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset) == (
+        spot.line,
+        spot.column,
+        spot.end_line,
+        spot.end_column,
+    )
 
 
 def run(
-    line: Line, source: Source, body: list[ast.stmt], upto: Spot | None, scope: int, values: Mapping[str, str], since: Spot | None = None
+    line: Line,
+    source: Source,
+    body: list[ast.stmt],
+    upto: Spot | None,
+    scope: int,
+    values: Mapping[str, str],
+    since: Spot | None = None,
 ) -> bool:
-    """Append the statements of `body` that ran after `since` (None: from its beginning) and before `upto` (None: to its end), without the
-    blocks around these places; returns whether `upto` was reached.
+    """Append the statements of `body` that ran after `since` (None: from its beginning) and before
+    `upto` (None: to its end), without the blocks around these places; returns whether `upto` was
+    reached.
     """
     for node in body:
         inside = upto is not None and contains(node, upto)
@@ -271,7 +310,15 @@ def run(
     return False
 
 
-def _run_on(line: Line, source: Source, node: ast.stmt, since: Spot, upto: Spot | None, scope: int, values: Mapping[str, str]) -> None:
+def _run_on(
+    line: Line,
+    source: Source,
+    node: ast.stmt,
+    since: Spot,
+    upto: Spot | None,
+    scope: int,
+    values: Mapping[str, str],
+) -> None:
     """Append the statements that ran in `node` after `since`, a place in it, and before `upto`."""
     start = len(line.statements)
     ways = [way for way in _ways(node) if any(contains(inner, since) for inner in way[0])]
@@ -287,16 +334,25 @@ def _run_on(line: Line, source: Source, node: ast.stmt, since: Spot, upto: Spot 
         since_inside = None
     else:
         if upto is not None and isinstance(node, ast.Try):  # in a handler
-            refuse(line, start, "it is in a `try` whose handler holds the fit, and may not have run")
+            refuse(
+                line, start, "it is in a `try` whose handler holds the fit, and may not have run"
+            )
             _suites(line, source, [handler.body for handler in node.handlers], upto, scope, values)
 
 
 def _ways(node: ast.stmt) -> list[list[list[ast.stmt]]]:
-    """The suites of a compound statement that run one after another, for each one that may be the first."""
+    """The suites of a compound statement that run one after another, for each one that may be
+    the first.
+    """
     match node:
         case ast.Try():
             handlers = [[handler.body, node.finalbody] for handler in node.handlers]
-            return [[node.body, node.orelse, node.finalbody], *handlers, [node.orelse, node.finalbody], [node.finalbody]]
+            return [
+                [node.body, node.orelse, node.finalbody],
+                *handlers,
+                [node.orelse, node.finalbody],
+                [node.finalbody],
+            ]
         case ast.If():
             return [[node.body], [node.orelse]]
         case ast.For() | ast.AsyncFor() | ast.While():
@@ -317,22 +373,39 @@ def refuse(line: Line, start: int, why: str) -> None:
 
 def stop_at(body: list[ast.stmt], stopped: int | None) -> list[ast.stmt]:
     """The statements of `body` that had run when the piece raised an error at line `stopped`."""
-    return body if stopped is None else [node for node in body if (node.end_lineno or node.lineno) < stopped]
+    return (
+        body
+        if stopped is None
+        else [node for node in body if (node.end_lineno or node.lineno) < stopped]
+    )
 
 
-def bind_values(line: Line, label: str, scope: int, names: Mapping[str, str | None], what: str) -> None:
+def bind_values(
+    line: Line, label: str, scope: int, names: Mapping[str, str | None], what: str
+) -> None:
     """Bind each name to its literal; a name without one is refused when it is needed."""
     for name, text in names.items():
         known = text if text is not None else "None"
         made = Source(label, f"{name} = {known}\n")
-        if known.startswith("pathlib.") or "(pathlib." in known or " pathlib." in known or "[pathlib." in known:
+        if (
+            known.startswith("pathlib.")
+            or "(pathlib." in known
+            or " pathlib." in known
+            or "[pathlib." in known
+        ):
             imports = Source(label, "import pathlib\n")
             line.statements.append(Statement(imports.tree.body[0], imports, scope, made=True))
-        refusal = None if text is not None else f"`{name}` is {what}, and its value is no plain number, text or list"
+        refusal = (
+            None
+            if text is not None
+            else f"`{name}` is {what}, and its value is no plain number, text or list"
+        )
         line.statements.append(Statement(made.tree.body[0], made, scope, refusal, made=True))
 
 
-def _append(line: Line, source: Source, node: ast.stmt, scope: int, refusal: str | None = None) -> None:
+def _append(
+    line: Line, source: Source, node: ast.stmt, scope: int, refusal: str | None = None
+) -> None:
     if isinstance(node, (ast.Global, ast.Nonlocal, ast.Pass)):
         return
     if isinstance(node, ast.If) and _is_type_checking(node.test):
@@ -346,17 +419,25 @@ def _append(line: Line, source: Source, node: ast.stmt, scope: int, refusal: str
 
 def _is_type_checking(test: ast.expr) -> bool:
     """Whether `test` is `TYPE_CHECKING` of typing, under whatever name that module has."""
-    return isinstance(test, (ast.Name, ast.Attribute)) and ast.unparse(test).rpartition(".")[2] == "TYPE_CHECKING"
+    return (
+        isinstance(test, (ast.Name, ast.Attribute))
+        and ast.unparse(test).rpartition(".")[2] == "TYPE_CHECKING"
+    )
 
 
 def is_main_guard(node: ast.stmt) -> bool:
     """Whether `node` is `if __name__ == "__main__":`."""
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("__name__ == '__main__'", "'__main__' == __name__")
+    return isinstance(node, ast.If) and ast.unparse(node.test) in (
+        "__name__ == '__main__'",
+        "'__main__' == __name__",
+    )
 
 
 def _unfit(node: ast.stmt) -> str | None:
     """Why a statement cannot be at the top level of a script."""
-    loops = {part for n in own_level(node) if isinstance(n, (ast.For, ast.While)) for part in ast.walk(n)}
+    loops = {
+        part for n in own_level(node) if isinstance(n, (ast.For, ast.While)) for part in ast.walk(n)
+    }
     for part in own_level(node):
         if isinstance(part, (ast.Await, ast.AsyncFor, ast.AsyncWith)) or (
             isinstance(part, ast.comprehension) and part.is_async
@@ -369,17 +450,27 @@ def _unfit(node: ast.stmt) -> str | None:
     return None
 
 
-def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]) -> None:
+def _open(
+    line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]
+) -> None:
     """Append the statements that ran inside `node`, a statement that was running."""
     match node:
         case ast.If():
             _suites(line, source, [node.body, node.orelse], spot, scope, values)
         case ast.With() | ast.AsyncWith():
-            bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(names_of_with(node))}, "bound by `with`")
+            bind_values(
+                line,
+                source.label,
+                scope,
+                {n: values.get(n) for n in sorted(names_of_with(node))},
+                "bound by `with`",
+            )
             _suites(line, source, [node.body], spot, scope, values)
         case ast.For() | ast.AsyncFor():
             names = list(target_names(node.target))
-            bind_values(line, source.label, scope, {n: values.get(n) for n in names}, "a loop variable")
+            bind_values(
+                line, source.label, scope, {n: values.get(n) for n in names}, "a loop variable"
+            )
             _suites(line, source, [node.body, node.orelse], spot, scope, values)
         case ast.While():
             _suites(line, source, [node.body, node.orelse], spot, scope, values)
@@ -389,36 +480,61 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
             handlers = [handler.body for handler in node.handlers]
             inside = any(contains(s, spot) for suite in [*handlers, node.finalbody] for s in suite)
             if inside:
-                why = "it is in a `try` whose handler holds the Workbench call or the fit, and may not have run"
+                why = (
+                    "it is in a `try` whose handler holds the Workbench call or the fit, and may"
+                    " not have run"
+                )
                 for inner in node.body:
                     _append(line, source, inner, scope, why)
                 for handler in node.handlers:
                     if handler.name and any(contains(s, spot) for s in handler.body):
-                        bind_values(line, source.label, scope, {handler.name: None}, "a caught error")
-            _suites(line, source, [node.body, node.orelse, *handlers, node.finalbody], spot, scope, values)
+                        bind_values(
+                            line, source.label, scope, {handler.name: None}, "a caught error"
+                        )
+            _suites(
+                line,
+                source,
+                [node.body, node.orelse, *handlers, node.finalbody],
+                spot,
+                scope,
+                values,
+            )
         case ast.Match():
             for case in node.cases:
                 if any(contains(s, spot) for s in case.body):
-                    bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(names_in_pattern(case.pattern))}, "bound by `case`")
+                    bind_values(
+                        line,
+                        source.label,
+                        scope,
+                        {n: values.get(n) for n in sorted(names_in_pattern(case.pattern))},
+                        "bound by `case`",
+                    )
             _suites(line, source, [case.body for case in node.cases], spot, scope, values)
         case ast.ClassDef():
             raise ExportError(
-                f"The Workbench is made in the body of class {node.name} ({source.label}, line {spot.line}). "
-                "Make it in a cell, at the top level of a file, or in a function."
+                f"The Workbench is made in the body of class {node.name} ({source.label}, line"
+                f" {spot.line}). Make it in a cell, at the top level of a file, or in a function."
             )
         case _:
             _comprehended(line, source, node, spot, scope, values)
 
 
 def _suites(
-    line: Line, source: Source, suites: list[list[ast.stmt]], spot: Spot, scope: int, values: Mapping[str, str]
+    line: Line,
+    source: Source,
+    suites: list[list[ast.stmt]],
+    spot: Spot,
+    scope: int,
+    values: Mapping[str, str],
 ) -> None:
     for suite in suites:
         if any(contains(node, spot) for node in suite):
             run(line, source, suite, spot, scope, values)
 
 
-def _comprehended(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]) -> None:
+def _comprehended(
+    line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]
+) -> None:
     """Bind the variables of the comprehensions and lambdas around the call."""
     names: list[str] = []
     for part in ast.walk(node):
@@ -428,10 +544,16 @@ def _comprehended(line: Line, source: Source, node: ast.stmt, spot: Spot, scope:
             names += [n for generator in part.generators for n in target_names(generator.target)]
         elif isinstance(part, ast.Lambda):
             names += parameters(part.args)
-    bind_values(line, source.label, scope, {n: values.get(n) for n in names}, "a variable of the expression around the call")
+    bind_values(
+        line,
+        source.label,
+        scope,
+        {n: values.get(n) for n in names},
+        "a variable of the expression around the call",
+    )
 
 
-# ---- the call ---------------------------------------------------------------------------------------------------
+# ---- the call ------------------------------------------------------------------------------------
 
 
 def find_call(source: Source, spot: Spot) -> ast.Call:
@@ -449,15 +571,20 @@ def find_call(source: Source, spot: Spot) -> ast.Call:
         return found
     through = "" if found is None else f", which makes it through `{ast.unparse(found.func)}(…)`"
     raise ExportError(
-        f"No single call of Workbench is found at line {spot.line} of {source.label}{through}, so its arguments cannot be read. "
-        "Call wb.Workbench(…) itself, once in a line; if the file was edited meanwhile, make the Workbench again."
+        f"No single call of Workbench is found at line {spot.line} of {source.label}{through}, so"
+        " its arguments cannot be read. Call wb.Workbench(…) itself, once in a line; if the file"
+        " was edited meanwhile, make the Workbench again."
     )
 
 
 def _innermost(body: list[ast.stmt], spot: Spot) -> ast.stmt | None:
     for node in body:
         if contains(node, spot):
-            inner = [child for child in ast.walk(node) if isinstance(child, ast.stmt) and contains(child, spot)]
+            inner = [
+                child
+                for child in ast.walk(node)
+                if isinstance(child, ast.stmt) and contains(child, spot)
+            ]
             return inner[-1] if inner else node
     return None
 
@@ -465,14 +592,21 @@ def _innermost(body: list[ast.stmt], spot: Spot) -> ast.stmt | None:
 def _workbench_names(tree: ast.Module) -> set[str]:
     found = {"Workbench"}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "workbench":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").partition(".")[0] == "workbench"
+        ):
             found |= {imported_name(alias) for alias in node.names if alias.name == "Workbench"}
     return found
 
 
 def _makes_workbench(call: ast.Call, names: set[str]) -> bool:
     func = call.func
-    return func.attr == "Workbench" if isinstance(func, ast.Attribute) else isinstance(func, ast.Name) and func.id in names
+    return (
+        func.attr == "Workbench"
+        if isinstance(func, ast.Attribute)
+        else isinstance(func, ast.Name) and func.id in names
+    )
 
 
 def functions_around(tree: ast.Module, spot: Spot) -> list[ast.FunctionDef]:
@@ -481,8 +615,8 @@ def functions_around(tree: ast.Module, spot: Spot) -> list[ast.FunctionDef]:
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef) and any(contains(s, spot) for s in node.body):
             raise ExportError(
-                f"The Workbench is made, or its fit called, in the async function {node.name}; a script cannot repeat that. "
-                "Do it in a plain function, or in a cell."
+                f"The Workbench is made, or its fit called, in the async function {node.name}; a"
+                " script cannot repeat that. Do it in a plain function, or in a cell."
             )
         if isinstance(node, ast.FunctionDef) and any(contains(s, spot) for s in node.body):
             found.append(node)

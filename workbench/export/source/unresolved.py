@@ -1,4 +1,6 @@
-"""Makes the errors for names that the script needs but cannot define: without usable code, or with two meanings."""
+"""Makes the errors for names that the script needs but cannot define: without usable code, or
+with two meanings.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from workbench.export.source.namespace import Namespace
 def unresolved(
     program: Namespace, base: str, used: str, stopped_names: Mapping[str, str]
 ) -> ExportError:
-    """The error for `base`, which no statement of `program` binds. used: the text after "is used", " by …"."""
+    """The error for `base`, which no statement of `program` binds. used: the text after "is
+    used", " by …".
+    """
     remedy = "Define it in plain code before you make the Workbench."
     places = [at for at in program.binders.get(base, ()) if base in program.uses[at].deletes]
     if base == "__file__":
@@ -41,7 +45,10 @@ def remedy_of(node: ast.stmt) -> str:
     if not any(
         isinstance(part, (ast.Await, ast.AsyncFor, ast.AsyncWith)) for part in ast.walk(node)
     ):
-        return "Move it out, before the Workbench is made, or before the block or the function that calls fit."
+        return (
+            "Move it out, before the Workbench is made, or before the block or the function that"
+            " calls fit."
+        )
     names = sorted(
         target.id
         for target in ast.walk(node)
@@ -49,6 +56,7 @@ def remedy_of(node: ast.stmt) -> str:
     )
     one = names[0] if names else "result"
     return (
-        "Call a function that does not wait, or save what it gives and load that, each in a cell before the Workbench is made: "
-        f"`torch.save({one}, '{one}.pt')`, `{one} = torch.load('{one}.pt')`."
+        "Call a function that does not wait, or save what it gives and load that, each in a cell"
+        f" before the Workbench is made: `torch.save({one}, '{one}.pt')`, `{one} ="
+        f" torch.load('{one}.pt')`."
     )

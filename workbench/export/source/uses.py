@@ -1,7 +1,8 @@
 """Finds which names a statement reads and binds, and when.
 
-`eager` names are read when the statement runs; `late` names when a function that it defines is called. A name of a module
-whose code is written into the script contains the module: `helpers.make` becomes `helpers·make`.
+`eager` names are read when the statement runs; `late` names when a function that it defines is
+called. A name of a module whose code is written into the script contains the module: `helpers.make`
+becomes `helpers·make`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Uses:
 
 
 def uses(node: ast.stmt, modules: frozenset[str] = frozenset(), postponed: bool = False) -> Uses:
-    """The names of `node`; `modules` are the names that hold inlined modules, `postponed`: annotations are text."""
+    """The names of `node`; `modules` are the names that hold inlined modules, `postponed`:
+    annotations are text.
+    """
     if not modules:
         return _uses_of_text(ast.unparse(node), postponed)
     return _uses(node, copy.deepcopy(node), modules, postponed)
@@ -48,7 +51,9 @@ def uses(node: ast.stmt, modules: frozenset[str] = frozenset(), postponed: bool 
 
 @functools.lru_cache(4096)
 def _uses_of_text(text: str, postponed: bool) -> Uses:
-    """The names of a statement; cached, since they are needed several times, and other scripts have the same statements."""
+    """The names of a statement; cached, since they are needed several times, and other scripts
+    have the same statements.
+    """
     (node,), (copied,) = ast.parse(text).body, ast.parse(text).body
     return _uses(node, copied, frozenset(), postponed)
 
@@ -61,15 +66,25 @@ def _uses(node: ast.stmt, copied: ast.stmt, modules: frozenset[str], postponed: 
     table = symtable.symtable(head + text, "<slice>", "exec")
     found = _Found()
     _read_top(table, found, hide="annotations" if postponed else "")
-    deletes = {name for target in targets(node) for name in target_names(target)} if isinstance(node, ast.Delete) else set[str]()
+    deletes = (
+        {name for target in targets(node) for name in target_names(target)}
+        if isinstance(node, ast.Delete)
+        else set[str]()
+    )
     found.binds -= deletes
-    found.eager |= {part.target.id for part in own_level(node) if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name)}
+    found.eager |= {
+        part.target.id
+        for part in own_level(node)
+        if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name)
+    }
     found.eager |= deletes
     optional = _class_reads(tree) | (field_annotations(tree) if postponed else set())
     if isinstance(node, _BLOCKS):
         found.eager = _Order(postponed).reads([tree], set())
         optional |= found.eager & found.binds
-    optional |= {part.target.id for part in own_level(node) if isinstance(part, ast.NamedExpr)} & found.eager
+    optional |= {
+        part.target.id for part in own_level(node) if isinstance(part, ast.NamedExpr)
+    } & found.eager
     return Uses(
         eager=frozenset(found.eager - optional),
         late=frozenset(found.late),
@@ -132,7 +147,9 @@ def _read_inner(table: symtable.SymbolTable, found: _Found, late: bool) -> None:
 
 
 def own_level(node: ast.AST) -> Iterator[ast.AST]:
-    """`node` and all nodes that run with it, without the bodies of functions, lambdas and classes that it only defines."""
+    """`node` and all nodes that run with it, without the bodies of functions, lambdas and
+    classes that it only defines.
+    """
     yield node
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         inner: list[ast.AST] = [*node.decorator_list]
@@ -145,12 +162,18 @@ def own_level(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def without_ways_out(node: ast.stmt) -> ast.stmt:
-    """A statement that ran to its end, without the branches that end with `return`: they did not run."""
+    """A statement that ran to its end, without the branches that end with `return`: they did not
+    run.
+    """
     if not any(isinstance(part, ast.Return) for part in own_level(node)):
         return node
     new = copy.deepcopy(node)
     for part in (part for part in own_level(new) if isinstance(part, ast.If)):
-        part.body = [ast.copy_location(ast.Pass(), part)] if isinstance(part.body[-1], ast.Return) else part.body
+        part.body = (
+            [ast.copy_location(ast.Pass(), part)]
+            if isinstance(part.body[-1], ast.Return)
+            else part.body
+        )
         part.orelse = [] if part.orelse and isinstance(part.orelse[-1], ast.Return) else part.orelse
     return new
 
@@ -162,7 +185,9 @@ class _Order:
         self.postponed = postponed
 
     def reads(self, body: list[ast.stmt], bound: set[str]) -> set[str]:
-        """The names that `body` reads from outside; adds to `bound` the names that it binds on every path."""
+        """The names that `body` reads from outside; adds to `bound` the names that it binds on
+        every path.
+        """
         found: set[str] = set()
         for node in body:
             found |= self._statement(node, bound)
@@ -171,9 +196,13 @@ class _Order:
     def _statement(self, node: ast.stmt, bound: set[str]) -> set[str]:
         match node:
             case ast.If():
-                return self._expression(node.test, bound) | self._ways([node.body, node.orelse], bound)
+                return self._expression(node.test, bound) | self._ways(
+                    [node.body, node.orelse], bound
+                )
             case ast.While():
-                return self._expression(node.test, bound) | self._ways([node.body, node.orelse, []], bound)
+                return self._expression(node.test, bound) | self._ways(
+                    [node.body, node.orelse, []], bound
+                )
             case ast.For() | ast.AsyncFor():
                 found = self._expression(node.iter, bound)
                 inside = bound | set(target_names(node.target))
@@ -184,16 +213,24 @@ class _Order:
                 found = set()
                 for item in node.items:
                     found |= self._expression(item.context_expr, bound)
-                    bound |= set(target_names(item.optional_vars)) if item.optional_vars is not None else set()
+                    bound |= (
+                        set(target_names(item.optional_vars))
+                        if item.optional_vars is not None
+                        else set()
+                    )
                 return found | self.reads(node.body, bound)
             case ast.Try():
                 return self._try(node, bound)
             case ast.Match():
                 found = self._expression(node.subject, bound)
                 for case in node.cases:
-                    found |= {n.id for n in ast.walk(case.pattern) if isinstance(n, ast.Name)} - bound
+                    found |= {
+                        n.id for n in ast.walk(case.pattern) if isinstance(n, ast.Name)
+                    } - bound
                     guard = [ast.Expr(case.guard)] if case.guard is not None else []
-                    found |= self.reads([*guard, *case.body], bound | names_in_pattern(case.pattern))
+                    found |= self.reads(
+                        [*guard, *case.body], bound | names_in_pattern(case.pattern)
+                    )
                 return found
             case _:
                 own = uses(node, postponed=self.postponed)
@@ -230,7 +267,11 @@ def targets(node: ast.AST) -> list[ast.expr]:
     """The expressions that an assignment, a loop or a `del` binds or changes."""
     if isinstance(node, (ast.Assign, ast.Delete)):
         return node.targets
-    return [node.target] if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For)) else []
+    return (
+        [node.target]
+        if isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For))
+        else []
+    )
 
 
 def target_names(target: ast.expr) -> Iterator[str]:
@@ -246,12 +287,21 @@ def target_names(target: ast.expr) -> Iterator[str]:
 
 def names_in_pattern(pattern: ast.pattern) -> set[str]:
     """The names that a `case` binds."""
-    return {part.name for part in ast.walk(pattern) if isinstance(part, (ast.MatchAs, ast.MatchStar)) and part.name}
+    return {
+        part.name
+        for part in ast.walk(pattern)
+        if isinstance(part, (ast.MatchAs, ast.MatchStar)) and part.name
+    }
 
 
 def names_of_with(node: ast.With | ast.AsyncWith) -> set[str]:
     """The names that a `with` binds."""
-    return {name for item in node.items if item.optional_vars for name in target_names(item.optional_vars)}
+    return {
+        name
+        for item in node.items
+        if item.optional_vars
+        for name in target_names(item.optional_vars)
+    }
 
 
 def parameters(node: ast.arguments) -> list[str]:
@@ -268,7 +318,10 @@ def positional(node: ast.arguments) -> list[str]:
 def defaults(node: ast.arguments) -> dict[str, ast.expr]:
     """The expressions of the parameters that have a default."""
     positional = [*node.posonlyargs, *node.args]
-    pairs = [*zip(positional[len(positional) - len(node.defaults) :], node.defaults, strict=True), *zip(node.kwonlyargs, node.kw_defaults, strict=True)]
+    pairs = [
+        *zip(positional[len(positional) - len(node.defaults) :], node.defaults, strict=True),
+        *zip(node.kwonlyargs, node.kw_defaults, strict=True),
+    ]
     return {argument.arg: value for argument, value in pairs if value is not None}
 
 
@@ -340,19 +393,32 @@ def _class_reads(node: ast.AST) -> set[str]:
 
 
 def field_annotations(node: ast.AST) -> set[str]:
-    """Names in the annotations of class fields: libraries such as dataclasses may read them, even as text."""
+    """Names in the annotations of class fields: libraries such as dataclasses may read them,
+    even as text.
+    """
     bodies = (part.body for part in ast.walk(node) if isinstance(part, ast.ClassDef))
-    annotations = (statement.annotation for body in bodies for statement in body if isinstance(statement, ast.AnnAssign))
-    return {part.id for annotation in annotations for part in ast.walk(annotation) if isinstance(part, ast.Name)}
+    annotations = (
+        statement.annotation
+        for body in bodies
+        for statement in body
+        if isinstance(statement, ast.AnnAssign)
+    )
+    return {
+        part.id
+        for annotation in annotations
+        for part in ast.walk(annotation)
+        if isinstance(part, ast.Name)
+    }
 
 
-# ---- names of inlined modules -----------------------------------------------------------------------------------
+# ---- names of inlined modules --------------------------------------------------------------------
 
 
 class _Spell(ast.NodeTransformer):
     """Spells `module.name` as one name, wherever `module` is not a local name.
 
-    Comprehensions become marked generators: from Python 3.12 on, symtable mixes their names with those around them.
+    Comprehensions become marked generators: from Python 3.12 on, symtable mixes their names with
+    those around them.
     """
 
     def __init__(self, modules: frozenset[str]) -> None:
@@ -360,7 +426,11 @@ class _Spell(ast.NodeTransformer):
         self.found: list[tuple[ast.Attribute, str]] = []
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if isinstance(node.value, ast.Name) and node.value.id in self.modules and isinstance(node.ctx, ast.Load):
+        if (
+            isinstance(node.value, ast.Name)
+            and node.value.id in self.modules
+            and isinstance(node.ctx, ast.Load)
+        ):
             self.found.append((node, node.attr))
             return ast.copy_location(ast.Name(node.value.id + DOT + node.attr, ast.Load()), node)
         return self.generic_visit(node)
@@ -375,7 +445,11 @@ class _Spell(ast.NodeTransformer):
     visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
 
     def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.DictComp) -> ast.AST:
-        element = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
+        element = (
+            ast.Tuple([node.key, node.value], ast.Load())
+            if isinstance(node, ast.DictComp)
+            else node.elt
+        )
         node.generators[0].ifs.insert(0, ast.Name(_AT_ONCE, ast.Load()))
         made = ast.copy_location(ast.GeneratorExp(element, node.generators), node)
         return self.generic_visit(ast.fix_missing_locations(made))
@@ -384,14 +458,22 @@ class _Spell(ast.NodeTransformer):
 
 
 class _Shared(ast.NodeTransformer):
-    """Replaces `nonlocal` by `global` for variables of the function from which the statement is taken."""
+    """Replaces `nonlocal` by `global` for variables of the function from which the statement is
+    taken.
+    """
 
     def __init__(self) -> None:
         self.around: frozenset[str] = frozenset()
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         outer = self.around
-        shared = {name for statement in node.body for part in own_level(statement) if isinstance(part, ast.Nonlocal) for name in part.names}
+        shared = {
+            name
+            for statement in node.body
+            for part in own_level(statement)
+            if isinstance(part, ast.Nonlocal)
+            for name in part.names
+        }
         self.around = outer | (local_names(node) - shared)
         result = self.generic_visit(node)
         self.around = outer

@@ -45,9 +45,9 @@ def description(error: BaseException, script: str) -> dict[str, Any]:
     refusal = isinstance(error, SystemExit) and isinstance(error.code, str)
     missing = error.filename if isinstance(error, FileNotFoundError) else None
     return {
-        "error": message
-        if refusal
-        else f"{type(error).__name__}{f': {message}' if message else ''}",
+        "error": (
+            message if refusal else f"{type(error).__name__}{f': {message}' if message else ''}"
+        ),
         "line": lines[-1].lineno if lines else None,
         "code": lines[-1].line if lines else None,
         "missing": missing if isinstance(missing, str) else None,
@@ -80,8 +80,8 @@ def watch(plan: Mapping[str, Any], outcome: str) -> None:
 def rows_of(log: str) -> list[dict[str, Any]]:
     """The complete lines of the log; none before it is there.
 
-    log: a script's file, or the folder of runs of a headless script, whose rows have no values: this
-    process may be importing what reads them.
+    log: a script's file, or the folder of runs of a headless script, whose rows have no values:
+    this process may be importing what reads them.
     """
     if not os.path.isdir(log):
         return lines_of(log)
@@ -89,7 +89,9 @@ def rows_of(log: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for event in (event for record in records for event in lines_of(record)):
         if event["type"] == "StepsDone":
-            rows.append({"step": event["step"] + event["every"] * (event["rows"] - 1), "loss": None})
+            rows.append(
+                {"step": event["step"] + event["every"] * (event["rows"] - 1), "loss": None}
+            )
         elif event["type"] == "Validated":
             rows.append({"step": event["step"]})
     return rows

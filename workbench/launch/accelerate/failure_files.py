@@ -1,4 +1,6 @@
-"""Finds what ended the processes of a launched job: each leaves its error in the run's folder, and one is reported."""
+"""Finds what ended the processes of a launched job: each leaves its error in the run's folder,
+and one is reported.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,16 @@ from workbench.share.package import unpack
 
 _NAME = "error-"
 _ECHOES = (
-    "closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out", "Connection refused", "NCCL", "No backend",
+    "closed by peer",
+    "reset by peer",
+    "Broken pipe",
+    "Timed out waiting",
+    "timed out",
+    "Connection refused",
+    "NCCL",
+    "No backend",
     "caused pair closure",
-)  # fmt: skip
+)
 """Words in the error of a process whose partner has ended."""
 _WAITED = ("imed out", "timeout caused")
 """Those of them that report a timeout."""
@@ -37,7 +46,9 @@ _GRACE = 3.0
 
 
 class SigtermReceived(BaseException):
-    """This process got SIGTERM: from the launcher, since another process has failed, or from somebody else."""
+    """This process got SIGTERM: from the launcher, since another process has failed, or from
+    somebody else.
+    """
 
 
 class LaunchError(RuntimeError):
@@ -46,7 +57,9 @@ class LaunchError(RuntimeError):
 
 @dataclass(frozen=True)
 class Failure:
-    """The error of one rank in a form that can be pickled, with its traceback as text and its time."""
+    """The error of one rank in a form that can be pickled, with its traceback as text and its
+    time.
+    """
 
     rank: int
     world: int
@@ -56,8 +69,8 @@ class Failure:
 
     @property
     def order(self) -> tuple[bool, bool, float]:
-        """The order of several failures; the first one is the cause: errors of a process itself before those about a
-        partner, then the earliest.
+        """The order of several failures; the first one is the cause: errors of a process itself
+        before those about a partner, then the earliest.
         """
         raised_here = isinstance(self.error, NonFiniteError) and bool(
             getattr(self.error, "own", True)
@@ -69,7 +82,9 @@ class Failure:
         """Whether the error only reports that another process has ended."""
         if isinstance(self.error, RankTimeout):
             return False
-        return isinstance(self.error, _RankEndedElsewhere) or any(words in str(self.error) for words in _ECHOES)
+        return isinstance(self.error, _RankEndedElsewhere) or any(
+            words in str(self.error) for words in _ECHOES
+        )
 
     @property
     def waited(self) -> bool:
@@ -79,7 +94,9 @@ class Failure:
     @property
     def where(self) -> str:
         """The process that failed, in words."""
-        return f"in rank {self.rank} of {self.world}" if self.world > 1 else "in the launched process"
+        return (
+            f"in rank {self.rank} of {self.world}" if self.world > 1 else "in the launched process"
+        )
 
 
 class Process(NamedTuple):
@@ -90,14 +107,19 @@ class Process(NamedTuple):
 
 
 class _RankEndedElsewhere(LaunchError):
-    """Replaces `SigtermReceived` by an Exception, which can be raised in the process that launched the job."""
+    """Replaces `SigtermReceived` by an Exception, which can be raised in the process that
+    launched the job.
+    """
 
 
 def failure_of(error: BaseException, rank: int, world: int) -> Failure:
     """The failure of a rank, made from its error."""
-    text = ending("".join(traceback.format_exception(error)), _LONGEST)  # written to output.log and into the record, too
+    # written to output.log and into the record, too
+    text = ending("".join(traceback.format_exception(error)), _LONGEST)
     if isinstance(error, SigtermReceived):
-        error = _RankEndedElsewhere(f"rank {rank} of {world} was ended by SIGTERM, from the launcher or from somebody else.")
+        error = _RankEndedElsewhere(
+            f"rank {rank} of {world} was ended by SIGTERM, from the launcher or from somebody else."
+        )
     return Failure(rank, world, _sendable(error), text, time.time())
 
 
@@ -135,18 +157,23 @@ def root_cause(folder: Path, mine: Failure | None = None) -> Failure | None:
 
 
 def hang_error(folder: Path, mine: Failure, others: Sequence[Process], seconds: float) -> Failure:
-    """End the ranks of this machine after rank 0 waited too long; each writes its stacks. Returns the failure."""
+    """End the ranks of this machine after rank 0 waited too long; each writes its stacks.
+    Returns the failure.
+    """
     here = [process.pid for process in others if process.host == socket.gethostname()]
     _send(here, STACKS)  # also of a rank that hangs in C; the stacks go to output.log
     until = time.monotonic() + 4 * _GRACE  # on a busy machine a rank needs some time to write them
     while len(failures := read_failures(folder)) < len(others) and time.monotonic() < until:
-        # Repeated: a signal that another thread of the process receives does not wake the main thread.
+        # Repeated: a signal that another thread of the process receives does not wake the main
+        # thread.
         time.sleep(0.3)
         _send(here, signal.SIGTERM)
     where = [f"rank {failure.rank} was here:\n{failure.text}" for failure in [mine, *failures]]
     silent = sorted({*range(1, mine.world)} - {failure.rank for failure in failures})
     where += [f"rank {rank} has not answered; output.log may have its stacks." for rank in silent]
-    error = RankTimeout(f"the ranks made no progress together for {seconds:g} s (rank_timeout)\n" + "\n".join(where))
+    error = RankTimeout(
+        f"the ranks made no progress together for {seconds:g} s (rank_timeout)\n" + "\n".join(where)
+    )
     return Failure(0, mine.world, error, "\n".join(where), mine.when)
 
 

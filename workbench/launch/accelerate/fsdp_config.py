@@ -11,13 +11,28 @@ FSDP = "FSDP"
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 """Strategies of FSDP 1; accelerate numbers them from 1."""
 _WITHOUT_EFFECT: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "fsdp_backward_prefetch": (("backward_pre", "1", "none"), "FSDP 2 fetches ahead in its own way"),
+    "fsdp_backward_prefetch": (
+        ("backward_pre", "1", "none"),
+        "FSDP 2 fetches ahead in its own way",
+    ),
     "fsdp_forward_prefetch": (("false", "none"), "FSDP 2 fetches ahead in its own way"),
-    "fsdp_state_dict_type": (("full_state_dict", "1", "none"), "checkpoints are of whole weights, for any number of ranks"),
+    "fsdp_state_dict_type": (
+        ("full_state_dict", "1", "none"),
+        "checkpoints are of whole weights, for any number of ranks",
+    ),
     "fsdp_use_orig_params": (("true", "none"), "FSDP 2 always does"),
-    "fsdp_sync_module_states": (("true", "none"), "all ranks always begin with the weights of rank 0"),
-    "fsdp_cpu_ram_efficient_loading": (("false", "none"), "each rank reads the whole weights once, into host memory"),
-    "fsdp_activation_checkpointing_offload": (("false", "none"), "activations that are kept stay on the device"),
+    "fsdp_sync_module_states": (
+        ("true", "none"),
+        "all ranks always begin with the weights of rank 0",
+    ),
+    "fsdp_cpu_ram_efficient_loading": (
+        ("false", "none"),
+        "each rank reads the whole weights once, into host memory",
+    ),
+    "fsdp_activation_checkpointing_offload": (
+        ("false", "none"),
+        "activations that are kept stay on the device",
+    ),
 }
 """Options without effect: for each the values that change nothing, and what is done instead."""
 
@@ -25,11 +40,15 @@ _WITHOUT_EFFECT: Mapping[str, tuple[tuple[str, ...], str]] = {
 def options(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """The FSDP options: those of the config, overridden by those of launch=."""
     theirs = config.get("fsdp_config") or {}
-    named = {name if name.startswith("fsdp") else f"fsdp_{name}": value for name, value in theirs.items()}
+    named = {
+        name if name.startswith("fsdp") else f"fsdp_{name}": value for name, value in theirs.items()
+    }
     return {**named, **{name: value for name, value in given.items() if name.startswith("fsdp_")}}
 
 
-def way(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int) -> str | None:
+def way(
+    kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int
+) -> str | None:
     """How the processes shard the weights; None: each process has all weights.
 
     kind: the config's `distributed_type`. processes: how many there are on all machines.
@@ -42,10 +61,15 @@ def way(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processe
 def check(settings: Settings, found: str | None) -> None:
     """Raise SettingsError for settings that do not work with sharded weights."""
     if found is not None and settings.precision == "16-mixed":
-        raise SettingsError(f"precision='16-mixed' is not supported with {found}, which the accelerate config asks for: take 'bf16-mixed'.")
+        raise SettingsError(
+            f"precision='16-mixed' is not supported with {found}, which the accelerate config asks"
+            " for: take 'bf16-mixed'."
+        )
 
 
-def notes(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int) -> list[str]:
+def notes(
+    kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int
+) -> list[str]:
     """Messages about options without effect."""
     if kind != FSDP:
         return []
@@ -62,7 +86,10 @@ def notes(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], proces
         if name in asked and str(asked[name]).lower() not in usual:
             messages.append(f"{name}={asked[name]!r} has no effect: {instead}.")
     policy = str(asked.get("fsdp_auto_wrap_policy") or "NO_WRAP").upper()
-    if str(asked.get("fsdp_activation_checkpointing", False)).lower() == "true" and policy == "NO_WRAP":
+    if (
+        str(asked.get("fsdp_activation_checkpointing", False)).lower() == "true"
+        and policy == "NO_WRAP"
+    ):
         messages.append(
             "fsdp_activation_checkpointing has no effect without fsdp_auto_wrap_policy, which "
             "chooses the layers."
@@ -74,4 +101,6 @@ def _strategy(asked: Mapping[str, Any]) -> str | None:
     if str(asked.get("fsdp_version", 1)) != "1":
         return None
     name = str(asked.get("fsdp_sharding_strategy") or "FULL_SHARD").upper()
-    return _STRATEGIES[int(name) - 1] if name.isdigit() and 0 < int(name) <= len(_STRATEGIES) else name
+    return (
+        _STRATEGIES[int(name) - 1] if name.isdigit() and 0 < int(name) <= len(_STRATEGIES) else name
+    )

@@ -43,7 +43,9 @@ class Head(NamedTuple):
 
 def write(run: Path, assignment: Assignment, words: FirstMessages, notes: Sequence[str]) -> None:
     """Write the job file into the folder of its run."""
-    words = words._replace(messages=[*words.messages, *(Message(note, "warning") for note in notes)])
+    words = words._replace(
+        messages=[*words.messages, *(Message(note, "warning") for note in notes)]
+    )
     head = Head(ProcessEnv.here(), assignment.settings.rank_timeout)
     private_file.write(_job(run), JobFile(assignment, words), head, assignment.names())
 

@@ -1,8 +1,8 @@
 """Writes packages to files that only this user can read, and reads only such files.
 
-Unpacking a package runs code. So its file is created with mode 600, and `read` refuses it unless it is a regular file, no
-link, of this user and closed to everybody else. Large data is in a second file, which all processes of a machine map
-instead of reading it into memory once each.
+Unpacking a package runs code. So its file is created with mode 600, and `read` refuses it unless it
+is a regular file, no link, of this user and closed to everybody else. Large data is in a second
+file, which all processes of a machine map instead of reading it into memory once each.
 """
 
 from __future__ import annotations
@@ -29,22 +29,30 @@ _CHUNK = 1 << 24
 
 @dataclass
 class PrivateFile:
-    """A package that was read and not unpacked yet. `head` is plain data, which can be used before that."""
+    """A package that was read and not unpacked yet. `head` is plain data, which can be used
+    before that.
+    """
 
     head: Any
     package: Package
 
     def open(self) -> Any:
-        """Unpack it; its large data stays in the file, mapped copy-on-write, also after the file is deleted."""
+        """Unpack it; its large data stays in the file, mapped copy-on-write, also after the file
+        is deleted.
+        """
         with self.package:
             return unpack(self.package)
 
 
 def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | None = None) -> None:
-    """Pack `value` into a file. `names`: see `share.package.pack`. OSError where it cannot be written."""
+    """Pack `value` into a file. `names`: see `share.package.pack`. OSError where it cannot be
+    written.
+    """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     check_no_link(path.parent)
-    with pack(value, names, lists=True, capacity=Capacity(path.parent, available_memory)) as package:
+    with pack(
+        value, names, lists=True, capacity=Capacity(path.parent, available_memory)
+    ) as package:
         for segment in package.segments:  # one, or none where nothing is large
             _write_data(_beside(path), segment)
         _write(path, pickle.dumps((head, package.code, bool(package.segments), package.devices)))
@@ -88,7 +96,9 @@ def _pieces(segment: Segment) -> Iterator[bytes]:
     else:
         with contextlib.closing(SharedMemory(name=handle)) as shared:
             assert shared.buf is not None
-            yield from (bytes(shared.buf[at : min(at + _CHUNK, size)]) for at in range(0, size, _CHUNK))
+            yield from (
+                bytes(shared.buf[at : min(at + _CHUNK, size)]) for at in range(0, size, _CHUNK)
+            )
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -109,7 +119,13 @@ def create_private(path: Path) -> int:
 
 def open_private(path: Path) -> int:
     """Open a file that only this user can have written; returns its descriptor."""
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    number = os.open(
+        path,
+        os.O_RDONLY
+        | getattr(os, "O_NOFOLLOW", 0)
+        | getattr(os, "O_NONBLOCK", 0)
+        | getattr(os, "O_BINARY", 0),
+    )
     try:
         _check(path, os.fstat(number))
     except BaseException:

@@ -1,7 +1,8 @@
-"""The main function of a launched process: `accelerate launch … -m workbench.launch.accelerate.worker RUN`.
+"""The main function of a launched process: `accelerate launch … -m
+workbench.launch.accelerate.worker RUN`.
 
-Each rank reads the job file in the run's folder and runs the assignment. From then on rank 0 writes the run's record and
-reads the commands in `control/`.
+Each rank reads the job file in the run's folder and runs the assignment. From then on rank 0 writes
+the run's record and reads the commands in `control/`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def main(run: Path) -> int:
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     os.environ[RANK] = str(rank)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # all ranks write to one file: whole lines, at once
+        # all ranks write to one file: whole lines, at once
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
     faulthandler.enable()
     if failure_files.STACKS != signal.SIGTERM:
@@ -70,7 +72,8 @@ def main(run: Path) -> int:
             dist.destroy_process_group()
         return code
     except BaseException as error:  # noqa: BLE001 - every error is reported
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends all as soon as one has failed
+        # the launcher ends all as soon as one has failed
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         failure = failure_files.failure_of(error, rank, world)
         failure_files.write(run / FOLDER, failure)
         print(f"rank {rank}:\n{failure.text}", file=sys.stderr, flush=True)
@@ -87,14 +90,16 @@ def _leave(code: int) -> NoReturn:
 
 
 class _Stopping:
-    """Asks for the end of the run when this process gets a signal: from a scheduler, or from the launcher, which got one."""
+    """Asks for the end of the run when this process gets a signal: from a scheduler, or from the
+    launcher, which got one.
+    """
 
     def __init__(self, run: Path) -> None:
         self._run, self._asked = run, False
 
     def __call__(self, number: int) -> None:
-        """Leave a Stop for rank 0. Raises SigtermReceived where a rank has failed, after which the launcher ends the others, where the
-        Stop cannot be left, and at a second signal.
+        """Leave a Stop for rank 0. Raises SigtermReceived where a rank has failed, after which the
+        launcher ends the others, where the Stop cannot be left, and at a second signal.
         """
         if not self._asked and not failure_files.any_written(self._run / FOLDER):
             self._asked = True
@@ -115,7 +120,9 @@ def _join(world: int, timeout: float) -> None:
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     seconds = datetime.timedelta(seconds=max(timeout, _START))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=seconds, device_id=device)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=seconds, device_id=device
+    )
 
 
 def _all_here(world: int, timeout: float) -> list[Process]:
@@ -130,7 +137,9 @@ def _all_here(world: int, timeout: float) -> list[Process]:
 
 
 def _interface(world: int) -> str | None:
-    """The network interface to rank 0; gloo's own choice depends on how the host's name is resolved."""
+    """The network interface to rank 0; gloo's own choice depends on how the host's name is
+    resolved.
+    """
     if int(os.environ.get("LOCAL_WORLD_SIZE", world)) == world:
         main = "127.0.0.1"
     else:
@@ -142,7 +151,14 @@ def _interface(world: int) -> str | None:
             mine = asked.getsockname()[0]
     except OSError:
         return None
-    return next((name for name, known in psutil.net_if_addrs().items() if any(a.address == mine for a in known)), None)
+    return next(
+        (
+            name
+            for name, known in psutil.net_if_addrs().items()
+            if any(a.address == mine for a in known)
+        ),
+        None,
+    )
 
 
 # -- rank 0
@@ -162,10 +178,16 @@ def _first(run: Path, content: JobFile, processes: list[Process]) -> int:
 
 
 class _Work:
-    """Wraps the assignment as a `Work`, so that a job of this process runs it and writes the record."""
+    """Wraps the assignment as a `Work`, so that a job of this process runs it and writes the
+    record.
+    """
 
-    def __init__(self, run: Path, given: JobFile, processes: list[Process], listen: Callable[[], None]) -> None:
-        """listen: starts reading commands. It is called when the other ranks begin too: they would wait for a job that stops earlier."""
+    def __init__(
+        self, run: Path, given: JobFile, processes: list[Process], listen: Callable[[], None]
+    ) -> None:
+        """listen: starts reading commands. It is called when the other ranks begin too: they
+        would wait for a job that stops earlier.
+        """
         self._run, self._given, self._processes, self._listen = run, given, processes, listen
         self.settings, self.updates = given.settings, 0
 
@@ -188,7 +210,9 @@ class _Work:
         print(f"rank 0:\n{mine.text}", file=sys.stderr, flush=True)
         root = failure_files.root_cause(self._run / FOLDER, mine) or mine
         if root.waited:
-            root = mine = failure_files.hang_error(self._run / FOLDER, mine, self._processes[1:], self.settings.rank_timeout)
+            root = mine = failure_files.hang_error(
+                self._run / FOLDER, mine, self._processes[1:], self.settings.rank_timeout
+            )
         failure_files.write(self._run / FOLDER, mine)
         emit(Message(f"{root.where}:\n{root.text}", "error", self._given.assignment.updates))
         raise root.error

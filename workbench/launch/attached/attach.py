@@ -47,16 +47,18 @@ _FOUND: Mapping[str, Callable[[Sequence[Event]], Any]] = {
 def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
     """Follow a run of another process with its full history, or one that has ended.
 
-    The job is like that of its own bench: `events` grow, `result()` waits and gives a `Run` (or what a finder found).
-    `stop()`, `pause()`, `resume()`, `change()`, `validate()` and `checkpoint()` reach the run through its folder, also while a cell
-    of its own notebook runs. An interrupt of a wait ends the wait and not the run.
-    `events` holds the whole record when it returns. The record is empty while the processes of a launched run start,
-    which takes some seconds.
-    Raises FileNotFoundError where `root` has no such run, ValueError where its folder is not a record.
+    The job is like that of its own bench: `events` grow, `result()` waits and gives a `Run` (or
+    what a finder found). `stop()`, `pause()`, `resume()`, `change()`, `validate()` and
+    `checkpoint()` reach the run through its folder, also while a cell of its own notebook runs. An
+    interrupt of a wait ends the wait and not the run. `events` holds the whole record when it
+    returns. The record is empty while the processes of a launched run start, which takes some
+    seconds. Raises FileNotFoundError where `root` has no such run, ValueError where its folder is
+    not a record.
     """
     folder = _folder(run_id, Path(root).expanduser().absolute())
     header = read_header(folder)
-    summary(folder)  # an unreadable record raises an error here, and not in the thread that follows it
+    # an unreadable record raises an error here, and not in the thread that follows it
+    summary(folder)
     kind, work = header.get("kind") or "", _Following(folder, header)
     job = Attached(run_id, kind, work, _finish(kind, folder))
     runner = JobRunner(job, lambda job, event: ())
@@ -72,7 +74,9 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
 class Attached(Job[Any]):
     """A job that belongs to another process."""
 
-    def __init__(self, run_id: str, kind: str, work: _Following, finish: Callable[[Job[Any]], Any]) -> None:
+    def __init__(
+        self, run_id: str, kind: str, work: _Following, finish: Callable[[Job[Any]], Any]
+    ) -> None:
         super().__init__(run_id, kind, None, work, finish, Attached._say)
         self.events = EventLog(record=work.folder)
         self._following = work.folder
@@ -81,11 +85,15 @@ class Attached(Job[Any]):
         self._report: Callable[[str], None] = lambda code: None
 
     def on_request(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the line of code of each later request: "wb.attach('0012-fit').pause()"."""
+        """Call `callback` with the line of code of each later request:
+        "wb.attach('0012-fit').pause()".
+        """
         self._report = callback
 
     @staticmethod
-    def _say(job: Job[Any], method: str, arguments: Mapping[str, Any], of: str) -> Callable[[], None]:
+    def _say(
+        job: Job[Any], method: str, arguments: Mapping[str, Any], of: str
+    ) -> Callable[[], None]:
         assert isinstance(job, Attached)
         return partial(job._report, line(method, arguments, of=job._code))
 
@@ -115,14 +123,19 @@ class _Following:
     """The `Work` of an attached job: it follows the record of another process."""
 
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
-        self.follower = LaunchedJob(folder, lambda command: control.send(folder, command), threading.Event())
+        self.follower = LaunchedJob(
+            folder, lambda command: control.send(folder, command), threading.Event()
+        )
         self.folder, self.updates = folder, 0
         self.settings = recorded_settings(header.get("settings") or {})
         """The settings of the job."""
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         if summary(self.folder).unseen:
-            text = f"whether {self.folder.name} still runs is not known: its process is of another machine, container or boot. Its record is followed."
+            text = (
+                f"whether {self.folder.name} still runs is not known: its process is of another"
+                " machine, container or boot. Its record is followed."
+            )
             emit(Message(text, "warning"))
         try:
             end = self.follower.follow(emit, inbox)
@@ -137,7 +150,9 @@ class _Following:
 
 
 class _CheckingMailbox(Mailbox):
-    """A mailbox that raises an error where no process reads the command, for example because the run has ended."""
+    """A mailbox that raises an error where no process reads the command, for example because the
+    run has ended.
+    """
 
     def __init__(self, run: Path) -> None:
         super().__init__()

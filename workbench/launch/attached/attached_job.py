@@ -1,6 +1,7 @@
 """Follows a job of another process: reads its record and sends commands through its folder.
 
-`run` launches a job and follows it; launch/attached/attach.py follows any run of a root, from any process.
+`run` launches a job and follows it; launch/attached/attach.py follows any run of a root, from any
+process.
 """
 
 from __future__ import annotations
@@ -48,10 +49,16 @@ _LINES = 20
 """Lines of the output in the error of a job that ended without one."""
 
 
-def run(assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: accelerate.LaunchPlan) -> Done:
-    """Launch the job and follow it; if it ends while this process waits, the task gets its trained weights."""
+def run(
+    assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: accelerate.LaunchPlan
+) -> Done:
+    """Launch the job and follow it; if it ends while this process waits, the task gets its
+    trained weights.
+    """
     if not isinstance(emit, FirstEvents):
-        raise RuntimeError(f"{assignment.kind} is a part of a job, and only whole ones are launched.")
+        raise RuntimeError(
+            f"{assignment.kind} is a part of a job, and only whole ones are launched."
+        )
     job_sink: JobSink = emit.sink  # type: ignore[assignment]  # of the process that asked
     messages, going = _with_trackers(emit.take())
     with job_sink.away() as away:
@@ -87,7 +94,9 @@ def run(assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: accelerat
 
 
 def _with_trackers(first: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
-    """The first messages with the trackers that the launched process runs, because they continue without this process."""
+    """The first messages with the trackers that the launched process runs, because they continue
+    without this process.
+    """
     going, messages = [], list(first.messages)
     for tracker in first.trackers:
         if not tracker.is_sent_along:
@@ -96,7 +105,10 @@ def _with_trackers(first: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
             with pack(tracker):
                 going.append(tracker)
         except Exception as error:  # noqa: BLE001 - an argument that cannot be pickled may raise anything
-            text = f"tracker {tracker.name!r} stays in this process, and gets the run's events as long as this process follows the run: {error}"
+            text = (
+                f"tracker {tracker.name!r} stays in this process, and gets the run's events as long"
+                f" as this process follows the run: {error}"
+            )
             messages.append(Message(text, "warning"))
     return first._replace(messages=messages, trackers=going), going
 
@@ -110,7 +122,10 @@ def _start(plan: accelerate.LaunchPlan, away: Detached) -> subprocess.Popen[byte
     run = away.folder.path
     if plan.machines > 1:  # in the record, so that every process that follows the run shows it
         script, last = accelerate.write_script(plan, run).absolute(), plan.machines - 1
-        text = f"{run.name} waits for its other machines: run `sh {script} NUMBER` on each, where NUMBER is " + ("1." if last == 1 else f"1 to {last}.")
+        text = (
+            f"{run.name} waits for its other machines: run `sh {script} NUMBER` on each, where"
+            " NUMBER is " + ("1." if last == 1 else f"1 to {last}.")
+        )
         away.folder.append(Message(text, "warning"))
     process = accelerate.start(plan, run)
     away.folder.name_writer(process.pid)
@@ -128,7 +143,9 @@ class LaunchedJob:
     """Passes on the events that another process records, until the run ends."""
 
     def __init__(self, run: Path, send: Callable[[Command], None], left: threading.Event) -> None:
-        """send: called with each command. left: set when no code of this process waits for the job any more."""
+        """send: called with each command. left: set when no code of this process waits for the
+        job any more.
+        """
         self._run, self._send, self._left = run, send, left
         self._tail = Tail(run)
         self.caught_up = threading.Event()
@@ -159,18 +176,27 @@ class LaunchedJob:
                 inbox.wait(PERIOD)
             self._pass_on(inbox, emit)
             if self._left.is_set():
-                raise StillRunning(f"{self._run.name} continues without this process: wb.attach({self._run.name!r}) follows it.")
+                raise StillRunning(
+                    f"{self._run.name} continues without this process:"
+                    f" wb.attach({self._run.name!r}) follows it."
+                )
 
     def _pass_on(self, inbox: Mailbox, emit: EventSink) -> None:
         while not self._over() and (command := inbox.take()) is not None:
             try:
                 self._send(command)
             except OSError as error:
-                emit(Message(f"{type(command).__name__} could not be sent to {self._run.name} ({error}).", "error"))
+                emit(
+                    Message(
+                        f"{type(command).__name__} could not be sent to {self._run.name}"
+                        f" ({error}).",
+                        "error",
+                    )
+                )
 
     def _over(self) -> bool:
-        """Whether the record has an end, which may not be read yet. A command then stays in the inbox, and the job reports
-        that it was not carried out.
+        """Whether the record has an end, which may not be read yet. A command then stays in the
+        inbox, and the job reports that it was not carried out.
         """
         try:
             return summary(self._run).over
@@ -185,14 +211,20 @@ class LaunchedJob:
 
 
 def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
-    """The error of a run that failed, made from the text in its record; end=None: its process ended without recording an end.
+    """The error of a run that failed, made from the text in its record; end=None: its process ended
+    without recording an end.
 
     Nothing in the folder is unpickled, since it may come from an untrusted source.
     """
     if end is None and not run.is_dir():
-        return LaunchError(f"the record of {run.name} has disappeared: {run} was deleted or moved, and its job ends without it.")
+        return LaunchError(
+            f"the record of {run.name} has disappeared: {run} was deleted or moved, and its job"
+            " ends without it."
+        )
     if end is None:
-        return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
+        return LaunchError(
+            f"the process of {run.name} ended without ending the run.{_last_lines(run)}"
+        )
     error = LaunchError(printable(f"{run.name} failed: {end.error}", lines=True))
     texts = [
         event.text
@@ -222,7 +254,13 @@ def _last_lines(run: Path) -> str:
             lines = file.read(_TAIL).decode(errors="replace").splitlines()
     except (OSError, ValueError):
         return ""
-    return "".join(["\n", f"{path} ends with:\n", *(f"  {printable(line)}\n" for line in lines[-_LINES:])]) if lines else ""
+    return (
+        "".join(
+            ["\n", f"{path} ends with:\n", *(f"  {printable(line)}\n" for line in lines[-_LINES:])]
+        )
+        if lines
+        else ""
+    )
 
 
 def _value(run: Path) -> Any:
@@ -244,7 +282,14 @@ def _copy_results_back(task: Task, run: Path, end: RunEnded, emit: EventSink) ->
         if checkpoint.end and checkpoint.step == end.step
     ]
     if not checkpoints:
-        emit(Message("the trained weights were not copied into this process: the run saved no checkpoint at its end.", "warning", end.step))
+        emit(
+            Message(
+                "the trained weights were not copied into this process: the run saved no checkpoint"
+                " at its end.",
+                "warning",
+                end.step,
+            )
+        )
         return
     load_weights(task.trained_modules, checkpoints[-1].path / "model.safetensors")
     if not checkpoints[-1].resumable:

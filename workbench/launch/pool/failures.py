@@ -17,7 +17,8 @@ class RankTimeout(TimeoutError):
 
 
 _NO_ROOM = re.compile(
-    r"(unable to|could not) [^\n]{0,1000}(/torch_|shared memory|shm)|out of shared memory|killed by signal: Bus|"
+    r"(unable to|could not) [^\n]{0,1000}(/torch_|shared memory|shm)|out of shared memory|killed by"
+    r" signal: Bus|"
     r"multiprocessing/(?:synchronize|heap)\.py[\s\S]{0,10000}?No space left"
 )
 """The message of a loader worker, or of its parent, where /dev/shm is full."""
@@ -29,7 +30,9 @@ def cause(outcome: JobOutcome) -> BaseException:
     """The error that ended the job."""
     if outcome.hung:
         return RankTimeout(f"{outcome.hung}\n\n{_kept(outcome)}")
-    first = min((rank_outcome for rank_outcome in outcome.ranks if rank_outcome.failed), key=_rank_of_cause)
+    first = min(
+        (rank_outcome for rank_outcome in outcome.ranks if rank_outcome.failed), key=_rank_of_cause
+    )
     world = len(outcome.ranks)
     error = _error_of_dead_rank(first, outcome) if first.dead else _own(first)
     if world > 1 and not first.dead:
@@ -41,8 +44,8 @@ def cause(outcome: JobOutcome) -> BaseException:
 
 
 def _rank_of_cause(rank_outcome: RankOutcome) -> tuple[int, float, int]:
-    """The order of the ranks as the cause: those with an error of their own; then those that died, which may be a consequence; then
-    those with errors about a lost partner.
+    """The order of the ranks as the cause: those with an error of their own; then those that died,
+    which may be a consequence; then those with errors about a lost partner.
     """
     if rank_outcome.dead:
         kind = 1
@@ -50,7 +53,12 @@ def _rank_of_cause(rank_outcome: RankOutcome) -> tuple[int, float, int]:
         kind = 3
     else:
         # Not "own": another rank found the values, and this one raises the same error.
-        kind = 2 if isinstance(rank_outcome.value, NonFiniteError) and not getattr(rank_outcome.value, "own", True) else 0
+        kind = (
+            2
+            if isinstance(rank_outcome.value, NonFiniteError)
+            and not getattr(rank_outcome.value, "own", True)
+            else 0
+        )
     return kind, rank_outcome.at if kind == 0 else 0.0, rank_outcome.rank
 
 
@@ -64,7 +72,9 @@ def _own(rank_outcome: RankOutcome) -> BaseException:
 def _error_of_dead_rank(rank_outcome: RankOutcome, outcome: JobOutcome) -> BaseException:
     world = len(outcome.ranks)
     who = f"rank {rank_outcome.rank} of {world}" if world > 1 else "the process of the job"
-    error = ChildDied(f"{who} died: {rank_outcome.lost or in_words(rank_outcome.code)}. {_kept(outcome)}")
+    error = ChildDied(
+        f"{who} died: {rank_outcome.lost or in_words(rank_outcome.code)}. {_kept(outcome)}"
+    )
     if rank_outcome.tail:
         error.add_note(f"the end of what it wrote:\n{_end_of(rank_outcome.tail)}")
     return error
@@ -92,16 +102,26 @@ def _kept(outcome: JobOutcome) -> str:
 
 def _with(first: RankOutcome, outcomes: Sequence[RankOutcome]) -> str:
     """Text for the case that all other ranks failed with the same error; else ""."""
-    same = [f for f in outcomes if not f.dead and f.failed and (type(f.value), str(f.value)) == (type(first.value), str(first.value))]
+    same = [
+        f
+        for f in outcomes
+        if not f.dead
+        and f.failed
+        and (type(f.value), str(f.value)) == (type(first.value), str(first.value))
+    ]
     return "" if len(same) < len(outcomes) else ", and in all others alike"
 
 
 def _hint(error: BaseException, traceback: str) -> str:
     if _NO_ROOM.search(f"{error}\n{traceback}"):
         return (
-            "the shared memory of the system (/dev/shm), through which loader workers hand over batches, is full: give it "
-            "more (docker run --shm-size=8g), or take fewer workers, a smaller prefetch_factor, or num_workers=0."
+            "the shared memory of the system (/dev/shm), through which loader workers hand over"
+            " batches, is full: give it more (docker run --shm-size=8g), or take fewer workers, a"
+            " smaller prefetch_factor, or num_workers=0."
         )
     if is_out_of_memory(error):
-        return "each rank holds a model, its gradients and its optimizer of its own: take a smaller batch_size, or fewer devices."
+        return (
+            "each rank holds a model, its gradients and its optimizer of its own: take a smaller"
+            " batch_size, or fewer devices."
+        )
     return ""

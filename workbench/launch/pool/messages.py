@@ -1,4 +1,6 @@
-"""Defines the messages, besides events and commands, between the process that owns a pool and its ranks."""
+"""Defines the messages, besides events and commands, between the process that owns a pool and
+its ranks.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,18 @@ class Terminated:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Counts how often rank 0 has checked for commands or emitted an event: the count grows while the job makes progress."""
+    """Counts how often rank 0 has checked for commands or emitted an event: the count grows
+    while the job makes progress.
+    """
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class FlushRecord:
-    """Asks for a `RecordFlushed` once the record holds all events so far; rank 0 waits for it at most this long."""
+    """Asks for a `RecordFlushed` once the record holds all events so far; rank 0 waits for it at
+    most this long.
+    """
 
     number: int
     seconds: float
@@ -74,7 +80,9 @@ class FlushRecord:
 
 @dataclass(frozen=True, slots=True)
 class RankEnded:
-    """A rank has ended its job. Two packages come with it: rank 0's `Done`, or an error; and rank 0's `ModuleDiff`."""
+    """A rank has ended its job. Two packages come with it: rank 0's `Done`, or an error; and
+    rank 0's `ModuleDiff`.
+    """
 
     failed: bool = False
     traceback: str = ""

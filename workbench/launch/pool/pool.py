@@ -1,7 +1,8 @@
 """Keeps a pool of ranks, which stay warm between the jobs of a kernel.
 
-A process has one pool, for one accelerator and list of devices. A job that needs others gets a new one, and so does the
-job after a failed one. The ranks are forked from the fork server and end when this process ends, in any way.
+A process has one pool, for one accelerator and list of devices. A job that needs others gets a new
+one, and so does the job after a failed one. The ranks are forked from the fork server and end when
+this process ends, in any way.
 """
 
 from __future__ import annotations
@@ -56,17 +57,26 @@ class Pool:
         try:
             for rank in range(len(devices)):
                 config = RankConfig(
-                    rank, len(devices), environment(rank, accelerator, devices), self._store, backend(accelerator, devices),
+                    rank,
+                    len(devices),
+                    environment(rank, accelerator, devices),
+                    self._store,
+                    backend(accelerator, devices),
                     device(rank, accelerator, devices),
-                )  # fmt: skip
+                )
                 self.members.append(WorkerHandle(config, self.server))
-        except BaseException:  # an interrupt, or no file descriptors are left: the ranks so far would stay
+        except BaseException:
+            # an interrupt, or no file descriptors are left: the ranks so far would stay
             self.close()
             raise
 
     def serves(self, accelerator: str, devices: tuple[int, ...]) -> bool:
         """Whether it can take a job for these devices."""
-        return self.key == (accelerator, devices) and self.server.alive() and all(m.is_usable() for m in self.members)
+        return (
+            self.key == (accelerator, devices)
+            and self.server.alive()
+            and all(m.is_usable() for m in self.members)
+        )
 
     def kill(self) -> None:
         """Kill its ranks; the job that they run fails."""
@@ -99,10 +109,20 @@ _working = threading.Lock()
 """A thread holds it while the ranks run a job, or end."""
 
 
-def run(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: EventSink, inbox: Mailbox) -> Done:
-    """Run an assignment on the ranks; afterwards the task of this process has their changes. Raises the job's error."""
+def run(
+    assignment: Assignment,
+    accelerator: str,
+    devices: tuple[int, ...],
+    emit: EventSink,
+    inbox: Mailbox,
+) -> Done:
+    """Run an assignment on the ranks; afterwards the task of this process has their changes.
+    Raises the job's error.
+    """
     with _working, _pack_job(assignment, len(devices)) as (handles, note):
-        outlet = FirstEvents(emit, FirstMessages([] if note is None else [Message(note, "warning")]))
+        outlet = FirstEvents(
+            emit, FirstMessages([] if note is None else [Message(note, "warning")])
+        )
         outcome = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
         if _never_began(outcome):  # the server died between two jobs
             outcome = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
@@ -126,8 +146,11 @@ def run(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit
 def warm(accelerator: str, devices: tuple[int, ...]) -> None:
     """Start the ranks of a coming job; returns at once. While another job runs it does nothing."""
     if FORK:
-        # Off the main thread: an interrupt between a fork and its record would leave a rank that nothing knows.
-        threading.Thread(target=_warm, args=(accelerator, devices), name="workbench-warm", daemon=True).start()
+        # Off the main thread: an interrupt between a fork and its record would leave a rank that
+        # nothing knows.
+        threading.Thread(
+            target=_warm, args=(accelerator, devices), name="workbench-warm", daemon=True
+        ).start()
 
 
 def _warm(accelerator: str, devices: tuple[int, ...]) -> None:
@@ -152,7 +175,9 @@ def close() -> None:
         _working.release()
 
 
-def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: EventSink, inbox: Mailbox) -> JobOutcome:
+def _done_by(
+    pool: Pool, assignment: Assignment, handles: Sequence[int], emit: EventSink, inbox: Mailbox
+) -> JobOutcome:
     following = Supervisor(pool.members, emit, inbox, assignment.settings.rank_timeout)
     try:
         following.hand_out(handles)
@@ -192,8 +217,9 @@ _placed: list[weakref.ref[torch.Tensor]] = []
 
 
 def keep_one_copy() -> None:
-    """Let tensors whose data is in the buffer cache free their own memory, where that has no visible effect. The main
-    thread calls this in a wait, because it is the thread that works with the notebook's tensors.
+    """Let tensors whose data is in the buffer cache free their own memory, where that has no
+    visible effect. The main thread calls this in a wait, because it is the thread that works with
+    the notebook's tensors.
     """
     if _placed and not _working.locked():
         with _working:  # an interrupt between an `acquire` and its `try` would leave it locked
@@ -206,7 +232,9 @@ def keep_one_copy() -> None:
 
 @contextlib.contextmanager
 def _pack_job(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str | None]]:
-    """Context manager with the job, packed once for all ranks: its file descriptors, and a message about its packing."""
+    """Context manager with the job, packed once for all ranks: its file descriptors, and a
+    message about its packing.
+    """
     threads = max(1, torch.get_num_threads() // ranks)
     capacity = Capacity(assignment.folder or Path(tempfile.gettempdir()), available_memory)
     packed = pack(assignment, assignment.names(), lists=True, cache=_cache, capacity=capacity)

@@ -33,13 +33,16 @@ POLL = 0.02
 GATHER = 5.0
 """Seconds that the other ranks have to report after one has failed."""
 _CAUSE = 15.0
-"""Seconds that they have while all errors are about lost partners, because the cause is still to be reported."""
+"""Seconds that they have while all errors are about lost partners, because the cause is still to
+be reported.
+"""
 _STOPPING = 30.0
 """Seconds that ranks have to stop, after a second Stop; none where one of them is suspended."""
 _HAND_OVER = 10.0
 """Seconds that rank 0 has to send the task's state after it was asked."""
 _FOLLOWS = re.compile(
-    r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo/transport|Socket closed|NCCL|"
+    r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo/transport|Socket"
+    r" closed|NCCL|"
     r"(?i:timed out).{0,1000}(?:recv|send|store)|process group"
 )
 """The words of a rank's error when its partner is gone."""
@@ -99,13 +102,19 @@ class JobOutcome:
     @property
     def failed(self) -> bool:
         """Whether a rank hung or failed, or did not stop."""
-        return self.gave_up or bool(self.hung) or any(rank_outcome.failed for rank_outcome in self.ranks)
+        return (
+            self.gave_up
+            or bool(self.hung)
+            or any(rank_outcome.failed for rank_outcome in self.ranks)
+        )
 
 
 class Supervisor:
     """Follows one job; only the workers outlive it."""
 
-    def __init__(self, members: Sequence[WorkerHandle], emit: EventSink, inbox: Mailbox, timeout: float) -> None:
+    def __init__(
+        self, members: Sequence[WorkerHandle], emit: EventSink, inbox: Mailbox, timeout: float
+    ) -> None:
         self._members, self._emit, self._inbox = members, emit, inbox
         self.outcome = JobOutcome([RankOutcome(member.rank, member.pid) for member in members])
         self._watchdog = Watchdog(members, timeout)
@@ -120,19 +129,26 @@ class Supervisor:
             member.listen(emit.printed)
 
     def hand_out(self, handles: Sequence[int]) -> None:
-        """Send the job to all ranks. Rank 0 gets the commands so far with it: sent later, they could miss the first updates."""
+        """Send the job to all ranks. Rank 0 gets the commands so far with it: sent later, they
+        could miss the first updates.
+        """
         commands = self._inbox.waiting()
         self._handed_out = len(commands)
         for member in self._members:
             member.send(StartJob(commands if member.rank == 0 else ()), list(handles))
 
     def follow(self) -> JobOutcome:
-        """Follow the job until all ranks have ended, or until some have not ended in time after a failure."""
+        """Follow the job until all ranks have ended, or until some have not ended in time after
+        a failure.
+        """
         with selectors.DefaultSelector() as select:
             for member in self._members:
                 for fd, hear in member.all_sources(self._hear):
                     select.register(fd, selectors.EVENT_READ, hear)
-            while not all(rank_outcome.over for rank_outcome in self.outcome.ranks) and time.monotonic() < self._deadline:
+            while (
+                not all(rank_outcome.over for rank_outcome in self.outcome.ranks)
+                and time.monotonic() < self._deadline
+            ):
                 for key, _ in select.select(POLL):
                     if not key.data():
                         select.unregister(key.fd)
@@ -181,11 +197,18 @@ class Supervisor:
                     self._hear(member, received)
                 member.drain()
                 if not rank_outcome.over:
-                    rank_outcome.dead, rank_outcome.code, rank_outcome.lost, rank_outcome.tail = True, member.code, member.lost, member.lines.tail
+                    rank_outcome.dead, rank_outcome.code, rank_outcome.lost, rank_outcome.tail = (
+                        True,
+                        member.code,
+                        member.lost,
+                        member.lines.tail,
+                    )
                     rank_outcome.pid, rank_outcome.at = member.pid, time.monotonic()
 
     def _forward(self) -> None:
-        """Send commands to rank 0, which shares them with the others. They stay in the inbox while rank 0 has no process."""
+        """Send commands to rank 0, which shares them with the others. They stay in the inbox
+        while rank 0 has no process.
+        """
         if self._members[0].pid is None:
             return
         while (command := self._inbox.take()) is not None:
@@ -199,8 +222,12 @@ class Supervisor:
                 self._members[0].send(command)
 
     def _keep_time(self) -> None:
-        """After a failure, or where all hang, give the other ranks some seconds; then ask rank 0 for its state."""
-        if not self._explained and any(rank_outcome.failed and not rank_outcome.follows for rank_outcome in self.outcome.ranks):
+        """After a failure, or where all hang, give the other ranks some seconds; then ask rank 0
+        for its state.
+        """
+        if not self._explained and any(
+            rank_outcome.failed and not rank_outcome.follows for rank_outcome in self.outcome.ranks
+        ):
             self._explained, self._deadline = True, min(self._deadline, time.monotonic() + GATHER)
         elif self._deadline == float("inf") and self.outcome.failed:
             self._deadline = time.monotonic() + _CAUSE
@@ -209,7 +236,11 @@ class Supervisor:
         if self._watchdog.due():
             self.outcome.hung = self._watchdog.report()
             self._deadline = 0.0
-        if time.monotonic() >= self._deadline and not self._asked and not self.outcome.ranks[0].over:
+        if (
+            time.monotonic() >= self._deadline
+            and not self._asked
+            and not self.outcome.ranks[0].over
+        ):
             self._asked, self._deadline = True, time.monotonic() + _HAND_OVER
             self._members[0].send(RequestState())
 
@@ -223,15 +254,23 @@ class Supervisor:
         why = "the ranks did not stop"
         if suspended:
             names = ", ".join(f"{member.rank} (process {member.pid})" for member in suspended)
-            why = f"suspended (SIGSTOP, or by a debugger), so that the others wait for it: rank {names}"
-        text = f"stop() was asked for a second time, and the ranks are killed: {why}. The run keeps its last checkpoint."
+            why = (
+                "suspended (SIGSTOP, or by a debugger), so that the others wait for it: rank"
+                f" {names}"
+            )
+        text = (
+            f"stop() was asked for a second time, and the ranks are killed: {why}. The run keeps"
+            " its last checkpoint."
+        )
         self._emit(Message(text, "warning", self.outcome.updates))
         self.outcome.gave_up, self._deadline = True, 0.0
         self._asked = self._members[0] in suspended
 
 
 def _values(fds: list[int]) -> list[Any]:
-    """The contents of a message's packages; in place of one that cannot be unpacked here, the error of unpacking it."""
+    """The contents of a message's packages; in place of one that cannot be unpacked here, the
+    error of unpacking it.
+    """
     _, packages = read_message(fds)
     return [_value(package) for package in packages]
 

@@ -12,7 +12,9 @@ from workbench.launch.pool.worker_handle import WorkerHandle
 _EVERY = 1.0
 """Seconds between two checks, at most."""
 _STARTING = 120.0
-"""Seconds until rank 0's first answer, at least: the server may be reading torch from a slow disk."""
+"""Seconds until rank 0's first answer, at least: the server may be reading torch from a slow
+disk.
+"""
 _WRITING = 10.0
 """Seconds that the ranks have to write their stacks, at most."""
 _QUIET = 0.3
@@ -20,7 +22,9 @@ _QUIET = 0.3
 
 
 class Watchdog:
-    """Asks rank 0 regularly for its progress. No rank can be ahead of another by more than a step, so rank 0 is enough."""
+    """Asks rank 0 regularly for its progress. No rank can be ahead of another by more than a
+    step, so rank 0 is enough.
+    """
 
     def __init__(self, members: Sequence[WorkerHandle], timeout: float) -> None:
         self._members, self._timeout = members, timeout
@@ -37,7 +41,9 @@ class Watchdog:
             self._count, self._waited = count, 0.0
 
     def due(self) -> bool:
-        """Return whether there was no progress for too long. Call it often: it does not count long gaps between calls."""
+        """Return whether there was no progress for too long. Call it often: it does not count
+        long gaps between calls.
+        """
         now = time.monotonic()
         if now - self._looked < self._every:
             return False
@@ -55,8 +61,19 @@ class Watchdog:
         for member in self._members:
             member.ask_for_stacks()
         _written([member for member in self._members if member.rank not in stopped])
-        stacks = [f"rank {m.rank} of {len(self._members)}:\n{self._doing(m, stopped)}" for m in self._members]
-        return "\n\n".join([f"no rank has made progress for {self._timeout:g} s (rank_timeout). {_stopped_ranks(stopped)}", *stacks])
+        stacks = [
+            f"rank {m.rank} of {len(self._members)}:\n{self._doing(m, stopped)}"
+            for m in self._members
+        ]
+        return "\n\n".join(
+            [
+                (
+                    f"no rank has made progress for {self._timeout:g} s (rank_timeout)."
+                    f" {_stopped_ranks(stopped)}"
+                ),
+                *stacks,
+            ]
+        )
 
     def _doing(self, member: WorkerHandle, stopped: Sequence[int]) -> str:
         if member.rank in stopped:
@@ -84,7 +101,9 @@ def _stopped_ranks(stopped: Sequence[int]) -> str:
 
 
 def _own_threads(dump: str) -> str:
-    """The threads that run the job, without the workbench's own frames and the threads that talk to the owner."""
+    """The threads that run the job, without the workbench's own frames and the threads that talk
+    to the owner.
+    """
     threads = [
         thread
         for thread in re.split(r"^(?=(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE)

@@ -1,7 +1,7 @@
 """Runs a rank of a pool: one job after another, together with the other ranks.
 
-The main thread runs the jobs; a second thread receives jobs, commands and requests, a third sends events. So a slow owner
-delays no update, and a rank that hangs can still answer.
+The main thread runs the jobs; a second thread receives jobs, commands and requests, a third sends
+events. So a slow owner delays no update, and a rank that hangs can still answer.
 """
 
 from __future__ import annotations
@@ -60,14 +60,19 @@ from workbench.tracebacks import INSTALLED
 
 _OURS = (__file__, child_main.__file__)
 _LONG = datetime.timedelta(days=30)
-"""The timeout of the process group. It is longer than any job: the pool's watchdog decides when ranks hang."""
+"""The timeout of the process group. It is longer than any job: the pool's watchdog decides when
+ranks hang.
+"""
 
 
 def run_rank(channel: int, more: Sequence[int], temporary: str) -> NoReturn:
-    """Run a rank until it ends. more: the file descriptor to which SIGUSR1 makes it write its stacks."""
+    """Run a rank until it ends. more: the file descriptor to which SIGUSR1 makes it write its
+    stacks.
+    """
     become_child(temporary)
     faulthandler.register(signal.SIGUSR1, file=more[0], all_threads=True)
-    multiprocessing.set_start_method("fork", force=True)  # loader workers need the classes of the notebook's cells
+    # loader workers need the classes of the notebook's cells
+    multiprocessing.set_start_method("fork", force=True)
     _Rank(Channel(socket.socket(fileno=channel))).serve()
 
 
@@ -95,7 +100,9 @@ class _Rank:
             self._run_job(config, *self._works.get())
 
     def _run_job(self, config: RankConfig, handles: list[int], inbox: _Inbox) -> None:
-        """Run one job. If it fails here, this rank ends, since the process group cannot be used any more."""
+        """Run one job. If it fails here, this rank ends, since the process group cannot be used
+        any more.
+        """
         _forget_classes()
         try:
             request, packages = read_message(handles)
@@ -109,7 +116,9 @@ class _Rank:
             left = pack(self._module_diff(), names={"the model": assignment.task.model})
         except BaseException as error:  # noqa: BLE001 - the owner gets it, SystemExit and KeyboardInterrupt too
             self._fail(error)
-        self._send_result(RankEnded(updates=assignment.updates, files=_own_files(self._known)), [value, left])
+        self._send_result(
+            RankEnded(updates=assignment.updates, files=_own_files(self._known)), [value, left]
+        )
         self._at_work = None
         del assignment, done, packages
         gc.collect()  # the data of the job is freed before the next
@@ -117,14 +126,18 @@ class _Rank:
             torch.cuda.empty_cache()
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """Send the error with the task's state, and end; the other ranks notice the lost connection."""
+        """Send the error with the task's state, and end; the other ranks notice the lost
+        connection.
+        """
         updates = 0 if self._at_work is None else self._at_work[0].updates
         try:
             left = pack(self._module_diff())
         except Exception as second:  # noqa: BLE001 - the first error is the one to report
             error.add_note(f"the changes of the model cannot be sent: {second}")
             left = pack(None)
-        self._send_result(RankEnded(True, format_traceback(error, _OURS), updates), [pack_error(error), left])
+        self._send_result(
+            RankEnded(True, format_traceback(error, _OURS), updates), [pack_error(error), left]
+        )
         self._sender.flush()
         os._exit(1)
 
@@ -139,7 +152,9 @@ class _Rank:
         flush()
         header, handles = write_message(None, packages)
         segments = [header, *(segment for package in packages for segment in package.segments)]
-        self._sender.send(message, [handle for handle in handles if isinstance(handle, int)], segments)
+        self._sender.send(
+            message, [handle for handle in handles if isinstance(handle, int)], segments
+        )
 
     def _receive(self) -> None:
         try:
@@ -148,7 +163,8 @@ class _Rank:
         except BaseException:  # noqa: BLE001 - a rank that receives nothing must end
             traceback.print_exc()
         finally:
-            os.killpg(0, signal.SIGKILL)  # the owner is gone, or has closed the channel; loader workers end too
+            # the owner is gone, or has closed the channel; loader workers end too
+            os.killpg(0, signal.SIGKILL)
 
     def _take(self, message: Any, fds: list[int]) -> None:
         if isinstance(message, StartJob):
@@ -169,7 +185,9 @@ class _Rank:
         """Send the task's state as of the last update, while the main thread hangs."""
         with contextlib.suppress(Exception):  # then it sends no state
             if self._at_work is not None:
-                self._send_result(StateReply(self._at_work[0].updates_now()), [pack(self._module_diff())])
+                self._send_result(
+                    StateReply(self._at_work[0].updates_now()), [pack(self._module_diff())]
+                )
 
 
 def _join_process_group(config: RankConfig) -> None:
@@ -185,13 +203,17 @@ def _join_process_group(config: RankConfig) -> None:
 
 
 def _forget_classes() -> None:
-    """Forget classes that cloudpickle loaded for a job, so that the next job loads them anew: the notebook may have changed them."""
+    """Forget classes that cloudpickle loaded for a job, so that the next job loads them anew:
+    the notebook may have changed them.
+    """
     for known in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):
         getattr(_cloudpickle, known, {}).clear()
 
 
 def _own_files(known: frozenset[str]) -> dict[str, int]:
-    """The files of the modules imported since `known`, without installed packages, with their modification times."""
+    """The files of the modules imported since `known`, without installed packages, with their
+    modification times.
+    """
     files = {}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)

@@ -33,9 +33,14 @@ class WorkerHandle(Child):
     def is_usable(self) -> bool:
         """Whether it can take a job: its process lives, and the user's modules have not changed."""
         self.look()
-        for received in self.channel.take():  # messages of the job before, which no one reads any more
+        # messages of the job before, which no one reads any more
+        for received in self.channel.take():
             close_fds(received.fds)
-        return not self.over and not self.channel.ended and all(map(_unchanged, self.files, self.files.values()))
+        return (
+            not self.over
+            and not self.channel.ended
+            and all(map(_unchanged, self.files, self.files.values()))
+        )
 
     def send(self, message: Any, files: Sequence[int] = ()) -> None:
         """Send a message if the process still lives; its status socket reports its end."""
@@ -45,11 +50,17 @@ class WorkerHandle(Child):
             self.channel.ended = True
 
     def listen(self, also: Callable[[str], None]) -> None:
-        """Show the rank's output from now on, and pass each line to `also`; called when a job begins."""
+        """Show the rank's output from now on, and pass each line to `also`; called when a job
+        begins.
+        """
         self.lines = OutputLines(prefix="" if self.rank == 0 else f"[rank {self.rank}] ", also=also)
 
-    def all_sources(self, hear: Callable[[WorkerHandle, Received], None]) -> Iterator[tuple[int, Hear]]:
-        """File descriptors to wait for, each with the function that reads it; `hear` gets the messages."""
+    def all_sources(
+        self, hear: Callable[[WorkerHandle, Received], None]
+    ) -> Iterator[tuple[int, Hear]]:
+        """File descriptors to wait for, each with the function that reads it; `hear` gets the
+        messages.
+        """
 
         def take() -> bool:
             for received in self.channel.take():
@@ -62,7 +73,8 @@ class WorkerHandle(Child):
     def ask_for_stacks(self) -> None:
         """Let it write the stacks of all its threads, even if it hangs in a C call."""
         if self.pid is not None and not self.over:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended; its status socket reports that
+            # it has just ended; its status socket reports that
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
 
     def stacks(self) -> str:

@@ -1,4 +1,6 @@
-"""Sends messages between two of our processes over a socket: any picklable object, with file descriptors."""
+"""Sends messages between two of our processes over a socket: any picklable object, with file
+descriptors.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,10 @@ class Channel:
             data, received, lost = b"", [], False
         self._fds.extend(received)
         if lost:
-            raise OSError("no file descriptors are left to receive a message of another process: raise `ulimit -n`")
+            raise OSError(
+                "no file descriptors are left to receive a message of another process: raise"
+                " `ulimit -n`"
+            )
         self._bytes += data
         self.ended = not data
 
@@ -92,7 +97,8 @@ class Channel:
 def receive_fds(end: socket.socket, size: int, how: int = 0) -> tuple[bytes, list[int], bool]:
     """Up to `size` bytes, the file descriptors that came with them, and whether some were lost.
 
-    They are closed in programs that this process starts. Python 3.11's `socket.recv_fds` drops its flags, so this does it.
+    They are closed in programs that this process starts. Python 3.11's `socket.recv_fds` drops its
+    flags, so this does it.
     """
     fds = array.array("i")
     how |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)

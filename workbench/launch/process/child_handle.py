@@ -17,7 +17,9 @@ Hear = Callable[[], bool]
 
 _live: set[Child] = set()
 Kind = Literal["call", "rank"]
-"""The kind of a child: one call and its answer (child_main.py), or one job after another (pool/worker.py)."""
+"""The kind of a child: one call and its answer (child_main.py), or one job after another
+(pool/worker.py).
+"""
 
 
 class Server(Protocol):
@@ -28,7 +30,8 @@ class Server(Protocol):
 
 
 class Child:
-    """The parent's ends of a child's connections: a channel, the server's messages about the child, and its output.
+    """The parent's ends of a child's connections: a channel, the server's messages about the child,
+    and its output.
 
     No method waits: the caller waits until one of the `sources` can be read.
     """
@@ -54,7 +57,9 @@ class Child:
         _live.add(self)
 
     def begin(self, used: Server, kind: Kind, more: Sequence[int]) -> bool:
-        """Ask the server to fork it, with further file descriptors; returns whether the server accepted."""
+        """Ask the server to fork it, with further file descriptors; returns whether the server
+        accepted.
+        """
         try:
             used.submit(kind, [*self._theirs, *more])
         except OSError as error:
@@ -65,7 +70,9 @@ class Child:
         return not self.lost
 
     def sources(self) -> Iterator[tuple[int, Hear]]:
-        """File descriptors to wait for, each with the function that reads it; without the channel."""
+        """File descriptors to wait for, each with the function that reads it; without the
+        channel.
+        """
         yield self._status.fileno(), self._hear_status
         for name, fd in self._pipes.items():
             yield fd, partial(self._hear_lines, name)
@@ -77,7 +84,9 @@ class Child:
             self._status.shutdown(socket.SHUT_WR)
 
     def drain(self) -> None:
-        """Read the output that has arrived, and do not wait for the pipe's end: a process that left the child's group may hold it open."""
+        """Read the output that has arrived, and do not wait for the pipe's end: a process that
+        left the child's group may hold it open.
+        """
         for name, fd in self._pipes.items():
             with contextlib.suppress(BlockingIOError):
                 while data := os.read(fd, 1 << 16):
@@ -145,7 +154,9 @@ class Child:
 
 
 def _forget() -> None:
-    """In a process forked from ours, close its copies of the children's ends, which would keep them alive."""
+    """In a process forked from ours, close its copies of the children's ends, which would keep
+    them alive.
+    """
     for child in list(_live):
         with contextlib.suppress(OSError):  # another thread was just closing it
             child.close()

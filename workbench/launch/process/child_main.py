@@ -1,4 +1,6 @@
-"""Runs one call in a child process: unpacks the function and its arguments, limits the memory, sends the result back."""
+"""Runs one call in a child process: unpacks the function and its arguments, limits the memory,
+sends the result back.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def run_forked(channel: int, handles: Sequence[Handle], temporary: str) -> NoRet
 
 
 def become_child(temporary: str) -> None:
-    """Set up a process that the fork server has forked: streams, random state, out-of-memory score."""
+    """Set up a process that the fork server has forked: streams, random state, out-of-memory
+    score.
+    """
     # Killed loader workers leave the folder of their sockets behind; the server removes this one.
     getattr(multiprocessing.current_process(), "_config", {}).setdefault("tempdir", temporary)
     with contextlib.suppress(OSError):
@@ -90,7 +94,9 @@ def become_child(temporary: str) -> None:
 
 
 def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
-    """Run one call in a spawned process, where there is no fork server: output and reply go through one pipe."""
+    """Run one call in a spawned process, where there is no fork server: output and reply go
+    through one pipe.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     segment.MEMFD = False  # only names go through a pipe
     threading.Thread(target=_end_with_spawner, daemon=True).start()
@@ -127,13 +133,17 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
         finally:
             limits.close()  # packing the result needs memory too
             peak = peak_bytes()
-        return Reply("result", "", peak), pack(result, names={f"the result of {request.name}": result})
+        return Reply("result", "", peak), pack(
+            result, names={f"the result of {request.name}": result}
+        )
     except BaseException as error:  # noqa: BLE001 - the caller gets it, SystemExit and KeyboardInterrupt too
         return Reply("error", format_traceback(error), peak), pack_error(error)
 
 
 def apply_environment(request: Request) -> None:
-    """Give this process the caller's environment variables, import path, torch flags and number of threads."""
+    """Give this process the caller's environment variables, import path, torch flags and number
+    of threads.
+    """
     os.environ.clear()
     os.environ.update(request.variables)
     request.process.take()
@@ -141,7 +151,9 @@ def apply_environment(request: Request) -> None:
 
 
 def unpacked(name: str, packages: list[Package]) -> list[Any]:
-    """The contents of the packages, which are closed afterwards; an error gets a note that it came from unpacking the input of `name`."""
+    """The contents of the packages, which are closed afterwards; an error gets a note that it
+    came from unpacking the input of `name`.
+    """
     try:
         values = [unpack(package) for package in packages]
     except BaseException as error:
@@ -161,7 +173,9 @@ def format_traceback(error: BaseException, own: Sequence[str] = (__file__,)) -> 
 
 
 def pack_error(error: BaseException) -> Package:
-    """Pack the exception itself, or else a copy made without its constructor, or else a RemoteError with its name and text."""
+    """Pack the exception itself, or else a copy made without its constructor, or else a
+    RemoteError with its name and text.
+    """
     bare = _PackedError(type(error), error.args, dict(error.__dict__))
     last = RemoteError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
     for candidate in (error, bare):
@@ -175,16 +189,22 @@ def pack_error(error: BaseException) -> Package:
 
 
 class _PackedError:
-    """Packs an exception whose constructor does not take its `args`: it is rebuilt without calling it."""
+    """Packs an exception whose constructor does not take its `args`: it is rebuilt without
+    calling it.
+    """
 
-    def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
+    def __init__(
+        self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+    ) -> None:
         self._made_of = (kind, args, state)
 
     def __reduce__(self) -> Any:
         return _make_bare, self._made_of
 
 
-def _make_bare(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+def _make_bare(
+    kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+) -> BaseException:
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
@@ -192,7 +212,9 @@ def _make_bare(kind: type[BaseException], args: tuple[Any, ...], state: dict[str
 
 
 def _end_with_parent(connection: socket.socket) -> None:
-    """End this process with its parent: the parent never writes to this pipe, so the wait ends when it dies or closes the pipe."""
+    """End this process with its parent: the parent never writes to this pipe, so the wait ends
+    when it dies or closes the pipe.
+    """
     with contextlib.suppress(OSError):
         connection.recv(1)
     if os.getpgrp() == os.getpid():
@@ -208,7 +230,9 @@ def _end_with_spawner() -> None:
 
 
 def _stream(number: int) -> TextIO:
-    return open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    return open(
+        number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+    )
 
 
 def flush() -> None:

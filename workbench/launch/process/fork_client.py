@@ -28,10 +28,14 @@ POLL = 0.02
 """Seconds between two checks of `stop`."""
 
 _GRACE = 15.0
-"""Seconds after a kill until a child, or the server, must be gone: longer than the server itself waits."""
+"""Seconds after a kill until a child, or the server, must be gone: longer than the server itself
+waits.
+"""
 Stop = Callable[[], bool]
 IF_LOADED = ("lightning.pytorch", "pytorch_lightning")
-"""Modules that the server also imports where the kernel has them: else every child with a LightningModule would need a second or more to import them."""
+"""Modules that the server also imports where the kernel has them: else every child with a
+LightningModule would need a second or more to import them.
+"""
 
 
 class ServerError(RuntimeError):
@@ -50,7 +54,9 @@ class CallOutcome:
 
 
 class ForkServer:
-    """One server process. It starts with this process's environment variables; each call sends the present ones."""
+    """One server process. It starts with this process's environment variables; each call sends
+    the present ones.
+    """
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -76,7 +82,8 @@ class ForkServer:
                 stdout=self._log,
                 stderr=self._log,
                 pass_fds=[theirs.fileno()],
-                # Jupyter kills the kernel's whole process group: the server needs a moment more, to clean up.
+                # Jupyter kills the kernel's whole process group: the server needs a moment more, to
+                # clean up.
                 process_group=0,
                 env=_environment(),
             )
@@ -87,16 +94,23 @@ class ForkServer:
             socket.send_fds(self.control, [f"{len(files)} {kind}".encode()], list(files))
 
     def alive(self) -> bool:
-        """Whether the server takes calls. Its socket closes a moment before its process has ended."""
+        """Whether the server takes calls. Its socket closes a moment before its process has
+        ended.
+        """
         try:
-            return self.process.poll() is None and self.control.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) != b""
+            return (
+                self.process.poll() is None
+                and self.control.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) != b""
+            )
         except BlockingIOError:
             return True
         except OSError:
             return False
 
     def how_it_ended(self) -> str:
-        """Wait until the server's process has ended, up to 5 s, and say how: its sockets close a moment earlier."""
+        """Wait until the server's process has ended, up to 5 s, and say how: its sockets close a
+        moment earlier.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5.0)
         code = self.process.returncode
@@ -123,13 +137,16 @@ class ForkServer:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def forget(self) -> None:
-        """Close this process's copy of the socket, after a fork: the copy would keep the server alive."""
+        """Close this process's copy of the socket, after a fork: the copy would keep the server
+        alive.
+        """
         self.control.close()
 
 
 def _environment() -> dict[str, str]:
     environment = dict(os.environ)
-    # OpenBLAS starts threads when numpy is imported, and a process with threads cannot be forked safely.
+    # OpenBLAS starts threads when numpy is imported, and a process with threads cannot be forked
+    # safely.
     environment["OPENBLAS_NUM_THREADS"] = "1"
     # Otherwise torch.cuda.is_available() initializes CUDA, which no forked child could use then.
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
@@ -196,9 +213,12 @@ def run(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> CallO
         if call.pid is not None:
             end.lost += f" ({how}); the next call starts a new one"
             return end
-        if attempt or used.alive():  # the server did not die between two calls: it cannot start, or it refuses the call
+        # the server did not die between two calls: it cannot start, or it refuses the call
+        if attempt or used.alive():
             break
-    raise ServerError(f"the fork server took no call: {end.lost}, {how}. {used.last_words()}".rstrip())
+    raise ServerError(
+        f"the fork server took no call: {end.lost}, {how}. {used.last_words()}".rstrip()
+    )
 
 
 class Call(Child):
@@ -210,7 +230,9 @@ class Call(Child):
         self._stopped = False
 
     def run(self, used: ForkServer, descriptors: Sequence[int], stop: Stop | None) -> CallOutcome:
-        """Submit the call and wait for its end. If an exception interrupts the wait, the child is ended."""
+        """Submit the call and wait for its end. If an exception interrupts the wait, the child
+        is ended.
+        """
         if self.begin(used, "call", descriptors):
             try:
                 self._follow(stop)
@@ -236,7 +258,8 @@ class Call(Child):
                     self._stopped = True
                     self.kill()
                 if self.killed and deadline == float("inf"):
-                    # The server does not fork for a caller that has closed its end: a call that has not begun never will.
+                    # The server does not fork for a caller that has closed its end: a call that has
+                    # not begun never will.
                     deadline = time.monotonic() + (_GRACE if self.pid is not None else 0)
         if self._answer is None:
             self._hear_answer()
@@ -247,7 +270,9 @@ class Call(Child):
             data, received, lost = receive_fds(self._end, 1, socket.MSG_DONTWAIT)
             if lost:
                 close_fds(received)
-                raise ServerError("no file descriptors are left to receive a child's result: raise `ulimit -n`")
+                raise ServerError(
+                    "no file descriptors are left to receive a child's result: raise `ulimit -n`"
+                )
             if data:
                 self._answer = list(received)
         return False

@@ -1,13 +1,15 @@
-"""Runs the fork server, from which ranks are forked: `python -m workbench.launch.process.fork_server CONTROL PARENT …`.
+"""Runs the fork server, from which ranks are forked: `python -m
+workbench.launch.process.fork_server CONTROL PARENT …`.
 
-The server is a process with one thread that has imported torch and accelerate, has run no operation and never uses a
-device. So each child that it forks can start work at once. As their parent it reaps the children, kills the processes that
-they leave, and reports how they ended. It ignores SIGINT and has a process group of its own, because an interrupt or a kill
-goes to the kernel's whole group. When its own parent is gone, it ends all children and deletes its temporary folder.
-Each message on CONTROL asks for one child: "7 call" or "5 rank". Its 7 or 5 file descriptors are the caller's channel, a
-status socket, the pipes for stdout and stderr, and more (a call's message; the file for a rank's stacks). On the status
-socket the server writes lines ("pid 12", "exit -9", "refused why"). When the caller closes that socket, the server kills
-the child.
+The server is a process with one thread that has imported torch and accelerate, has run no operation
+and never uses a device. So each child that it forks can start work at once. As their parent it
+reaps the children, kills the processes that they leave, and reports how they ended. It ignores
+SIGINT and has a process group of its own, because an interrupt or a kill goes to the kernel's whole
+group. When its own parent is gone, it ends all children and deletes its temporary folder. Each
+message on CONTROL asks for one child: "7 call" or "5 rank". Its 7 or 5 file descriptors are the
+caller's channel, a status socket, the pipes for stdout and stderr, and more (a call's message; the
+file for a rank's stacks). On the status socket the server writes lines ("pid 12", "exit -9",
+"refused why"). When the caller closes that socket, the server kills the child.
 """
 
 from __future__ import annotations
@@ -31,16 +33,27 @@ from workbench.launch import signals
 from workbench.launch.process.channel import close_fds, receive_fds
 
 PRELOAD = (
-    "torch", "torch._dynamo", "torch.distributed", "torch.distributed.algorithms.ddp_comm_hooks", "torch.nn.parallel", "accelerate", "cloudpickle",
-    "workbench.launch.process.child_main", "workbench.launch.pool.worker", "workbench.tuners.batch_size.batch_size_finder", "workbench.tuners.trial",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.distributed.algorithms.ddp_comm_hooks",
+    "torch.nn.parallel",
+    "accelerate",
+    "cloudpickle",
+    "workbench.launch.process.child_main",
+    "workbench.launch.pool.worker",
+    "workbench.tuners.batch_size.batch_size_finder",
+    "workbench.tuners.trial",
     "workbench.task.factory",
-)  # fmt: skip
-"""Modules to import before the first fork. The first optimizer of a process imports torch._dynamo, which takes seconds; accelerate imports the
-hooks for the first model of a rank.
+)
+"""Modules to import before the first fork. The first optimizer of a process imports torch._dynamo,
+which takes seconds; accelerate imports the hooks for the first model of a rank.
 """
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 10.0
-"""Seconds until a killed process must be gone. On a busy machine it ends only when it is scheduled again."""
+"""Seconds until a killed process must be gone. On a busy machine it ends only when it is
+scheduled again.
+"""
 
 
 class _Child:
@@ -57,7 +70,9 @@ class _Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def is_gone(self) -> bool:
-        """Whether the child and all other processes of its group are gone; each of them may hold memory."""
+        """Whether the child and all other processes of its group are gone; each of them may hold
+        memory.
+        """
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -89,7 +104,8 @@ class Server:
             for key, _ in self._select.select(0.005 if ending else 0.5):
                 key.data()
             self._reap()
-            if os.getppid() != self._parent:  # also when a process forked from the parent holds its socket
+            # also when a process forked from the parent holds its socket
+            if os.getppid() != self._parent:
                 self._leave()
 
     def _accept(self) -> None:
@@ -101,8 +117,13 @@ class Server:
             self._leave()
         count, _, kind = word.decode().partition(" ")
         if len(received) != int(count) or lost:
-            # Dropping them closes the status socket, which the caller notices; the reason is in the server's log.
-            print(f"a {kind} came with {len(received)} of {count} file descriptors", file=sys.stderr, flush=True)
+            # Dropping them closes the status socket, which the caller notices; the reason is in the
+            # server's log.
+            print(
+                f"a {kind} came with {len(received)} of {count} file descriptors",
+                file=sys.stderr,
+                flush=True,
+            )
         else:
             status = socket.socket(fileno=os.dup(received[1]))
             if not _caller_closed(status):
@@ -132,7 +153,13 @@ class Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._select.close()
-            for end in (self._control, self._woken, self._wake, status, *(c.status for c in self._children.values())):
+            for end in (
+                self._control,
+                self._woken,
+                self._wake,
+                status,
+                *(c.status for c in self._children.values()),
+            ):
                 end.close()
             channel, status_fd, out, err, *more = files
             os.close(status_fd)
@@ -161,7 +188,8 @@ class Server:
     def _reap(self) -> None:
         while True:
             try:
-                # WNOWAIT: while the leader is not reaped, no other process can get the id of its group.
+                # WNOWAIT: while the leader is not reaped, no other process can get the id of its
+                # group.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 ended = None
@@ -174,7 +202,9 @@ class Server:
             if child is not None:
                 child.code = os.waitstatus_to_exitcode(wait_status)
                 child.deadline = time.monotonic() + _GRACE
-        for child in [child for child in self._children.values() if child.code is not None and child.is_gone()]:
+        for child in [
+            child for child in self._children.values() if child.code is not None and child.is_gone()
+        ]:
             del self._children[child.pid]
             _write_status(child.status, f"exit {child.code}\n")
             if child.status in self._select.get_map():
@@ -186,12 +216,15 @@ class Server:
         for child in self._children.values():
             child.kill()
         _wait_for_all()
-        shutil.rmtree(self._temporary, ignore_errors=True)  # nothing is left that could put something there
+        # nothing is left that could put something there
+        shutil.rmtree(self._temporary, ignore_errors=True)
         os._exit(0)
 
 
 def _wait_for_all() -> None:
-    """Reap the processes that were just killed, for a short time, so that no other process has to."""
+    """Reap the processes that were just killed, for a short time, so that no other process has
+    to.
+    """
     deadline = time.monotonic() + _GRACE
     try:
         while time.monotonic() < deadline:
@@ -217,13 +250,17 @@ def _write_status(status: socket.socket, line: str) -> None:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of a killed child's loader workers, so that no zombie is left where init does not reap."""
+    """Become the parent of a killed child's loader workers, so that no zombie is left where init
+    does not reap.
+    """
     with contextlib.suppress(OSError, AttributeError):  # then they are init's
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _while_parent_lives(parent: int, temporary: str, load: Callable[[], None]) -> None:
-    """Run `load`, and end the server if the parent ends meanwhile. A timer checks that, since the server may have only one thread."""
+    """Run `load`, and end the server if the parent ends meanwhile. A timer checks that, since
+    the server may have only one thread.
+    """
 
     def look(*_: object) -> None:
         if os.getppid() != parent:
@@ -245,15 +282,19 @@ def _load(more: Sequence[str]) -> None:
     for name in more:
         try:
             importlib.import_module(name)
-        except ImportError as error:  # the kernel's import path may differ; a child has that path too
+        except ImportError as error:
+            # the kernel's import path may differ; a child has that path too
             print(f"{name} is not imported ahead: {error}", file=sys.stderr, flush=True)
     gc.collect()
     gc.freeze()  # a collection in a child does not write into pages that it shares with the server
 
 
 def main(control: int, parent: int, temporary: str, more: Sequence[str]) -> NoReturn:
-    """Run the fork server. control: the socket to the parent. more: the names of modules to import in advance."""
-    # A scheduler sends SIGTERM and SIGUSR1 to all processes of a job. The parent stops its jobs then, for which they are needed.
+    """Run the fork server. control: the socket to the parent. more: the names of modules to
+    import in advance.
+    """
+    # A scheduler sends SIGTERM and SIGUSR1 to all processes of a job. The parent stops its jobs
+    # then, for which they are needed.
     for number in (signal.SIGINT, *signals.NUMBERS):
         signal.signal(number, signal.SIG_IGN)
     _adopt_orphans()

@@ -1,4 +1,6 @@
-"""Passes a child's stdout and stderr on in whole lines, so that lines of several children do not mix."""
+"""Passes a child's stdout and stderr on in whole lines, so that lines of several children do not
+mix.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,18 @@ Hear = Callable[[str], None]
 
 
 class OutputLines:
-    """Splits the output of one child into lines, and gives each to `on_message`, or else writes it to this process's stdout or stderr."""
+    """Splits the output of one child into lines, and gives each to `on_message`, or else writes
+    it to this process's stdout or stderr.
+    """
 
     _KEPT = 100
 
-    def __init__(self, on_message: Hear | None = None, prefix: str = "", also: Hear | None = None) -> None:
-        """prefix: written before each line. also: called with each line that goes to stdout or stderr."""
+    def __init__(
+        self, on_message: Hear | None = None, prefix: str = "", also: Hear | None = None
+    ) -> None:
+        """prefix: written before each line. also: called with each line that goes to stdout or
+        stderr.
+        """
         self._on_message, self._prefix, self._also = on_message, prefix, also
         self._rest = {"out": b"", "err": b""}
         self._errors: list[str] = []
@@ -52,7 +60,11 @@ class OutputLines:
         if self._also is not None:
             self._also(text)
         stream = sys.stdout if name == "out" else sys.stderr
-        # A closed or missing stream must not end the job. tqdm clears its bars, and draws them again after the line.
-        with contextlib.suppress(OSError, ValueError, AttributeError), tqdm.external_write_mode(file=stream):
+        # A closed or missing stream must not end the job. tqdm clears its bars, and draws them
+        # again after the line.
+        with (
+            contextlib.suppress(OSError, ValueError, AttributeError),
+            tqdm.external_write_mode(file=stream),
+        ):
             stream.write(text + "\n")
             stream.flush()

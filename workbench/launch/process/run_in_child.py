@@ -1,4 +1,6 @@
-"""Runs a function in a child process, so that a crash or a lack of memory ends only that process, and reports how it ended."""
+"""Runs a function in a child process, so that a crash or a lack of memory ends only that
+process, and reports how it ended.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from workbench.share.package import Package, pack, read_message, unpack, write_m
 from workbench.share.segment import Handle
 
 FORK = sys.platform == "linux" and segment.MEMFD
-"""Whether children are forked from a server. On macOS a process that has imported torch cannot be forked safely."""
+"""Whether children are forked from a server. On macOS a process that has imported torch cannot
+be forked safely.
+"""
 _GRACE = 5.0
 """Seconds in which a spawned process that has answered ends by itself."""
 
@@ -52,7 +56,9 @@ class Outcome:
     kind: Literal["result", "error", "died", "stopped"]
     result: Any = None
     error: BaseException | None = None
-    """The function's exception, of its own type where that can be sent. Its cause is the child's traceback."""
+    """The function's exception, of its own type where that can be sent. Its cause is the child's
+    traceback.
+    """
     traceback: str = ""
     """The traceback in the child; for a child that died, the end of its stderr."""
     died: str = ""
@@ -60,11 +66,15 @@ class Outcome:
     code: int | None = None
     """Its exit code; negative: the number of the signal that ended it."""
     peak_bytes: int | None = None
-    """The most memory that it held while the function ran, above what it held before. None: unknown."""
+    """The most memory that it held while the function ran, above what it held before. None:
+    unknown.
+    """
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory ran out: by the error, or because the child died of SIGKILL, which the system sends when memory runs out."""
+        """Whether memory ran out: by the error, or because the child died of SIGKILL, which the
+        system sends when memory runs out.
+        """
         if self.error is not None:
             return is_out_of_memory(self.error)
         killed = self.code == -getattr(signal, "SIGKILL", 9)
@@ -89,11 +99,12 @@ def run_in_child(
 ) -> Outcome:
     """Run `function(*args)` in a child process and wait for its end.
 
-    Function and arguments may come from a notebook; the child has copies. An argument that is a `Package` is unpacked
-    in the child, so that data for many calls is packed once. `memory_limit`: bytes it may allocate beyond its inputs.
-    `on_message` gets each line it prints, in this thread; without it the lines go to stdout and stderr. `stop` is called
-    every 20 ms; the child is killed when it returns True. Any thread may call `run_in_child`.
-    Raises `PackageError` for what cannot be pickled, `ServerError` when no process can be started.
+    Function and arguments may come from a notebook; the child has copies. An argument that is a
+    `Package` is unpacked in the child, so that data for many calls is packed once. `memory_limit`:
+    bytes it may allocate beyond its inputs. `on_message` gets each line it prints, in this thread;
+    without it the lines go to stdout and stderr. `stop` is called every 20 ms; the child is killed
+    when it returns True. Any thread may call `run_in_child`. Raises `PackageError` for what cannot
+    be pickled, `ServerError` when no process can be started.
     """
     packages = [arg for arg in args if isinstance(arg, Package)]
     places = iter(range(len(packages)))
@@ -145,7 +156,9 @@ def _take(answers: list[tuple[Reply, Package]], handles: list[Handle]) -> None:
     answers.append((reply, package))
 
 
-def _outcome(end: fork_client.CallOutcome, answers: list[tuple[Reply, Package]], tail: str) -> Outcome:
+def _outcome(
+    end: fork_client.CallOutcome, answers: list[tuple[Reply, Package]], tail: str
+) -> Outcome:
     if end.stopped:
         for _, package in answers:
             package.close()
@@ -157,12 +170,22 @@ def _outcome(end: fork_client.CallOutcome, answers: list[tuple[Reply, Package]],
         try:
             value = unpack(package)
         except Exception as error:  # noqa: BLE001 - it is the outcome
-            error.add_note("the function in the child ended, but its result cannot be unpacked in this process")
-            return Outcome("error", error=error, traceback=reply.traceback, code=end.code, peak_bytes=reply.peak_bytes)
+            error.add_note(
+                "the function in the child ended, but its result cannot be unpacked in this process"
+            )
+            return Outcome(
+                "error",
+                error=error,
+                traceback=reply.traceback,
+                code=end.code,
+                peak_bytes=reply.peak_bytes,
+            )
     if reply.kind == "result":
         return Outcome("result", result=value, code=end.code, peak_bytes=reply.peak_bytes)
     value.__cause__ = RemoteTraceback(reply.traceback)
-    return Outcome("error", error=value, traceback=reply.traceback, code=end.code, peak_bytes=reply.peak_bytes)
+    return Outcome(
+        "error", error=value, traceback=reply.traceback, code=end.code, peak_bytes=reply.peak_bytes
+    )
 
 
 _WORDS = {
@@ -189,8 +212,14 @@ def in_words(code: int | None) -> str:
     return _WORDS.get(name, f"ended by signal {-code} {name}".rstrip())
 
 
-def _run_spawned(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None, take: Callable[[list[Handle]], Any]) -> CallOutcome:
-    """Run one call in a spawned process. `take` attaches to the answer while its sender still lives.
+def _run_spawned(
+    handles: Sequence[Handle],
+    deliver: Deliver,
+    stop: Stop | None,
+    take: Callable[[list[Handle]], Any],
+) -> CallOutcome:
+    """Run one call in a spawned process. `take` attaches to the answer while its sender still
+    lives.
 
     As always with spawn, a script must guard what it runs with `if __name__ == "__main__":`.
     """

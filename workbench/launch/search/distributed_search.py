@@ -1,7 +1,8 @@
 """Searches a batch size on several ranks.
 
-In a pool the notebook's process runs the search, and each trial is a job of the ranks: if one of them is killed, new ranks
-try the next size. Ranks of `accelerate launch` run the whole search themselves.
+In a pool the notebook's process runs the search, and each trial is a job of the ranks: if one of
+them is killed, new ranks try the next size. Ranks of `accelerate launch` run the whole search
+themselves.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class RankTrial(Assignment):
 
     kind = "find_batch_size"
 
-    def __init__(self, task: Task, settings: Settings, request: BatchSizeRequest, size: int) -> None:
+    def __init__(
+        self, task: Task, settings: Settings, request: BatchSizeRequest, size: int
+    ) -> None:
         users = request.settings_at(settings, size)
         super().__init__(task, at_size(users, size, request.method))
         self._request, self._size, self._users = request, size, users
@@ -64,12 +67,15 @@ class RankSearch(Assignment):
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         settings, request = self.settings, self._request
-        with open_session(self.task, at_size(settings, settings.batch_size, request.method)) as session:
+        with open_session(
+            self.task, at_size(settings, settings.batch_size, request.method)
+        ) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None, vars(request)))
             make_average(session.average, request.method)
             gc.collect()
-            gc.freeze()  # each trial calls gc.collect(), which would spend most of its time on imported modules
+            # each trial calls gc.collect(), which would spend most of its time on imported modules
+            gc.freeze()
             trial = in_all(settings, request, inbox, session)
             sizes = batch_size_finder.run(
                 self.task, settings, request, emit, inbox, trial, session.ranks.world
@@ -78,9 +84,17 @@ class RankSearch(Assignment):
 
 
 def trials_of_ranks(
-    id: str, task: Task, settings: Settings, request: BatchSizeRequest, emit: EventSink, inbox: Mailbox, ranks: int
+    id: str,
+    task: Task,
+    settings: Settings,
+    request: BatchSizeRequest,
+    emit: EventSink,
+    inbox: Mailbox,
+    ranks: int,
 ) -> Trials:
-    """Trials on the ranks of these settings; a trial in which a rank was killed for lack of memory counts as failed."""
+    """Trials on the ranks of these settings; a trial in which a rank was killed for lack of
+    memory counts as failed.
+    """
 
     def trial(size: int) -> Trial:
         trying = RankTrial(task, settings, request, size)
@@ -112,7 +126,9 @@ class _Lines(NullSink):
 
 
 class _StopInbox(Mailbox):
-    """The inbox of one trial: it passes a Stop from the search's inbox on once, and leaves it there for the search."""
+    """The inbox of one trial: it passes a Stop from the search's inbox on once, and leaves it
+    there for the search.
+    """
 
     def __init__(self, own: Mailbox) -> None:
         super().__init__()

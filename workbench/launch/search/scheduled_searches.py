@@ -1,4 +1,6 @@
-"""Searches a learning rate or a batch size at the start of an epoch of a fit, and trains on with it."""
+"""Searches a learning rate or a batch size at the start of an epoch of a fit, and trains on with
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,17 @@ from workbench.units import rate
 def check(settings: Settings) -> None:
     """Raise SettingsError for searches at epochs that the run does not have."""
     if settings.epochs is not None and not settings.fast_dev_run:
-        last = f"there {'is' if settings.epochs == 1 else 'are'} {settings.epochs} (max_epochs), counted from 0"
+        last = (
+            f"there {'is' if settings.epochs == 1 else 'are'} {settings.epochs} (max_epochs),"
+            " counted from 0"
+        )
         _refuse(settings, [e for e in _epochs(settings) if e >= settings.epochs], last)
 
 
 def searches_by_epoch(session: Session) -> AtEpoch:
-    """Return the searches by epoch; raise now the errors that would otherwise come in the middle of the run."""
+    """Return the searches by epoch; raise now the errors that would otherwise come in the middle
+    of the run.
+    """
     settings = session.settings
     if settings.fast_dev_run:
         return {}  # a search on the few batches of a dry run would find nothing
@@ -44,7 +51,9 @@ def _epochs(settings: Settings) -> list[int]:
 
 def _searches(session: Session, control: Control) -> bool:
     """Run the searches of this epoch, batch size first; returns whether the fit was stopped."""
-    if session.state.epoch in session.settings.find_batch_size_at and _stopped_in_batch_size(session, control):
+    if session.state.epoch in session.settings.find_batch_size_at and _stopped_in_batch_size(
+        session, control
+    ):
         return True
     return session.state.epoch in session.settings.find_lr_at and _stopped_in_lr(session, control)
 
@@ -55,7 +64,10 @@ def _stopped_in_lr(session: Session, control: Control) -> bool:
         return control.apply(stopping=True)
     if end.suggestion is None:
         why = " ".join(end.notes) or f"The sweep ended: {end.ended}."
-        control.recorder.warn(f"no learning rate can be trusted at epoch {session.state.epoch}; the fit keeps the present one. {why}")
+        control.recorder.warn(
+            f"no learning rate can be trusted at epoch {session.state.epoch}; the fit keeps the"
+            f" present one. {why}"
+        )
     else:
         control.change({"lr": end.suggestion})
         if end.doubts:
@@ -74,7 +86,13 @@ def _stopped_in_batch_size(session: Session, control: Control) -> bool:
     try:
         with trials(task, settings, request, control.inbox, session) as trial:
             sizes = batch_size_finder.run(
-                task, settings, request, control.recorder.emit, control.inbox, trial, session.ranks.world
+                task,
+                settings,
+                request,
+                control.recorder.emit,
+                control.inbox,
+                trial,
+                session.ranks.world,
             )
             best, why = sizes.best, sizes.reason
     except ModelDoesNotFit as error:
@@ -86,14 +104,19 @@ def _stopped_in_batch_size(session: Session, control: Control) -> bool:
         return control.apply(stopping=True)
     if best is not None and best != settings.batch_size:
         if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
-            text = f"the batch size becomes {best}, and the schedule keeps the {session.updates} updates for which it was made."
+            text = (
+                f"the batch size becomes {best}, and the schedule keeps the {session.updates}"
+                " updates for which it was made."
+            )
             control.recorder.warn(text)
         control.change({"batch_size": best})
     return False
 
 
 def _refuse_too_late(settings: Settings, data: Loaders) -> None:
-    """Raise SettingsError for searches after max_steps. With find_batch_size_at the length of the epochs is not known yet."""
+    """Raise SettingsError for searches after max_steps. With find_batch_size_at the length of
+    the epochs is not known yet.
+    """
     if settings.max_steps is None or settings.find_batch_size_at:
         return
     begins: int | None = 0
@@ -110,4 +133,6 @@ def _refuse(settings: Settings, beyond: list[int], why: str) -> None:
     for name in ("find_batch_size_at", "find_lr_at"):
         late = [epoch for epoch in getattr(settings, name) if epoch in beyond]
         if late:
-            raise SettingsError(f"{name}={getattr(settings, name)}: epoch {late[0]} is never reached; {why}.")
+            raise SettingsError(
+                f"{name}={getattr(settings, name)}: epoch {late[0]} is never reached; {why}."
+            )

@@ -1,6 +1,8 @@
-"""Runs a trial of a batch-size search: in a child process with a memory limit on CPU, in this process on a device.
+"""Runs a trial of a batch-size search: in a child process with a memory limit on CPU, in this
+process on a device.
 
-A search inside a fit on several ranks runs it on all of them; `find_batch_size` for several ranks is in `distributed_search.py`.
+A search inside a fit on several ranks runs it on all of them; `find_batch_size` for several ranks
+is in `distributed_search.py`.
 """
 
 from __future__ import annotations
@@ -29,11 +31,17 @@ from workbench.tuners.trial import measure, measure_here, measure_within
 
 @contextlib.contextmanager
 def trials(
-    task: Task, settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session | None = None
+    task: Task,
+    settings: Settings,
+    request: BatchSizeRequest,
+    inbox: Inbox,
+    session: Session | None = None,
 ) -> Iterator[Trials]:
-    """Context manager with the trials of a search of this task; model and data are packed once for all child processes.
+    """Context manager with the trials of a search of this task; model and data are packed once for
+    all child processes.
 
-    session: of a fit that continues afterwards. On a device the trials run in it, with the memory that it leaves.
+    session: of a fit that continues afterwards. On a device the trials run in it, with the memory
+    that it leaves.
     """
     if session is not None and session.ranks.several:
         yield in_all(settings, request, inbox, session)
@@ -48,7 +56,12 @@ def trials(
         def in_child(function: Callable[..., Any], *args: Any) -> tuple[Outcome, int]:
             limit = request.max_memory or available_memory()
             outcome = run_in_child(
-                function, package, *args, memory_limit=limit, stop=lambda: inbox.has(Stop), threads=threads
+                function,
+                package,
+                *args,
+                memory_limit=limit,
+                stop=lambda: inbox.has(Stop),
+                threads=threads,
             )
             if outcome.kind == "stopped":
                 raise TrialStopped
@@ -58,7 +71,9 @@ def trials(
             outcome, limit = in_child(_measure, request, size, epoch)
             if outcome.out_of_memory:
                 said = str(outcome.error or outcome.died)
-                return Trial(size, False, peak_bytes=outcome.peak_bytes, error=said, limit_bytes=limit)
+                return Trial(
+                    size, False, peak_bytes=outcome.peak_bytes, error=said, limit_bytes=limit
+                )
             measured = outcome.get()
             assert isinstance(measured, Trial)
             return replace(measured, limit_bytes=limit)

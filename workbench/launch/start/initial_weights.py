@@ -1,4 +1,6 @@
-"""Puts the weights into the model from which a fit starts, and keeps a copy of the bench's first ones."""
+"""Puts the weights into the model from which a fit starts, and keeps a copy of the bench's first
+ones.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ from workbench.values import first_names
 class InitialWeights:
     """The weights, and the state of the user's own objects, from which the fits of one bench start.
 
-    They are those of the moment when the bench was made, or to which the user has changed them between two jobs: an attribute (a dropout's p)
-    that the user has set since then keeps its value. What a job adds or changes is removed or restored.
+    They are those of the moment when the bench was made, or to which the user has changed them
+    between two jobs: an attribute (a dropout's p) that the user has set since then keeps its value.
+    What a job adds or changes is removed or restored.
     """
 
     def __init__(self, task: Task) -> None:
@@ -41,12 +44,19 @@ class InitialWeights:
 
     @contextmanager
     def placed(
-        self, where: Path | None, fresh: bool, emit: Callable[[Message], None], fit: str | None = None, *, resumed: bool = False
+        self,
+        where: Path | None,
+        fresh: bool,
+        emit: Callable[[Message], None],
+        fit: str | None = None,
+        *,
+        resumed: bool = False,
     ) -> Iterator[None]:
         """Context manager that gives the model its starting weights, in which the job runs.
 
-        fresh: the weights and the state of the bench's start; else the weights in the file `where`, or (None) those that the model has. fit:
-        the id of the fit that starts from them. resumed: a checkpoint is restored next, which has what had changed since the start.
+        fresh: the weights and the state of the bench's start; else the weights in the file `where`,
+        or (None) those that the model has. fit: the id of the fit that starts from them. resumed: a
+        checkpoint is restored next, which has what had changed since the start.
         """
         with in_training_mode(self._task.modules):
             self._place(where, fresh, emit)
@@ -61,7 +71,9 @@ class InitialWeights:
 
     @contextmanager
     def evaluated(self) -> Iterator[None]:
-        """Context manager of a job that evaluates the model: what it changes is not taken for a change by the user."""
+        """Context manager of a job that evaluates the model: what it changes is not taken for a
+        change by the user.
+        """
         with in_training_mode(self._task.modules):
             self._take_state()
         sums = self._sums
@@ -91,7 +103,10 @@ class InitialWeights:
         if fresh:
             lost = self._weights.put() + self._state.put()
             if lost:
-                text = f"the job does not begin with the state that the bench was made with: {first_names(lost, 3)} cannot be restored."
+                text = (
+                    "the job does not begin with the state that the bench was made with:"
+                    f" {first_names(lost, 3)} cannot be restored."
+                )
                 emit(Message(text, "warning"))
         elif where is not None:
             _load(self._task, where)
@@ -101,14 +116,29 @@ class InitialWeights:
         now = _Checksums.of(self._task)
         if now.parameters != self._sums.parameters:
             self._weights = copy_weights(self._task)
-            emit(Message("The model's weights were changed since the last job; they are the new start."))
+            emit(
+                Message(
+                    "The model's weights were changed since the last job; they are the new start."
+                )
+            )
         elif fresh and now.buffers != self._sums.buffers:
-            # A forward in training mode changes a BatchNorm's statistics; the user did not mean to start from those.
-            emit(Message("The model's buffers were changed since the last job, its parameters were not: the buffers were restored."))
+            # A forward in training mode changes a BatchNorm's statistics; the user did not mean to
+            # start from those.
+            emit(
+                Message(
+                    "The model's buffers were changed since the last job, its parameters were not:"
+                    " the buffers were restored."
+                )
+            )
         self._take_state()
         if fresh and self._changed:
             changed, self._changed = first_names(self._changed, 3), []
-            emit(Message(f"{changed}: changed by other code than the job's; the fit starts from its present state."))
+            emit(
+                Message(
+                    f"{changed}: changed by other code than the job's; the fit starts from its"
+                    " present state."
+                )
+            )
 
     def _take_state(self) -> None:
         now = copy_state(self._task, marks=True)

@@ -23,7 +23,9 @@ from workbench.values import shown
 
 @dataclass(frozen=True)
 class StartSpec:
-    """Where a job starts: "fresh", "continue", a checkpoint of a run, or a file that Lightning's Trainer wrote."""
+    """Where a job starts: "fresh", "continue", a checkpoint of a run, or a file that Lightning's
+    Trainer wrote.
+    """
 
     text: str
     run: str | None = None
@@ -32,7 +34,9 @@ class StartSpec:
 
     @classmethod
     def of(cls, start: Any) -> StartSpec:
-        """Parse `start=`: "fresh", "continue", "0012-fit", "0012-fit@best", "0012-fit@1200" or "last.ckpt"."""
+        """Parse `start=`: "fresh", "continue", "0012-fit", "0012-fit@best", "0012-fit@1200" or
+        "last.ckpt".
+        """
         if isinstance(start, str) and start in ("fresh", "continue"):
             return cls(start)
         if isinstance(start, str | Path) and is_one(Path(start)):
@@ -46,17 +50,25 @@ class StartSpec:
             id = getattr(start, "id", None)
             hint = f" That of this one is {id!r}." if isinstance(id, str) else hint
             raise SettingsError(
-                f"start={shown(start)}: give 'fresh', 'continue' or the id of a run (run.id), or the path of a checkpoint of Lightning, which ends with .ckpt.{hint}"
+                f"start={shown(start)}: give 'fresh', 'continue' or the id of a run (run.id), or"
+                f" the path of a checkpoint of Lightning, which ends with .ckpt.{hint}"
             )
         run, at, which = start.partition("@")
         if run.lower() in ("fresh", "continue", "start", "last", "best"):
-            raise SettingsError(f"start={start!r}: give 'fresh', 'continue', or a run's id as in '0012-fit', '0012-fit@best'.")
+            raise SettingsError(
+                f"start={start!r}: give 'fresh', 'continue', or a run's id as in '0012-fit',"
+                " '0012-fit@best'."
+            )
         if not is_id(run) and (other := instead_of_run(start)):
             raise SettingsError(f"start={start!r} is {other}.")
         check_id(run)
         if at and not which:
-            raise SettingsError(f"start={start!r}: after the @ comes 'last', 'best' or a number of updates.")
-        return cls(start, run, int(which) if which.isdecimal() and len(which) < 20 else which or "last")
+            raise SettingsError(
+                f"start={start!r}: after the @ comes 'last', 'best' or a number of updates."
+            )
+        return cls(
+            start, run, int(which) if which.isdecimal() and len(which) < 20 else which or "last"
+        )
 
     @property
     def needs(self) -> set[str]:
@@ -82,14 +94,23 @@ class SubmittedFit:
 
 
 class StartResolver:
-    """Finds where a fit starts: as far as possible in the call of `fit`, and exactly when the job's turn comes."""
+    """Finds where a fit starts: as far as possible in the call of `fit`, and exactly when the
+    job's turn comes.
+    """
 
     def __init__(
-        self, root: Path, wanted: StartSpec, bench: Settings, given: Mapping[str, Any], fits: Sequence[SubmittedFit]
+        self,
+        root: Path,
+        wanted: StartSpec,
+        bench: Settings,
+        given: Mapping[str, Any],
+        fits: Sequence[SubmittedFit],
     ) -> None:
         self.fresh = wanted.text == "fresh"
         self.note: Message | None = None
-        """The message of a fit with start="continue" that starts from the present weights instead."""
+        """The message of a fit with start="continue" that starts from the present weights
+        instead.
+        """
         self.asked = bench.replace(**given)
         """Its settings, if it does not continue a run."""
         self._root = root
@@ -105,7 +126,8 @@ class StartResolver:
         return {asked.job.id for asked in self._candidates()}
 
     def predict_settings(self, untouched: Callable[[str], bool], idle: bool) -> Settings:
-        """The settings that it will have, as far as they are known in the call of `fit`; raises the errors that are known then.
+        """The settings that it will have, as far as they are known in the call of `fit`; raises the
+        errors that are known then.
 
         idle: whether no job of the bench runs or waits, so that the model may be read.
         """
@@ -115,7 +137,9 @@ class StartResolver:
             to_come = next(iter(self._candidates()), None) if not idle else None
         if to_come is not None:
             own = to_come.job.settings
-            settings = own.replace(**{**self._terms.local(own), **to_come.since, **self._terms.given})
+            settings = own.replace(
+                **{**self._terms.local(own), **to_come.since, **self._terms.given}
+            )
             self._terms.refuse_fixed(to_come.job.id, own, settings)
             return settings
         found = self.resolve(untouched) if idle or self._wanted.text != "continue" else None
@@ -137,7 +161,9 @@ class StartResolver:
     # -- "continue"
 
     def _candidates(self) -> list[SubmittedFit]:
-        """The fits that may be the last one when this one's turn comes; cancelled ones are left out."""
+        """The fits that may be the last one when this one's turn comes; cancelled ones are left
+        out.
+        """
         found = []
         for asked in reversed(self._fits):
             if not asked.job.done() or _has_begun(asked.job):
@@ -160,13 +186,21 @@ class StartResolver:
             self.note = _as_they_are(why)
             return None
         assert job.folder is not None
-        return self._terms.plan_from(job.id, job.folder.path, end, lambda: job.events, last.since, job.settings)
+        return self._terms.plan_from(
+            job.id, job.folder.path, end, lambda: job.events, last.since, job.settings
+        )
 
     def _known(self) -> str:
-        """A hint with the last run in the root that can be continued, also of another bench or an earlier kernel; "": there is none."""
+        """A hint with the last run in the root that can be continued, also of another bench or
+        an earlier kernel; "": there is none.
+        """
         try:
             # With checkpoints, which leaves out the folder of this job.
-            fits = [run.id for run in list_runs(self._root) if run.kind == "fit" and list_checkpoints(run.path)]
+            fits = [
+                run.id
+                for run in list_runs(self._root)
+                if run.kind == "fit" and list_checkpoints(run.path)
+            ]
         except OSError:  # it is not a folder
             return ""
         return f"; start={fits[-1]!r} continues from the last run in {self._root}" if fits else ""
@@ -177,22 +211,28 @@ class StartResolver:
         folder = run_folder(self._root, id)
         kind = _kind(folder)
         if kind not in ("fit", ""):
-            raise FileNotFoundError(f"run {id!r} is a {kind} job, which leaves no checkpoints to start from; a fit does.")
+            raise FileNotFoundError(
+                f"run {id!r} is a {kind} job, which leaves no checkpoints to start from; a fit"
+                " does."
+            )
         if which == "start":
             raise SettingsError(
-                f"start={self._wanted.text!r}: the weights that a run starts with have no optimizer state. To train on from them: "
-                f"bench.load({id!r}, 'start'), then bench.fit()."
+                f"start={self._wanted.text!r}: the weights that a run starts with have no optimizer"
+                f" state. To train on from them: bench.load({id!r}, 'start'), then bench.fit()."
             )
         point = find(folder, which)
         if not point.resumable:
             raise SettingsError(
-                f"start={self._wanted.text!r}: that checkpoint has weights alone ({printable(str(point.why))}). To train on from them: "
-                f"bench.load({id!r}, {which!r}), then bench.fit()."
+                f"start={self._wanted.text!r}: that checkpoint has weights alone"
+                f" ({printable(str(point.why))}). To train on from them: bench.load({id!r},"
+                f" {which!r}), then bench.fit()."
             )
         own = self._submitted(id)
         if own is None:
             return self._terms.plan_from(id, folder, point, lambda: Recorded(folder, True), {})
-        return self._terms.plan_from(id, folder, point, lambda: own.job.events, own.since, own.job.settings)
+        return self._terms.plan_from(
+            id, folder, point, lambda: own.job.events, own.since, own.job.settings
+        )
 
 
 def _has_begun(job: AnyJob) -> bool:
@@ -211,11 +251,21 @@ def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
     if end is None:
         mid = f"; start={job.id!r} continues from update {there[-1].step}" if there else ""
         return None, f"{job.id} {job.status}, and no checkpoint was written at its end{mid}"
-    return end, "" if end.resumable else f"the end of {job.id} has weights alone ({printable(str(end.why))})"
+    return (
+        end,
+        (
+            ""
+            if end.resumable
+            else f"the end of {job.id} has weights alone ({printable(str(end.why))})"
+        ),
+    )
 
 
 def _as_they_are(why: str) -> Message:
-    return Message(f"start='continue' starts from the present weights, with fresh optimizers: {why}.", "warning")
+    return Message(
+        f"start='continue' starts from the present weights, with fresh optimizers: {why}.",
+        "warning",
+    )
 
 
 def _kind(folder: Path) -> str:

@@ -1,4 +1,6 @@
-"""Shows a job's progress in one line on stderr: done, elapsed, remaining, updates/s, the last loss, logged values."""
+"""Shows a job's progress in one line on stderr: done, elapsed, remaining, updates/s, the last
+loss, logged values.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,16 @@ from workbench.runs.record.event_log import RecordGone, since
 from workbench.units import number, rate
 
 SEARCHES = {
-    "find_lr": "find LR", "find_batch_size": "find batch size", "find_num_workers": "find workers", "find_precision": "find precision",
-    "find_clip_val": "find clip value", "find_weight_decay": "find weight decay",
-}  # fmt: skip
-"""The jobs that are one search, and their names on the bar. A search within another job does not change that job's counts."""
+    "find_lr": "find LR",
+    "find_batch_size": "find batch size",
+    "find_num_workers": "find workers",
+    "find_precision": "find precision",
+    "find_clip_val": "find clip value",
+    "find_weight_decay": "find weight decay",
+}
+"""The jobs that are one search, and their names on the bar. A search within another job does not
+change that job's counts.
+"""
 TRIALS = ("find_batch_size", "find_num_workers", "find_precision", "find_weight_decay", "tune")
 """The jobs whose progress is counted in trials."""
 
@@ -61,7 +69,8 @@ class _Bar(tqdm):  # type: ignore[type-arg]
 class ProgressBar:
     """Context manager that shows a job's events as a tqdm bar, and prints its warnings.
 
-    `began`: when the job's turn came, in seconds since 1970. `bar`: whether there is a bar besides the warnings.
+    `began`: when the job's turn came, in seconds since 1970. `bar`: whether there is a bar besides
+    the warnings.
     `shown`: how many events were shown before; their messages are not printed again.
     """
 
@@ -77,7 +86,10 @@ class ProgressBar:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._bar is not None:
             self._bar.close()
@@ -99,8 +111,11 @@ class ProgressBar:
 
     @staticmethod
     def _new(events: Sequence[Event], seen: int, now: int) -> Iterator[tuple[int, Event]]:
-        """The events from `seen` to `now`, read from the record: memory may be too small to hold them for a second pass."""
-        with contextlib.suppress(RecordGone):  # the caller waits for the job's end, for which the record is not needed
+        """The events from `seen` to `now`, read from the record: memory may be too small to hold
+        them for a second pass.
+        """
+        # the caller waits for the job's end, for which the record is not needed
+        with contextlib.suppress(RecordGone):
             yield from enumerate(islice(since(events, seen), now - seen))
 
     def _note(self, event: Event) -> None:
@@ -124,30 +139,43 @@ class ProgressBar:
             # Pauses do not count: its clock is the run's.
             self._seconds = event.seconds
             self._bar.start_t = time.time() - event.seconds
-            self._facts["epoch"] = f"{event.epoch + 1}/{self._epochs}" if self._epochs else str(event.epoch + 1)
-            self._facts["loss"] = number(event.array('loss')[-1])
+            self._facts["epoch"] = (
+                f"{event.epoch + 1}/{self._epochs}" if self._epochs else str(event.epoch + 1)
+            )
+            self._facts["loss"] = number(event.array("loss")[-1])
             self._note_values(event.on_bar)
         elif isinstance(event, Resumed):
             self._bar.n = self._bar.initial = event.step
             self._bar.seconds = self._seconds
-        elif isinstance(event, CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial):
+        elif isinstance(
+            event,
+            CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial,
+        ):
             self._note_search(event, self._bar)
-        elif isinstance(event, Changed) and not event.values.keys().isdisjoint(("batch_size", "accumulate_grad_batches")):
+        elif isinstance(event, Changed) and not event.values.keys().isdisjoint(
+            ("batch_size", "accumulate_grad_batches")
+        ):
             self._bar.total = None  # an epoch has another number of updates from here on
         elif isinstance(event, Logged):
             self._note_values(event.on_bar)
         elif isinstance(event, Validated):
             self._note_values(event.on_bar or event.metrics)
-        elif isinstance(event, Message) and (event.level != "info" or event.text.startswith(ENDED_EARLY)):
+        elif isinstance(event, Message) and (
+            event.level != "info" or event.text.startswith(ENDED_EARLY)
+        ):
             self._bar.write(printable(event.text, lines=True), file=sys.stderr)
 
     def _note_values(self, values: Mapping[str, float]) -> None:
         self._facts.update({printable(name): number(value) for name, value in values.items()})
 
     def _note_search(
-        self, event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial, bar: tqdm[Any]
+        self,
+        event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial,
+        bar: tqdm[Any],
     ) -> None:
-        """Show a search, which is the job itself, or runs inside a fit, whose bar it does not move."""
+        """Show a search, which is the job itself, or runs inside a fit, whose bar it does not
+        move.
+        """
         is_job = self._kind in SEARCHES
         if isinstance(event, CurvePoint):
             bar.n = event.index + 1 if is_job else bar.n
@@ -164,11 +192,19 @@ class ProgressBar:
             self._facts["tried"] = f"{rate(event.weight_decay)}: held-out loss {number(event.loss)}"
         elif isinstance(event, SpeedTrial):
             bar.n += 1
-            speed = f"{event.updates_per_second:,.0f} updates/s" if event.updates_per_second else "failed"
-            self._facts["tried"] = f"{', '.join(str(value) for value in event.values.values())}: {speed}"
+            speed = (
+                f"{event.updates_per_second:,.0f} updates/s"
+                if event.updates_per_second
+                else "failed"
+            )
+            self._facts["tried"] = (
+                f"{', '.join(str(value) for value in event.values.values())}: {speed}"
+            )
         elif isinstance(event, Trial):
             bar.n += self._kind in TRIALS
-            speed = f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"
+            speed = (
+                f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"
+            )
             self._facts["size" if is_job else "trying size"] = f"{event.size} {speed}"
         elif not is_job:
             for name in ("trying lr", "racing lr", "trying size"):

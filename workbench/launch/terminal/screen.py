@@ -1,4 +1,6 @@
-"""Draws a job from its events as text: progress, values with their history, gradient norms by layer, times."""
+"""Draws a job from its events as text: progress, values with their history, gradient norms by
+layer, times.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,21 @@ from workbench.settings.setting_text import recorded
 from workbench.units import duration, number, rate, size
 
 _TRIALS, _VALUES = 8, 12
-"""How many trials and values are drawn at most: the newest trials; first loss and learning rate, then values of validation, then others."""
+"""How many trials and values are drawn at most: the newest trials; first loss and learning rate,
+then values of validation, then others.
+"""
 _RECENT = 30
 """The speed is the mean over so many flushes."""
 _PARTS = 4
 """How many parts of the time are named at most."""
-_COLOURS = {"running": "green", "paused": "yellow", "finished": "green", "stopped": "yellow", "failed": "red", "queued": "dim"}
+_COLOURS = {
+    "running": "green",
+    "paused": "yellow",
+    "finished": "green",
+    "stopped": "yellow",
+    "failed": "red",
+    "queued": "dim",
+}
 
 
 class Screen:
@@ -79,7 +90,9 @@ class Screen:
         self._seconds = 0.0
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT)
         self._values: tuple[dict[str, Trace], ...] = ({}, {}, {})
-        """Loss and learning rate, values of validation, others: of each kind as many as can be drawn."""
+        """Loss and learning rate, values of validation, others: of each kind as many as can be
+        drawn.
+        """
         self._names: set[str] = set()
         """The names of all values."""
         self._layers: Mapping[str, float] = {}
@@ -151,8 +164,8 @@ class Screen:
                 self._layers = dict(zip(self._started.layers, map(float, norms[-1]), strict=False))
 
     def _note_search(self, event: Event) -> None:
-        """Take an event of a search, which is the job itself, or runs inside another job, whose counts and values it does
-        not change.
+        """Take an event of a search, which is the job itself, or runs inside another job, whose
+        counts and values it does not change.
         """
         is_job, trials = self._kind in SEARCHES, self._kind in TRIALS
         match event:
@@ -162,26 +175,51 @@ class Screen:
                 self._add("loss", [event.smoothed], 0)
             case RaceTrial():
                 self._done += event.updates if is_job else 0
-                self._trials.append(f"lr={rate(event.lr)}: held-out loss {number(event.loss)} after {event.updates} updates")
+                self._trials.append(
+                    f"lr={rate(event.lr)}: held-out loss {number(event.loss)} after {event.updates}"
+                    " updates"
+                )
             case DecayTrial():
                 self._done += trials
-                self._trials.append(f"weight_decay={rate(event.weight_decay)}: held-out loss {number(event.loss)}")
+                self._trials.append(
+                    f"weight_decay={rate(event.weight_decay)}: held-out loss {number(event.loss)}"
+                )
             case Trial():
                 self._done += trials
-                speed = f"{event.samples_per_second:,.0f} samples/s" if event.samples_per_second else "fits"
+                speed = (
+                    f"{event.samples_per_second:,.0f} samples/s"
+                    if event.samples_per_second
+                    else "fits"
+                )
                 peak = f", {size(event.peak_bytes)}" if event.peak_bytes else ""
                 failed = event.error if event.fits else "does not fit"
-                self._trials.append(f"batch_size={event.size}: {speed + peak if event.ok else failed}")
+                self._trials.append(
+                    f"batch_size={event.size}: {speed + peak if event.ok else failed}"
+                )
             case SpeedTrial():
                 self._done += trials
-                speed = f"{event.updates_per_second:,.1f} updates/s" if event.updates_per_second else f"failed: {event.error}"
+                speed = (
+                    f"{event.updates_per_second:,.1f} updates/s"
+                    if event.updates_per_second
+                    else f"failed: {event.error}"
+                )
                 self._trials.append(f"{_assignments(event.values)}: {speed}")
             case TuneStep():
-                self._trials.append(f"{event.search}: {_assignments(event.values) or 'nothing to change'}")
+                self._trials.append(
+                    f"{event.search}: {_assignments(event.values) or 'nothing to change'}"
+                )
             case CurveEnded():
-                self._found = "no rate can be trusted" if event.suggestion is None else f"suggestion: lr={rate(event.suggestion)}"
+                self._found = (
+                    "no rate can be trusted"
+                    if event.suggestion is None
+                    else f"suggestion: lr={rate(event.suggestion)}"
+                )
             case SearchEnded():
-                self._found = event.ended if event.best is None else f"recommended: batch_size={event.best}\n{event.reason}"
+                self._found = (
+                    event.ended
+                    if event.best is None
+                    else f"recommended: batch_size={event.best}\n{event.reason}"
+                )
             case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
                 self._found = _finding(event.best, event.reason)
             case _:
@@ -196,7 +234,12 @@ class Screen:
             group.setdefault(name, Trace()).add(values)
 
     def _say(self, level: str, text: str) -> None:
-        self.messages.append(Text(printable(text, lines=True), style={"error": "red", "warning": "yellow"}.get(level, "")))
+        self.messages.append(
+            Text(
+                printable(text, lines=True),
+                style={"error": "red", "warning": "yellow"}.get(level, ""),
+            )
+        )
 
     # -- the drawing
 
@@ -204,9 +247,11 @@ class Screen:
         width = min(options.max_width, 120)
         inner = max(1, width - 4)
         progress = self._progress(console, inner)
-        room = options.max_height - 2 - len(progress)  # two lines are the frame, with the title and the keys
+        # two lines are the frame, with the title and the keys
+        room = options.max_height - 2 - len(progress)
         kept: list[Sequence[Any]] = []
-        for lines in (self._last_lines(console, inner), [*self._facts(inner)], [*self._trials]):  # a terminal with few lines leaves out the last of them
+        # a terminal with few lines leaves out the last of them
+        for lines in (self._last_lines(console, inner), [*self._facts(inner)], [*self._trials]):
             kept.append(lines[-room:] if room > 0 else [])
             room -= len(kept[-1])
         last, facts, trials = kept
@@ -217,8 +262,26 @@ class Screen:
             *(Text(printable(trial), no_wrap=True, overflow="ellipsis") for trial in trials),
             *last,
         ]
-        title = Text(" · ".join(filter(None, [printable(self._id), "" if self._started is None else printable(self._started.device)])), style="bold")
-        yield Panel(Group(*parts), title=title, title_align="left", subtitle=Text(self.keys, style="dim"), subtitle_align="left", width=width)
+        title = Text(
+            " · ".join(
+                filter(
+                    None,
+                    [
+                        printable(self._id),
+                        "" if self._started is None else printable(self._started.device),
+                    ],
+                )
+            ),
+            style="bold",
+        )
+        yield Panel(
+            Group(*parts),
+            title=title,
+            title_align="left",
+            subtitle=Text(self.keys, style="dim"),
+            subtitle_align="left",
+            width=width,
+        )
 
     def _progress(self, console: Console, width: int) -> list[Any]:
         word = Text(self.status, style=_COLOURS.get(self.status, ""))
@@ -239,7 +302,9 @@ class Screen:
         if not self._total:
             return lines
         bar = Table.grid()  # a bar alone does not end its line
-        bar.add_row(ProgressBar(total=self._total, completed=min(self._done, self._total), width=width))
+        bar.add_row(
+            ProgressBar(total=self._total, completed=min(self._done, self._total), width=width)
+        )
         return [*lines, bar]
 
     def _speed(self) -> float:
@@ -263,7 +328,11 @@ class Screen:
             for name, (key, trace) in zip(names, shown, strict=True):
                 value = rate(trace.last) if key == "lr" else number(trace.last)
                 style = "bold" if math.isfinite(trace.last) else "bold red"
-                table.add_row(Text(name, style="dim"), Text(value, style=style), Text(blocks(trace.points, blocks_wide), style=_colour(key)))
+                table.add_row(
+                    Text(name, style="dim"),
+                    Text(value, style=style),
+                    Text(blocks(trace.points, blocks_wide), style=_colour(key)),
+                )
             yield table
         if shown and len(self._names) > len(shown):
             yield Text(f"… and {len(self._names) - len(shown)} more", style="dim")
@@ -271,9 +340,18 @@ class Screen:
     def _facts(self, width: int) -> Iterator[Text]:
         finite = {name: norm for name, norm in self._layers.items() if math.isfinite(norm)}
         if len(finite) > 1:
-            strip = blocks([norm if norm > 0 else math.nan for norm in self._layers.values()], min(width // 3, len(self._layers)))
-            most, least = max(finite, key=lambda name: finite[name]), min(finite, key=lambda name: finite[name])
-            words = f"  largest {printable(most)} {number(finite[most])}, smallest {printable(least)} {number(finite[least])}"
+            strip = blocks(
+                [norm if norm > 0 else math.nan for norm in self._layers.values()],
+                min(width // 3, len(self._layers)),
+            )
+            most, least = (
+                max(finite, key=lambda name: finite[name]),
+                min(finite, key=lambda name: finite[name]),
+            )
+            words = (
+                f"  largest {printable(most)} {number(finite[most])}, smallest {printable(least)}"
+                f" {number(finite[least])}"
+            )
             yield _line("gradients by layer  ", Text.assemble((strip, "magenta"), words), width)
         if self._clipped[1]:
             yield _line("clipped  ", f"{self._clipped[0] / self._clipped[1]:.0%} of updates", width)
@@ -286,7 +364,9 @@ class Screen:
                 width,
             )
         facts = [f"memory {size(self._memory)}"] if self._memory else []
-        facts += [f"last checkpoint after {self._saved:,} updates"] if self._saved is not None else []
+        facts += (
+            [f"last checkpoint after {self._saved:,} updates"] if self._saved is not None else []
+        )
         if facts:
             yield Text(" · ".join(facts), style="dim", no_wrap=True, overflow="ellipsis")
 
@@ -314,7 +394,9 @@ def _assignments(values: Mapping[str, Any]) -> str:
 
 
 def _finding(values: Mapping[str, Any], reason: str) -> str:
-    """The result of a search, and in the next line its reason, without the value with which the reason begins."""
+    """The result of a search, and in the next line its reason, without the value with which the
+    reason begins.
+    """
     assignments = _assignments(values) or "nothing to change"
     value, colon, why = reason.partition(": ")
     return f"{assignments}\n{why if colon and value in assignments else reason}"

@@ -16,7 +16,9 @@ _MOST = 512
 
 
 class Trace:
-    """The finite values so far, in order, each point the mean of equally many, and the last value of all."""
+    """The finite values so far, in order, each point the mean of equally many, and the last
+    value of all.
+    """
 
     def __init__(self) -> None:
         self._points = np.empty(0)
@@ -38,11 +40,20 @@ class Trace:
         if self._count < self._size:
             return
         whole = len(new) - len(new) % self._size
-        self._points = np.concatenate([self._points, [self._sum / self._size], new[:whole].reshape(-1, self._size).mean(axis=1)])
+        self._points = np.concatenate(
+            [
+                self._points,
+                [self._sum / self._size],
+                new[:whole].reshape(-1, self._size).mean(axis=1),
+            ]
+        )
         self._sum, self._count = float(new[whole:].sum()), len(new) - whole
         while len(self._points) >= _MOST:
             if len(self._points) % 2:
-                self._sum, self._count = self._sum + float(self._points[-1]) * self._size, self._count + self._size
+                self._sum, self._count = (
+                    self._sum + float(self._points[-1]) * self._size,
+                    self._count + self._size,
+                )
             self._points = self._points[: len(self._points) // 2 * 2].reshape(-1, 2).mean(axis=1)
             self._size *= 2
 
@@ -54,9 +65,11 @@ class Trace:
 
 
 def blocks(values: Sequence[float], width: int) -> str:
-    """Draw the values as 1 to `width` blocks, "▁" for the least value and "█" for the largest; each block is the mean of neighbouring values.
+    """Draw the values as 1 to `width` blocks, "▁" for the least value and "█" for the largest; each
+    block is the mean of neighbouring values.
 
-    Positive values that spread over more than two decades are drawn by their logarithm. Values that are not finite are spaces.
+    Positive values that spread over more than two decades are drawn by their logarithm. Values that
+    are not finite are spaces.
     """
     drawn = _stretched(values, max(1, width))
     finite = [value for value in drawn if math.isfinite(value)]

@@ -1,4 +1,6 @@
-"""Draws a running job in a terminal, with keys that pause, resume, validate, write a checkpoint and stop it."""
+"""Draws a running job in a terminal, with keys that pause, resume, validate, write a checkpoint
+and stop it.
+"""
 
 from __future__ import annotations
 
@@ -23,42 +25,71 @@ from workbench.runs.record.event_log import RecordGone, since
 _PERIOD = 0.1
 """Seconds between two looks at the job and at the keyboard."""
 _REDRAWN = 0.25
-"""Seconds between two drawings. A drawing takes some milliseconds, in which a small model does not train."""
+"""Seconds between two drawings. A drawing takes some milliseconds, in which a small model does
+not train.
+"""
 _NOTICED = 3.0
 """Seconds for which the answer to a key is shown."""
 
 _AT_ONCE = 500
 """Events between two looks at the keyboard while a long record is read."""
 _TWICE = "s"
-"""The key that must be pressed twice, while its notice is shown, because it ends a fit that may have taken days."""
+"""The key that must be pressed twice, while its notice is shown, because it ends a fit that may
+have taken days.
+"""
 
 Keys = Callable[[], str]
 """Returns the characters that were typed since it was last called."""
 Actions = Mapping[str, tuple[str, Callable[[], str]]]
-"""For each key what it does, as a text, and the function, which returns the notice to show. Its error is shown too."""
+"""For each key what it does, as a text, and the function, which returns the notice to show. Its
+error is shown too.
+"""
 
 
-def watch(id: str, kind: str, events: Sequence[Event], ended: Callable[[float], bool], actions: Actions, *, shown: int = 0) -> int | None:
-    """Draw a job until it has ended, "q" is pressed or an interrupt comes; messages are printed above the drawing.
+def watch(
+    id: str,
+    kind: str,
+    events: Sequence[Event],
+    ended: Callable[[float], bool],
+    actions: Actions,
+    *,
+    shown: int = 0,
+) -> int | None:
+    """Draw a job until it has ended, "q" is pressed or an interrupt comes; messages are printed
+    above the drawing.
 
-    Returns how many of its events were shown. None: standard output is no terminal on which such a drawing can move.
+    Returns how many of its events were shown. None: standard output is no terminal on which such a
+    drawing can move.
 
-    ended: waits for the job's end, at most the given number of seconds, and returns whether the job has ended.
+    ended: waits for the job's end, at most the given number of seconds, and returns whether the job
+    has ended.
     shown: how many events were shown before; their messages are not printed again.
     """
     console, screen = Console(), Screen(id, kind)
-    if not console.is_terminal or console.is_jupyter or console.is_dumb_terminal or console.options.ascii_only:
+    if (
+        not console.is_terminal
+        or console.is_jupyter
+        or console.is_dumb_terminal
+        or console.options.ascii_only
+    ):
         return None
     seen, drawn, noticed = 0, -math.inf, math.inf
-    with contextlib.suppress(KeyboardInterrupt), _keyboard() as typed, Live(screen, console=console, auto_refresh=False, vertical_overflow="crop") as live:
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        _keyboard() as typed,
+        Live(screen, console=console, auto_refresh=False, vertical_overflow="crop") as live,
+    ):
         if typed is not None:
-            screen.keys = " · ".join([*(f"{key} {words}" for key, (words, _) in actions.items()), "q quit"])
+            screen.keys = " · ".join(
+                [*(f"{key} {words}" for key, (words, _) in actions.items()), "q quit"]
+            )
         over = behind = False
         while not over:
             over = ended(0.0 if behind else _PERIOD)
             count, moment = len(events), time.monotonic()
             upto = min(count, seen + _AT_ONCE)
-            with contextlib.suppress(RecordGone):  # the record was deleted; the job's end is still reported
+            # the record was deleted; the job's end is still reported
+            with contextlib.suppress(RecordGone):
                 for number, event in enumerate(islice(since(events, seen), upto - seen), seen + 1):
                     screen.note(event)
                     if number <= shown:
@@ -97,7 +128,9 @@ def _pressed(key: str, words: str, action: Callable[[], str], notice: str) -> st
 
 @contextlib.contextmanager
 def _keyboard() -> Iterator[Keys | None]:
-    """Context manager in which keys are read without Enter; None where standard input is no terminal, or another process has it."""
+    """Context manager in which keys are read without Enter; None where standard input is no
+    terminal, or another process has it.
+    """
     try:
         import termios
         import tty
@@ -139,7 +172,11 @@ def _keyboard() -> Iterator[Keys | None]:
         yield None
         return
     main = threading.current_thread() is threading.main_thread()
-    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if main and signal.getsignal(number) is signal.SIG_DFL]
+    handled = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if main and signal.getsignal(number) is signal.SIG_DFL
+    ]
     for number in handled:
         signal.signal(number, killed)
     try:

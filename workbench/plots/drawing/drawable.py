@@ -33,7 +33,13 @@ class Drawable:
     def plot(self, ax: Axes) -> Axes: ...
 
     def plot(self, ax: Axes | None = None) -> Picture | Axes:
-        """All charts of the result, as a matplotlib figure; with `ax`, the first is drawn there and `ax` is returned."""
+        """All charts of the result, as a matplotlib figure; with `ax`, the first is drawn there
+        and `ax` is returned.
+        """
         from workbench.plots.drawing import matplotlib
 
-        return matplotlib.figure(self._charts()) if ax is None else matplotlib.draw(self._charts()[0], ax)
+        return (
+            matplotlib.figure(self._charts())
+            if ax is None
+            else matplotlib.draw(self._charts()[0], ax)
+        )

@@ -15,7 +15,9 @@ _PAGE = (".html", ".htm")
 
 
 class Interactive(Figure):  # type: ignore[misc]  # plotly has no types
-    """A plotly Figure that knows the charts it was made of, so that matplotlib can draw them too."""
+    """A plotly Figure that knows the charts it was made of, so that matplotlib can draw them
+    too.
+    """
 
     _charts: Sequence[Chart] = ()
 
@@ -27,14 +29,19 @@ class Interactive(Figure):  # type: ignore[misc]  # plotly has no types
         return figure
 
     def save(self, path: str | Path) -> Path:
-        """Write it into a file: ".html" is this figure with all that it needs (5 MB); ".png", ".svg" and ".pdf" are pictures.
+        """Write it into a file: ".html" is this figure with all that it needs (5 MB); ".png",
+        ".svg" and ".pdf" are pictures.
 
-        matplotlib draws the pictures from the same data, so that no browser is needed; what you changed in this figure is not in them.
+        matplotlib draws the pictures from the same data, so that no browser is needed; what you
+        changed in this figure is not in them.
         """
         path = Path(path).expanduser()
         if path.suffix.lower() in _PAGE:
             self.write_html(path)
             return path
         if not self._charts:
-            raise ValueError(f"{path.name}: a copy of a figure can only be saved as .html. Save the figure that .figure() has returned.")
+            raise ValueError(
+                f"{path.name}: a copy of a figure can only be saved as .html. Save the figure that"
+                " .figure() has returned."
+            )
         return matplotlib.figure(self._charts).save(path)

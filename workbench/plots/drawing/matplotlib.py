@@ -1,4 +1,5 @@
-"""Draws a `Chart` with matplotlib, without pyplot or changed rcParams: both are global, and jobs draw from threads.
+"""Draws a `Chart` with matplotlib, without pyplot or changed rcParams: both are global, and jobs
+draw from threads.
 
 For the same reason, and because a layer's name may hold a `$`, no text is parsed as mathematics.
 """
@@ -36,7 +37,9 @@ def figure(charts: Chart | Sequence[Chart]) -> Picture:
 
     charts = [charts] if isinstance(charts, Chart) else list(charts)
     heights = [chart.height for chart in charts]
-    fig = Picture(figsize=(_WIDTH, _HEIGHT * sum(heights) + 0.3), layout="constrained", facecolor="white")
+    fig = Picture(
+        figsize=(_WIDTH, _HEIGHT * sum(heights) + 0.3), layout="constrained", facecolor="white"
+    )
     shared = len({chart.x for chart in charts}) == 1
     axes = fig.subplots(len(charts), 1, squeeze=False, sharex=shared, height_ratios=heights)[:, 0]
     for chart, ax in zip(charts, axes, strict=True):
@@ -48,7 +51,9 @@ def figure(charts: Chart | Sequence[Chart]) -> Picture:
 
 
 def overview(columns: Sequence[Sequence[Chart]]) -> Picture:
-    """A new figure with charts of several jobs: columns side by side, each from the top down, one legend a chart."""
+    """A new figure with charts of several jobs: columns side by side, each from the top down,
+    one legend a chart.
+    """
     from workbench.plots.drawing.picture import Picture
 
     filled = [charts for charts in columns if charts]
@@ -85,7 +90,9 @@ def draw(chart: Chart, ax: Axes) -> Axes:
 
 
 def _draw(chart: Chart, ax: Axes, *, beside: bool, above: bool = False) -> None:
-    """`beside`: its legend is put beside the axes; `above`: the axis of x is named by another chart below."""
+    """`beside`: its legend is put beside the axes; `above`: the axis of x is named by another
+    chart below.
+    """
     from matplotlib.text import Text
 
     for band in chart.bands:
@@ -112,22 +119,54 @@ def _series(series: Series, ax: Axes) -> None:
         return
     if series.style == "limit":
         ax.plot(
-            series.x, series.y, drawstyle="steps-post", ls="--", lw=1.6, color=color, label=name, zorder=3
+            series.x,
+            series.y,
+            drawstyle="steps-post",
+            ls="--",
+            lw=1.6,
+            color=color,
+            label=name,
+            zorder=3,
         )
         return
     x, y = downsample(series.x, series.y, palette.POINTS)
     if series.style == "faint":
-        ax.plot(x, y, lw=0.9, marker=_dot(x), color=color, alpha=palette.FAINT, label=name, zorder=2)
+        ax.plot(
+            x, y, lw=0.9, marker=_dot(x), color=color, alpha=palette.FAINT, label=name, zorder=2
+        )
     elif series.style == "points":
         ax.plot(
-            x, y, marker="D", ms=4.5, lw=1.0, ls=":", color=color, mec="white", mew=0.6, label=name, zorder=4
+            x,
+            y,
+            marker="D",
+            ms=4.5,
+            lw=1.0,
+            ls=":",
+            color=color,
+            mec="white",
+            mew=0.6,
+            label=name,
+            zorder=4,
         )
     elif series.style == "dots":
-        ax.plot(x, y, marker="o", ms=4.5, lw=1.3, color=color, mec="white", mew=0.6, label=name, zorder=4)
+        ax.plot(
+            x,
+            y,
+            marker="o",
+            ms=4.5,
+            lw=1.3,
+            color=color,
+            mec="white",
+            mew=0.6,
+            label=name,
+            zorder=4,
+        )
     else:
         width = 1.0 if series.style == "thin" else 1.7
         dash = palette.DASHES[series.dash % len(palette.DASHES)]
-        ax.plot(x, y, lw=width, ls=(0, dash or None), marker=_dot(x), color=color, label=name, zorder=3)
+        ax.plot(
+            x, y, lw=width, ls=(0, dash or None), marker=_dot(x), color=color, label=name, zorder=3
+        )
 
 
 def _mark(mark: Mark, ax: Axes, symbol: str, *, centred: bool) -> None:
@@ -144,7 +183,13 @@ def _mark(mark: Mark, ax: Axes, symbol: str, *, centred: bool) -> None:
             color=palette.INK,
         )
         return
-    style: dict[str, Any] = {"marker": symbol, "ms": 7, "mfc": "white", "mec": palette.INK, "mew": 1.3}
+    style: dict[str, Any] = {
+        "marker": symbol,
+        "ms": 7,
+        "mfc": "white",
+        "mec": palette.INK,
+        "mew": 1.3,
+    }
     if mark.failed:
         style.update(marker="x", ms=8, mec=palette.ACCENT, mew=2.2, clip_on=False)
     if mark.emphasis:
@@ -165,7 +210,9 @@ def _mark(mark: Mark, ax: Axes, symbol: str, *, centred: bool) -> None:
 
 
 def _band(band: Band, ax: Axes) -> None:
-    ax.axvspan(band.low, band.high, color=palette.BAND, alpha=0.13, lw=0, label=band.label, zorder=0)
+    ax.axvspan(
+        band.low, band.high, color=palette.BAND, alpha=0.13, lw=0, label=band.label, zorder=0
+    )
 
 
 def _heat(heat: Heat, ax: Axes) -> None:
@@ -176,11 +223,17 @@ def _heat(heat: Heat, ax: Axes) -> None:
     low, high = heat.span or _limits(shown)
     edges = np.arange(len(heat.rows) + 1) - 0.5
     mesh = ax.pcolormesh(
-        _edges(heat.x), edges, shown, cmap=palette.HEAT if heat.centre is None else palette.AROUND, norm=LogNorm(low, high),
+        _edges(heat.x),
+        edges,
+        shown,
+        cmap=palette.HEAT if heat.centre is None else palette.AROUND,
+        norm=LogNorm(low, high),
         rasterized=True,
     )
     # Beside the axes, where the other charts have their legend, without taking width from them.
-    bar = ax.figure.colorbar(mesh, cax=ax.inset_axes((1.015, 0, 0.02, 1)), ticks=LogLocator(numticks=6))
+    bar = ax.figure.colorbar(
+        mesh, cax=ax.inset_axes((1.015, 0, 0.02, 1)), ticks=LogLocator(numticks=6)
+    )
     bar.ax.yaxis.set_major_formatter(FuncFormatter(_number))
     bar.ax.minorticks_off()
     bar.ax.tick_params(labelsize=_SMALL, colors=palette.INK)
@@ -195,7 +248,9 @@ def _heat(heat: Heat, ax: Axes) -> None:
 
 def _frame(chart: Chart, ax: Axes, above: bool) -> None:
     room = 16 if any(m.y is None and m.label for m in chart.marks) else 6
-    ax.set_title(chart.title, loc="left", fontsize=_TITLE, fontweight="bold", color=palette.INK, pad=room)
+    ax.set_title(
+        chart.title, loc="left", fontsize=_TITLE, fontweight="bold", color=palette.INK, pad=room
+    )
     _axis(chart.x, ax, "x")
     if chart.heat is None:
         _axis(chart.y, ax, "y")
@@ -277,7 +332,9 @@ def _limits(z: Array) -> tuple[float, float]:
 
 def _number(value: float, _place: Any = None) -> str:
     """ "1e-4" rather than "0.0001", "10,000" rather than "1e4"."""
-    return f"{value:.0e}".replace("e-0", "e-") if 0 < value < 1e-3 and _round(value) else f"{value:,g}"
+    return (
+        f"{value:.0e}".replace("e-0", "e-") if 0 < value < 1e-3 and _round(value) else f"{value:,g}"
+    )
 
 
 def _round(value: float) -> bool:

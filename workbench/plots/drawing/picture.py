@@ -1,4 +1,6 @@
-"""A matplotlib figure that shows itself in a notebook. Imports matplotlib: import it only to draw."""
+"""A matplotlib figure that shows itself in a notebook. Imports matplotlib: import it only to
+draw.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,16 @@ _DPI = 200
 
 
 class Picture(Figure):
-    """A Figure made without pyplot, so that any thread may draw one and no global list keeps it alive.
+    """A Figure made without pyplot, so that any thread may draw one and no global list keeps it
+    alive.
 
     Jupyter draws plain Figures only after pyplot was imported; this one brings its own PNG.
     """
 
     def save(self, path: str | Path) -> Path:
-        """Write it into a file; its ending says how: ".png", ".svg", ".pdf", or another one that matplotlib knows; ".png" without one."""
+        """Write it into a file; its ending says how: ".png", ".svg", ".pdf", or another one that
+        matplotlib knows; ".png" without one.
+        """
         path = Path(path).expanduser()
         path = path if path.suffix else path.with_suffix(".png")
         self.savefig(path, dpi=_DPI)

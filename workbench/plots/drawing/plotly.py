@@ -26,7 +26,9 @@ _ROW_NAMES = 24
 
 
 def figure(charts: Chart | Sequence[Chart]) -> Interactive:
-    """A new figure with one chart, or several above one another that zoom together where their x is the same."""
+    """A new figure with one chart, or several above one another that zoom together where their x
+    is the same.
+    """
     from plotly.subplots import make_subplots
 
     from workbench.plots.drawing.interactive import Interactive
@@ -36,7 +38,13 @@ def figure(charts: Chart | Sequence[Chart]) -> Interactive:
     inner = _ROW * sum(heights)
     between = 85 + 16 * max((len(_wrapped(chart)) for chart in charts[:-1]), default=0)
     gap = between / inner if len(charts) > 1 else 0.0
-    fig: Interactive = make_subplots(rows=len(charts), cols=1, row_heights=heights, vertical_spacing=gap, figure=Interactive.of(charts))
+    fig: Interactive = make_subplots(
+        rows=len(charts),
+        cols=1,
+        row_heights=heights,
+        vertical_spacing=gap,
+        figure=Interactive.of(charts),
+    )
     notes = 16 * len(_wrapped(charts[-1]))
     fig.update_layout(
         template="plotly_white",
@@ -82,9 +90,15 @@ def _series(series: Series, fig: Figure, row: int, legend: str) -> None:
     import plotly.graph_objects as go
 
     color = palette.TONES[series.tone % len(palette.TONES)]
-    common: dict[str, Any] = {"name": series.name and html.escape(series.name), "legend": legend, "showlegend": None if series.name else False}
+    common: dict[str, Any] = {
+        "name": series.name and html.escape(series.name),
+        "legend": legend,
+        "showlegend": None if series.name else False,
+    }
     if series.style == "bar":
-        fig.add_trace(go.Bar(x=series.x, y=series.y, marker_color=color, width=0.7, **common), row=row, col=1)
+        fig.add_trace(
+            go.Bar(x=series.x, y=series.y, marker_color=color, width=0.7, **common), row=row, col=1
+        )
         return
     line: dict[str, Any] = {"color": color, "width": 2}
     if series.style == "limit":
@@ -127,7 +141,9 @@ def _line(mark: Mark, fig: Figure, row: int) -> None:
         )
 
 
-def _point(mark: Mark, y: float, fig: Figure, row: int, legend: str, symbol: str, *, centred: bool) -> None:
+def _point(
+    mark: Mark, y: float, fig: Figure, row: int, legend: str, symbol: str, *, centred: bool
+) -> None:
     import plotly.graph_objects as go
 
     style: dict[str, Any] = {
@@ -139,7 +155,9 @@ def _point(mark: Mark, y: float, fig: Figure, row: int, legend: str, symbol: str
     if mark.failed:
         style.update(symbol="x-thin", size=11, line={"color": palette.ACCENT, "width": 3})
     if mark.emphasis:
-        style.update(symbol="diamond", size=16, color=palette.ACCENT, line={"color": "white", "width": 2})
+        style.update(
+            symbol="diamond", size=16, color=palette.ACCENT, line={"color": "white", "width": 2}
+        )
     text = html.escape(mark.label)
     why = "<br>".join(textwrap.wrap(html.escape(mark.why), 60))
     trace = go.Scatter(
@@ -227,10 +245,15 @@ def _axis(axis: Axis) -> dict[str, Any]:
     }
     if axis.ticks:
         places = list(range(len(axis.ticks)))
-        return out | {"tickvals": places, "ticktext": list(map(html.escape, axis.ticks)), "range": [-0.6, len(places) - 0.4]}
+        return out | {
+            "tickvals": places,
+            "ticktext": list(map(html.escape, axis.ticks)),
+            "range": [-0.6, len(places) - 0.4],
+        }
     if axis.log:
         out.update(type="log", exponentformat="e", minor={"showgrid": False})
-        out["dtick"] = 1 if axis.range is None or axis.range[1] / axis.range[0] > 300 else "D2"  # 1, 2, 5
+        # 1, 2, 5
+        out["dtick"] = 1 if axis.range is None or axis.range[1] / axis.range[0] > 300 else "D2"
     if axis.range is not None:
         out["range"] = [float(v) for v in (np.log10(axis.range) if axis.log else axis.range)]
     return out
@@ -240,7 +263,13 @@ def _text(chart: Chart, fig: Figure, row: int) -> None:
     """The title above the chart and the notes below it, at the left."""
     bottom, top = fig.get_subplot(row, 1).yaxis.domain
     shift = 14 if any(m.y is None and m.label for m in chart.marks) else 2
-    left: dict[str, Any] = {"x": 0, "xref": "paper", "yref": "paper", "xanchor": "left", "showarrow": False}
+    left: dict[str, Any] = {
+        "x": 0,
+        "xref": "paper",
+        "yref": "paper",
+        "xanchor": "left",
+        "showarrow": False,
+    }
     title = f"<b>{html.escape(chart.title)}</b>"
     fig.add_annotation(text=title, y=top, yanchor="bottom", yshift=shift, font={"size": 14}, **left)
     lines = _wrapped(chart)

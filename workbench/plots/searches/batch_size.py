@@ -1,8 +1,8 @@
 """Plots the batch-size search: the speed and the memory of each tried size.
 
-How to read it: speed rises with the size until the device is busy; beyond that a larger batch only takes memory.
-`fastest` is the smallest size near the top, `best` the same or a smaller one that leaves enough updates in an epoch,
-`largest` the biggest that fits.
+How to read it: speed rises with the size until the device is busy; beyond that a larger batch only
+takes memory. `fastest` is the smallest size near the top, `best` the same or a smaller one that
+leaves enough updates in an epoch, `largest` the biggest that fits.
 """
 
 from __future__ import annotations
@@ -34,11 +34,22 @@ class BatchSizeTrialLike(Protocol):
     def ranks(self) -> int: ...
 
 
-def batch_size(trials: Iterable[BatchSizeTrialLike], best: int | None = None, largest: int | None = None, fastest: int | None = None) -> list[Chart]:
-    """Two charts over the sizes tried: samples/s and, where it was measured, peak memory above idle."""
+def batch_size(
+    trials: Iterable[BatchSizeTrialLike],
+    best: int | None = None,
+    largest: int | None = None,
+    fastest: int | None = None,
+) -> list[Chart]:
+    """Two charts over the sizes tried: samples/s and, where it was measured, peak memory above
+    idle.
+    """
     tried = sorted(trials, key=lambda t: t.size)
     several = any(t.ranks > 1 for t in tried)
-    axis = Axis("batch size", "samples per device" if several else "samples", ticks=tuple(str(t.size) for t in tried))
+    axis = Axis(
+        "batch size",
+        "samples per device" if several else "samples",
+        ticks=tuple(str(t.size) for t in tried),
+    )
     speed = _column(t.samples_per_second if t.ok else None for t in tried)
     charts = [
         Chart(
@@ -54,7 +65,9 @@ def batch_size(trials: Iterable[BatchSizeTrialLike], best: int | None = None, la
         unit, size = next((u for u in BYTES if np.nanmax(memory) >= u[1]), BYTES[-1])
         scaled = memory / size
         bars = (_bars("peak memory", scaled, 2),)
-        charts.append(Chart("Memory", axis, Axis("peak above idle", unit), bars, _failures(tried, scaled)))
+        charts.append(
+            Chart("Memory", axis, Axis("peak above idle", unit), bars, _failures(tried, scaled))
+        )
     return charts
 
 
@@ -70,12 +83,20 @@ def _failures(tried: list[BatchSizeTrialLike], heights: Array) -> tuple[Mark, ..
     for index, trial in enumerate(tried):
         if not trial.ok:
             why = (trial.error or "").strip() or "failed"
-            short = "out of memory" if "out of memory" in why.lower() else shorten(why.splitlines()[-1])
+            short = (
+                "out of memory" if "out of memory" in why.lower() else shorten(why.splitlines()[-1])
+            )
             marks.append(Mark(index, f"{trial.size}: {short}", above, failed=True, why=why[:400]))
     return tuple(marks)
 
 
-def _chosen(tried: list[BatchSizeTrialLike], speed: Array, best: int | None, largest: int | None, fastest: int | None) -> list[Mark]:
+def _chosen(
+    tried: list[BatchSizeTrialLike],
+    speed: Array,
+    best: int | None,
+    largest: int | None,
+    fastest: int | None,
+) -> list[Mark]:
     """One mark for each size that was chosen, naming all reasons for it."""
     parts: dict[int, list[str]] = {}
     for name, size in (("fastest", fastest), ("largest", largest), ("best", best)):

@@ -1,7 +1,8 @@
-"""Plots which share of the updates each clip value would cut: of a clip search, and of a run's recorded norms.
+"""Plots which share of the updates each clip value would cut: of a clip search, and of a run's
+recorded norms.
 
-How to read it: lines that lie apart mean that norms change while it trains, so no single value cuts the same share
-all the time.
+How to read it: lines that lie apart mean that norms change while it trains, so no single value cuts
+the same share all the time.
 """
 
 from __future__ import annotations
@@ -30,9 +31,21 @@ def clip_value(norms: Sequence[Array], suggestion: float | None = None) -> Chart
             )
         )
         if len(known):
-            series.append(Series(name, known, 100 * (1 - np.arange(1, len(known) + 1) / len(known)), "line", tone))
+            series.append(
+                Series(
+                    name, known, 100 * (1 - np.arange(1, len(known) + 1) / len(known)), "line", tone
+                )
+            )
     why = "at most a tenth of the norms exceed it"
-    marks = () if suggestion is None else (Mark(suggestion, rate(suggestion), None, emphasis=True, why=why),)
+    marks = (
+        ()
+        if suggestion is None
+        else (Mark(suggestion, rate(suggestion), None, emphasis=True, why=why),)
+    )
     return Chart(
-        "Share of updates that a clip value would cut", Axis("clip value", log=True), Axis("clipped", "%", range=(-4, 104)), tuple(series), marks
+        "Share of updates that a clip value would cut",
+        Axis("clip value", log=True),
+        Axis("clipped", "%", range=(-4, 104)),
+        tuple(series),
+        marks,
     )

@@ -1,7 +1,8 @@
 """Plots a search for a weight decay: the held-out loss of each value.
 
-How to read it: lower is better. A clear dip above the present value means that the model overfits without that much decay;
-a flat line, that decay matters little here, or only later than the search has looked.
+How to read it: lower is better. A clear dip above the present value means that the model overfits
+without that much decay; a flat line, that decay matters little here, or only later than the search
+has looked.
 """
 
 from __future__ import annotations
@@ -40,4 +41,10 @@ def decay(trials: Sequence[DecayTrialLike], suggestion: float | None) -> Chart:
             marks.append(Mark(index, "present", trial.loss))
     ticks = tuple(rate(t.weight_decay) for t in inorder)
     series = (Series("held-out loss", finite, losses[finite], "dots"),)
-    return Chart("Weight decay", Axis("weight_decay", ticks=ticks), Axis("held-out loss"), series, tuple(marks))
+    return Chart(
+        "Weight decay",
+        Axis("weight_decay", ticks=ticks),
+        Axis("held-out loss"),
+        series,
+        tuple(marks),
+    )

@@ -1,7 +1,8 @@
 """Plots the LR finder's curve: loss against learning rate, with the suggestion of each rule.
 
-How to read it: the loss is flat while the rate is too small, falls, and explodes beyond the edge. A good rate is well
-to the left of the edge; the band is where a rate is about as good as the recommended one.
+How to read it: the loss is flat while the rate is too small, falls, and explodes beyond the edge. A
+good rate is well to the left of the edge; the band is where a rate is about as good as the
+recommended one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def lr_curve(
     notes: Iterable[str] = (),
     race: Iterable[Raced] = (),
 ) -> Chart:
-    """The chart of a sweep: `lrs` (rising), raw `losses` and `smoothed`, each of shape (points,); `race`: what followed."""
+    """The chart of a sweep: `lrs` (rising), raw `losses` and `smoothed`, each of shape
+    (points,); `race`: what followed.
+    """
     proposals = list(suggestions.values() if isinstance(suggestions, Mapping) else suggestions)
     marks = [_mark(p, p.lr, lrs, smoothed, suggestion) for p in proposals if p.lr is not None]
     if suggestion is not None and not any(m.emphasis for m in marks):
@@ -70,16 +73,26 @@ def lr_curve(
     )
 
 
-def _mark(proposal: Proposal, lr: float, lrs: Array, smoothed: Array, suggestion: float | None) -> Mark:
+def _mark(
+    proposal: Proposal, lr: float, lrs: Array, smoothed: Array, suggestion: float | None
+) -> Mark:
     recommended = suggestion is not None and bool(np.isclose(lr, suggestion))
     height = _height(lr, lrs, smoothed)
     if recommended:
-        return Mark(lr, f"recommended {rate(lr)}", height, emphasis=True, why=f"{proposal.name}: {proposal.why}")
+        return Mark(
+            lr,
+            f"recommended {rate(lr)}",
+            height,
+            emphasis=True,
+            why=f"{proposal.name}: {proposal.why}",
+        )
     return Mark(lr, f"{proposal.name} {rate(lr)}", height, why=proposal.why)
 
 
 def _height(lr: float, lrs: Array, smoothed: Array) -> float:
-    """Where the smoothed curve is at `lr`, between its points if need be; zero for a curve with no points."""
+    """Where the smoothed curve is at `lr`, between its points if need be; zero for a curve with
+    no points.
+    """
     finite = np.isfinite(smoothed) & (lrs > 0)
     if not finite.any():
         return 0.0
@@ -92,11 +105,23 @@ def _raced(race: Iterable[Raced]) -> list[Series]:
         return []
     shortest, longest = min(t.updates for t in trials), max(t.updates for t in trials)
     updates = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
-    return [Series(f"held-out loss after {updates} updates", np.array([t.lr for t in trials]), np.array([t.loss for t in trials]), "points", tone=1)]
+    return [
+        Series(
+            f"held-out loss after {updates} updates",
+            np.array([t.lr for t in trials]),
+            np.array([t.loss for t in trials]),
+            "points",
+            tone=1,
+        )
+    ]
 
 
-def _loss_range(losses: Array, smoothed: Array, raced: Iterable[float] = ()) -> tuple[float, float] | None:
-    """From the lowest point to a little above the start: the explosion itself would flatten all the rest."""
+def _loss_range(
+    losses: Array, smoothed: Array, raced: Iterable[float] = ()
+) -> tuple[float, float] | None:
+    """From the lowest point to a little above the start: the explosion itself would flatten all
+    the rest.
+    """
     finite = smoothed[np.isfinite(smoothed)]
     if not finite.size:
         return span(losses)

@@ -29,7 +29,10 @@ class SpeedTrialLike(Protocol):
 
 def speed(trials: Sequence[SpeedTrialLike], best: Mapping[str, Any]) -> Chart:
     """The chart of the trials, in their order."""
-    heights = np.array([np.nan if t.updates_per_second is None else t.updates_per_second for t in trials], dtype=np.float64)
+    heights = np.array(
+        [np.nan if t.updates_per_second is None else t.updates_per_second for t in trials],
+        dtype=np.float64,
+    )
     finite = np.flatnonzero(np.isfinite(heights))
     marks = []
     for index, trial in enumerate(trials):
@@ -49,4 +52,6 @@ def speed(trials: Sequence[SpeedTrialLike], best: Mapping[str, Any]) -> Chart:
     ticks = tuple(", ".join(str(value) for value in t.values.values()) for t in trials)
     label = " and ".join(dict.fromkeys(name for t in trials for name in t.values)) or "settings"
     series = (Series("updates/s", finite, heights[finite], "bar"),)
-    return Chart("Speed", Axis(label, ticks=ticks), Axis("speed", "updates/s"), series, tuple(marks))
+    return Chart(
+        "Speed", Axis(label, ticks=ticks), Axis("speed", "updates/s"), series, tuple(marks)
+    )

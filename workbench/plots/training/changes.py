@@ -9,7 +9,11 @@ from workbench.plots.names import shorten
 
 Changes = Sequence[tuple[int, Mapping[str, float | None] | str]]
 """The update from which on, and the new values of settings; or a text about what happened there."""
-SETTING_LABELS = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulate_grad_batches": "accumulation"}
+SETTING_LABELS = {
+    "gradient_clip_val": "clip",
+    "batch_size": "batch size",
+    "accumulate_grad_batches": "accumulation",
+}
 """Names of settings at the marks of changes, where they are not the setting's own."""
 _LETTER = 0.011
 """The width of a letter of a mark's label as a share of the axis, generously."""
@@ -18,7 +22,9 @@ _LONGEST = 40
 
 
 def change_marks(changes: Changes, step: Array) -> tuple[Mark, ...]:
-    """A line for each update with changes. Where labels would run into one another, several lines share the first one's."""
+    """A line for each update with changes. Where labels would run into one another, several
+    lines share the first one's.
+    """
     length = max(1.0, float(step[-1] - step[0])) if len(step) else 1.0
     groups: list[list[tuple[int, str]]] = []
     for at, text in _by_update(changes).items():
@@ -56,11 +62,17 @@ def _by_update(changes: Changes) -> dict[int, str]:
 
 def _once(said: list[str]) -> list[str]:
     """Without repetitions: "resumed", and then "resumed, max_epochs → 5"."""
-    return [text for i, text in enumerate(said) if not any(f"{later}, ".startswith(f"{text}, ") for later in said[i + 1 :])]
+    return [
+        text
+        for i, text in enumerate(said)
+        if not any(f"{later}, ".startswith(f"{text}, ") for later in said[i + 1 :])
+    ]
 
 
 def _label(group: list[tuple[int, str]]) -> str:
-    return _brief(", ".join(text for _, text in group)) if len(group) <= 2 else f"{len(group)} changes"
+    return (
+        _brief(", ".join(text for _, text in group)) if len(group) <= 2 else f"{len(group)} changes"
+    )
 
 
 def _brief(text: str) -> str:

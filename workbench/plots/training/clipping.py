@@ -1,7 +1,8 @@
-"""Plots what clipping did in a run: the norms before and after it, and the share of updates that were cut.
+"""Plots what clipping did in a run: the norms before and after it, and the share of updates that
+were cut.
 
-How to read it: a share near 0% means that the clip value only catches spikes; near 100% it is the clip value, and not
-the gradient, that sets the length of every step.
+How to read it: a share near 0% means that the clip value only catches spikes; near 100% it is the
+clip value, and not the gradient, that sets the length of every step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from workbench.plots.training.changes import Changes, change_marks
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clipped:
-    """The norms of one optimizer's updates `before` and `after` clipping, and where it was `on`, each of shape (rows,).
+    """The norms of one optimizer's updates `before` and `after` clipping, and where it was `on`,
+    each of shape (rows,).
 
     `after` is the 2-norm; `same`: so is `before`. Norms of two orders cannot be compared.
     """
@@ -37,18 +39,25 @@ class Clipped:
 
     @property
     def cut(self) -> Array:
-        """1 where an update was cut, 0 where it was not, NaN where clipping was off or that was not measured."""
+        """1 where an update was cut, 0 where it was not, NaN where clipping was off or that was
+        not measured.
+        """
         return np.where(self.on & self.same, was_cut(self.before, self.after), np.nan)
 
     @property
     def share(self) -> float | None:
-        """The share of updates that were cut; None where clipping was off all through, or that is not known."""
+        """The share of updates that were cut; None where clipping was off all through, or that
+        is not known.
+        """
         finite = self.cut[np.isfinite(self.cut)]
         return float(finite.mean()) if finite.size else None
 
 
-def clipping(step: Array, parts: Mapping[str, Clipped], limit: Array | None = None, changes: Changes = ()) -> list[Chart]:
-    """A chart of norms for each optimizer in `parts` (name: norms), and one of the share of updates that were cut.
+def clipping(
+    step: Array, parts: Mapping[str, Clipped], limit: Array | None = None, changes: Changes = ()
+) -> list[Chart]:
+    """A chart of norms for each optimizer in `parts` (name: norms), and one of the share of updates
+    that were cut.
 
     `limit` is the clip value at each row, shape (rows,), where it limits those norms; NaN: off.
     """
@@ -66,7 +75,15 @@ def clipping(step: Array, parts: Mapping[str, Clipped], limit: Array | None = No
     if shares:
         note = f"Over the last {WINDOW} updates that were recorded, or as many as there were."
         axes = Axis("update"), Axis("clipped", "%", range=(-4, 104))
-        charts.append(Chart("Share of updates clipped", *axes, tuple(shares), change_marks(changes, step), notes=(note,)))
+        charts.append(
+            Chart(
+                "Share of updates clipped",
+                *axes,
+                tuple(shares),
+                change_marks(changes, step),
+                notes=(note,),
+            )
+        )
     return charts
 
 
@@ -92,7 +109,10 @@ def _norms(step: Array, rows: Array, name: str, clipped: Clipped, limit: Array |
     log = wide(np.concatenate([clipped.before, clipped.after, line]), 10)
     total = "Gradient norm before and after clipping"
     if not clipped.same and clipped.on.any():
-        note = "What was measured before clipping (track_grad_norm) is not the 2-norm, which was measured after it: do not compare them."
+        note = (
+            "What was measured before clipping (track_grad_norm) is not the 2-norm, which was"
+            " measured after it: do not compare them."
+        )
     else:
         note = (
             "Clipping was off."

@@ -20,7 +20,9 @@ AXES: tuple[X, ...] = ("update", "epoch", "time")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """One run: its loss at `x`, both of shape (n,), and its validations at `val_x`, both of shape (validations,)."""
+    """One run: its loss at `x`, both of shape (n,), and its validations at `val_x`, both of
+    shape (validations,).
+    """
 
     name: str
     x: Array
@@ -35,7 +37,8 @@ def are_losses(metrics: Collection[str]) -> bool:
 
 
 def compare_losses(runs: Sequence[Compared], x: X, metrics: Collection[str] = ()) -> Chart:
-    """The chart of these runs. `metrics`: the metric of the validations, which are drawn where it is a loss, on the axis of the losses.
+    """The chart of these runs. `metrics`: the metric of the validations, which are drawn where it
+    is a loss, on the axis of the losses.
 
     The y axis is logarithmic where the losses span more than a factor of 50.
     """
@@ -48,7 +51,11 @@ def compare_losses(runs: Sequence[Compared], x: X, metrics: Collection[str] = ()
             lines.append(Series("", run.val_x, run.val, "points", tone))
             seen.append(run.val)
     log = wide(np.concatenate([np.empty(0), *seen]))
-    notes = [f"Lines: training loss, smoothed. Diamonds: {', '.join(sorted(metrics))}."] if checked else []
+    notes = (
+        [f"Lines: training loss, smoothed. Diamonds: {', '.join(sorted(metrics))}."]
+        if checked
+        else []
+    )
     if not any(len(run.x) for run in runs):
         notes = ["No updates were recorded."]
     return Chart(

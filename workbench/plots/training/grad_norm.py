@@ -1,7 +1,8 @@
 """Plots gradient norms: each layer over time, and their total against the clip value.
 
-How to read it: rows that go dark towards the top are layers that stop learning (vanishing); a column that lights up in
-all rows is an explosion. Where the total is above the clip line, that update was scaled down.
+How to read it: rows that go dark towards the top are layers that stop learning (vanishing); a
+column that lights up in all rows is an explosion. Where the total is above the clip line, that
+update was scaled down.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from workbench.values import first_names
 
 _COLUMNS = 400
 NOTHING = 1e-6
-"""The share of the largest norm of its update that a layer's norm never exceeds where sums cancel."""
+"""The share of the largest norm of its update that a layer's norm never exceeds where sums
+cancel.
+"""
 _CANCELS = re.compile(r"(bias|weight_g|\.original0)$")
 
 
@@ -27,8 +30,8 @@ def cancels(layer: str) -> bool:
     """Whether a normalisation behind this parameter may remove its effect, so that its gradient is
     rounding noise: it is a bias, or a weight norm's scale.
 
-    A bias before BatchNorm, or that of a key in attention (softmax), moves all that is normalised by the
-    same amount.
+    A bias before BatchNorm, or that of a key in attention (softmax), moves all that is normalised
+    by the same amount.
     """
     return _CANCELS.search(layer) is not None
 
@@ -42,10 +45,13 @@ def grad_norm(
     share: float | None = None,
     layer_step: Array | None = None,
 ) -> list[Chart]:
-    """The heat map of `layers` (name: norms (rows,), before clipping), where there are any, and the total's chart.
+    """The heat map of `layers` (name: norms (rows,), before clipping), where there are any, and the
+    total's chart.
 
-    `total` is before clipping and `clip` the clip value in force at each row (NaN: off), both of shape (rows,).
-    `layer_step`: the updates that `layers` are of, where these are not all. `share` of the updates with clipping on was clipped; None: there were none.
+    `total` is before clipping and `clip` the clip value in force at each row (NaN: off), both of
+    shape (rows,).
+    `layer_step`: the updates that `layers` are of, where these are not all. `share` of the updates
+    with clipping on was clipped; None: there were none.
     """
     charts = []
     marks = change_marks(changes, step)
@@ -68,7 +74,8 @@ def grad_norm(
     if np.isfinite(limit).any():
         kept = corners(limit)
         series.append(Series("clip value", step[kept], limit[kept], "limit", 1))
-    # A spike of a few updates is what one looks for: it must stay in the picture, and not flatten the rest.
+    # A spike of a few updates is what one looks for: it must stay in the picture, and not flatten
+    # the rest.
     log = wide(np.concatenate([total, limit]), 10)
     return [
         *charts,
@@ -84,7 +91,9 @@ def grad_norm(
 
 
 def _heat(step: Array, table: Array, names: tuple[str, ...]) -> Heat:
-    """At most `_COLUMNS` columns; one for many updates shows the greatest, so a spike stays visible."""
+    """At most `_COLUMNS` columns; one for many updates shows the greatest, so a spike stays
+    visible.
+    """
     width = -(-len(step) // _COLUMNS)
     starts = np.arange(0, len(step), width)
     greatest = np.fmax.reduceat(table, starts, axis=1)
@@ -113,4 +122,6 @@ def _summary(total: Array, share: float | None) -> tuple[str, ...]:
         return ()
     p50, p95 = np.quantile(finite, [0.5, 0.95])
     text = f"p50 {p50:.3g}, p95 {p95:.3g}"
-    return (text if share is None else f"clipped {share:.0%} of the updates with clipping on · {text}",)
+    return (
+        text if share is None else f"clipped {share:.0%} of the updates with clipping on · {text}",
+    )

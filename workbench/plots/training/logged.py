@@ -1,4 +1,5 @@
-"""Plots one value that the model logged, or one metric: by update, over epochs, and on the validation data.
+"""Plots one value that the model logged, or one metric: by update, over epochs, and on the
+validation data.
 
 How to read it: the point of an epoch is after the epoch's last update, and so is a validation's.
 """
@@ -26,9 +27,11 @@ def logged(
     changes: Changes = (),
     marks: tuple[Mark, ...] = (),
 ) -> Chart:
-    """The chart of `name`: its values for single updates, over epochs, and of the validations (raw, and of averaged weights).
+    """The chart of `name`: its values for single updates, over epochs, and of the validations (raw,
+    and of averaged weights).
 
-    The axis is logarithmic where what is drawn spans more than a factor of 50. `marks` are drawn beside the changes'.
+    The axis is logarithmic where what is drawn spans more than a factor of 50. `marks` are drawn
+    beside the changes'.
     """
     lines: list[Series] = []
     extent = [_known(points) for points in (epochs, checks, averaged)]
@@ -41,7 +44,9 @@ def logged(
     if epochs is not None:
         lines.append(Series("over the epoch", *epochs, "dots", 2))
     if checks is not None:
-        lines.append(Series("validation" if averaged is None else "validation, raw", *checks, "points", 1))
+        lines.append(
+            Series("validation" if averaged is None else "validation, raw", *checks, "points", 1)
+        )
     if averaged is not None:
         lines.append(Series("validation, averaged", *averaged, "dots", 3))
     log = wide(np.concatenate(extent)) and bool((y > 0).all())

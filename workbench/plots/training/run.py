@@ -1,4 +1,6 @@
-"""Composes the plots of a whole run: its loss above its gradient norms; its learning rate; clipping; logged values."""
+"""Composes the plots of a whole run: its loss above its gradient norms; its learning rate;
+clipping; logged values.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,11 @@ class Best:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunData:
-    """The data of a run's plots: its `history`, `validation` and `logged` (over epochs) as `Run` has them.
+    """The data of a run's plots: its `history`, `validation` and `logged` (over epochs) as `Run`
+    has them.
 
-    `clip` is the clip value that the run began with (None: off); it is drawn only where it limits the recorded norm.
+    `clip` is the clip value that the run began with (None: off); it is drawn only where it limits
+    the recorded norm.
     `same_norm`: the norms before clipping are 2-norms, as those after it always are.
     `by_model`: the columns of `history` that the model logged.
     """
@@ -56,7 +60,9 @@ class RunData:
     best: Best | None = None
     same_norm: bool = True
     by_layer: Callable[[str], tuple[Array, Mapping[str, Array]]] | None = None
-    """Of "grad_norm" or "update_ratio" the updates and the values by layer, where `history` does not have them."""
+    """Of "grad_norm" or "update_ratio" the updates and the values by layer, where `history` does
+    not have them.
+    """
 
     def whole(self) -> list[Chart]:
         """The loss, and gradient norms and update ratios where they were recorded."""
@@ -74,7 +80,12 @@ class RunData:
             averaged=val.get("val_loss_averaged"),
             sets={name: val[name] for name in val if name.startswith(_OF_SETS)},
             parts=self._of_each("loss"),
-            marks=self._best_of(next((name for name in val if name.startswith(_OF_SETS) and self._best_of(name)), "val_loss")),
+            marks=self._best_of(
+                next(
+                    (name for name in val if name.startswith(_OF_SETS) and self._best_of(name)),
+                    "val_loss",
+                )
+            ),
         )
         return [drawn]
 
@@ -84,14 +95,18 @@ class RunData:
         return [schedule(self.history["step"], rates, only(self.changes, "lr", "batch_size"))]
 
     def grad_norm(self) -> list[Chart]:
-        """The gradient norms before clipping, in total and by layer; empty where they were not recorded."""
+        """The gradient norms before clipping, in total and by layer; empty where they were not
+        recorded.
+        """
         total = self.history.get("grad_norm")
         if total is None:
             return []
         steps, layers = self._of_layers(_LAYER)
         # Of several optimizers each one's norm is limited, and not the total.
         limit = self.limit if self.clips_norm and not self._of_each("grad_norm") else None
-        return grad_norm(self.history["step"], total, layers, limit, self.changes, self.clipped().share, steps)
+        return grad_norm(
+            self.history["step"], total, layers, limit, self.changes, self.clipped().share, steps
+        )
 
     def update_ratio(self) -> list[Chart]:
         """How far each update moved each layer, relative to the layer's norm."""
@@ -100,36 +115,55 @@ class RunData:
 
     def noise_scale(self) -> list[Chart]:
         """The gradient noise scale: of all parameters, and of each module where it was measured."""
-        named = {name: values for name, values in self.history.items() if name == _NOISE or name.startswith(f"{_NOISE}/")}
-        lines = {"all parameters" if name == _NOISE else name.removeprefix(f"{_NOISE}/"): v for name, v in named.items()}
+        named = {
+            name: values
+            for name, values in self.history.items()
+            if name == _NOISE or name.startswith(f"{_NOISE}/")
+        }
+        lines = {
+            "all parameters" if name == _NOISE else name.removeprefix(f"{_NOISE}/"): v
+            for name, v in named.items()
+        }
         return noise_scale(self.history["step"], lines, only(self.changes, "batch_size"))
 
     def _of_layers(self, prefix: str) -> tuple[Array, Mapping[str, Array]]:
         if self.by_layer is not None:
             return self.by_layer(prefix.removesuffix("/"))
-        measured = [name for name in self.history if name.startswith(prefix) and name not in self.by_model]
-        return self.history["step"], {name.removeprefix(prefix): self.history[name] for name in measured}
+        measured = [
+            name for name in self.history if name.startswith(prefix) and name not in self.by_model
+        ]
+        return self.history["step"], {
+            name.removeprefix(prefix): self.history[name] for name in measured
+        }
 
     def suggested_clip(self) -> float | None:
-        """A clip value from the norms recorded; None where it is not those that are clipped, or they are too few."""
+        """A clip value from the norms recorded; None where it is not those that are clipped, or
+        they are too few.
+        """
         if not self.clips_norm:
             return None
         apart = by_optimizer(self.history, "grad_norm")
         return suggest_clip(*(apart.values() or [self.history.get("grad_norm", np.empty(0))]))
 
     def clip_share_at(self, clip_val: float) -> float | None:
-        """The share of updates that a clip value would have cut; None where the norms are not those that are clipped."""
+        """The share of updates that a clip value would have cut; None where the norms are not
+        those that are clipped.
+        """
         norms = [clipped.before for clipped in self.clipped_by_optimizer().values()]
         finite = self.clips_norm and any(np.isfinite(norm).any() for norm in norms)
         return clip_share(norms, clip_val) if finite else None
 
     def clipping(self) -> list[Chart]:
-        """The gradient norms before and after clipping, and the share of clipped updates; empty where norms were not recorded."""
+        """The gradient norms before and after clipping, and the share of clipped updates; empty
+        where norms were not recorded.
+        """
         parts = self.clipped_by_optimizer()
         if not any(np.isfinite(clipped.before).any() for clipped in parts.values()):
             return []
         limit = self.limit if self.clips_norm else None
-        charts = clipping(self.history["step"], parts, limit, only(self.changes, "gradient_clip_val"))
+        charts = clipping(
+            self.history["step"], parts, limit, only(self.changes, "gradient_clip_val")
+        )
         if self.clips_norm:
             charts.append(
                 clip_value([clipped.before for clipped in parts.values()], self.suggested_clip())
@@ -137,16 +171,27 @@ class RunData:
         return charts
 
     def clipped(self, suffix: str = "") -> Clipped:
-        """The norms before and after clipping, of all optimizers together or (with ".0" …) of one."""
+        """The norms before and after clipping, of all optimizers together or (with ".0" …) of
+        one.
+        """
         limit = self.limit
         blank = np.full(len(limit), np.nan)
         before = self.history.get(f"grad_norm{suffix}", blank)
-        return Clipped(before, self.history.get(f"grad_norm_clipped{suffix}", blank), np.isfinite(limit), self.same_norm)
+        return Clipped(
+            before,
+            self.history.get(f"grad_norm_clipped{suffix}", blank),
+            np.isfinite(limit),
+            self.same_norm,
+        )
 
     def clipped_by_optimizer(self) -> dict[str, Clipped]:
         """`clipped` of each optimizer, by its name; by "" if there is one optimizer."""
         several = by_optimizer(self.history, "grad_norm")
-        return {f"optimizer {i}": self.clipped(f".{i}") for i in several} if several else {"": self.clipped()}
+        return (
+            {f"optimizer {i}": self.clipped(f".{i}") for i in several}
+            if several
+            else {"": self.clipped()}
+        )
 
     def names(self) -> list[str]:
         """What `named` can draw."""
@@ -157,7 +202,9 @@ class RunData:
         return [*dict.fromkeys(names)]
 
     def named(self, name: str) -> list[Chart]:
-        """A logged value or a metric; by the name it was logged by also what was split into `…_step` and `…_epoch`."""
+        """A logged value or a metric; by the name it was logged by also what was split into
+        `…_step` and `…_epoch`.
+        """
         by_update = {k: v for k, v in self.history.items() if k == "step" or k in self.by_model}
         updates = _points(by_update, name, f"{name}_step")
         epochs = _points(self.logged, name, f"{name}_epoch")
@@ -170,7 +217,10 @@ class RunData:
     def _best_of(self, metric: str) -> tuple[Mark, ...]:
         """A point at the best checkpoint, where this metric has chosen it."""
         best = self.best
-        if best is None or not {metric, f"{metric}_epoch"} & {best.metric, best.metric.removesuffix(AVERAGED)}:
+        if best is None or not {metric, f"{metric}_epoch"} & {
+            best.metric,
+            best.metric.removesuffix(AVERAGED),
+        }:
             return ()
         why = f"after {best.step} updates, {best.metric} {number(best.value)}"
         return (Mark(best.step, "best checkpoint", best.value, why=why),)
@@ -191,9 +241,19 @@ def _points(table: Mapping[str, Array], *names: str) -> Points | None:
 
 
 def by_optimizer(history: Mapping[str, Array], quantity: str) -> dict[int, Array]:
-    """Of several optimizers, each one's column ("loss.0", "loss.1" …) by its number; empty where there is but one."""
-    named = [(name.removeprefix(f"{quantity}."), values) for name, values in history.items() if name.startswith(f"{quantity}.")]
-    return {int(i): values for i, values in sorted(named, key=lambda n: int(n[0]) if n[0].isdigit() else -1) if i.isdigit()}
+    """Of several optimizers, each one's column ("loss.0", "loss.1" …) by its number; empty where
+    there is but one.
+    """
+    named = [
+        (name.removeprefix(f"{quantity}."), values)
+        for name, values in history.items()
+        if name.startswith(f"{quantity}.")
+    ]
+    return {
+        int(i): values
+        for i, values in sorted(named, key=lambda n: int(n[0]) if n[0].isdigit() else -1)
+        if i.isdigit()
+    }
 
 
 def clip_line(step: Array, clip: float | None, changes: Changes) -> Array:

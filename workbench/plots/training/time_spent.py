@@ -1,7 +1,8 @@
 """Plots where the time of a run went: seconds by part of the training.
 
-How to read it: in a run that is limited by its model, forward and backward take most of the time. A tall bar for data
-means that the loaders are too slow (`bench.find_num_workers()`); for validation, that it comes too often.
+How to read it: in a run that is limited by its model, forward and backward take most of the time. A
+tall bar for data means that the loaders are too slow (`bench.find_num_workers()`); for validation,
+that it comes too often.
 """
 
 from __future__ import annotations
@@ -33,4 +34,11 @@ def time_spent(spent: Mapping[str, float]) -> Chart:
     )
     series = (Series("seconds", np.arange(len(seconds)), seconds, "bar"),)
     note = "Sampled: some of the updates were timed in parts."
-    return Chart("Where the time went", Axis("part", ticks=tuple(spent)), Axis("time", "s"), series, marks, notes=(note,))
+    return Chart(
+        "Where the time went",
+        Axis("part", ticks=tuple(spent)),
+        Axis("time", "s"),
+        series,
+        marks,
+        notes=(note,),
+    )

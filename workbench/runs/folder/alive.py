@@ -1,10 +1,12 @@
 """Finds out whether the process that writes a run folder still lives.
 
-There is no lock file, since locks are unreliable on network file systems. The header names the writer instead: machine, boot,
-PID namespace, PID, and the time at which the process began, since PIDs are reused.
+There is no lock file, since locks are unreliable on network file systems. The header names the
+writer instead: machine, boot, PID namespace, PID, and the time at which the process began, since
+PIDs are reused.
 * Same machine, boot and PID namespace: the process table has the exact answer.
-* Anything else (another machine or container, an earlier boot, a header of a version without namespaces): unknown. The run
-then counts as running, however long it writes nothing, since a process may be suspended for days.
+* Anything else (another machine or container, an earlier boot, a header of a version without
+namespaces): unknown. The run then counts as running, however long it writes nothing, since a
+process may be suspended for days.
 """
 
 from __future__ import annotations
@@ -23,9 +25,17 @@ Liveness = Literal["alive", "gone", "unknown"]
 
 
 def identity(pid: int | None = None) -> dict[str, Any]:
-    """The header keys that name a process of this PID namespace as the writer; default: the present one."""
+    """The header keys that name a process of this PID namespace as the writer; default: the
+    present one.
+    """
     pid = os.getpid() if pid is None else pid
-    return {"host": platform.node(), "boot": _boot(), "pid_namespace": _pid_namespace(), "pid": pid, "pid_started": started(pid)}
+    return {
+        "host": platform.node(),
+        "boot": _boot(),
+        "pid_namespace": _pid_namespace(),
+        "pid": pid,
+        "pid_started": started(pid),
+    }
 
 
 def liveness(header: Mapping[str, Any]) -> Liveness:
@@ -35,8 +45,13 @@ def liveness(header: Mapping[str, Any]) -> Liveness:
         return "unknown"
     namespace = _pid_namespace()
     here = (platform.node(), _boot(), namespace)
-    # Headers of an earlier version lack the namespace; they are sufficient if the system has no namespaces.
-    if namespace is None or here != (header.get("host"), header.get("boot"), header.get("pid_namespace", "")):
+    # Headers of an earlier version lack the namespace; they are sufficient if the system has no
+    # namespaces.
+    if namespace is None or here != (
+        header.get("host"),
+        header.get("boot"),
+        header.get("pid_namespace", ""),
+    ):
         return "unknown"
     now = started(pid)
     return "alive" if now is not None and now - 0.1 < born < now + 0.1 else "gone"
@@ -48,7 +63,8 @@ def is_alive(header: Mapping[str, Any]) -> bool:
 
 
 def started(pid: int) -> float | None:
-    """When process `pid` began, by a clock that is not changed while the machine runs; None: no such process.
+    """When process `pid` began, by a clock that is not changed while the machine runs; None: no
+    such process.
 
     A zombie has ended and counts as gone.
     """
@@ -56,7 +72,9 @@ def started(pid: int) -> float | None:
 
 
 def _by_proc(pid: int) -> float | None:
-    """Seconds since boot. (psutil adds the boot time by the wall clock, which changes when the clock is set.)"""
+    """Seconds since boot. (psutil adds the boot time by the wall clock, which changes when the
+    clock is set.)
+    """
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -75,7 +93,9 @@ def _by_psutil(pid: int) -> float | None:
 
 @functools.cache
 def _boot() -> str:
-    """This boot of the machine; empty where the system has no name for it (start times are absolute there)."""
+    """This boot of the machine; empty where the system has no name for it (start times are
+    absolute there).
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -85,8 +105,8 @@ def _boot() -> str:
 def _pid_namespace() -> str | None:
     """The id of this process's PID namespace, of which each container has its own.
 
-    "" if the system has no namespaces (macOS, Windows); None if /proc does not show this process's own. The id of a
-    namespace may be reused, but only after all its processes have ended.
+    "" if the system has no namespaces (macOS, Windows); None if /proc does not show this process's
+    own. The id of a namespace may be reused, but only after all its processes have ended.
     """
     if not sys.platform.startswith("linux"):
         return ""

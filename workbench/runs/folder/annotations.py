@@ -1,6 +1,7 @@
 """Stores the user's annotations of a run (a name, notes, tags, a pin) in a file next to its header.
 
-A run folder may come from an untrusted source, so the size of the file is limited, and values of a wrong type are left out.
+A run folder may come from an untrusted source, so the size of the file is limited, and values of a
+wrong type are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _LARGEST = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """The name, notes and tags that the user gave to a run. A pinned run is not deleted by `keep_runs`."""
+    """The name, notes and tags that the user gave to a run. A pinned run is not deleted by
+    `keep_runs`.
+    """
 
     name: str = ""
     notes: str = ""
@@ -53,7 +56,8 @@ def read_annotations(run: Path) -> Annotations:
 
 
 def annotations_in(folder: Folder) -> Annotations:
-    """The annotations in an open run folder; empty where there are none, or no regular file has their name.
+    """The annotations in an open run folder; empty where there are none, or no regular file has
+    their name.
 
     Raises OSError if the system refuses to read them: they must not be taken for empty ones.
     """
@@ -79,8 +83,9 @@ def annotate(
     """Replace annotations of the run in this folder; None leaves one unchanged. Several threads and
     processes may do so at once.
 
-    version: that of the annotations on which the change is based; StaleAnnotationsError if there are
-    others now. Raises OSError if they cannot be written, TypeError or ValueError naming a wrong argument.
+    version: that of the annotations on which the change is based; StaleAnnotationsError if there
+    are others now. Raises OSError if they cannot be written, TypeError or ValueError naming a wrong
+    argument.
     """
     values = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
     changes = {key: _CHECKS[key](value) for key, value in values.items() if value is not None}
@@ -88,7 +93,8 @@ def annotate(
         before = annotations_in(folder)
         if version is not None and version != before.version:
             raise StaleAnnotationsError(
-                f"The annotations of {run.name} were changed meanwhile: look at what is there now, and change that."
+                f"The annotations of {run.name} were changed meanwhile: look at what is there now,"
+                " and change that."
             )
         now = replace(before, **changes)
         folder.write(FILE, (json.dumps(asdict(now), indent=1) + "\n").encode())
@@ -96,16 +102,23 @@ def annotate(
 
 
 def _text(argument: str, most: int, *, lines: bool = False) -> Callable[[Any], str]:
-    """A function that checks a text of at most so many characters; lines: it may have several lines."""
+    """A function that checks a text of at most so many characters; lines: it may have several
+    lines.
+    """
 
     def check(value: Any) -> str:
         if not isinstance(value, str):
             raise TypeError(f"{argument}={shown(value)}: give text.")
         text = value.strip()
         if len(text) > most:
-            raise ValueError(f"{argument}={shown(text, 40)} has {len(text)} characters: give at most {most}.")
+            raise ValueError(
+                f"{argument}={shown(text, 40)} has {len(text)} characters: give at most {most}."
+            )
         if not lines and not text.isprintable():
-            raise ValueError(f"{argument}={shown(text, 40)} has characters that cannot be shown in a line: leave them out.")
+            raise ValueError(
+                f"{argument}={shown(text, 40)} has characters that cannot be shown in a line: leave"
+                " them out."
+            )
         return text
 
     return check
@@ -113,7 +126,9 @@ def _text(argument: str, most: int, *, lines: bool = False) -> Callable[[Any], s
 
 def _tags(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple | set | frozenset):
-        raise TypeError(f"tags={shown(value)}: give a list of words, tags=['baseline'], for example.")
+        raise TypeError(
+            f"tags={shown(value)}: give a list of words, tags=['baseline'], for example."
+        )
     tags = tuple(dict.fromkeys(tag for tag in map(_text("tags", TAG), value) if tag))
     if len(tags) > TAGS:
         raise ValueError(f"tags has {len(tags)} of them: give at most {TAGS}.")
@@ -131,5 +146,8 @@ def _flag(value: Any) -> bool:
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    "name": _text("name", NAME), "notes": _text("notes", NOTES, lines=True), "tags": _tags, "pinned": _flag,
-}  # fmt: skip
+    "name": _text("name", NAME),
+    "notes": _text("notes", NOTES, lines=True),
+    "tags": _tags,
+    "pinned": _flag,
+}

@@ -1,8 +1,9 @@
 """Sends commands to a run of any process: `control/` in its folder has a file for each.
 
-A command is written to a temporary file and renamed, so that a reader finds all of it. The run's own process takes commands
-in the order of their file names, which contain the time. Any user who may write to the run's folder can put anything there:
-so the folder is opened once and never through a link, and files are read and removed within that opened folder.
+A command is written to a temporary file and renamed, so that a reader finds all of it. The run's
+own process takes commands in the order of their file names, which contain the time. Any user who
+may write to the run's folder can put anything there: so the folder is opened once and never through
+a link, and files are read and removed within that opened folder.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def send(run: Path, command: Command) -> None:
 
 
 def why_not_taken(run: Path | RunSummary, command: Command | None = None) -> str:
-    """Why a run would not carry out this command now; "": it would. command=None: why it takes no commands at all.
+    """Why a run would not carry out this command now; "": it would. command=None: why it takes no
+    commands at all.
 
     The header of a summary needs `takes_commands`, `launched`, `pid` and `host`.
     """
@@ -58,23 +60,31 @@ def why_not_taken(run: Path | RunSummary, command: Command | None = None) -> str
 
 
 def check_taken(run: Path | RunSummary, command: Command) -> None:
-    """Raise RuntimeError if the run would not carry out the command, for example because it has ended."""
+    """Raise RuntimeError if the run would not carry out the command, for example because it has
+    ended.
+    """
     if why := why_not_taken(run, command):
         raise RuntimeError(why)
 
 
 def takes(header: Mapping[str, Any]) -> bool:
-    """Whether the process of the run with this header reads the commands in its folder. In older versions only launched runs do."""
+    """Whether the process of the run with this header reads the commands in its folder. In older
+    versions only launched runs do.
+    """
     return bool(header.get(TAKES) or header.get("launched"))
 
 
 def take(run: Path) -> Iterator[Command | str]:
-    """Take the commands that have arrived, the oldest first, and remove their files. For a file that is not a command, or
-    cannot be removed, it yields a sentence that says why.
+    """Take the commands that have arrived, the oldest first, and remove their files. For a file
+    that is not a command, or cannot be removed, it yields a sentence that says why.
     """
     try:
         with Folder.opened(run / CONTROL) as folder:
-            names = (name for name in folder.names() if name.endswith(".json") and not name.startswith("."))
+            names = (
+                name
+                for name in folder.names()
+                if name.endswith(".json") and not name.startswith(".")
+            )
             for name in heapq.nsmallest(_AT_ONCE, names):
                 if folder.is_folder(name):
                     continue

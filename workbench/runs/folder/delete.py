@@ -1,4 +1,6 @@
-"""Deletes runs with their records, checkpoints and weights: one run, or the oldest ones beyond `keep_runs`."""
+"""Deletes runs with their records, checkpoints and weights: one run, or the oldest ones beyond
+`keep_runs`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from workbench.runs.read import (
 
 GONE = ".gone-"
 _NEXT = "deleted-next"
-"""A file in a fit's folder that allows the next fit to delete it: it names the run in whose record a message announces this."""
+"""A file in a fit's folder that allows the next fit to delete it: it names the run in whose
+record a message announces this.
+"""
 FIT = "fit"
 """The kind of runs that have weights."""
 _LONGEST_ID = 256
@@ -35,13 +39,15 @@ _LONGEST_ID = 256
 
 
 def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list[str]:
-    """Delete the oldest runs of this kind until `keep` are left; returns the deleted ids, oldest first. Other kinds
-    stay.
+    """Delete the oldest runs of this kind until `keep` are left; returns the deleted ids, oldest
+    first. Other kinds stay.
 
-    A fit has weights that may exist nowhere else, so it is deleted only if `mark_next` has marked it (a message has named it).
-    `spare`: ids to keep, such as those from which a job will start. Only runs that have ended are deleted: their record ends
-    with RunEnded, or their writer is known to be dead (`alive.liveness`). Folders without a readable `run.json`, links, and
-    everything outside `<root>/runs` are never touched, and nothing is deleted if `runs` itself is a link.
+    A fit has weights that may exist nowhere else, so it is deleted only if `mark_next` has marked
+    it (a message has named it).
+    `spare`: ids to keep, such as those from which a job will start. Only runs that have ended are
+    deleted: their record ends with RunEnded, or their writer is known to be dead
+    (`alive.liveness`). Folders without a readable `run.json`, links, and everything outside
+    `<root>/runs` are never touched, and nothing is deleted if `runs` itself is a link.
     """
     if keep < 0:
         raise ValueError(f"keep={keep}: give 0 or more")
@@ -67,13 +73,17 @@ def remove_leftovers(root: Path) -> None:
 
 
 def next_to_go(root: Path, keep: int, id: str) -> list[Path]:
-    """The folders of the fits to delete when one more fit begins, oldest first. `id`: the fit that runs now."""
+    """The folders of the fits to delete when one more fit begins, oldest first. `id`: the fit
+    that runs now.
+    """
     runs, excess = _of_kind(root, FIT, keep - 1)
     return [run.path for run in runs if run.over or run.id == id][: max(0, excess)]
 
 
 def mark_next(root: Path, folders: Sequence[Path], id: str) -> None:
-    """Mark these fits, and no others, as those that the next fit may delete: the record of fit `id` names them. Raises OSError if a mark cannot be written."""
+    """Mark these fits, and no others, as those that the next fit may delete: the record of fit
+    `id` names them. Raises OSError if a mark cannot be written.
+    """
     for run in run_folders(root):
         if run not in folders:
             (run / _NEXT).unlink(missing_ok=True)
@@ -83,7 +93,9 @@ def mark_next(root: Path, folders: Sequence[Path], id: str) -> None:
 
 
 def marked_by(run: Path) -> str | None:
-    """The id of the run whose record names this one, according to its mark (`mark_next`); None: it has no mark."""
+    """The id of the run whose record names this one, according to its mark (`mark_next`); None:
+    it has no mark.
+    """
     try:
         with open_regular(run / _NEXT) as file:
             return check_id(file.read(_LONGEST_ID).decode().strip())
@@ -92,10 +104,12 @@ def marked_by(run: Path) -> str | None:
 
 
 def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
-    """The runs of a kind, oldest first, and how many there are beyond `keep`; no runs if there are not more than that.
+    """The runs of a kind, oldest first, and how many there are beyond `keep`; no runs if there are
+    not more than that.
 
-    Left out are pinned runs, runs whose ids the workbench has not given (somebody has renamed or copied
-    their folders), and runs that only count as running, because their process cannot be seen from here.
+    Left out are pinned runs, runs whose ids the workbench has not given (somebody has renamed or
+    copied their folders), and runs that only count as running, because their process cannot be seen
+    from here.
     """
     folders = [path for path in run_folders(root) if number_of(path.name) is not None]
     if len(folders) > keep:  # else no header is needed
@@ -141,36 +155,53 @@ def _delete(path: Path) -> None:
 def delete(
     folder: Path, needed: Mapping[str, str], *, force: bool = False, pinned: bool = True
 ) -> None:
-    """Delete the run in this folder. `needed`: for the id of each run that must stay, the id of the job that starts from it.
+    """Delete the run in this folder. `needed`: for the id of each run that must stay, the id of the
+    job that starts from it.
 
-    A fit that has begun has copied what it starts from, so only a fit that has not begun needs another run's folder.
-    force: also delete one that only counts as running because its process cannot be seen from here; the user knows that it has
-    ended. pinned: also delete a run that is pinned. Raises RuntimeError if it runs, is needed or must stay,
-    OSError if it could not be removed.
+    A fit that has begun has copied what it starts from, so only a fit that has not begun needs
+    another run's folder.
+    force: also delete one that only counts as running because its process cannot be seen from here;
+    the user knows that it has
+    ended. pinned: also delete a run that is pinned. Raises RuntimeError if it runs, is needed or
+    must stay, OSError if it could not be removed.
     """
     run_summary = summary(folder)
     where = printable(where_written(run_summary.header))
     if run_summary.unseen and not force:
         raise RuntimeError(
-            f"run {run_summary.id} may still run: its record has no end, and whether {where} lives cannot be seen from "
-            f"here (another machine, container or boot). If you know that it has ended: bench.delete({run_summary.id!r}, force=True), or "
-            f"`workbench runs delete {shlex.quote(run_summary.id)} --force`."
+            f"run {run_summary.id} may still run: its record has no end, and whether {where} lives"
+            " cannot be seen from here (another machine, container or boot). If you know that it"
+            f" has ended: bench.delete({run_summary.id!r}, force=True), or `workbench runs delete"
+            f" {shlex.quote(run_summary.id)} --force`."
         )
     if not run_summary.over and not run_summary.unseen:
-        raise RuntimeError(f"run {run_summary.id} is not over ({run_summary.status}, {where}): stop it first, then delete it.")
+        raise RuntimeError(
+            f"run {run_summary.id} is not over ({run_summary.status}, {where}): stop it first, then"
+            " delete it."
+        )
     if run_summary.id in needed:
-        raise RuntimeError(f"run {run_summary.id} is needed: {needed[run_summary.id]} starts from it. Delete it when that is over.")
+        raise RuntimeError(
+            f"run {run_summary.id} is needed: {needed[run_summary.id]} starts from it. Delete it"
+            " when that is over."
+        )
     if not remove_folder(folder, pinned=pinned):
         if not pinned and read_annotations(folder).pinned:
             raise RuntimeError(f"run {run_summary.id} stays: it was pinned meanwhile.")
-        raise OSError(f"run {run_summary.id} could not be removed: {folder} cannot be moved (permission), or is gone already.")
+        raise OSError(
+            f"run {run_summary.id} could not be removed: {folder} cannot be moved (permission), or"
+            " is gone already."
+        )
     left = folder.with_name(f"{GONE}{folder.name}")
     if left.exists():
-        raise OSError(f"run {run_summary.id} is no longer listed, but some of its files could not be removed: they are in {left}.")
+        raise OSError(
+            f"run {run_summary.id} is no longer listed, but some of its files could not be removed:"
+            f" they are in {left}."
+        )
 
 
 def oldest_beyond_keep(root: Path, keep: int, kind: str | None = None) -> list[RunSummary]:
-    """The runs that are older than the newest `keep` of their kind, oldest first. kind: only runs of this kind.
+    """The runs that are older than the newest `keep` of their kind, oldest first. kind: only runs
+    of this kind.
 
     Only runs that have ended, are not pinned and have an id with a number are counted and listed.
     `keep_runs` (`prune`) also counts a running one.

@@ -24,7 +24,12 @@ if sys.platform != "win32":
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _PLAIN = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_BY_NUMBER = {os.open, os.unlink, os.rename, os.stat} <= os.supports_dir_fd and os.listdir in os.supports_fd
+_BY_NUMBER = {
+    os.open,
+    os.unlink,
+    os.rename,
+    os.stat,
+} <= os.supports_dir_fd and os.listdir in os.supports_fd
 """Whether this system supports paths relative to an open folder; Windows does not."""
 _LOCK = ".lock"
 """The file that locks a folder where the file system has no locks."""
@@ -33,7 +38,9 @@ _PATIENCE = 10.0
 
 
 class Folder:
-    """An open folder that is not a link. Its methods act on this folder, even if another one takes its path meanwhile."""
+    """An open folder that is not a link. Its methods act on this folder, even if another one
+    takes its path meanwhile.
+    """
 
     def __init__(self, path: Path, number: int | None) -> None:
         self._path, self._number = path, number
@@ -41,7 +48,8 @@ class Folder:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, path: Path, within: Folder | None = None) -> Iterator[Folder]:
-        """Context manager with the open folder at `path`. Raises OSError if it does not exist or is a link.
+        """Context manager with the open folder at `path`. Raises OSError if it does not exist or is
+        a link.
 
         within: the open folder that contains it.
         """
@@ -50,7 +58,11 @@ class Folder:
             yield cls(path, None)
             return
         outer = None if within is None else within._number
-        number = os.open(path if outer is None else path.name, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK | _PLAIN, dir_fd=outer)
+        number = os.open(
+            path if outer is None else path.name,
+            os.O_RDONLY | os.O_DIRECTORY | _NO_LINK | _PLAIN,
+            dir_fd=outer,
+        )
         try:
             yield cls(path, number)
         finally:
@@ -61,15 +73,18 @@ class Folder:
         return os.listdir(self._path if self._number is None else self._number)
 
     def read(self, name: str, largest: int) -> bytes:
-        """Read a regular file of at most `largest` bytes. Raises OSError if it is a link, ValueError if it is no regular file or larger."""
+        """Read a regular file of at most `largest` bytes. Raises OSError if it is a link,
+        ValueError if it is no regular file or larger.
+        """
         return _read(self._where(name), largest, self._number)
 
     @contextlib.contextmanager
     def path_of(self, name: str) -> Iterator[Path]:
-        """Context manager with a path at which a library can open this regular file. Raises OSError if it is a link, ValueError if
-        it is anything else.
+        """Context manager with a path at which a library can open this regular file. Raises OSError
+        if it is a link, ValueError if it is anything else.
 
-        On Linux the path leads to the file that was checked, even if another file replaces it meanwhile.
+        On Linux the path leads to the file that was checked, even if another file replaces it
+        meanwhile.
         """
         with open_regular(self._where(name), self._number) as file:
             checked = Path(f"/proc/self/fd/{file.fileno()}")
@@ -82,7 +97,9 @@ class Folder:
     def is_folder(self, name: str) -> bool:
         """Whether `name` is a folder, and not a link to one; False if nothing has this name."""
         with contextlib.suppress(FileNotFoundError):
-            return stat.S_ISDIR(os.stat(self._where(name), dir_fd=self._number, follow_symlinks=False).st_mode)
+            return stat.S_ISDIR(
+                os.stat(self._where(name), dir_fd=self._number, follow_symlinks=False).st_mode
+            )
         return False
 
     def remove(self, name: str) -> None:
@@ -91,10 +108,17 @@ class Folder:
             os.unlink(self._where(name), dir_fd=self._number)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file so that it has all of `data`, or does not exist; it replaces a file of the same name."""
+        """Write a file so that it has all of `data`, or does not exist; it replaces a file of
+        the same name.
+        """
         aside = aside_of(name)
         try:
-            number = os.open(self._where(aside), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN, 0o666, dir_fd=self._number)
+            number = os.open(
+                self._where(aside),
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN,
+                0o666,
+                dir_fd=self._number,
+            )
             with os.fdopen(number, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -109,14 +133,16 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Context manager in which no other thread or process of this machine has this folder locked: what
-        is read in it may be written back. Raises FileNotFoundError if the folder has lost its path
-        meanwhile, TimeoutError if another writer stays.
+        """Context manager in which no other thread or process of this machine has this folder
+        locked: what is read in it may be written back. Raises FileNotFoundError if the folder has
+        lost its path meanwhile, TimeoutError if another writer stays.
         """
         unlock = self._lock()
         try:
             if not self._has_its_path():
-                raise FileNotFoundError(f"{self._path} was deleted, and another folder has its place")
+                raise FileNotFoundError(
+                    f"{self._path} was deleted, and another folder has its place"
+                )
             yield
         finally:
             unlock()
@@ -136,7 +162,8 @@ class Folder:
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise TimeoutError(
-                        f"{self._path.name} has been locked by another process for {_PATIENCE:g} s: try again."
+                        f"{self._path.name} has been locked by another process for {_PATIENCE:g} s:"
+                        " try again."
                     ) from None
             except OSError:  # a file system without locks
                 break
@@ -144,7 +171,9 @@ class Folder:
         return self._lock_by_file()
 
     def _lock_by_file(self) -> Callable[[], None]:
-        """The same with a file. A killed writer may leave it: one that stays the same for some time is removed."""
+        """The same with a file. A killed writer may leave it: one that stays the same for some
+        time is removed.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN
         seen, until = (0, 0), 0.0
         while True:
@@ -165,23 +194,29 @@ class Folder:
 
 
 def aside_of(name: str) -> str:
-    """A name for a file that is not complete yet and will be called `name`. No other writer has it."""
+    """A name for a file that is not complete yet and will be called `name`. No other writer has
+    it.
+    """
     return f".{name}.{secrets.token_hex(8)}"
 
 
 def _wait() -> None:
-    time.sleep(random.SystemRandom().uniform(0, 0.005))  # the user's own random state does not change
+    # the user's own random state does not change
+    time.sleep(random.SystemRandom().uniform(0, 0.005))
 
 
 def open_regular(path: Path | str, folder: int | None = None) -> BinaryIO:
-    """Open a file for reading. Raises OSError if it is a link, ValueError if it is a pipe or a device, from which a read may never return.
+    """Open a file for reading. Raises OSError if it is a link, ValueError if it is a pipe or a
+    device, from which a read may never return.
 
     folder: the open folder to which `path` is relative.
     """
     # Without O_NONBLOCK, opening a pipe of that name would wait until a process writes into it.
     if not _NO_LINK:
         check_no_link(Path(path))
-    number = os.open(path, os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN, dir_fd=folder)
+    number = os.open(
+        path, os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN, dir_fd=folder
+    )
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise ValueError(f"{path} is not a regular file")
@@ -189,7 +224,9 @@ def open_regular(path: Path | str, folder: int | None = None) -> BinaryIO:
 
 
 def read_json(path: Path, largest: int) -> dict[str, Any]:
-    """Read the JSON object in a regular file of at most `largest` bytes. Raises OSError if it cannot be read, ValueError if it has none."""
+    """Read the JSON object in a regular file of at most `largest` bytes. Raises OSError if it
+    cannot be read, ValueError if it has none.
+    """
     return _object(_read(path, largest), path)
 
 
@@ -212,7 +249,9 @@ def _object(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a reader finds all of it, also after a crash of the machine. After an OSError the old file is unchanged."""
+    """Write a file so that a reader finds all of it, also after a crash of the machine. After an
+    OSError the old file is unchanged.
+    """
     with Folder.opened(path.parent) as folder:
         folder.write(path.name, data)
 
@@ -231,7 +270,9 @@ def check_no_link(path: Path) -> None:
 
 
 def append_to(path: Path, *, create: bool = True) -> int:
-    """Open a file for appending; `create`: make it if it does not exist. Raises OSError if it is a link, or a pipe without a reader."""
+    """Open a file for appending; `create`: make it if it does not exist. Raises OSError if it is
+    a link, or a pipe without a reader.
+    """
     if not _NO_LINK:
         check_no_link(path)
     create_flag = os.O_CREAT if create else 0
@@ -243,7 +284,9 @@ def append_to(path: Path, *, create: bool = True) -> int:
 
 
 def replace_by(path: Path, write: Callable[[Path], None]) -> None:
-    """Replace a file, as `write_whole` does. write: called with a temporary path, at which it makes the new file."""
+    """Replace a file, as `write_whole` does. write: called with a temporary path, at which it
+    makes the new file.
+    """
     check_no_link(path.parent)
     aside = path.with_name(aside_of(path.name))
     try:
@@ -269,7 +312,8 @@ def to_disk(path: Path) -> None:
 def give_usual_mode(path: Path) -> None:
     """Give a file the mode that new files get from the umask, since some libraries set another one.
 
-    A process can read its umask only by changing it, which other threads would notice; so the mode of a new file is read.
+    A process can read its umask only by changing it, which other threads would notice; so the mode
+    of a new file is read.
     """
     probe = path.with_name(aside_of(path.name))
     number = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN, 0o666)

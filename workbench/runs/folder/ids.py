@@ -1,4 +1,6 @@
-"""Makes the ids of run folders, each with a number that no other run of the root ever had, and checks ids from users."""
+"""Makes the ids of run folders, each with a number that no other run of the root ever had, and
+checks ids from users.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ _DIGITS = re.compile(rb"[0-9]{1,18}")
 PRIVATE = "WORKBENCH_PRIVATE"
 """The environment variable that closes runs to other users of the machine."""
 _GIVEN = ".given"
-"""A file in `<root>/runs` with one line for each number that was given. Only its end is read: no number at or below one
-there is given again.
+"""A file in `<root>/runs` with one line for each number that was given. Only its end is read: no
+number at or below one there is given again.
 """
 _TAIL = 1 << 12
 _LARGEST_NUMBER = 10**9
@@ -29,7 +31,8 @@ _LARGEST_NUMBER = 10**9
 def runs_folder(root: Path) -> Path:
     """`<root>/runs`, created if it does not exist, with a `.gitignore` in the root.
 
-    With WORKBENCH_PRIVATE=1 in the environment, no other user of the machine can enter `runs`, nor a root that is made here.
+    With WORKBENCH_PRIVATE=1 in the environment, no other user of the machine can enter `runs`, nor
+    a root that is made here.
     """
     folder = Path(root) / RUNS
     if os.environ.get(PRIVATE, "0") not in ("", "0"):
@@ -49,16 +52,24 @@ def runs_folder(root: Path) -> Path:
 
 
 def new_id(root: Path, kind: str) -> str:
-    """Reserve an id such as "0012-fit": the next number in this root, unique among concurrent processes.
+    """Reserve an id such as "0012-fit": the next number in this root, unique among concurrent
+    processes.
 
-    The number is larger than those of all runs that were made here, also deleted ones, so that a `Run` of a deleted run never
-    reads another one. The folder is made here (mkdir is the lock); pass the id to `RunFolder.create`.
+    The number is larger than those of all runs that were made here, also deleted ones, so that a
+    `Run` of a deleted run never reads another one. The folder is made here (mkdir is the lock);
+    pass the id to `RunFolder.create`.
     """
     folder = runs_folder(root)
     word = re.sub(r"[^\w]+", "-", kind).strip("-").lstrip("0123456789-")[:32] or "run"
     while True:
         numbers = _numbers(folder)
-        number = max((known for known in (*numbers, *_given(folder)) if known < _LARGEST_NUMBER), default=0) + 1
+        number = (
+            max(
+                (known for known in (*numbers, *_given(folder)) if known < _LARGEST_NUMBER),
+                default=0,
+            )
+            + 1
+        )
         while number in numbers:
             number += 1
         mine = folder / f"{number:04d}-{word}"
@@ -69,9 +80,11 @@ def new_id(root: Path, kind: str) -> str:
         if _numbers(folder).count(number) == 1:
             note_given(mine)
             return mine.name
-        # Another kind of job took the number at the same moment. Both may notice, so wait for a random time and try again.
+        # Another kind of job took the number at the same moment. Both may notice, so wait for a
+        # random time and try again.
         mine.rmdir()
-        time.sleep(random.SystemRandom().uniform(0, 0.01))  # the user's own random state does not change
+        # the user's own random state does not change
+        time.sleep(random.SystemRandom().uniform(0, 0.01))
 
 
 def is_id(text: str) -> bool:
@@ -83,7 +96,8 @@ def check_id(id: str) -> str:
     """Return `id` if it can name a folder within runs/, else raise ValueError."""
     if not isinstance(id, str) or not is_id(id):
         raise ValueError(
-            f"{id!r} cannot be a run's id: letters, digits, '-', '_' and '.', at most 64, beginning with a letter or digit"
+            f"{id!r} cannot be a run's id: letters, digits, '-', '_' and '.', at most 64, beginning"
+            " with a letter or digit"
         )
     return id
 
@@ -97,20 +111,25 @@ def _given(folder: Path) -> list[int]:
     try:
         with open_regular(folder / _GIVEN) as file:
             file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
-            numbers = [int(number) for number in file.read(_TAIL).split() if _DIGITS.fullmatch(number)]
+            numbers = [
+                int(number) for number in file.read(_TAIL).split() if _DIGITS.fullmatch(number)
+            ]
             return [number for number in numbers if number < _LARGEST_NUMBER]
     except (OSError, ValueError):
         return []
 
 
 def note_given(run: Path) -> None:
-    """Add a run's number to the file of given numbers, if it is larger; does nothing where the file cannot be written."""
+    """Add a run's number to the file of given numbers, if it is larger; does nothing where the
+    file cannot be written.
+    """
     number = number_of(run.name)
     if number is None or not max(_given(run.parent), default=0) < number < _LARGEST_NUMBER:
         return
     with contextlib.suppress(OSError):
         file = append_to(run.with_name(_GIVEN))
         try:
-            os.write(file, f"\n{number:04d}".encode())  # begins a new line, in case another writer's line has no end
+            # begins a new line, in case another writer's line has no end
+            os.write(file, f"\n{number:04d}".encode())
         finally:
             os.close(file)

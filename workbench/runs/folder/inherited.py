@@ -1,4 +1,6 @@
-"""Copies the parts of a run that a resumed run inherits: the record up to the checkpoint, the starting weights, the checkpoints."""
+"""Copies the parts of a run that a resumed run inherits: the record up to the checkpoint, the
+starting weights, the checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterat
     elif isinstance(event, Validated) and not event.asked:
         if event.step <= checked:
             yield event
-    elif isinstance(event, Logged):  # an epoch within which the length of the run ended is not finished
+    elif isinstance(event, Logged):
+        # an epoch within which the length of the run ended is not finished
         if event.step <= point.step and event.epoch < point.epoch:
             yield event
     elif before and not isinstance(event, _OF_A_JOB):
@@ -77,12 +80,17 @@ def first_rows(event: StepsDone, rows: int) -> StepsDone:
     has_norms = event.layer_rows
     layers = int(has_norms.sum()), int(has_norms[:rows].sum())
     parts = {name: layers if name in BY_LAYER else (event.rows, rows) for name in event.columns}
-    columns = {name: data[: len(data) // max(1, parts[name][0]) * parts[name][1]] for name, data in event.columns.items()}
+    columns = {
+        name: data[: len(data) // max(1, parts[name][0]) * parts[name][1]]
+        for name, data in event.columns.items()
+    }
     return replace(event, rows=rows, columns=columns)
 
 
 def with_layers(event: Event, then: Sequence[str], now: Sequence[str]) -> Event:
-    """A flush with its columns by layer arranged for other layers: NaN for layers that were not measured."""
+    """A flush with its columns by layer arranged for other layers: NaN for layers that were not
+    measured.
+    """
     if not isinstance(event, StepsDone):
         return event
     places = [list(now).index(name) for name in then if name in now]
@@ -105,7 +113,8 @@ def missing(past: Sequence[Event], step: int) -> int | None:
 
 
 def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
-    """Copy the starting weights and the checkpoints up to this one, as hard links where the file system has them.
+    """Copy the starting weights and the checkpoints up to this one, as hard links where the file
+    system has them.
 
     `mine`: the folder of checkpoints of the resumed run. Raises OSError if they cannot be copied.
     """

@@ -16,11 +16,18 @@ _NEAR = 5
 
 
 def check_root(root: Path) -> None:
-    """Raise OSError if this is not the root of a bench's records; the error names a folder nearby that is one."""
+    """Raise OSError if this is not the root of a bench's records; the error names a folder
+    nearby that is one.
+    """
     if not root.exists():
-        raise FileNotFoundError(f"There is no folder {root}. Give the root of a bench: --root FOLDER (a bench's own is .workbench).")
+        raise FileNotFoundError(
+            f"There is no folder {root}. Give the root of a bench: --root FOLDER (a bench's own is"
+            " .workbench)."
+        )
     if not root.is_dir():
-        raise NotADirectoryError(f"{root} is not a folder. Give the root of a bench: --root FOLDER.")
+        raise NotADirectoryError(
+            f"{root} is not a folder. Give the root of a bench: --root FOLDER."
+        )
     if (root / RUNS).is_dir():
         return
     meant, inside = None, root / ".workbench"
@@ -36,18 +43,24 @@ def check_root(root: Path) -> None:
 def check_not_linked(root: Path) -> None:
     """Raise OSError if runs/ is a link, through which nothing is deleted."""
     if (root / RUNS).is_symlink():
-        raise OSError(f"{root / RUNS} is a link to {(root / RUNS).resolve()}. Give the root that holds these runs: --root FOLDER.")
+        raise OSError(
+            f"{root / RUNS} is a link to {(root / RUNS).resolve()}. Give the root that holds these"
+            " runs: --root FOLDER."
+        )
 
 
 def folders_by_id(root: Path) -> dict[str, Path]:
-    """The folders that may be runs of a root, by their names as they are on the disk. It holds no links."""
+    """The folders that may be runs of a root, by their names as they are on the disk. It holds
+    no links.
+    """
     return {folder.name: folder for folder in run_folders(root)}
 
 
 def find_run(root: Path, text: str) -> Path:
     """The folder of the run of this id ("0012-fit") or number ("12").
 
-    Raises FileNotFoundError if there is none, ValueError if there are several. Both name similar ids.
+    Raises FileNotFoundError if there is none, ValueError if there are several. Both name similar
+    ids.
     """
     check_root(root)
     folders = folders_by_id(root)
@@ -65,14 +78,18 @@ def find_run(root: Path, text: str) -> Path:
 
 
 def matching_ids(text: str, ids: Collection[str]) -> list[str]:
-    """The ids that match an id ("0012-fit") or a number ("12"): one, none, or several with this number."""
+    """The ids that match an id ("0012-fit") or a number ("12"): one, none, or several with this
+    number.
+    """
     if text in ids:
         return [text]
     return sorted(id for id in ids if text.isdecimal() and _number(id) == int(text))
 
 
 def near(text: str, ids: Iterable[str]) -> str:
-    """A phrase with the ids most similar to `text`: by number if it begins with one, else by letters, else the newest."""
+    """A phrase with the ids most similar to `text`: by number if it begins with one, else by
+    letters, else the newest.
+    """
     names = sorted(ids, key=age)
     match = re.match(r"\d{1,18}", text)
     if match:

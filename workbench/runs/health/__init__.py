@@ -1,8 +1,8 @@
 """Finds problems in a run and what slows it down, each with advice.
 
-How to read it: usually there are no findings. A rule reports a problem only when it is sure; its thresholds are in its class,
-each with its reason. Rules take events one by one and keep little data, so that they can follow a run of any length while
-it runs.
+How to read it: usually there are no findings. A rule reports a problem only when it is sure; its
+thresholds are in its class, each with its reason. Rules take events one by one and keep little
+data, so that they can follow a run of any length while it runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ ORDER: tuple[Level, ...] = ("error", "warning", "info")
 
 
 class Health:
-    """Applies the rules to a fit's events. It keeps a few hundred numbers, and a few for each layer."""
+    """Applies the rules to a fit's events. It keeps a few hundred numbers, and a few for each
+    layer.
+    """
 
     def __init__(self) -> None:
         self._rules: tuple[Rule, ...] = ()
@@ -38,20 +40,46 @@ class Health:
         if isinstance(event, RunStarted):
             fit = event.kind == "fit"
             self._causes = (
-                NonFinite(event), Divergence(event), Layers(event), Rebound(event), Explosion(event), Rate(event), Standstill(event),
-                Constant(event), Overfitting(event),
-            ) if fit else ()  # fmt: skip
+                (
+                    NonFinite(event),
+                    Divergence(event),
+                    Layers(event),
+                    Rebound(event),
+                    Explosion(event),
+                    Rate(event),
+                    Standstill(event),
+                    Constant(event),
+                    Overfitting(event),
+                )
+                if fit
+                else ()
+            )
             self._rules = (
-                *self._causes, Failed(event), SkippedUpdates(event), EvaluationMode(event), SameOrder(event), Unstored(event), SlowCalls(event),
-                Memory(event), Behind(event),
-                Waiting(event), Overhead(event), Clipping(event),
-            ) if fit else ()  # fmt: skip
+                (
+                    *self._causes,
+                    Failed(event),
+                    SkippedUpdates(event),
+                    EvaluationMode(event),
+                    SameOrder(event),
+                    Unstored(event),
+                    SlowCalls(event),
+                    Memory(event),
+                    Behind(event),
+                    Waiting(event),
+                    Overhead(event),
+                    Clipping(event),
+                )
+                if fit
+                else ()
+            )
         for rule in self._rules:
             rule.on_event(event)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The present findings, the most severe first; for each problem its cause, without its consequences."""
+        """The present findings, the most severe first; for each problem its cause, without its
+        consequences.
+        """
         findings: list[Finding] = []
         known = False
         for rule in self._rules:
@@ -63,8 +91,12 @@ class Health:
 
     @property
     def trouble(self) -> Finding | None:
-        """The finding that puts the result of the run in doubt; None: none does, or its status says it (failed)."""
-        return next((finding for finding in self.findings if finding.trouble not in ("", "failed")), None)
+        """The finding that puts the result of the run in doubt; None: none does, or its status
+        says it (failed).
+        """
+        return next(
+            (finding for finding in self.findings if finding.trouble not in ("", "failed")), None
+        )
 
 
 def examine(events: Iterable[Event]) -> tuple[Finding, ...]:

@@ -1,4 +1,6 @@
-"""Finds a loss that diverges but stays finite, a loss that rises again, and a learning rate at which the loss does not fall."""
+"""Finds a loss that diverges but stays finite, a loss that rises again, and a learning rate at
+which the loss does not fall.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ _ADVICE = "lower the learning rate (find_lr() measures one), or clip the gradien
 
 
 class Divergence(Rule):
-    """Compares the loss of the last updates with that of the first ones, which is about the loss of guessing.
+    """Compares the loss of the last updates with that of the first ones, which is about the loss of
+    guessing.
 
     A loss that rose and falls again is reported until it is back at its first value.
     """
@@ -37,43 +40,66 @@ class Divergence(Rule):
     FIRST, LAST = 20, 20
     """The numbers of first and of last updates whose medians are compared."""
     TIMES = 30.0
-    """A healthy loss may grow, but by less: a value function's targets move, a second term gains weight."""
+    """A healthy loss may grow, but by less: a value function's targets move, a second term gains
+    weight.
+    """
     SIGNED = 1000.0
     """The limits for losses below zero, which have no natural zero to be a multiple of."""
     AT_ONCE = 100.0
-    """The factor over the very first loss, which no step has changed, but which is that of a single batch."""
+    """The factor over the very first loss, which no step has changed, but which is that of a
+    single batch.
+    """
     FEW = 8
-    """Samples in an update: with fewer, the first loss may be small by chance, so it is not used alone."""
+    """Samples in an update: with fewer, the first loss may be small by chance, so it is not used
+    alone.
+    """
     USUAL = 3.0
     """The rise began at the last update with a loss up to this many times the first one."""
     LARGE = 1.0
-    """Losses below it may begin near zero by construction, and grow to their usual range (a student that begins as a copy of
-    its teacher)."""
+    """Losses below it may begin near zero by construction, and grow to their usual range (a
+    student that begins as a copy of its teacher).
+    """
     SUPERVISED, SURELY = 3.0, 0.03
-    """The first two limits if targets do not change: the loss of a model that learns does not stay at three times its first value."""
+    """The first two limits if targets do not change: the loss of a model that learns does not
+    stay at three times its first value.
+    """
 
     EVERY, LEAST = 10, 5
-    """Updates between two checks of the last losses, so that findings do not depend on the flushes; the second number is for a
-    run that ends sooner."""
+    """Updates between two checks of the last losses, so that findings do not depend on the
+    flushes; the second number is for a run that ends sooner.
+    """
 
     def __init__(self, start: RunStarted) -> None:
         self._supervised = start.supervised
         self._first: list[float] = []
         self._last: NDArray[np.float64] = np.empty(0)
         self._seen, self._since = 0, 0
-        size, many = (start.settings.get(name) for name in ("batch_size", "accumulate_grad_batches"))
-        self._few = isinstance(size, int) and size * (many if isinstance(many, int) else 1) * start.ranks < self.FEW
+        size, many = (
+            start.settings.get(name) for name in ("batch_size", "accumulate_grad_batches")
+        )
+        self._few = (
+            isinstance(size, int)
+            and size * (many if isinstance(many, int) else 1) * start.ranks < self.FEW
+        )
         self._knows = True
         self._peak, self._began = 0.0, 0.0
-        """The highest loss so far that surely was a divergence (0: there was none), and the update at which the rise began."""
+        """The highest loss so far that surely was a divergence (0: there was none), and the
+        update at which the rise began.
+        """
 
     def on_event(self, event: Event) -> None:
-        if isinstance(event, RunEnded) and self._knows and self._seen >= self.LEAST and self._seen % self.EVERY:
+        if (
+            isinstance(event, RunEnded)
+            and self._knows
+            and self._seen >= self.LEAST
+            and self._seen % self.EVERY
+        ):
             self._look(self._last, np.empty(0, np.int64), np.array([self._seen]))
         if not isinstance(event, StepsDone):
             return
         if several(event):
-            self._knows = False  # with several optimizers (a GAN), one loss grows while the other falls
+            # with several optimizers (a GAN), one loss grows while the other falls
+            self._knows = False
         good = taken(event)
         losses = column(event, "loss")[good]
         self._first += losses[: self.FIRST - len(self._first)].tolist()
@@ -81,11 +107,18 @@ class Divergence(Rule):
             return
         before, self._seen = self._seen, self._seen + len(losses)
         values = np.concatenate([self._last, losses])
-        self._look(values, event.steps[good], np.arange(before // self.EVERY + 1, self._seen // self.EVERY + 1) * self.EVERY)
+        self._look(
+            values,
+            event.steps[good],
+            np.arange(before // self.EVERY + 1, self._seen // self.EVERY + 1) * self.EVERY,
+        )
         self._last = values[-self.LAST :]
 
-    def _look(self, values: NDArray[np.float64], steps: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Check the losses up to each of `ends`, shape (checks,), counted from the first loss of the run.
+    def _look(
+        self, values: NDArray[np.float64], steps: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> None:
+        """Check the losses up to each of `ends`, shape (checks,), counted from the first loss of
+        the run.
 
         values: the losses that are kept, up to the last one. steps: the updates of the new ones.
         """
@@ -95,12 +128,20 @@ class Divergence(Rule):
             self._judge(values[None, : end - gone], np.array([end]), steps, usual)
         ends = ends[ends >= self.LAST]
         if len(ends):
-            windows = np.lib.stride_tricks.sliding_window_view(values, self.LAST)[ends - gone - self.LAST]
+            windows = np.lib.stride_tricks.sliding_window_view(values, self.LAST)[
+                ends - gone - self.LAST
+            ]
             self._judge(windows, ends, steps, usual)
         if not self._peak and len(usual):
             self._since = int(usual[-1]) + 1
 
-    def _judge(self, windows: NDArray[np.float64], ends: NDArray[np.int64], steps: NDArray[np.int64], usual: NDArray[np.int64]) -> None:
+    def _judge(
+        self,
+        windows: NDArray[np.float64],
+        ends: NDArray[np.int64],
+        steps: NDArray[np.int64],
+        usual: NDArray[np.int64],
+    ) -> None:
         """Check windows of losses, shape (checks, losses), each of which ends at one of `ends`."""
         now, began = np.median(windows, axis=1), self._rose_from(windows, ends)
         if not began.any() and (not self._peak or now.min() > self._began):
@@ -115,19 +156,30 @@ class Divergence(Rule):
                     self._since = int(known[-1]) + 1 if len(known) else self._since
                 self._peak, self._began = max(self._peak, median), start
 
-    def _rose_from(self, windows: NDArray[np.float64], ends: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The first loss from which the loss of each window has risen so far that it surely diverges; 0: it has not."""
-        first, now = np.array(self._first[: int(ends[0])]), np.median(windows, axis=1)  # from 20 on all of them are known
+    def _rose_from(
+        self, windows: NDArray[np.float64], ends: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """The first loss from which the loss of each window has risen so far that it surely
+        diverges; 0: it has not.
+        """
+        # from 20 on all of them are known
+        first, now = np.array(self._first[: int(ends[0])]), np.median(windows, axis=1)
         initial, positive = abs(float(first[0])), bool((first > 0).all())
         usual = max(abs(float(np.median(first))), float(np.quantile(np.abs(first), 0.9)))
         whole = ends >= self.FIRST + self.LAST
-        rose = whole & (now >= (self.TIMES if not (first < 0).any() else self.SIGNED) * usual) & (usual > 0)
-        if positive and not self._few:  # the first loss alone: with many samples, it is not small by chance
+        rose = (
+            whole
+            & (now >= (self.TIMES if not (first < 0).any() else self.SIGNED) * usual)
+            & (usual > 0)
+        )
+        # the first loss alone: with many samples, it is not small by chance
+        if positive and not self._few:
             later = windows[:, 1:].min(axis=1)
             rose |= (now >= self.AT_ONCE * initial) & (later > 10 * initial)
         began = np.where(rose & (now >= self.LARGE), initial, 0.0)
         few = float(np.median(first[:5]))
-        if self._supervised and positive:  # the rise must be larger than the differences between batches
+        # the rise must be larger than the differences between batches
+        if self._supervised and positive:
             candidates = np.flatnonzero(
                 (began == 0)
                 & whole
@@ -146,25 +198,36 @@ class Divergence(Rule):
         if not self._peak:
             return
         began, now = self._began, float(np.median(self._last))
-        since = f"since update {self._since}" if now >= self._peak / self.USUAL else f"from update {self._since} on, and is {number(now)} now"
+        since = (
+            f"since update {self._since}"
+            if now >= self._peak / self.USUAL
+            else f"from update {self._since} on, and is {number(now)} now"
+        )
         text = f"the loss has risen from {number(began)} to {number(self._peak)} {since}"
         yield Finding("error", text, _ADVICE, self._since, FIND_RATE, trouble="diverged")
 
 
 class Rebound(Rule):
-    """A loss with fixed targets that had fallen and rises again: the learning rate is close to one at which it diverges."""
+    """A loss with fixed targets that had fallen and rises again: the learning rate is close to
+    one at which it diverges.
+    """
 
     SPAN, BLOCKS = 20, 3
-    """Updates of a block, whose median is used, and how many consecutive blocks must be high; spikes are shorter."""
+    """Updates of a block, whose median is used, and how many consecutive blocks must be high;
+    spikes are shorter.
+    """
     FELL = 0.2
-    """The share of the first loss by which the loss must have fallen; batches may differ by less."""
+    """The share of the first loss by which the loss must have fallen; batches may differ by
+    less.
+    """
     ROSE = 1 / 3
-    """The share of that fall by which the loss must have risen, also by more than batches differ; a schedule that restarts at
-    a high rate raises losses by less.
+    """The share of that fall by which the loss must have risen, also by more than batches differ; a
+    schedule that restarts at a high rate raises losses by less.
     """
 
     def __init__(self, start: RunStarted) -> None:
-        self._knows = start.supervised and start.settings.get("shuffle", True) is True  # with sorted samples the loss changes in phases
+        # with sorted samples the loss changes in phases
+        self._knows = start.supervised and start.settings.get("shuffle", True) is True
         self._lower = lower_rate(start, 3)
         self._began: float | None = None
         self._rest: NDArray[np.float64] = np.empty(0)
@@ -186,21 +249,37 @@ class Rebound(Rule):
             return
         medians, spreads = noise_of(blocks)
         later = len(values) - self.SPAN * np.arange(1, len(blocks) + 1)  # losses after each block
-        for median, spread, after in zip(np.exp(medians).tolist(), np.exp(spreads).tolist(), later.tolist(), strict=True):
+        for median, spread, after in zip(
+            np.exp(medians).tolist(), np.exp(spreads).tolist(), later.tolist(), strict=True
+        ):
             self._block(median, spread, int(steps[-1 - after]) + 1)
 
     def _block(self, median: float, spread: float, step: int) -> None:
         assert self._began is not None
         fell = self._began - min(self._best, median)
-        high = fell > self.FELL * self._began and median - self._best > self.ROSE * fell and median > spread * self._best
+        high = (
+            fell > self.FELL * self._began
+            and median - self._best > self.ROSE * fell
+            and median > spread * self._best
+        )
         self._high, self._now = self._high + 1 if high else 0, median
         if median < self._best:
             self._best, self._at = median, step
 
     def findings(self) -> Iterator[Finding]:
         if self._knows and self._high >= self.BLOCKS:
-            text = f"the loss fell to {number(self._best)} by update {self._at}, and has risen to {number(self._now)} since"
-            yield Finding("warning", text, "the learning rate is near one at which it diverges: lower it", self._at, self._lower, "unstable")
+            text = (
+                f"the loss fell to {number(self._best)} by update {self._at}, and has risen to"
+                f" {number(self._now)} since"
+            )
+            yield Finding(
+                "warning",
+                text,
+                "the learning rate is near one at which it diverges: lower it",
+                self._at,
+                self._lower,
+                "unstable",
+            )
 
 
 class Rate(Rule):
@@ -211,7 +290,9 @@ class Rate(Rule):
     HIGH = 1e3
     """Rates of 10 and more occur with plain SGD and tiny gradients; no training needs 1000."""
     LOW = 1e-9
-    """float32 numbers of 0.02, a usual size for a weight, are 2e-9 apart: Adam's steps, of about the rate, are lost."""
+    """float32 numbers of 0.02, a usual size for a weight, are 2e-9 apart: Adam's steps, of about
+    the rate, are lost.
+    """
     MOVED = 0.01
     """The share of the first loss by which the loss must change to count as changing."""
 
@@ -239,12 +320,28 @@ class Rate(Rule):
     def findings(self) -> Iterator[Finding]:
         if not self._knows or self._seen < self.AFTER:
             return
-        first, last = self._first[0], float(np.mean(self._last))  # the mean, which one huge loss in twenty raises
+        # the mean, which one huge loss in twenty raises
+        first, last = self._first[0], float(np.mean(self._last))
         if self._rate >= self.HIGH and last > first - self.MOVED * abs(first):
             text = f"the loss does not fall at a learning rate of {units.rate(self._rate)}"
-            yield Finding("warning", text, "find_lr() measures one that it falls at", remedy=FIND_RATE, trouble="not learning")
+            yield Finding(
+                "warning",
+                text,
+                "find_lr() measures one that it falls at",
+                remedy=FIND_RATE,
+                trouble="not learning",
+            )
         first, last = float(np.median(self._first)), float(np.median(self._last))
         noise = 2 * float(np.std(self._first)) / np.sqrt(len(self._first))
         if self._highest <= self.LOW and abs(first - last) <= max(self.MOVED * abs(first), noise):
-            text = f"the learning rate is {units.rate(self._highest)}, and the loss has not changed in {self._seen} updates"
-            yield Finding("warning", text, "set a higher one: find_lr() measures it", remedy=FIND_RATE, trouble="not learning")
+            text = (
+                f"the learning rate is {units.rate(self._highest)}, and the loss has not changed in"
+                f" {self._seen} updates"
+            )
+            yield Finding(
+                "warning",
+                text,
+                "set a higher one: find_lr() measures it",
+                remedy=FIND_RATE,
+                trouble="not learning",
+            )

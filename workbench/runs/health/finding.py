@@ -20,10 +20,13 @@ Level = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem of a run. `text` describes it, `advice` says what to do, `step` at or since which update it occurs (None: always).
+    """One problem of a run. `text` describes it, `advice` says what to do, `step` at or since which
+    update it occurs (None: always).
 
-    `remedy`: a line of code that carries out the advice, on a bench with the name `bench` (`bench.set(lr=0.003)`); "": no single line
-    does. `trouble`: if the result of the run is in doubt, the reason in a word or two, which is shown next to its status.
+    `remedy`: a line of code that carries out the advice, on a bench with the name `bench`
+    (`bench.set(lr=0.003)`); "": no single line
+    does. `trouble`: if the result of the run is in doubt, the reason in a word or two, which is
+    shown next to its status.
     """
 
     level: Level
@@ -38,7 +41,9 @@ class Finding:
 
 
 class Rule(Protocol):
-    """A rule of health: it gets the events of one fit, keeps little of them, and reports only where it is sure."""
+    """A rule of health: it gets the events of one fit, keeps little of them, and reports only
+    where it is sure.
+    """
 
     def on_event(self, event: Event) -> None:
         """Take the next event of the fit."""
@@ -59,10 +64,13 @@ class OneFinding(Rule):
 
 
 def taken(event: StepsDone) -> NDArray[np.bool_]:
-    """For each row of a flush, whether its update was taken and had only finite values, shape (rows,)."""
+    """For each row of a flush, whether its update was taken and had only finite values, shape
+    (rows,).
+    """
     good = ~(column(event, "skipped") > 0) & ~np.isinf(column(event, "grad_norm"))
     loss = column(event, "loss")
-    # With several optimizers that take turns there is no common loss: its NaN does not mean a non-finite value.
+    # With several optimizers that take turns there is no common loss: its NaN does not mean a
+    # non-finite value.
     finite: NDArray[np.bool_] = good & (
         np.isfinite(loss) if not several(event) else ~np.isinf(loss)
     )
@@ -70,7 +78,9 @@ def taken(event: StepsDone) -> NDArray[np.bool_]:
 
 
 def in_a_line(error: str) -> str:
-    """The line of a recorded error that names it: its first line, or the last one of a traceback."""
+    """The line of a recorded error that names it: its first line, or the last one of a
+    traceback.
+    """
     lines = error.strip().splitlines() or ["no reason was given"]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
@@ -91,19 +101,26 @@ def warmup_of(start: RunStarted) -> int:
 def lower_rate(start: RunStarted, times: float) -> str:
     """The line of code that divides the learning rate of a run; "" where its record has no rate."""
     rate = start.settings.get("lr")
-    if not isinstance(rate, float | int) or isinstance(rate, bool) or not math.isfinite(rate) or rate <= 0:
+    if (
+        not isinstance(rate, float | int)
+        or isinstance(rate, bool)
+        or not math.isfinite(rate)
+        or rate <= 0
+    ):
         return ""
     return f"bench.set(lr={units.rate(rate / times, 2)})"
 
 
 def noise_of(losses: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The median of the logarithms of positive losses, and half the width of the interval with 80% of them; for a table, of
-    each row.
+    """The median of the logarithms of positive losses, and half the width of the interval with 80%
+    of them; for a table, of each row.
     """
     low, median, high = np.quantile(np.log(losses), (0.1, 0.5, 0.9), axis=-1)
     return median, (high - low) / 2
 
 
 HEAVY = 1.0
-"""With a larger spread of losses (`noise_of`), a single loss does not show the level at which a fit began (batches of one or two samples)."""
+"""With a larger spread of losses (`noise_of`), a single loss does not show the level at which a
+fit began (batches of one or two samples).
+"""
 FIND_RATE = "bench.find_lr()"

@@ -16,8 +16,9 @@ from workbench.values import first_names
 class Layers(Rule):
     """Compares each layer's gradient norm with the median layer's, over consecutive updates.
 
-    The rule about small norms skips biases and the scales of weight norm: before a normalisation their
-    gradient is rounding noise by construction, which is harmless, and which the map of layers calls so.
+    The rule about small norms skips biases and the scales of weight norm: before a normalisation
+    their gradient is rounding noise by construction, which is harmless, and which the map of layers
+    calls so.
     """
 
     FOR = 100
@@ -25,8 +26,8 @@ class Layers(Rule):
     ROWS = 200
     """How many rows of a flush are checked; flushes read from a record may be long."""
     BELOW = 1e-3
-    """The share of the median layer's norm: Glorot and Bengio (2010) saw layers of one network differ by a factor of
-    tens in a bad initialisation.
+    """The share of the median layer's norm: Glorot and Bengio (2010) saw layers of one network
+    differ by a factor of tens in a bad initialisation.
     """
 
     def __init__(self, start: RunStarted) -> None:
@@ -42,7 +43,8 @@ class Layers(Rule):
         if not isinstance(event, StepsDone) or not event.columns.get("layer_norms"):
             return
         norms = event.array("layer_norms")
-        if norms.shape[1] != len(self._names) or several(event):  # with several optimizers most layers wait for their turn
+        # with several optimizers most layers wait for their turn
+        if norms.shape[1] != len(self._names) or several(event):
             return
         measured = taken(event) & (norms > 0).any(axis=1)
         every = max(1, event.rows // self.ROWS)
@@ -54,7 +56,11 @@ class Layers(Rule):
         none = np.isnan(positive)
         small = ~none & (norms < self.BELOW * _median(positive))
         last = _since(~(none | small))
-        self._weak_since = np.where(last < len(steps), steps[len(steps) - 1 - np.minimum(last, len(steps) - 1)] + 1, self._weak_since)
+        self._weak_since = np.where(
+            last < len(steps),
+            steps[len(steps) - 1 - np.minimum(last, len(steps) - 1)] + 1,
+            self._weak_since,
+        )
         stands = every * event.layers_every
         self._silent = _streak(self._silent, ~none, stands)
         self._small = _streak(self._small, ~small, stands)
@@ -66,14 +72,33 @@ class Layers(Rule):
         zero = silent & ~dead & self._zero
         zero &= (zero & ~cancelling).any()  # the gradient of a bias alone cancels without a rest
         rules = (
-            (silent & ~dead & ~self._zero, "no gradient reaches",
-             "is it used in the forward, and joined to the loss?"),
-            (zero, "a gradient of zero reaches",
-             "its units are dead from the start (a ReLU that is never positive), or what follows ignores them"),
-            (dead, "no gradient reaches", "its units are dead or saturated: lower the learning rate"),
-            ((self._small >= self.FOR) & ~cancelling, "hardly a gradient (1000 times below the median layer's) reaches",
-             "normalise before it, or give it a residual path; or its learning rate is for others"),
-        )  # fmt: skip
+            (
+                silent & ~dead & ~self._zero,
+                "no gradient reaches",
+                "is it used in the forward, and joined to the loss?",
+            ),
+            (
+                zero,
+                "a gradient of zero reaches",
+                (
+                    "its units are dead from the start (a ReLU that is never positive), or what"
+                    " follows ignores them"
+                ),
+            ),
+            (
+                dead,
+                "no gradient reaches",
+                "its units are dead or saturated: lower the learning rate",
+            ),
+            (
+                (self._small >= self.FOR) & ~cancelling,
+                "hardly a gradient (1000 times below the median layer's) reaches",
+                (
+                    "normalise before it, or give it a residual path; or its learning rate is for"
+                    " others"
+                ),
+            ),
+        )
         for which, problem, advice in rules:
             layers = np.flatnonzero(which)
             if len(layers):
@@ -90,7 +115,9 @@ class Layers(Rule):
 
 
 def _since(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """For each layer the number of rows after the last one that ends a streak; all rows if none does."""
+    """For each layer the number of rows after the last one that ends a streak; all rows if none
+    does.
+    """
     rows_since: NDArray[np.int64] = np.where(ends.any(axis=0), ends[::-1].argmax(axis=0), len(ends))
     return rows_since
 
@@ -102,7 +129,9 @@ def _streak(before: NDArray[np.int64], ends: NDArray[np.bool_], every: int) -> N
 
 
 def _median(norms: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The median of each row without NaN, shape (rows, 1); three times as fast if there is no NaN."""
+    """The median of each row without NaN, shape (rows, 1); three times as fast if there is no
+    NaN.
+    """
     median = np.nanmedian if np.isnan(norms).any() else np.median
     medians: NDArray[np.float32] = median(norms, axis=1, keepdims=True)
     return medians

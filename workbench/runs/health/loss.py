@@ -10,23 +10,47 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.events import ENDED_EARLY, Event, Message, Resumed, RunEnded, RunStarted, StepsDone, Validated
+from workbench.events import (
+    ENDED_EARLY,
+    Event,
+    Message,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    StepsDone,
+    Validated,
+)
 from workbench.metric_mode import AVERAGED
-from workbench.runs.health.finding import FIND_RATE, HEAVY, Finding, Rule, noise_of, several, taken, warmup_of
+from workbench.runs.health.finding import (
+    FIND_RATE,
+    HEAVY,
+    Finding,
+    Rule,
+    noise_of,
+    several,
+    taken,
+    warmup_of,
+)
 from workbench.runs.health.metrics import better
 from workbench.runs.record.series import column
 from workbench.units import number
 
 
 class Standstill(Rule):
-    """Finds a loss that is no lower after 300 updates than at the beginning; in a shorter fit, at its end after at least 100."""
+    """Finds a loss that is no lower after 300 updates than at the beginning; in a shorter fit,
+    at its end after at least 100.
+    """
 
     AFTER, AT_END = 300, 100
     """Updates after the warm-up; with fewer, it is too early to report."""
     FIRST, LAST = 50, 100
-    """The number of first and of last updates whose means are compared, in a fit that is long enough for both."""
+    """The number of first and of last updates whose means are compared, in a fit that is long
+    enough for both.
+    """
     MOVED = 0.01
-    """The share of the first loss by which the loss must change; the loss of a model that learns changes by many times this share."""
+    """The share of the first loss by which the loss must change; the loss of a model that learns
+    changes by many times this share.
+    """
 
     def __init__(self, start: RunStarted) -> None:
         self._from, self._supervised = warmup_of(start), start.supervised
@@ -37,7 +61,8 @@ class Standstill(Rule):
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Resumed):
-            self._knows = self._seen > 0  # the loss may have fallen before, in the run that this one continues
+            # the loss may have fallen before, in the run that this one continues
+            self._knows = self._seen > 0
         self._over |= isinstance(event, RunEnded)
         if not isinstance(event, StepsDone):
             return
@@ -53,28 +78,41 @@ class Standstill(Rule):
     def findings(self) -> Iterator[Finding]:
         if not self._knows or self._seen < (self.AT_END if self._over else self.AFTER):
             return
-        first, last = np.array(self._first[: self._seen // 4]), np.array(self._last)[-(self._seen // 2) :]
+        first, last = (
+            np.array(self._first[: self._seen // 4]),
+            np.array(self._last)[-(self._seen // 2) :],
+        )
         fell = float(first.mean() - last.mean())
         noise = math.sqrt(float(first.var()) / len(first) + float(last.var()) / len(last))
         stands = abs(fell) < self.MOVED * abs(float(first.mean())) and abs(fell) < 2 * noise + 1e-12
-        advice = "unless it began where it ends, find_lr() shows whether the learning rate is too low"
+        advice = (
+            "unless it began where it ends, find_lr() shows whether the learning rate is too low"
+        )
         if self._supervised and self._is_not_lower(first, last):
             began, advice = float(first[0]), "find_lr() measures a rate at which it falls"
-            text = f"the loss is not lower than at its start after {self._step} updates: {number(began)} then, {number(np.median(last))} now"
+            text = (
+                f"the loss is not lower than at its start after {self._step} updates:"
+                f" {number(began)} then, {number(np.median(last))} now"
+            )
         elif stands:
-            text = f"the loss has not moved in {self._step} updates: from {number(first.mean())} to {number(last.mean())}"
+            text = (
+                f"the loss has not moved in {self._step} updates: from {number(first.mean())} to"
+                f" {number(last.mean())}"
+            )
         else:
             return
         yield Finding("warning", text, advice, remedy=FIND_RATE, trouble="not learning")
 
     def _is_not_lower(self, first: NDArray[np.float64], last: NDArray[np.float64]) -> bool:
-        """Whether the loss is at least as high as the very first one, before any step, taking the differences of batches into
-        account.
+        """Whether the loss is at least as high as the very first one, before any step, taking the
+        differences of batches into account.
         """
         if not ((first > 0).all() and (last > 0).all()):
             return False
         now, spread = noise_of(last)
-        return bool(spread < HEAVY and now >= math.log(1 - self.MOVED) + math.log(first[0]) + spread)
+        return bool(
+            spread < HEAVY and now >= math.log(1 - self.MOVED) + math.log(first[0]) + spread
+        )
 
 
 @dataclass
@@ -96,26 +134,32 @@ class _Metric:
 class Overfitting(Rule):
     """Finds a validation metric that gets worse while the training loss falls.
 
-    For val_loss it uses the generalisation loss of Prechelt (1998), "Early Stopping - But When?": the last three validations
-    are all above the best one, the last by more than 5% (his GL of 5), while the training loss (the median of the last 200
-    updates) has fallen by as much. For another metric whose name tells its direction, the change must also be three times
-    the difference of consecutive validations, since shares of few samples are noisy.
+    For val_loss it uses the generalisation loss of Prechelt (1998), "Early Stopping - But When?":
+    the last three validations are all above the best one, the last by more than 5% (his GL of 5),
+    while the training loss (the median of the last 200 updates) has fallen by as much. For another
+    metric whose name tells its direction, the change must also be three times the difference of
+    consecutive validations, since shares of few samples are noisy.
     """
 
     ABOVE, BELOW = 0.05, 0.1
     """The shares of the best value by which the loss, and another metric, must be worse."""
     GROSS = 0.5
-    """From this share on the result is in doubt; most fits on a small data set overfit by some percent."""
+    """From this share on the result is in doubt; most fits on a small data set overfit by some
+    percent.
+    """
     VALIDATIONS, IF_GROSS = 3, 2
-    """The number of validations after the best one that must be worse; of a gross rise fewer, and at the end of a fit one is enough if the
-    metric is more than twice its best value."""
+    """The number of validations after the best one that must be worse; of a gross rise fewer,
+    and at the end of a fit one is enough if the metric is more than twice its best value.
+    """
     TWICE = 1.0
     NOISE = 3.0
     NAME = "val_loss"
     SEARCH = 800
     """Updates of `find_weight_decay()`, for four values."""
     BEYOND = 2.0
-    """To show overfitting, a stretch of the search must be this many times as long as the fit up to its best validation."""
+    """To show overfitting, a stretch of the search must be this many times as long as the fit up
+    to its best validation.
+    """
 
     def __init__(self, start: RunStarted) -> None:
         self._recent: deque[float] = deque(maxlen=200)
@@ -171,13 +215,20 @@ class Overfitting(Rule):
             if self._stopped and self._restores:
                 yield Finding("info", text, advice, metric.since)
             else:
-                yield Finding("warning", text, advice, metric.since, remedy, "overfitting" if gross else "")
+                yield Finding(
+                    "warning", text, advice, metric.since, remedy, "overfitting" if gross else ""
+                )
 
     def _remedy(self, name: str, metric: _Metric) -> tuple[str, str]:
-        """The advice, and the line of code that does it: early stopping, then weight decay, which its search judges by val_loss."""
+        """The advice, and the line of code that does it: early stopping, then weight decay,
+        which its search judges by val_loss.
+        """
         if not self._stops:
             monitor = repr(name) if metric.sign > 0 else repr({"monitor": name, "mode": "max"})
-            advice = f"early_stopping={monitor} ends it in time; more data or weight_decay delays overfitting"
+            advice = (
+                f"early_stopping={monitor} ends it in time; more data or weight_decay delays"
+                " overfitting"
+            )
             return advice, f"bench.set(early_stopping={monitor})"
         if self._stopped:
             best = f"bench.load({self._run!r}, 'best') has the best weights"
@@ -187,8 +238,18 @@ class Overfitting(Rule):
         if name != self.NAME or not self._searches:
             return "more data or weight_decay delays overfitting", ""
         needed = math.ceil(4 * self.BEYOND * metric.since / 100) * 100
-        search = "find_weight_decay()" if needed <= self.SEARCH else f"find_weight_decay(updates={needed})"
-        return f"more data delays it; {search} tests in {max(needed, self.SEARCH):,} updates whether weight_decay does too", f"bench.{search}"
+        search = (
+            "find_weight_decay()"
+            if needed <= self.SEARCH
+            else f"find_weight_decay(updates={needed})"
+        )
+        return (
+            (
+                f"more data delays it; {search} tests in {max(needed, self.SEARCH):,} updates"
+                " whether weight_decay does too"
+            ),
+            f"bench.{search}",
+        )
 
     def _needed(self, name: str, metric: _Metric) -> int:
         """How many validations after the best one must be worse."""
@@ -197,9 +258,15 @@ class Overfitting(Rule):
         return 1 if self._over and metric.last > (1 + self.TWICE) * metric.best else self.IF_GROSS
 
     def _worse(self, name: str, metric: _Metric) -> bool | None:
-        """Whether the metric is much worse than its best value (True), a little worse (False), or not worse (None)."""
+        """Whether the metric is much worse than its best value (True), a little worse (False),
+        or not worse (None).
+        """
         best = abs(metric.best)
-        if len(metric.worse) < self._needed(name, metric) or not best or (name == self.NAME and metric.best < 0):
+        if (
+            len(metric.worse) < self._needed(name, metric)
+            or not best
+            or (name == self.NAME and metric.best < 0)
+        ):
             return None
         if name == self.NAME:
             drop = metric.sign * metric.last - metric.best
@@ -212,7 +279,9 @@ class Overfitting(Rule):
 
 
 class Behind(Rule):
-    """Finds averaged weights that validate worse than the raw ones at the end of a fit, whose model has the averaged ones."""
+    """Finds averaged weights that validate worse than the raw ones at the end of a fit, whose
+    model has the averaged ones.
+    """
 
     SHARE = 0.05
     """The share of the raw weights' value by which the average must be worse."""

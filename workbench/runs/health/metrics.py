@@ -15,13 +15,17 @@ _MEASURES = re.compile(
     r"(?i)(?<![a-z])(loss|acc\w*|err\w*|f1|f_?beta|au(?:ro|pr)?c|iou|dice|precision|recall|r2|score|perplexity|ppl|bleu"
     r"|rouge|wer|cer|psnr|ssim|map|ap|kappa|mcc|corr\w*)(?![a-z])|(mse|mae|mape)(?![a-z])"
 )
-"""Words in the names of measured values; under another name a module may log a setting, which may be constant."""
+"""Words in the names of measured values; under another name a module may log a setting, which
+may be constant.
+"""
 _BAD = re.compile(r"(?i)loss|err|mse|mae|mape|wer|cer|perplexity|ppl")
 """Words in the names of metrics that are better when lower."""
 
 
 def better(name: str) -> float:
-    """1 if higher is better, by the name of the metric; -1 if lower is better; 0: unknown. A part of a loss may rise for good reasons."""
+    """1 if higher is better, by the name of the metric; -1 if lower is better; 0: unknown. A
+    part of a loss may rise for good reasons.
+    """
     word = _MEASURES.search(name.removeprefix("val_"))
     if word is None or word[0].lower() == "loss":
         return 0.0
@@ -41,13 +45,19 @@ class Constant(Rule):
     """Finds a metric that has exactly the same value at all validations."""
 
     VALIDATIONS = 5
-    """The number of validations for a metric: a small validation set may give the same share two or three times."""
+    """The number of validations for a metric: a small validation set may give the same share two
+    or three times.
+    """
     LOSSES = 3
-    """The number for the validation loss, which has many digits. It counts only while the training loss has not fallen: a fit
-    that has reached its minimum, to the last digit, has fallen before."""
+    """The number for the validation loss, which has many digits. It counts only while the
+    training loss has not fallen: a fit that has reached its minimum, to the last digit, has
+    fallen before.
+    """
     MOVED = 0.01
     METRICS = 500
-    """How many metrics are looked at: the first ones, since all are looked at after each validation."""
+    """How many metrics are looked at: the first ones, since all are looked at after each
+    validation.
+    """
 
     def __init__(self, start: RunStarted) -> None:
         self._series: dict[str, _Series] = {}
@@ -82,13 +92,25 @@ class Constant(Rule):
                     text = (
                         f"val_loss was {series.value:.6g} at all {series.validations} validations"
                     )
-                    yield Finding("warning", text, "do the weights that it is computed from train, and is the learning rate high enough?")
+                    yield Finding(
+                        "warning",
+                        text,
+                        "do the weights that it is computed from train, and is the learning rate"
+                        " high enough?",
+                    )
             elif series.validations >= self.VALIDATIONS and self._is_measured(name, series.value):
                 text = f"{name} was {series.value:.6g} at all {series.validations} validations"
-                yield Finding("info", text, "is it computed from the outputs? A model that gives one class to all samples looks so too")
+                yield Finding(
+                    "info",
+                    text,
+                    "is it computed from the outputs? A model that gives one class to all samples"
+                    " looks so too",
+                )
 
     def _is_measured(self, name: str, value: float) -> bool:
         best = 0.0 if _BAD.search(name) else 1.0
         if value == best:
             return False  # an easy task is solved at the first validation
-        return _MEASURES.search(name.removeprefix("val_")) is not None or value != float(f"{value:.3g}")
+        return _MEASURES.search(name.removeprefix("val_")) is not None or value != float(
+            f"{value:.3g}"
+        )

@@ -1,4 +1,6 @@
-"""Finds a total gradient norm that explodes, and clipping that clips hardly any update, or nearly all."""
+"""Finds a total gradient norm that explodes, and clipping that clips hardly any update, or
+nearly all.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,18 @@ from workbench.units import number, rate
 
 
 class Explosion(OneFinding):
-    """Compares the gradient norm with its running median. A single spike does not count: clipping handles spikes."""
+    """Compares the gradient norm with its running median. A single spike does not count:
+    clipping handles spikes.
+    """
 
     TIMES = 10.0
-    """Norms of neighbouring updates differ by a factor of two or three; a factor of ten for twenty updates is not noise."""
+    """Norms of neighbouring updates differ by a factor of two or three; a factor of ten for
+    twenty updates is not noise.
+    """
     NOW, BEFORE, EVERY = 20, 200, 20
-    """Numbers of updates: the last ones and those before them, whose medians are compared; and between two checks."""
+    """Numbers of updates: the last ones and those before them, whose medians are compared; and
+    between two checks.
+    """
 
     def __init__(self, start: RunStarted) -> None:
         super().__init__(start)
@@ -43,14 +51,24 @@ class Explosion(OneFinding):
             windows = np.lib.stride_tricks.sliding_window_view(norms, span)[ends - span]
             self._look(steps, windows, len(norms) - ends)
 
-    def _look(self, steps: NDArray[np.int64], windows: NDArray[Any], later: NDArray[np.int64]) -> None:
-        """Check windows of norms, shape (checks, span). later: the number of norms after each window."""
-        before, now = np.median(windows[:, : self.BEFORE], axis=1), np.median(windows[:, self.BEFORE :], axis=1)
+    def _look(
+        self, steps: NDArray[np.int64], windows: NDArray[Any], later: NDArray[np.int64]
+    ) -> None:
+        """Check windows of norms, shape (checks, span). later: the number of norms after each
+        window.
+        """
+        before, now = (
+            np.median(windows[:, : self.BEFORE], axis=1),
+            np.median(windows[:, self.BEFORE :], axis=1),
+        )
         rose = np.flatnonzero((before > 0) & (now >= self.TIMES * before))
         if len(rose):
             i = int(rose[0])
             step = int(steps[max(0, len(steps) - 1 - int(later[i]))])
-            text = f"the gradient norm rose to {now[i] / before[i]:.0f} times its median by update {step}, from {number(before[i])} to {number(now[i])}"
+            text = (
+                f"the gradient norm rose to {now[i] / before[i]:.0f} times its median by update"
+                f" {step}, from {number(before[i])} to {number(now[i])}"
+            )
             self._found = Finding("warning", text, "lower the learning rate, or clip", step)
 
 
@@ -58,9 +76,13 @@ class Clipping(Rule):
     """Reports the share of clipped updates if it is nearly all or none."""
 
     ALWAYS = 0.95
-    """The share of the last 200 updates above which the clip value, and not the gradient, determines the length of each step."""
+    """The share of the last 200 updates above which the clip value, and not the gradient,
+    determines the length of each step.
+    """
     NEVER = 1000
-    """Consecutive updates without a clipped one; clipping that limits only spikes still clips about one update in a hundred."""
+    """Consecutive updates without a clipped one; clipping that limits only spikes still clips
+    about one update in a hundred.
+    """
 
     def __init__(self, start: RunStarted) -> None:
         clip = start.settings.get("gradient_clip_val")
@@ -96,11 +118,17 @@ class Clipping(Rule):
             return
         share = sum(self._cut) / WINDOW
         if len(self._cut) == WINDOW and share >= self.ALWAYS:
-            text = f"{share:.0%} of the last {WINDOW} updates were clipped: the clip value sets the length of each step"
+            text = (
+                f"{share:.0%} of the last {WINDOW} updates were clipped: the clip value sets the"
+                " length of each step"
+            )
             value = suggest_clip(*self._norms.clipped)
             below = "" if value is None else f"nine of ten norms of the run are below {rate(value)}"
             advice = below and f"{below}: a clip value there limits the largest alone"
             yield Finding("info", text, advice)
         elif self._seen >= self.NEVER and not self._clipped:
-            text = f"none of {self._seen} updates was clipped: the largest norm was {rate(self._largest)}, the clip value is {rate(self._clip)}"
+            text = (
+                f"none of {self._seen} updates was clipped: the largest norm was"
+                f" {rate(self._largest)}, the clip value is {rate(self._clip)}"
+            )
             yield Finding("info", text, "as a safety net that is fine")

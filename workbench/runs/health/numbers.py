@@ -14,7 +14,9 @@ from workbench.units import counted
 
 _ERROR = "NonFiniteError: "
 _SKIPPED = re.compile("This update was skipped|The update was not taken")
-"""The run's own message about each of the first updates that are left out; the second text is from earlier versions."""
+"""The run's own message about each of the first updates that are left out; the second text is
+from earlier versions.
+"""
 
 
 def replaces_message(message: Message) -> bool:
@@ -23,7 +25,9 @@ def replaces_message(message: Message) -> bool:
 
 
 class NonFinite(OneFinding):
-    """Reports the first update whose loss or gradient was not finite, and the first layer with such a gradient."""
+    """Reports the first update whose loss or gradient was not finite, and the first layer with
+    such a gradient.
+    """
 
     def __init__(self, start: RunStarted) -> None:
         super().__init__(start)
@@ -42,8 +46,16 @@ class NonFinite(OneFinding):
 
     def _steps(self, event: StepsDone) -> None:
         bad = ~taken(event) & ~(column(event, "skipped") > 0)
-        norms = event.array("layer_norms") if event.columns.get("layer_norms") else np.empty((event.rows, 0))
-        norms = norms if norms.shape[1] == len(self._layers) else np.full((event.rows, len(self._layers)), np.nan)
+        norms = (
+            event.array("layer_norms")
+            if event.columns.get("layer_norms")
+            else np.empty((event.rows, 0))
+        )
+        norms = (
+            norms
+            if norms.shape[1] == len(self._layers)
+            else np.full((event.rows, len(self._layers)), np.nan)
+        )
         if bad.any() and self._found is None:
             row = int(bad.argmax())
             self._alive |= np.isfinite(norms[:row]).any(axis=0)
@@ -57,17 +69,28 @@ class NonFinite(OneFinding):
             where = f", first in {self._layers[wrong[0]]}" if len(wrong) else ""
             step = int(event.steps[row])
             text = f"{quantity} not finite at update {step}{where}"
-            self._found = Finding("error", text, "lower the learning rate, clip, or look for bad inputs", step, FIND_RATE, "not finite")
+            self._found = Finding(
+                "error",
+                text,
+                "lower the learning rate, clip, or look for bad inputs",
+                step,
+                FIND_RATE,
+                "not finite",
+            )
         self._alive |= np.isfinite(norms).any(axis=0)
 
 
 class SkippedUpdates(Rule):
-    """Reports updates that were left out. 16-mixed leaves out a few by design while it searches for its loss scale."""
+    """Reports updates that were left out. 16-mixed leaves out a few by design while it searches
+    for its loss scale.
+    """
 
     BY_DESIGN = 10
     """How often torch's GradScaler halves its scale from 65536 until almost any gradient fits."""
     SHARE = 0.01
-    """The share of updates: the scaler tries a larger scale every 2000 updates, so 1 in 2000 is usual."""
+    """The share of updates: the scaler tries a larger scale every 2000 updates, so 1 in 2000 is
+    usual.
+    """
 
     def __init__(self, start: RunStarted) -> None:
         self._scaled = start.settings.get("precision") == "16-mixed"
@@ -88,12 +111,26 @@ class SkippedUpdates(Rule):
     def findings(self) -> Iterator[Finding]:
         if not self._count:
             return
-        many = "1 update was left out, update" if self._count == 1 else f"{self._count} updates were left out, the first at"
+        many = (
+            "1 update was left out, update"
+            if self._count == 1
+            else f"{self._count} updates were left out, the first at"
+        )
         if not self._scaled:
             why = f": {self._said}" if self._said else ""
-            yield Finding("warning", f"{many} {self._first}{why}", "look at the batch, or lower the learning rate", self._first)
+            yield Finding(
+                "warning",
+                f"{many} {self._first}{why}",
+                "look at the batch, or lower the learning rate",
+                self._first,
+            )
         elif self._count > max(self.BY_DESIGN, self.SHARE * self._updates):
-            yield Finding("warning", f"{many} {self._first}: too large for 16 bits", "precision='bf16-mixed' has room for them", self._first)
+            yield Finding(
+                "warning",
+                f"{many} {self._first}: too large for 16 bits",
+                "precision='bf16-mixed' has room for them",
+                self._first,
+            )
 
 
 class Failed(OneFinding):
@@ -102,5 +139,8 @@ class Failed(OneFinding):
     def on_event(self, event: Event) -> None:
         if isinstance(event, RunEnded) and event.error and not event.error.startswith(_ERROR):
             where = f" in {event.where}" if event.where else ""
-            text = f"an error ended it after {counted(event.step, 'update')}{where}: {in_a_line(event.error)}"
+            text = (
+                f"an error ended it after {counted(event.step, 'update')}{where}:"
+                f" {in_a_line(event.error)}"
+            )
             self._found = Finding("error", text, "", event.step, trouble="failed")

@@ -10,7 +10,9 @@ from workbench.runs.health.finding import Finding, Level, Rule
 
 
 class Waiting(Rule):
-    """Reports the share of the time in which training waits for batches, from the run's first flush on."""
+    """Reports the share of the time in which training waits for batches, from the run's first
+    flush on.
+    """
 
     SHARE = 0.2
     """Without waiting for this share, a fifth, the run would be a quarter faster."""
@@ -28,7 +30,9 @@ class Waiting(Rule):
         self._first: tuple[float, float] | None = None
         self._last = (0.0, 0.0)
         self._spent: list[tuple[float, float]] = []
-        """Seconds, and those of them that passed before the first batch of an epoch: until the first event, and since."""
+        """Seconds, and those of them that passed before the first batch of an epoch: until the
+        first event, and since.
+        """
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
@@ -36,7 +40,9 @@ class Waiting(Rule):
             self._first = self._first or self._last
         elif isinstance(event, TimeSpent):
             seconds, begins = self._spent.pop() if len(self._spent) > 1 else (0.0, 0.0)
-            self._spent.append((seconds + event.seconds, begins + event.parts.get("first batch", 0.0)))
+            self._spent.append(
+                (seconds + event.seconds, begins + event.parts.get("first batch", 0.0))
+            )
         elif isinstance(event, Observed) and event.what == "loader_option" and len(event.parts) > 1:
             self._options[event.parts[0]] = event.parts[1]
         elif isinstance(event, Resumed):
@@ -62,16 +68,33 @@ class Waiting(Rule):
         pinned = self._options.get("pin_memory=True")
         if pinned is not None and self._on_cpu:
             waits = f" (training waits for its data {share:.0%} of the time)" if share else ""
-            yield self._option("info", f"pin_memory=True is of no use in a fit on the CPU{waits}", "pin_memory", False, None, pinned)
+            yield self._option(
+                "info",
+                f"pin_memory=True is of no use in a fit on the CPU{waits}",
+                "pin_memory",
+                False,
+                None,
+                pinned,
+            )
 
     def _waits(self, share: float) -> Finding:
-        text, of_first = f"training waits for its data {share:.0%} of the time", self._share_of_first
+        text, of_first = (
+            f"training waits for its data {share:.0%} of the time",
+            self._share_of_first,
+        )
         restarts = self._options.get("persistent_workers=False")
         if restarts is not None and of_first >= share / 2:
-            text += f", {of_first:.0%} for the first batch of an epoch: the loader's workers start anew in each"
+            text += (
+                f", {of_first:.0%} for the first batch of an epoch: the loader's workers start anew"
+                " in each"
+            )
             return self._option("warning", text, "persistent_workers", True, True, restarts)
         if OWN in self._options.values():
-            return Finding("warning", text, "your DataLoader makes its batches itself: give it more num_workers")
+            return Finding(
+                "warning",
+                text,
+                "your DataLoader makes its batches itself: give it more num_workers",
+            )
         more = f"more than num_workers={self._workers}" if self._workers else "loader workers"
         advice = f"find_num_workers() tries {more}; preload=True keeps the data in memory"
         return Finding("warning", text, advice, remedy="bench.find_num_workers()")
@@ -79,7 +102,9 @@ class Waiting(Rule):
     def _option(
         self, level: Level, text: str, name: str, theirs: bool, setting: bool | None, source: str
     ) -> Finding:
-        """A finding about an option of the loader: the value that the user's DataLoader should have, or the setting."""
+        """A finding about an option of the loader: the value that the user's DataLoader should
+        have, or the setting.
+        """
         advice = (
             f"set {name}={setting}"
             if source == "setting"
@@ -98,13 +123,31 @@ class Overhead(Rule):
     """Reports large shares of the time that are not spent on updates."""
 
     LIMITS: ClassVar[Mapping[str, tuple[float, str, str]]] = {
-        "validation": (0.5, "validation takes", "check_val_every_n_epoch=5 or limit_val_batches=0.2 validates less"),
+        "validation": (
+            0.5,
+            "validation takes",
+            "check_val_every_n_epoch=5 or limit_val_batches=0.2 validates less",
+        ),
         "checkpoints": (0.2, "writing checkpoints takes", "a longer checkpoint_every writes fewer"),
-        "hooks": (0.2, "hooks and callbacks take", "look for what they compute, print or read back from the device at every batch"),
-        "transfer": (0.2, "moving batches to the device takes", "pin_memory=True, or data that is on the device already"),
-        "sync": (0.3, "a rank waits for the others", "larger batches or accumulate_grad_batches synchronise less often"),
+        "hooks": (
+            0.2,
+            "hooks and callbacks take",
+            "look for what they compute, print or read back from the device at every batch",
+        ),
+        "transfer": (
+            0.2,
+            "moving batches to the device takes",
+            "pin_memory=True, or data that is on the device already",
+        ),
+        "sync": (
+            0.3,
+            "a rank waits for the others",
+            "larger batches or accumulate_grad_batches synchronise less often",
+        ),
     }
-    """Half of the time is more than most users want for validation; for the others a fifth, or a third of waiting, is worth a look."""
+    """Half of the time is more than most users want for validation; for the others a fifth, or a
+    third of waiting, is worth a look.
+    """
     SECONDS = 10.0
     """A shorter run ends before the user could act on it."""
 
@@ -145,4 +188,6 @@ class Memory(Rule):
     def findings(self) -> Iterator[Finding]:
         if self._total and self._most > self.FULL * self._total:
             text = f"{self._most / self._total:.0%} of the device's memory was in use"
-            yield Finding("warning", text, "a smaller batch_size with more accumulate_grad_batches takes less")
+            yield Finding(
+                "warning", text, "a smaller batch_size with more accumulate_grad_batches takes less"
+            )

@@ -1,7 +1,8 @@
 """Replaces the advice to run a search by the result of that search, if it has been run.
 
-A finding's remedy may be a search ("bench.find_num_workers()"). If the same root has a record of it, for the same model and
-data, its result becomes the advice, and setting the result becomes the remedy.
+A finding's remedy may be a search ("bench.find_num_workers()"). If the same root has a record of
+it, for the same model and data, its result becomes the advice, and setting the result becomes the
+remedy.
 """
 
 from __future__ import annotations
@@ -32,15 +33,34 @@ from workbench.units import RATES, rate
 
 _SEARCH = re.compile(r"bench\.(find_[a-z_]+)\((?:updates=(\d+))?\)")
 _FINDS = {
-    "find_num_workers": "num_workers", "find_lr": "lr", "find_batch_size": "batch_size", "find_precision": "precision",
-    "find_clip_val": "gradient_clip_val", "find_weight_decay": "weight_decay",
-}  # fmt: skip
+    "find_num_workers": "num_workers",
+    "find_lr": "lr",
+    "find_batch_size": "batch_size",
+    "find_precision": "precision",
+    "find_clip_val": "gradient_clip_val",
+    "find_weight_decay": "weight_decay",
+}
 """The searches, each with the setting that it finds."""
 _TASK = ("model", "parameters", "data")
 """The header keys that are equal for two runs of the same task."""
-_ALIKE = ("batch_size", "accumulate_grad_batches", "precision", "lr_schedule", "preload", "accelerator", "devices")
+_ALIKE = (
+    "batch_size",
+    "accumulate_grad_batches",
+    "precision",
+    "lr_schedule",
+    "preload",
+    "accelerator",
+    "devices",
+)
 """Settings that change the result of a search."""
-_GIVEN = {*_FINDS.values(), "accumulate_grad_batches", "persistent_workers", "prefetch_factor", "pin_memory", "compile"}
+_GIVEN = {
+    *_FINDS.values(),
+    "accumulate_grad_batches",
+    "persistent_workers",
+    "prefetch_factor",
+    "pin_memory",
+    "compile",
+}
 """The settings that a search may give."""
 _ALSO = {"find_weight_decay": ("lr",)}
 """Further settings that change the result of one search."""
@@ -49,11 +69,15 @@ _REASON = 80
 _LONGEST = 300
 """How many characters of what a search found are shown."""
 _NEAR = 0.01
-"""The relative difference up to which two values count as equal: a typed value has fewer digits than the result."""
+"""The relative difference up to which two values count as equal: a typed value has fewer digits
+than the result.
+"""
 
 
 class _Result(NamedTuple):
-    """The result of the search in run `run`, its trials of the loader, if any, and its number of updates, if it has one."""
+    """The result of the search in run `run`, its trials of the loader, if any, and its number of
+    updates, if it has one.
+    """
 
     run: str
     values: dict[str, Any]
@@ -61,15 +85,17 @@ class _Result(NamedTuple):
     updates: float = math.inf
 
     def waiting(self, before: Any) -> str:
-        """A phrase with the share of time in which training waited for its data with these values, and how much faster it was than
-        with `before` workers; "": not measured.
+        """A phrase with the share of time in which training waited for its data with these values,
+        and how much faster it was than with `before` workers; "": not measured.
         """
         chosen = next(
             (trial for trial in reversed(self.trials) if trial.values == self.values), None
         )
         if chosen is None or chosen.waiting is None:
             return ""
-        base = next((trial for trial in self.trials if trial.values == {"num_workers": before}), None)
+        base = next(
+            (trial for trial in self.trials if trial.values == {"num_workers": before}), None
+        )
         speed = (
             (chosen.updates_per_second or 0.0) / (base.updates_per_second or math.inf)
             if base is not None
@@ -81,7 +107,9 @@ class _Result(NamedTuple):
 
 
 class SearchResults:
-    """Finds searches in the root of the run in `folder`, and reads each kind once. folder=None: the run has no folder."""
+    """Finds searches in the root of the run in `folder`, and reads each kind once. folder=None:
+    the run has no folder.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -100,7 +128,8 @@ class SearchResults:
         new = asked - self._known.keys()
         if new:
             self._known |= dict.fromkeys(new)
-            with contextlib.suppress(OSError, ValueError):  # it has no header, or is deleted meanwhile
+            # it has no header, or is deleted meanwhile
+            with contextlib.suppress(OSError, ValueError):
                 self._header = read.read_header(self._folder)
                 self._look_for(self._folder, new)
         return tuple(self._with_result(finding) for finding in findings)
@@ -119,7 +148,14 @@ class SearchResults:
         for _, kind, other in sorted(results):
             with contextlib.suppress(OSError, ValueError):
                 for search in searches & {kind} if kind != "tune" else searches:
-                    result = next(_results(other, _FINDS[search], (self._header.get("settings") or {}).get(_FINDS[search])), None)
+                    result = next(
+                        _results(
+                            other,
+                            _FINDS[search],
+                            (self._header.get("settings") or {}).get(_FINDS[search]),
+                        ),
+                        None,
+                    )
                     self._known[search] = result or self._known[search]
 
     def _with_result(self, finding: Finding) -> Finding:
@@ -128,8 +164,14 @@ class SearchResults:
         if search is None or result is None or result.updates < int(search[2] or 0):
             return finding
         settings: Mapping[str, Any] = self._header.get("settings") or {}
-        other = {name: value for name, value in result.values.items() if not is_near(settings.get(name), value)}
-        values = ", ".join(f"{name}={_short(name, value)}" for name, value in (other or result.values).items())
+        other = {
+            name: value
+            for name, value in result.values.items()
+            if not is_near(settings.get(name), value)
+        }
+        values = ", ".join(
+            f"{name}={_short(name, value)}" for name, value in (other or result.values).items()
+        )
         where = f"tried in {result.run}"
         if other:
             waiting = result.waiting(settings.get("num_workers"))
@@ -139,10 +181,20 @@ class SearchResults:
             )
         if search[1] not in ("find_num_workers", "find_weight_decay"):
             return finding
-        preload = "" if settings.get("preload") or search[1] != "find_num_workers" else ": preload=True keeps the data in memory"
-        present = "the optimizer's own weight decay" if result.values == {"weight_decay": None} else values
+        preload = (
+            ""
+            if settings.get("preload") or search[1] != "find_num_workers"
+            else ": preload=True keeps the data in memory"
+        )
+        present = (
+            "the optimizer's own weight decay"
+            if result.values == {"weight_decay": None}
+            else values
+        )
         advice = f"{search[1]}() found nothing better than {present} ({where}){preload}"
-        return dataclasses.replace(finding, advice=advice, remedy="bench.set(preload=True)" if preload else "")
+        return dataclasses.replace(
+            finding, advice=advice, remedy="bench.set(preload=True)" if preload else ""
+        )
 
 
 def recommended(event: Event) -> Mapping[str, Any]:
@@ -152,7 +204,9 @@ def recommended(event: Event) -> Mapping[str, Any]:
             return {"lr": event.suggestion}
         case SearchEnded() if event.best is not None:
             many = event.accumulate_grad_batches
-            return {"batch_size": event.best} | ({} if many is None else {"accumulate_grad_batches": many})
+            return {"batch_size": event.best} | (
+                {} if many is None else {"accumulate_grad_batches": many}
+            )
         case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
             return event.best
         case _:
@@ -160,7 +214,9 @@ def recommended(event: Event) -> Mapping[str, Any]:
 
 
 class Answer:
-    """Collects what a search found from its events: `text` has one line about it, also for a `tune`."""
+    """Collects what a search found from its events: `text` has one line about it, also for a
+    `tune`.
+    """
 
     def __init__(self) -> None:
         self._fit = False
@@ -228,36 +284,59 @@ def is_near(value: Any, found: Any) -> bool:
 
 
 def _is_alike(run: Mapping[str, Any], search: Mapping[str, Any], kind: str) -> bool:
-    """Whether the result of a search holds for a run: their headers name the same model and data, and their settings are alike."""
+    """Whether the result of a search holds for a run: their headers name the same model and
+    data, and their settings are alike.
+    """
     task, its = run.get("task"), search.get("task")
-    if not isinstance(task, dict) or not isinstance(its, dict) or not isinstance(task.get("data"), str):
+    if (
+        not isinstance(task, dict)
+        or not isinstance(its, dict)
+        or not isinstance(task.get("data"), str)
+    ):
         return False
     settings, its_settings = run.get("settings") or {}, search.get("settings") or {}
     alike = (name for name in (*_ALIKE, *_ALSO.get(kind, ())) if name != _FINDS.get(kind))
-    return all(task.get(name) == its.get(name) for name in _TASK) and all(settings.get(n) == its_settings.get(n) for n in alike)
+    return all(task.get(name) == its.get(name) for name in _TASK) and all(
+        settings.get(n) == its_settings.get(n) for n in alike
+    )
 
 
 def _results(folder: Path, setting: str, present: Any) -> Iterator[_Result]:
-    """Yield the result of the search in this folder for a setting, if there is one. present: the run's value of the setting."""
+    """Yield the result of the search in this folder for a setting, if there is one. present: the
+    run's value of the setting.
+    """
     trials: list[SpeedTrial] = []
     before, updates = object(), math.inf
     for event in stream(folder, ()):
-        if isinstance(event, RunStarted) and (event.request.get("optimizer") or event.request.get("group") is not None):
+        if isinstance(event, RunStarted) and (
+            event.request.get("optimizer") or event.request.get("group") is not None
+        ):
             return  # the search was for one of several rates
         if isinstance(event, RunStarted):
             before, requested = event.settings.get(setting), event.request.get("updates")
             updates = requested if isinstance(requested, int | float) else math.inf
         trials += [event] if isinstance(event, SpeedTrial) else []
         values = dict(recommended(event))
-        if isinstance(event, DecaySearchEnded) and event.ended == "all values tried" and not values and is_near(before, present):
+        if (
+            isinstance(event, DecaySearchEnded)
+            and event.ended == "all values tried"
+            and not values
+            and is_near(before, present)
+        ):
             values = {setting: present}  # no other value was clearly better
         if setting in values and _are_settings(values):
-            yield _Result(folder.name, values, tuple(trials) if setting == "num_workers" else (), updates)
+            yield _Result(
+                folder.name, values, tuple(trials) if setting == "num_workers" else (), updates
+            )
 
 
 def _are_settings(values: Mapping[str, Any]) -> bool:
-    """Whether these are plain values of settings that a search may give; a record may come from an untrusted source."""
-    if not values.keys() <= _GIVEN or not all(value is None or isinstance(value, bool | int | float | str) for value in values.values()):
+    """Whether these are plain values of settings that a search may give; a record may come from
+    an untrusted source.
+    """
+    if not values.keys() <= _GIVEN or not all(
+        value is None or isinstance(value, bool | int | float | str) for value in values.values()
+    ):
         return False
     try:
         Settings.make(**values)

@@ -1,4 +1,6 @@
-"""Provides the events of a job or a run as a sequence in bounded memory: older events are read from the record when needed."""
+"""Provides the events of a job or a run as a sequence in bounded memory: older events are read
+from the record when needed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ HELD = 1 << 22
 FEWEST = 16
 """The least number of events that stay in memory, whatever their size."""
 UNRECORDED = 1 << 26
-"""Bytes of columns by layer of events that are not recorded; when there are more, they are thinned as in a record (`runs/record/thin.py`)."""
+"""Bytes of columns by layer of events that are not recorded; when there are more, they are
+thinned as in a record (`runs/record/thin.py`).
+"""
 
 
 class RecordGone(FileNotFoundError):
@@ -29,7 +33,9 @@ class RecordGone(FileNotFoundError):
 
 
 class Recorded(Events):
-    """The events that a record had when this object was made; another process may add more to the record."""
+    """The events that a record had when this object was made; another process may add more to
+    the record.
+    """
 
     def __init__(self, folder: Path, over: bool) -> None:
         """over: whether no process will add to the record."""
@@ -41,7 +47,9 @@ class Recorded(Events):
     def stream(self, only: Container[str] | None = None) -> Iterator[Event]:
         if self._kept is None and only is None and self._is_small():
             self._kept = tuple(self._record.read(0, self._lines))
-        return iter(self._kept) if self._kept is not None else self._record.read(0, self._lines, only)
+        return (
+            iter(self._kept) if self._kept is not None else self._record.read(0, self._lines, only)
+        )
 
     def _is_small(self) -> bool:
         try:
@@ -61,10 +69,11 @@ class Recorded(Events):
 
 
 class EventLog(Events):
-    """The events of a job, added one by one (`add`). The first and the newest ones stay in memory; for the others the log
-    keeps their place in the record.
+    """The events of a job, added one by one (`add`). The first and the newest ones stay in memory;
+    for the others the log keeps their place in the record.
 
-    Events without a record stay in memory; their columns by layer are thinned when they get too large.
+    Events without a record stay in memory; their columns by layer are thinned when they get too
+    large.
     """
 
     def __init__(self, events: Iterable[Event] = (), record: Path | None = None) -> None:
@@ -93,7 +102,11 @@ class EventLog(Events):
         self._size -= size_of(event)
         self._old_count += 1
         last = self._old[-1] if self._old else None
-        beginning = self._old_count <= FEWEST and not isinstance(last, _Lines) and not isinstance(event, StepsDone)
+        beginning = (
+            self._old_count <= FEWEST
+            and not isinstance(last, _Lines)
+            and not isinstance(event, StepsDone)
+        )
         if line is not None and self._record is not None and not beginning:
             if isinstance(last, _Lines) and last.first + last.count == line:
                 last.count += 1
@@ -178,8 +191,8 @@ class EventLog(Events):
         self.__dict__.update(state, _lock=threading.Lock())
 
     def _parts(self, skip: int = 0) -> tuple[list[_Lines | list[Event]], list[Event]]:
-        """The events after the first `skip`, as older parts and the newest events. If only the newest are needed, no others are
-        copied.
+        """The events after the first `skip`, as older parts and the newest events. If only the
+        newest are needed, no others are copied.
         """
         with self._lock:
             old: list[_Lines | list[Event]] = []
@@ -222,14 +235,20 @@ class _Lines:
 
 
 class _Record:
-    """The record of one run. If the run was deleted, another one may have its id and its folder; its record is never read."""
+    """The record of one run. If the run was deleted, another one may have its id and its folder;
+    its record is never read.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.path = folder, folder / RECORD
         self._created = self._now_created()
 
-    def read(self, first: int, count: int | None, only: Container[str] | None = None) -> Iterator[Event]:
-        """Yield the events in `count` lines (None: all) from line `first` on. Raises RecordGone if the run was deleted."""
+    def read(
+        self, first: int, count: int | None, only: Container[str] | None = None
+    ) -> Iterator[Event]:
+        """Yield the events in `count` lines (None: all) from line `first` on. Raises RecordGone
+        if the run was deleted.
+        """
         self._check()
         try:
             yield from recorded(self.path, only, first, count)
@@ -248,7 +267,10 @@ class _Record:
         now = self._now_created()
         another = None not in (now, self._created) and now != self._created
         if another or not self._folder.is_dir():
-            raise RecordGone(f"run {self._folder.name} was deleted, and these events were in its record ({self.path}).")
+            raise RecordGone(
+                f"run {self._folder.name} was deleted, and these events were in its record"
+                f" ({self.path})."
+            )
 
     def _now_created(self) -> Any:
         with contextlib.suppress(OSError, ValueError):
@@ -257,7 +279,9 @@ class _Record:
 
 
 def newest(events: Sequence[Event]) -> list[Event]:
-    """The newest events of a sequence of any kind: the objects that were added, not copies read from a record."""
+    """The newest events of a sequence of any kind: the objects that were added, not copies read
+    from a record.
+    """
     return events.recent if isinstance(events, EventLog) else [*events]
 
 

@@ -16,20 +16,26 @@ from workbench.runs.read import RECORD, UNREADABLE, event_of
 from workbench.runs.record.lines import Budget, whole_lines
 
 _BLOCK = 1 << 18
-"""Bytes that one call reads, which takes some 0.15 s, so that the caller can do other work while it reads a long record."""
+"""Bytes that one call reads, which takes some 0.15 s, so that the caller can do other work while
+it reads a long record.
+"""
 
 
 class Tail:
-    """Reads the events of a run folder as they come: each call reads the new ones, up to the last complete line.
+    """Reads the events of a run folder as they come: each call reads the new ones, up to the last
+    complete line.
 
-    The record may be rewritten meanwhile, with the same number of lines (`runs/record/thin.py`); lines are not read twice.
+    The record may be rewritten meanwhile, with the same number of lines (`runs/record/thin.py`);
+    lines are not read twice.
     only: the columns of flushes to decode; None: all.
     """
 
     def __init__(self, folder: Path, only: Container[str] | None = None) -> None:
         self._path, self._only = Path(folder) / RECORD, only
         self._file: BinaryIO | None = None
-        """The open record. It stays open because the inode number of a removed file may be reused."""
+        """The open record. It stays open because the inode number of a removed file may be
+        reused.
+        """
         self._close: Callable[[], object] = lambda: None
         self._place = self._lines = 0
         self._budget = Budget(self._path)
@@ -81,7 +87,9 @@ class Tail:
         return [line] if line else []
 
     def _current(self) -> BinaryIO | None:
-        """The present record, and the position in it after the lines that were read; None: the folder has no record."""
+        """The present record, and the position in it after the lines that were read; None: the
+        folder has no record.
+        """
         try:
             stat = os.stat(self._path)
         except FileNotFoundError:

@@ -1,4 +1,6 @@
-"""Reads the lines of a record, which may come from a stranger, within a budget for what is no event."""
+"""Reads the lines of a record, which may come from a stranger, within a budget for what is no
+event.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,19 @@ LONG = 1 << 22
 FLUSH = b'{"type":"StepsDone",'
 """How the line of a flush begins."""
 OTHER_BYTES, OTHER_LINES = 1 << 24, 10_000
-"""How many bytes and lines of a record may be no events: a file of 1 TB may take no room on a disk, and a run is read many times."""
+"""How many bytes and lines of a record may be no events: a file of 1 TB may take no room on a
+disk, and a run is read many times.
+"""
 _FOR_AN_EVENT = 10
 """How many times as many there may be besides for each event."""
 _COSTLY: dict[type, int] = {RunStarted: 200, Changed: 30, Resumed: 30}
-"""Events with settings, whose check takes as long as that of so many lines. A record has few of them."""
+"""Events with settings, whose check takes as long as that of so many lines. A record has few of
+them.
+"""
 _AGAIN = 100
-"""The same for a flush of updates that an earlier one has: it cannot be joined to that one, and is judged by itself."""
+"""The same for a flush of updates that an earlier one has: it cannot be joined to that one, and
+is judged by itself.
+"""
 _TYPE, _TORN = b'"type"', b"~\n"
 """The key that each event has, and what a writer leaves where a disk was full."""
 _PIECE = 1 << 20
@@ -32,9 +40,11 @@ _named: set[Path] = set()
 
 
 class Budget:
-    """What one reader may still spend on what is no event in a record. When it is `spent`, the rest of the record is left out.
+    """What one reader may still spend on what is no event in a record. When it is `spent`, the rest
+    of the record is left out.
 
-    Each event adds to it, so that a long record is read whole, whatever a newer version or a full disk has left in it.
+    Each event adds to it, so that a long record is read whole, whatever a newer version or a full
+    disk has left in it.
     """
 
     __slots__ = ("_bytes", "_done", "_lines", "_record")
@@ -64,7 +74,11 @@ class Budget:
         self._lines -= lines
         if self.spent and self._record is not None and self._record not in _named:
             _named.add(self._record)
-            _log.warning("%s", f"{str(self._record)!r} is read in part: too many of its lines are no events, or begin anew, and the rest was left out.")
+            _log.warning(
+                "%s",
+                f"{str(self._record)!r} is read in part: too many of its lines are no events, or"
+                " begin anew, and the rest was left out.",
+            )
 
     @property
     def spent(self) -> bool:
@@ -73,7 +87,9 @@ class Budget:
 
 
 def whole_lines(file: BinaryIO, budget: Budget) -> Iterator[bytes]:
-    """Yield the lines of a record from the file's position to the last complete one; "~" in place of one that cannot be an event."""
+    """Yield the lines of a record from the file's position to the last complete one; "~" in
+    place of one that cannot be an event.
+    """
     while not budget.spent and (line := file.readline(_PIECE)):
         if line.endswith(b"\n"):
             if _TYPE not in line and line != _TORN:  # also for readers that only count lines

@@ -16,7 +16,9 @@ class Events(Sequence[Event]):
 
     @abstractmethod
     def stream(self, only: Container[str] | None = None) -> Iterator[Event]:
-        """Yield the events from the first one on. only: the columns of flushes that are needed; others may be present."""
+        """Yield the events from the first one on. only: the columns of flushes that are needed;
+        others may be present.
+        """
 
     def __iter__(self) -> Iterator[Event]:
         return self.stream()
@@ -29,7 +31,9 @@ class Events(Sequence[Event]):
     def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            return [*islice(self.since(start), max(0, stop - start))] if step == 1 else [*self][index]
+            return (
+                [*islice(self.since(start), max(0, stop - start))] if step == 1 else [*self][index]
+            )
         event = next(
             self.since(index) if index >= 0 else islice(reversed(self), -index - 1, None), None
         )
@@ -51,7 +55,9 @@ class Events(Sequence[Event]):
 
 
 def stream(events: Iterable[Event], only: Container[str] | None = None) -> Iterator[Event]:
-    """Yield the events of any sequence. only: the columns of flushes that are needed; others may be present."""
+    """Yield the events of any sequence. only: the columns of flushes that are needed; others may
+    be present.
+    """
     return events.stream(only) if isinstance(events, Events) else iter(events)
 
 
@@ -69,6 +75,11 @@ def but_by_layer(events: Iterable[Event]) -> Iterator[Event]:
     """Yield the events, without the columns by layer."""
     for event in stream(events, BUT_BY_LAYER):
         if isinstance(event, StepsDone) and not event.columns.keys().isdisjoint(BY_LAYER):
-            yield replace(event, columns={name: data for name, data in event.columns.items() if name not in BY_LAYER})
+            yield replace(
+                event,
+                columns={
+                    name: data for name, data in event.columns.items() if name not in BY_LAYER
+                },
+            )
         else:
             yield event

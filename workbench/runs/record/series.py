@@ -1,4 +1,6 @@
-"""Makes arrays for results, tables and plots from events, and joins those of a run into one table."""
+"""Makes arrays for results, tables and plots from events, and joins those of a run into one
+table.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ from workbench.runs.record.sequence import stream
 PICTURED = 400
 """Into how many parts a picture by layer divides a run at most."""
 EMPTY, _SPREAD = 1 << 22, 8
-"""How many cells of a table may lack a value, and how many times as many as have one there may be besides."""
+"""How many cells of a table may lack a value, and how many times as many as have one there may
+be besides.
+"""
 _PICTURE, _THINNED = 1 << 24, 64
-"""The most numbers of a picture by layer, and how many times the record's size the history by layer may have."""
+"""The most numbers of a picture by layer, and how many times the record's size the history by
+layer may have.
+"""
 Series = dict[str, NDArray[Any]]
 _BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
 """The columns of a flush with one number for each layer, and their names in a history."""
@@ -39,7 +45,9 @@ def scalars(events: Iterable[Event]) -> Series:
     }
     measured: Counter[str] = Counter()
     for event in flushes:
-        measured.update(dict.fromkeys(event.columns.keys() - _BY_LAYER.keys() - out.keys(), event.rows))
+        measured.update(
+            dict.fromkeys(event.columns.keys() - _BY_LAYER.keys() - out.keys(), event.rows)
+        )
     names = dict.fromkeys(["loss", "lr"])
     for event in flushes:
         names |= dict.fromkeys(name for name in event.columns if name in measured)
@@ -49,7 +57,9 @@ def scalars(events: Iterable[Event]) -> Series:
 
 
 def _that_fit(names: Iterable[str], measured: Mapping[str, int], rows: int) -> Iterator[str]:
-    """Yield the names of the columns of a table, until it would be empty for the most part. measured: how many values each has."""
+    """Yield the names of the columns of a table, until it would be empty for the most part.
+    measured: how many values each has.
+    """
     left, wide = EMPTY + _SPREAD * sum(measured.values()), 0
     for name in names:
         empty = max(0, rows - measured.get(name, 0))
@@ -59,13 +69,19 @@ def _that_fit(names: Iterable[str], measured: Mapping[str, int], rows: int) -> I
         else:
             wide += 1
     if wide:
-        _log.warning("%d of the values that were logged are left out: each is in a few updates alone, and the table would be too large.", wide)
+        _log.warning(
+            "%d of the values that were logged are left out: each is in a few updates alone, and"
+            " the table would be too large.",
+            wide,
+        )
 
 
 def layer_history(events: Iterable[Event], rows: int, room: float = math.inf) -> Series:
-    """The columns by layer of this many recorded updates. Only the result and one flush at a time are in memory.
+    """The columns by layer of this many recorded updates. Only the result and one flush at a time
+    are in memory.
 
-    room: the bytes of the record; a table that is much larger, since most of it was thinned out, is left out with a warning.
+    room: the bytes of the record; a table that is much larger, since most of it was thinned out, is
+    left out with a warning.
     """
     tables: dict[str, NDArray[np.float32]] = {}
     layers: tuple[str, ...] = ()
@@ -80,12 +96,23 @@ def layer_history(events: Iterable[Event], rows: int, room: float = math.inf) ->
                     table = event.array(name)
                     if name not in tables:
                         numbers = table.shape[1] * rows
-                        tables[name] = np.full((table.shape[1] if numbers <= _PICTURE + _THINNED * room / 4 else 0, rows), np.nan, np.float32)
+                        tables[name] = np.full(
+                            (
+                                table.shape[1] if numbers <= _PICTURE + _THINNED * room / 4 else 0,
+                                rows,
+                            ),
+                            np.nan,
+                            np.float32,
+                        )
                         if numbers and not len(tables[name]):
                             _log.warning(
-                                "The history leaves out %s: %d updates of %d layers would take %.0f GB, and most were thinned out. "
-                                "run.plot('grad_norm') draws them.", _BY_LAYER[name], rows, table.shape[1], numbers / 2.5e8,
-                            )  # fmt: skip
+                                "The history leaves out %s: %d updates of %d layers would take %.0f"
+                                " GB, and most were thinned out. run.plot('grad_norm') draws them.",
+                                _BY_LAYER[name],
+                                rows,
+                                table.shape[1],
+                                numbers / 2.5e8,
+                            )
                     if len(tables[name]) == table.shape[1]:
                         tables[name][:, first:row] = table.T
     columns: Series = {}
@@ -104,7 +131,8 @@ def _names(layers: Sequence[str], width: int) -> Sequence[str]:
 def column(event: StepsDone, name: str) -> NDArray[Any]:
     """Column `name`, shape (rows,); NaN if the flush lacks it, or has a table with that name."""
     if name == "skipped" and name not in event.columns:
-        return np.zeros(event.rows, np.float32)  # a flush has this column only if an update was left out
+        # a flush has this column only if an update was left out
+        return np.zeros(event.rows, np.float32)
     values = event.array(name) if name in event.columns else np.empty(0, np.float32)
     return values if len(values) == event.rows else np.full(event.rows, np.nan, np.float32)
 
@@ -117,11 +145,15 @@ def norm_columns(event: StepsDone) -> Series:
     return {name: column(event, name) for name in ("grad_norm", *apart)}
 
 
-def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], Series]:
-    """The data for a picture of "grad_norm" or "update_ratio" by layer, in memory that does not grow with the run.
+def by_layer(
+    events: Iterable[Event], quantity: str, steps: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Series]:
+    """The data for a picture of "grad_norm" or "update_ratio" by layer, in memory that does not
+    grow with the run.
 
-    Norms: the maximum of each layer in each of 400 parts of the run (`steps` has all recorded updates). Ratios: all updates in
-    which they were measured. Returns the updates, shape (n,), and for each layer the values, shape (n,), NaN: no value.
+    Norms: the maximum of each layer in each of 400 parts of the run (`steps` has all recorded
+    updates). Ratios: all updates in which they were measured. Returns the updates, shape (n,), and
+    for each layer the values, shape (n,), NaN: no value.
     """
     column = next(name for name, called in _BY_LAYER.items() if called == quantity)
     layers: tuple[str, ...] = ()
@@ -167,16 +199,18 @@ def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -
 def validation(events: Iterable[Event]) -> Series:
     """Arrays with one row for each validation, shape (validations,).
 
-    "step" (updates taken before it) and "epoch" are int64; each metric is float64, NaN where a validation lacks it: "val_loss",
-    …, and with averaged weights also "val_loss_averaged", ….
+    "step" (updates taken before it) and "epoch" are int64; each metric is float64, NaN where a
+    validation lacks it: "val_loss", …, and with averaged weights also "val_loss_averaged", ….
     """
     return _table(events, Validated)
 
 
 def logged(events: Iterable[Event]) -> Series:
-    """Arrays with one row for each epoch for which the model logged values in training, shape (epochs,).
+    """Arrays with one row for each epoch for which the model logged values in training, shape
+    (epochs,).
 
-    "step" (updates taken) and "epoch" are int64; each value is float64, NaN where an epoch lacks it.
+    "step" (updates taken) and "epoch" are int64; each value is float64, NaN where an epoch lacks
+    it.
     """
     return _table(events, Logged)
 
@@ -191,7 +225,10 @@ def _table(events: Iterable[Event], kind: type[Validated | Logged]) -> Series:
     measured: Counter[str] = Counter()
     for event in rows:
         measured.update(name for name in event.metrics if name not in out)
-    values = {name: np.full(len(rows), np.nan, np.float64) for name in _that_fit(measured, measured, len(rows))}
+    values = {
+        name: np.full(len(rows), np.nan, np.float64)
+        for name in _that_fit(measured, measured, len(rows))
+    }
     for at, event in enumerate(rows):
         for name in event.metrics.keys() & values.keys():
             values[name][at] = event.metrics[name]
@@ -208,20 +245,25 @@ def write_csv(file: IO[str], history: Series, logged: Series, validation: Series
 
 
 def as_text(name: str) -> str:
-    """Return a name for a cell of a CSV file: a spreadsheet would take `=…` for a formula, so it gets an apostrophe in front."""
+    """Return a name for a cell of a CSV file: a spreadsheet would take `=…` for a formula, so it
+    gets an apostrophe in front.
+    """
     text = printable(name, lines=True)  # a carriage return would end the row
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def joined(history: Series, logged: Series, validation: Series) -> Series:
-    """Join the tables by update (an outer join). In a history, "step" is the index of an update, from 0; the other tables count updates taken.
+    """Join the tables by update (an outer join). In a history, "step" is the index of an update,
+    from 0; the other tables count updates taken.
 
-    Values after n updates are in the row of update n - 1 and its epoch; values before the first update in a row -1.
+    Values after n updates are in the row of update n - 1 and its epoch; values before the first
+    update in a row -1.
     """
     tables = {"": history, " (epoch)": _by_update(logged), " (validation)": _by_update(validation)}
     steps = np.unique(np.concatenate([table["step"] for table in tables.values()]))
     out: Series = {"step": steps, "epoch": np.zeros_like(steps)}
-    for table in reversed(tables.values()):  # if several tables have an epoch, that of the update counts
+    # if several tables have an epoch, that of the update counts
+    for table in reversed(tables.values()):
         out["epoch"][np.searchsorted(steps, table["step"])] = table["epoch"]
     for kind, table in tables.items():
         at = np.searchsorted(steps, table["step"])

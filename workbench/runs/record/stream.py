@@ -1,4 +1,6 @@
-"""Reads a record in pieces: only a few thousand updates are in memory at a time, whatever its length."""
+"""Reads a record in pieces: only a few thousand updates are in memory at a time, whatever its
+length.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ from workbench.runs.record.lines import Budget, whole_lines
 E = TypeVar("E", bound=BenchEvent)
 
 ROWS = 5000
-"""How many updates a flush has at most when short ones are joined, since each flush takes time to draw, and ten a second are recorded."""
+"""How many updates a flush has at most when short ones are joined, since each flush takes time
+to draw, and ten a second are recorded.
+"""
 BYTES = 1 << 24
-"""How many bytes are in memory at a time; with thousands of layers that is a few hundred updates."""
+"""How many bytes are in memory at a time; with thousands of layers that is a few hundred
+updates.
+"""
 _BLOCK = 256
 """Lines read at once when reading backwards."""
 _SHORT = 1 << 17
@@ -30,7 +36,8 @@ _WIDEST = 1 << 20
 
 
 def stream(folder: Path, only: Container[str] | None = None) -> Iterator[Event]:
-    """Yield the events of a run folder in order, up to the last complete line; consecutive flushes are joined.
+    """Yield the events of a run folder in order, up to the last complete line; consecutive flushes
+    are joined.
 
     only: the columns of flushes to decode; None: all. Lines that cannot be read are left out.
     """
@@ -39,14 +46,20 @@ def stream(folder: Path, only: Container[str] | None = None) -> Iterator[Event]:
 
 
 def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | StepsDone]:
-    """Yield the events; consecutive flushes of one epoch with the same columns are joined, up to ROWS updates or BYTES.
+    """Yield the events; consecutive flushes of one epoch with the same columns are joined, up to
+    ROWS updates or BYTES.
 
-    across_epochs: also join flushes of several epochs, for callers that need only the epoch of the last update.
+    across_epochs: also join flushes of several epochs, for callers that need only the epoch of the
+    last update.
     """
     held: list[StepsDone] = []
     rows = size = 0
     for event in events:
-        if held and not (isinstance(event, StepsDone) and _follows(held[-1], event, across_epochs) and _fits(rows, size, event)):
+        if held and not (
+            isinstance(event, StepsDone)
+            and _follows(held[-1], event, across_epochs)
+            and _fits(rows, size, event)
+        ):
             yield _one(held, rows)
             held, rows, size = [], 0, 0
         if isinstance(event, StepsDone):
@@ -58,11 +71,20 @@ def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | Ste
         yield _one(held, rows)
 
 
-def recorded(path: Path, only: Container[str] | None = None, first: int = 0, count: int | None = None) -> Iterator[Event]:
-    """Yield the events in `count` lines (None: all) of a record from line `first` on. Lines that cannot be read are left out."""
+def recorded(
+    path: Path, only: Container[str] | None = None, first: int = 0, count: int | None = None
+) -> Iterator[Event]:
+    """Yield the events in `count` lines (None: all) of a record from line `first` on. Lines that
+    cannot be read are left out.
+    """
     with open_regular(path) as file:
         budget = Budget(path)
-        yield from parse(islice(whole_lines(file, budget), first, None if count is None else first + count), path.parent.name, budget, only)
+        yield from parse(
+            islice(whole_lines(file, budget), first, None if count is None else first + count),
+            path.parent.name,
+            budget,
+            only,
+        )
 
 
 def backwards(path: Path, first: int = 0, count: int | None = None) -> Iterator[Event]:
@@ -73,7 +95,9 @@ def backwards(path: Path, first: int = 0, count: int | None = None) -> Iterator[
         for _ in islice(whole, first):
             pass
         places[0] = file.tell()
-        while (done := sum(1 for _ in islice(whole, _BLOCK if count is None else min(_BLOCK, count)))):
+        while done := sum(
+            1 for _ in islice(whole, _BLOCK if count is None else min(_BLOCK, count))
+        ):
             places.append(file.tell())
             count = None if count is None else count - done
         budget = Budget(path)
@@ -90,9 +114,11 @@ def _until(lines: Iterator[bytes], file: BinaryIO, end: int) -> Iterator[bytes]:
 
 
 def sampled(folder: Path, count: int, only: Container[str] | None = None) -> Iterator[Event]:
-    """Yield events of a run folder in order: all of a short record; for a long one, those at about `count` equally distant places.
+    """Yield events of a run folder in order: all of a short record; for a long one, those at about
+    `count` equally distant places.
 
-    The time does not depend on the length of the record. Lines of more than `_WIDEST` bytes are left out.
+    The time does not depend on the length of the record. Lines of more than `_WIDEST` bytes are
+    left out.
     """
     with contextlib.suppress(FileNotFoundError), open_regular(folder / RECORD) as file:
         size = file.seek(0, os.SEEK_END)
@@ -123,17 +149,28 @@ def _fits(rows: int, size: int, event: StepsDone) -> bool:
 
 def _follows(last: StepsDone, event: StepsDone, across_epochs: bool) -> bool:
     return (
-        (across_epochs or last.epoch == event.epoch) and last.every == event.every and event.step == last.step + last.every * last.rows
-        and last.rows > 0 and last.columns.keys() == event.columns.keys() and last.prog_bar == event.prog_bar
-        and last.double == event.double and last.layers_every == event.layers_every
-        and _sound(last) and _sound(event)
-    )  # fmt: skip
+        (across_epochs or last.epoch == event.epoch)
+        and last.every == event.every
+        and event.step == last.step + last.every * last.rows
+        and last.rows > 0
+        and last.columns.keys() == event.columns.keys()
+        and last.prog_bar == event.prog_bar
+        and last.double == event.double
+        and last.layers_every == event.layers_every
+        and _sound(last)
+        and _sound(event)
+    )
 
 
 def _sound(event: StepsDone) -> bool:
-    """Whether each column has an entry for each row; a broken column would shift the rows of flushes that are joined to it."""
+    """Whether each column has an entry for each row; a broken column would shift the rows of
+    flushes that are joined to it.
+    """
     layers = 4 * int(event.layer_rows.sum()) if event.layers_every > 1 else 4 * event.rows
-    parts = ((len(data), layers if name in BY_LAYER else 4 * event.rows) for name, data in event.columns.items())
+    parts = (
+        (len(data), layers if name in BY_LAYER else 4 * event.rows)
+        for name, data in event.columns.items()
+    )
     return event.rows > 0 and all(
         size % divisor == 0 if divisor else not size for size, divisor in parts
     )
@@ -148,4 +185,6 @@ def _one(held: list[StepsDone], rows: int) -> StepsDone:
     memory = max((event.memory for event in held if event.memory is not None), default=None)
     counts = [event.samples for event in held if event.samples is not None]
     samples = sum(counts) if len(counts) == len(held) else None
-    return replace(last, step=held[0].step, rows=rows, columns=columns, memory=memory, samples=samples)
+    return replace(
+        last, step=held[0].step, rows=rows, columns=columns, memory=memory, samples=samples
+    )

@@ -1,9 +1,10 @@
 """Thins the columns by layer of older updates, so that a long record has a bounded size on disk.
 
-A quarter of the allowed bytes is for the newest updates, of which all are kept. Another three eighths are for all older ones,
-evenly over the run: the norms of every second update, of every fourth, … as the run grows, so that a picture of the whole run
-stays complete. Losses, rates and total norms are never thinned. Lines keep their numbers, so that a process that follows the
-record finds its place again.
+A quarter of the allowed bytes is for the newest updates, of which all are kept. Another three
+eighths are for all older ones,
+evenly over the run: the norms of every second update, of every fourth, … as the run grows, so that
+a picture of the whole run stays complete. Losses, rates and total norms are never thinned. Lines
+keep their numbers, so that a process that follows the record finds its place again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def layer_size(event: Event) -> int:
 
 
 def next_stride(sizes: Mapping[int, int], allowed: int) -> int:
-    """The stride at which older updates keep their columns by layer from now on. sizes: for each present stride, the bytes."""
+    """The stride at which older updates keep their columns by layer from now on. sizes: for each
+    present stride, the bytes.
+    """
     stride, newest = 2, int(allowed * NEWEST)
     while newest + _after(sizes, stride, newest) > allowed * LEFT and stride < 1 << 40:
         stride *= 2
@@ -40,7 +43,9 @@ def next_stride(sizes: Mapping[int, int], allowed: int) -> int:
 
 
 def _after(sizes: Mapping[int, int], stride: int, newest: int) -> float:
-    """The bytes of the older updates after thinning to this stride; the newest updates are among those with the smallest stride."""
+    """The bytes of the older updates after thinning to this stride; the newest updates are among
+    those with the smallest stride.
+    """
     older = dict(sizes)
     smallest = min(older)
     older[smallest] = max(0, older[smallest] - newest)
@@ -48,7 +53,9 @@ def _after(sizes: Mapping[int, int], stride: int, newest: int) -> float:
 
 
 def thinned_lines(record: Path, stride: int, older: int, sizes: Counter[int]) -> Iterator[bytes]:
-    """Yield the lines of a record, with the first `older` bytes of columns by layer thinned to this stride; `sizes` is recomputed."""
+    """Yield the lines of a record, with the first `older` bytes of columns by layer thinned to
+    this stride; `sizes` is recomputed.
+    """
     sizes.clear()
     passed = 0
     with open_regular(record) as file:
@@ -69,11 +76,15 @@ def _thinned(line: bytes, stride: int) -> bytes:
         event = from_line(line)
     except UNREADABLE:
         return line
-    return to_line(thinned(event, stride)).encode() + b"\n" if isinstance(event, StepsDone) else line
+    return (
+        to_line(thinned(event, stride)).encode() + b"\n" if isinstance(event, StepsDone) else line
+    )
 
 
 def _size_in(line: bytes) -> int:
-    """The number of bytes of the columns by layer in this line. It searches for their keys; quotes within texts are escaped, so no text matches."""
+    """The number of bytes of the columns by layer in this line. It searches for their keys;
+    quotes within texts are escaped, so no text matches.
+    """
     size = 0
     for mark in _MARKS:
         start = line.find(mark)

@@ -39,16 +39,17 @@ CHECKS = 200
 METRICS = 50
 """For how many metrics the best value is kept: the first ones."""
 COLUMNS = ("loss", "lr", "skipped", "loss.1", "lr.1")
-"""The columns of flushes that a brief needs: the loss, and those that the rules of health use. Reading norms by layer would
-take several times as long."""
+"""The columns of flushes that a brief needs: the loss, and those that the rules of health use.
+Reading norms by layer would take several times as long.
+"""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveChange:
-    """The last change of a setting while a run trained: its value, the update from which it holds, and how
-    many changes there were.
+    """The last change of a setting while a run trained: its value, the update from which it holds,
+    and how many changes there were.
     """
 
     value: Any
@@ -58,10 +59,12 @@ class LiveChange:
 
 @dataclass(frozen=True, eq=False)
 class RunBrief:
-    """A summary of one fit. `curve`: the smoothed training loss; `checks`: the monitored metric of the validations.
+    """A summary of one fit. `curve`: the smoothed training loss; `checks`: the monitored metric of
+    the validations.
 
-    Both have shape (n, 4): updates taken, epochs, seconds (NaN: unknown), and the value. `metrics` has the last value of
-    each metric, `settings` those at its start, `model` the model's name and its number of parameters.
+    Both have shape (n, 4): updates taken, epochs, seconds (NaN: unknown), and the value. `metrics`
+    has the last value of each metric, `settings` those at its start, `model` the model's name and
+    its number of parameters.
     """
 
     id: str
@@ -77,7 +80,9 @@ class RunBrief:
     origin: str = ""
     """The run that it continues."""
     changes: dict[str, LiveChange] = field(default_factory=dict)
-    """The settings that were changed while it trained; of a run that continues another one, since it does."""
+    """The settings that were changed while it trained; of a run that continues another one,
+    since it does.
+    """
     model: tuple[str, int | None] = ("", None)
     path: Path | None = field(default=None, repr=False)
     best: dict[str, float] = field(default_factory=dict)
@@ -94,19 +99,29 @@ class RunBrief:
 
     @classmethod
     def read(cls, folder: Path) -> RunBrief:
-        """Make the brief of a run folder: reads the record in pieces, and only the columns in `COLUMNS`."""
+        """Make the brief of a run folder: reads the record in pieces, and only the columns in
+        `COLUMNS`.
+        """
         return cls.so_far(folder, stream(folder, COLUMNS), Fold())
 
     @classmethod
     def so_far(cls, folder: Path, new: Iterable[Event], fold: Fold) -> RunBrief:
-        """Make the brief of a run folder whose record may grow. `fold` has the events read before; the `new` ones are added to it."""
+        """Make the brief of a run folder whose record may grow. `fold` has the events read
+        before; the `new` ones are added to it.
+        """
         header = read.read_header(folder)
         task = header.get("task")
         task = task if isinstance(task, dict) else {}  # a foreign header may have anything here
         model = (str(task.get("model", "")), task.get("parameters"))
         for event in new:
             fold.add(event)
-        return fold.brief(folder.name, fold.state.state(header, folder), read.created(header, folder), model, folder)
+        return fold.brief(
+            folder.name,
+            fold.state.state(header, folder),
+            read.created(header, folder),
+            model,
+            folder,
+        )
 
     @classmethod
     def of(cls, run: Run) -> RunBrief:
@@ -116,7 +131,13 @@ class RunBrief:
         fold = Fold()
         for event in joined(run.events):
             fold.add(event)
-        return fold.brief(run.id, read.State(run.status, run.step, run.seconds, run.error, run.unseen), math.nan, ("", None), None)
+        return fold.brief(
+            run.id,
+            read.State(run.status, run.step, run.seconds, run.error, run.unseen),
+            math.nan,
+            ("", None),
+            None,
+        )
 
     @property
     def loss(self) -> float | None:
@@ -125,14 +146,16 @@ class RunBrief:
 
     @property
     def ending(self) -> dict[str, float]:
-        """Its last values for a table; the training loss is the smoothed one, not that of a single update."""
+        """Its last values for a table; the training loss is the smoothed one, not that of a
+        single update.
+        """
         smoothed = {} if self.loss is None else {"smoothed loss": self.loss}
         return smoothed | {name: value for name, value in self.metrics.items() if name != "loss"}
 
     @property
     def value(self) -> float | None:
-        """The best value of the monitored metric, by which runs are ranked; the last one where neither its name
-        nor `monitor_mode` says what is better. None: there was no validation.
+        """The best value of the monitored metric, by which runs are ranked; the last one where
+        neither its name nor `monitor_mode` says what is better. None: there was no validation.
         """
         return self.best.get(self.monitor, self.last_value)
 
@@ -170,7 +193,9 @@ class BestAndLast:
 
 
 class Thinned:
-    """A table that keeps at most `cap` rows: when there are more, it drops every second one, but never the last."""
+    """A table that keeps at most `cap` rows: when there are more, it drops every second one, but
+    never the last.
+    """
 
     def __init__(self, cap: int) -> None:
         self._cap, self._stride, self._seen = cap, 1, 0
@@ -196,11 +221,17 @@ class Thinned:
         if self._last is None:
             return np.empty((0, columns))
         whole = np.concatenate(self._kept)
-        return whole if np.array_equal(whole[-1:], self._last[None], equal_nan=True) else np.vstack([whole, self._last])
+        return (
+            whole
+            if np.array_equal(whole[-1:], self._last[None], equal_nan=True)
+            else np.vstack([whole, self._last])
+        )
 
 
 class Fold:
-    """Collects events for a brief. `brief` can be called repeatedly; its time does not depend on the number of events."""
+    """Collects events for a brief. `brief` can be called repeatedly; its time does not depend on
+    the number of events.
+    """
 
     def __init__(self) -> None:
         self._smoother, self._curve, self._checks = Smoother(), Thinned(POINTS), Thinned(CHECKS)
@@ -227,42 +258,76 @@ class Fold:
             self._validated(event)
         elif isinstance(event, Resumed):
             self._origin = event.run
-            self._changes.clear()  # those of the other run; the settings of this one hold since here
-            self._seconds = self._seconds or math.nan  # the clock continues; where earlier events are not recorded, from an unknown time
+            # those of the other run; the settings of this one hold since here
+            self._changes.clear()
+            # the clock continues; where earlier events are not recorded, from an unknown time
+            self._seconds = self._seconds or math.nan
         elif isinstance(event, Changed):
             for name, value in event.values.items():
                 if name in Settings.model_fields and name not in UNMARKED:
                     before = self._changes.get(name)
                     count = 1 if before is None else before.count + 1
                     self._changes[name] = LiveChange(value, event.step, count)
-            if "batch_size" in event.values:  # with another batch size the total of updates is unknown
+            # with another batch size the total of updates is unknown
+            if "batch_size" in event.values:
                 self._updates = None
         if isinstance(event, Validated | Logged | RunEnded):
             self._metrics.update(event.metrics)
         if isinstance(event, Validated | Logged):
             for name, value in event.metrics.items():
                 if name in self._best or len(self._best) < METRICS:
-                    self._best.setdefault(name, BestAndLast(self._mode(name))).add(np.array([event.step]), np.array([value]))
+                    self._best.setdefault(name, BestAndLast(self._mode(name))).add(
+                        np.array([event.step]), np.array([value])
+                    )
 
     def _mode(self, name: str) -> Mode | None:
         settings = {} if self._start is None else self._start.settings
-        chosen: Mode | None = settings.get("monitor_mode") if name == settings.get("monitor") else None
+        chosen: Mode | None = (
+            settings.get("monitor_mode") if name == settings.get("monitor") else None
+        )
         return chosen or known_mode(name)
 
-    def brief(self, id: str, state: read.State, created: float, model: tuple[str, int | None], path: Path | None) -> RunBrief:
+    def brief(
+        self,
+        id: str,
+        state: read.State,
+        created: float,
+        model: tuple[str, int | None],
+        path: Path | None,
+    ) -> RunBrief:
         """The brief of the events so far."""
         settings = {} if self._start is None else self._start.settings
         return RunBrief(
-            id, state.status, state.step, state.seconds, created, settings, dict(self._metrics), self._monitor,
-            self._curve.rows(4), self._checks.rows(4), self._origin, dict(self._changes), model, path,
-            {name: best.value for name, best in self._best.items() if best.value is not None}, state.unseen, self._health.trouble,
-            self._updates, state.error, self._answer.text,
-        )  # fmt: skip
+            id,
+            state.status,
+            state.step,
+            state.seconds,
+            created,
+            settings,
+            dict(self._metrics),
+            self._monitor,
+            self._curve.rows(4),
+            self._checks.rows(4),
+            self._origin,
+            dict(self._changes),
+            model,
+            path,
+            {name: best.value for name, best in self._best.items() if best.value is not None},
+            state.unseen,
+            self._health.trouble,
+            self._updates,
+            state.error,
+            self._answer.text,
+        )
 
     def _steps(self, event: StepsDone) -> None:
         before = self._seconds
         loss = column(event, "loss").astype(np.float64)
-        clock = np.linspace(before, event.seconds, event.rows + 1)[1:] if event.seconds >= before else np.full(event.rows, np.nan)
+        clock = (
+            np.linspace(before, event.seconds, event.rows + 1)[1:]
+            if event.seconds >= before
+            else np.full(event.rows, np.nan)
+        )
         smooth = self._smoother.add(loss)
         finite = np.isfinite(smooth)
         done: Array = event.steps.astype(np.float64) + 1
@@ -276,7 +341,8 @@ class Fold:
     def _validated(self, event: Validated) -> None:
         raw = [name for name in event.metrics if not name.endswith("_averaged")]
         watched = None if self._start is None else self._start.settings.get("monitor")
-        losses = ["val_loss", *([watched] if str(watched).startswith("val_loss") else []), *raw]  # for several sets, the loss that is monitored
+        # for several sets, the loss that is monitored
+        losses = ["val_loss", *([watched] if str(watched).startswith("val_loss") else []), *raw]
         self._monitor = self._monitor or next((name for name in losses if name in raw), "")
         value = event.metrics.get(self._monitor, math.nan)
         if math.isfinite(value):
@@ -286,7 +352,9 @@ class Fold:
 
 
 def _epochs(start: RunStarted | None, done: Array, epoch: int) -> Array:
-    """The number of epochs for a number of updates; a fraction only if the length of an epoch is known."""
+    """The number of epochs for a number of updates; a fraction only if the length of an epoch is
+    known.
+    """
     if start is not None and start.updates and start.epochs:
         return done * start.epochs / start.updates
     return np.full(len(done), epoch + 1.0)

@@ -1,4 +1,6 @@
-"""Writes tables of runs: as text for a terminal, as HTML for a notebook, as a data frame; and a series of numbers as a sparkline."""
+"""Writes tables of runs: as text for a terminal, as HTML for a notebook, as a data frame; and a
+series of numbers as a sparkline.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,36 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     """The rows as lines of text with aligned columns; the first row is the head."""
     table = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table)
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    )
 
 
 def html_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
     """The rows as an HTML table, all text escaped; the first row and the first column are heads."""
     head, *body = rows
-    lines = [f"<tr>{_cell('th', first)}{''.join(_cell('td', text) for text in rest)}</tr>" for first, *rest in body]
+    lines = [
+        f"<tr>{_cell('th', first)}{''.join(_cell('td', text) for text in rest)}</tr>"
+        for first, *rest in body
+    ]
+    columns = "".join(_cell("th", name) for name in head)
     return (
-        f"<table><caption>{html.escape(caption)}</caption><thead><tr>{''.join(_cell('th', name) for name in head)}</tr></thead>"
+        f"<table><caption>{html.escape(caption)}</caption><thead><tr>{columns}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
 
 
 def data_frame(columns: Mapping[str, Any]) -> DataFrame:
-    """Make a pandas data frame of these columns; only this function imports pandas. Raises ImportError if it is not installed."""
+    """Make a pandas data frame of these columns; only this function imports pandas. Raises
+    ImportError if it is not installed.
+    """
     try:
         import pandas
     except ImportError:
-        raise ImportError("to_pandas() needs pandas, which is not installed: pip install pandas") from None
+        raise ImportError(
+            "to_pandas() needs pandas, which is not installed: pip install pandas"
+        ) from None
     return pandas.DataFrame(dict(columns))
 
 
@@ -48,7 +61,9 @@ def _cell(tag: str, text: str) -> str:
 
 
 def sparkline(values: NDArray[np.float64]) -> str:
-    """Draw the values, shape (n,), as bars, scaled from the lowest to the highest; a space for a value that is not finite."""
+    """Draw the values, shape (n,), as bars, scaled from the lowest to the highest; a space for a
+    value that is not finite.
+    """
     finite = np.isfinite(values)
     if not finite.any():
         return ""

@@ -20,10 +20,19 @@ def summary_data(run: RunSummary) -> dict[str, Any]:
     """One run of the list, as data."""
     added = read_annotations(run.path)
     return {
-        "id": run.id, "kind": run.kind, "status": shown_status(run.status, run.unseen), "created": run.created, "updates": run.step,
-        "seconds": run.seconds, "metrics": run.metrics, "answer": answer(run),
-        "error": run.error, "name": added.name, "tags": [*added.tags], "pinned": added.pinned,
-    }  # fmt: skip
+        "id": run.id,
+        "kind": run.kind,
+        "status": shown_status(run.status, run.unseen),
+        "created": run.created,
+        "updates": run.step,
+        "seconds": run.seconds,
+        "metrics": run.metrics,
+        "answer": answer(run),
+        "error": run.error,
+        "name": added.name,
+        "tags": [*added.tags],
+        "pinned": added.pinned,
+    }
 
 
 def record_data(path: Path) -> dict[str, Any]:
@@ -42,7 +51,10 @@ def record_data(path: Path) -> dict[str, Any]:
         "settings": run.settings.model_dump(mode="json"),
         "changed": [*run.settings.changed()],
         "changes": [{"update": event.step, **event.values} for event in run.changes],
-        "resumed_from": [{"update": event.step, "run": event.run, "checkpoint": event.checkpoint, **event.values} for event in run.resumes],
+        "resumed_from": [
+            {"update": event.step, "run": event.run, "checkpoint": event.checkpoint, **event.values}
+            for event in run.resumes
+        ],
         "checkpoints": [*_checkpoints(path)],
         "health": [str(finding) for finding in run.health],
     }
@@ -79,23 +91,40 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
         ("tags", ", ".join(record["tags"])),
         ("pinned", "yes" * record["pinned"]),
         ("notes", record["notes"]),
-        ("model", f"{model['model']}, {model.get('parameters')} parameters" if model.get("model") else ""),
+        (
+            "model",
+            f"{model['model']}, {model.get('parameters')} parameters" if model.get("model") else "",
+        ),
         ("found", record["answer"]),
-        ("updates", f"{record['updates']} in {counted(record['epochs'], 'epoch')}" if trained else ""),
+        (
+            "updates",
+            f"{record['updates']} in {counted(record['epochs'], 'epoch')}" if trained else "",
+        ),
         ("time", duration(record["seconds"])),
     ]
     for name, value in record["metrics"].items():
         top = best.get(name)
-        facts.append((name, number(value) + ("" if top is None or top == value else f" (best {number(top)})")))
+        facts.append(
+            (
+                name,
+                number(value) + ("" if top is None or top == value else f" (best {number(top)})"),
+            )
+        )
     width = max(len(name) for name, _ in facts)
     for name, text in facts:
         for at, line in enumerate(text.splitlines()):
             yield f"  {name * (at == 0):<{width}}  {line}".rstrip()
-    yield from (f"  setting {name} = {recorded(name, record['settings'][name])}" for name in record["changed"])
+    yield from (
+        f"  setting {name} = {recorded(name, record['settings'][name])}"
+        for name in record["changed"]
+    )
     for event in record["changes"]:
         yield f"  changed at update {_values(event, 'update')}"
     for event in record["resumed_from"]:
-        yield f"  resumed at update {event['update']} from {event['run']}@{_values(event, 'checkpoint', 'update', 'run')}"
+        yield (
+            f"  resumed at update {event['update']} from"
+            f" {event['run']}@{_values(event, 'checkpoint', 'update', 'run')}"
+        )
     for checkpoint in record["checkpoints"]:
         value = (
             ""
@@ -121,4 +150,13 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
 
 def _values(event: Mapping[str, Any], first: str, *without: str) -> str:
     """The first fact of an event, and its settings."""
-    return ", ".join([str(event[first]), *(f"{name}={recorded(name, value)}" for name, value in event.items() if name not in (first, *without))])
+    return ", ".join(
+        [
+            str(event[first]),
+            *(
+                f"{name}={recorded(name, value)}"
+                for name, value in event.items()
+                if name not in (first, *without)
+            ),
+        ]
+    )

@@ -1,4 +1,6 @@
-"""Defines `RunList`, the recorded fits of a bench: a list that prints as a table and can be indexed by position or id."""
+"""Defines `RunList`, the recorded fits of a bench: a list that prints as a table and can be
+indexed by position or id.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,20 @@ _PLACES = 4 * _BARS
 class RunList(list[Run]):
     """Runs in a list: `runs[-1]`, `runs[2:5]`, `runs["0012-fit"]` or `runs["12"]`.
 
-    It prints as a table. It reads only the end of each record and a few places in between, so long runs take no longer.
+    It prints as a table. It reads only the end of each record and a few places in between, so long
+    runs take no longer.
     """
 
     @classmethod
     def of(cls, root: Path, model: Callable[[], Any] | None = None) -> Self:
-        """The fits recorded under `root`, oldest first. model: returns the model of their bench, while it exists."""
+        """The fits recorded under `root`, oldest first. model: returns the model of their bench,
+        while it exists.
+        """
         runs = cls()
         for summary in read.list_runs(root):
             if summary.kind == "fit":
-                with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
+                # another process has deleted it meanwhile
+                with contextlib.suppress(OSError, ValueError):
                     runs.append(Run.from_summary(summary, model))
         return runs
 
@@ -59,7 +65,10 @@ class RunList(list[Run]):
         if isinstance(index, str):
             return self._named(index)
         if not isinstance(index, SupportsIndex):
-            raise TypeError(f"runs[{index!r}]: give a place (runs[-1]), a slice (runs[2:5]) or an id (runs['0012-fit']).")
+            raise TypeError(
+                f"runs[{index!r}]: give a place (runs[-1]), a slice (runs[2:5]) or an id"
+                " (runs['0012-fit'])."
+            )
         try:
             return super().__getitem__(index)
         except IndexError:
@@ -68,7 +77,11 @@ class RunList(list[Run]):
                 if self
                 else "there are none"
             )
-            number = f" The run of this number is runs['{index}']." if matching_ids(str(index), [run.id for run in self]) else ""
+            number = (
+                f" The run of this number is runs['{index}']."
+                if matching_ids(str(index), [run.id for run in self])
+                else ""
+            )
             raise IndexError(f"runs[{index!r}]: {hint}.{number}") from None
 
     def _named(self, text: str) -> Run:
@@ -81,7 +94,10 @@ class RunList(list[Run]):
                 f"{text} is the number of several runs: {', '.join(map(printable, matches))}. Give "
                 "the whole id."
             )
-        raise KeyError(f"there is no fit {text!r}: {f'near it are {near(text, ids)}' if ids else 'there are none'}.")
+        raise KeyError(
+            f"there is no fit {text!r}:"
+            f" {f'near it are {near(text, ids)}' if ids else 'there are none'}."
+        )
 
     def __repr__(self) -> str:
         return text_table(self._table()) if self else "[]"
@@ -94,7 +110,9 @@ class RunList(list[Run]):
 
 
 def table(runs: Iterable[RunSummary]) -> list[list[str]]:
-    """A header and a row for each run: status, length, loss, last metrics, annotations; empty columns are left out."""
+    """A header and a row for each run: status, length, loss, last metrics, annotations; empty
+    columns are left out.
+    """
     rows = [[*_HEAD], *map(_row, runs)]
     kept = [at for at in range(len(_HEAD)) if at < _ALWAYS or any(row[at] for row in rows[1:])]
     return [[row[at] for at in kept] for row in rows]
@@ -105,11 +123,27 @@ def _now(run: Run) -> RunSummary:
     assert run.folder is not None  # all listed runs have a folder
     with contextlib.suppress(OSError, ValueError):  # it was deleted meanwhile
         return read.summary(run.folder)
-    return RunSummary(run.id, run.kind, 0.0, run.status, run.step, run.seconds, run.error, {}, run.folder, {}, run.unseen)
+    return RunSummary(
+        run.id,
+        run.kind,
+        0.0,
+        run.status,
+        run.step,
+        run.seconds,
+        run.error,
+        {},
+        run.folder,
+        {},
+        run.unseen,
+    )
 
 
 def _row(run: RunSummary) -> list[str]:
-    values = [f"{name} {number(value)}" for name, value in run.metrics.items() if f"{name}_epoch" not in run.metrics]
+    values = [
+        f"{name} {number(value)}"
+        for name, value in run.metrics.items()
+        if f"{name}_epoch" not in run.metrics
+    ]
     result = answer(run)
     added = read_annotations(run.path)
     words = ["pinned" * added.pinned, added.name, *(f"#{tag}" for tag in added.tags)]
@@ -126,8 +160,14 @@ def _row(run: RunSummary) -> list[str]:
 
 
 def _losses(run: Path) -> str:
-    """The training loss as a sparkline over the updates; each bar is the mean of the losses that were read for it. "": none is recorded."""
-    flushes = [event for event in sampled(run, _PLACES, ("loss",)) if isinstance(event, StepsDone) and event.rows]
+    """The training loss as a sparkline over the updates; each bar is the mean of the losses that
+    were read for it. "": none is recorded.
+    """
+    flushes = [
+        event
+        for event in sampled(run, _PLACES, ("loss",))
+        if isinstance(event, StepsDone) and event.rows
+    ]
     if not flushes:
         return ""
     steps = np.concatenate([event.steps for event in flushes])

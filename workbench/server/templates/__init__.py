@@ -1,4 +1,6 @@
-"""Template notebooks to start from. Each is a file here; its metadata have its title and its description."""
+"""Template notebooks to start from. Each is a file here; its metadata have its title and its
+description.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,9 @@ def titles() -> list[dict[str, str]]:
 def notebook(name: str) -> dict[str, Any]:
     """Return the notebook of this name, in nbformat 4. NotFoundError: there is no such notebook."""
     if name not in NAMES:
-        raise NotFoundError(f"template={shown(name, 40)}: there is no such notebook. Ask for one of {', '.join(NAMES)}.")
+        raise NotFoundError(
+            f"template={shown(name, 40)}: there is no such notebook. Ask for one of"
+            f" {', '.join(NAMES)}."
+        )
     text = resources.files(__name__).joinpath(f"{name}.ipynb").read_text(encoding="utf-8")
     return dict(nbformat.reads(text, as_version=4))  # type: ignore[no-untyped-call]

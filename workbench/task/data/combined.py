@@ -14,15 +14,19 @@ MODES = ("max_size_cycle", "max_size", "min_size", "sequential")
 
 
 class Combined:
-    """The batches of several loaders side by side, in the dict, list or tuple in which the loaders are.
+    """The batches of several loaders side by side, in the dict, list or tuple in which the loaders
+    are.
 
-    mode: "max_size_cycle" begins short loaders again until the longest has ended; "max_size" gives None for those that
-    have ended; "min_size" ends with the shortest; "sequential" gives single batches, one loader after another.
+    mode: "max_size_cycle" begins short loaders again until the longest has ended; "max_size" gives
+    None for those that have ended; "min_size" ends with the shortest; "sequential" gives single
+    batches, one loader after another.
     """
 
     def __init__(self, loaders: Any, mode: str) -> None:
         if mode not in MODES:
-            raise TaskError(f"a CombinedLoader has mode={mode!r}: the modes are {', '.join(MODES)}.")
+            raise TaskError(
+                f"a CombinedLoader has mode={mode!r}: the modes are {', '.join(MODES)}."
+            )
         self.loaders, self.mode = loaders, mode
         self._flat = list(_leaves(loaders))
 
@@ -56,7 +60,12 @@ class Combined:
         """Call set_epoch of each loader's samplers and data set, where they have it."""
         for loader in self._flat:
             inner = getattr(loader, "batch_sampler", None)
-            parts = (getattr(loader, "sampler", None), inner, getattr(inner, "sampler", None), getattr(loader, "dataset", None))
+            parts = (
+                getattr(loader, "sampler", None),
+                inner,
+                getattr(inner, "sampler", None),
+                getattr(loader, "dataset", None),
+            )
             for component in {id(component): component for component in parts}.values():
                 tell = getattr(component, "set_epoch", None)
                 if callable(tell):
@@ -76,7 +85,10 @@ _END = object()
 def is_combined(data: Any) -> bool:
     """Whether it is Lightning's CombinedLoader."""
     kind = type(data)
-    return kind.__name__ == "CombinedLoader" and kind.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
+    return kind.__name__ == "CombinedLoader" and kind.__module__.partition(".")[0] in (
+        "lightning",
+        "pytorch_lightning",
+    )
 
 
 def in_turn(data: Any) -> bool:
@@ -86,7 +98,11 @@ def in_turn(data: Any) -> bool:
 
 def side_by_side(dataset: Any) -> bool:
     """Whether its batches are dicts or lists of the batches of several loaders."""
-    return isinstance(dataset, CombinedBatches) and isinstance(dataset.users, Combined) and dataset.users.mode != "sequential"
+    return (
+        isinstance(dataset, CombinedBatches)
+        and isinstance(dataset.users, Combined)
+        and dataset.users.mode != "sequential"
+    )
 
 
 def has_loaders(dataset: Any) -> bool:
@@ -95,7 +111,9 @@ def has_loaders(dataset: Any) -> bool:
 
 
 def combined_in(data: Any) -> CombinedBatches | None:
-    """The batches of a CombinedLoader, or of a dict, a list or a tuple of loaders; None: it is no such thing."""
+    """The batches of a CombinedLoader, or of a dict, a list or a tuple of loaders; None: it is
+    no such thing.
+    """
     if is_combined(data):
         return CombinedBatches(Combined(data.iterables, data._mode))
     if (

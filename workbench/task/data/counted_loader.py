@@ -15,7 +15,9 @@ from workbench.task.device import default_device
 
 
 class Collated(NamedTuple):
-    """A batch of a stream with its number of samples, as it comes from the process that collated it."""
+    """A batch of a stream with its number of samples, as it comes from the process that collated
+    it.
+    """
 
     batch: Any
     samples: int
@@ -32,7 +34,9 @@ class CountingCollate:
 
 
 class CountedLoader(DataLoader[Any]):
-    """A DataLoader; `samples`: how many samples its latest batch was made of, None if unknown (ready batches)."""
+    """A DataLoader; `samples`: how many samples its latest batch was made of, None if unknown
+    (ready batches).
+    """
 
     samples: int | None = None
     reuses_memory: bool = False
@@ -48,11 +52,18 @@ class CountedPass:
     def __init__(self, loader: Any, batches: Iterator[Any]) -> None:
         self.inner = batches
         self._read: Callable[[], Any] | None = None
-        """Reads a batch without the entry for a profiler, which takes longer than a small batch; None: `inner` does more than that."""
-        if type(batches) is _SingleProcessDataLoaderIter and batches._dataset_kind == _DatasetKind.Map:
+        """Reads a batch without the entry for a profiler, which takes longer than a small batch;
+        None: `inner` does more than that.
+        """
+        if (
+            type(batches) is _SingleProcessDataLoaderIter
+            and batches._dataset_kind == _DatasetKind.Map
+        ):
             self._read = batches._next_data
         self._device = default_device.in_users_code() if default_device.differs() else None
-        """In which data sets and collate functions are called; None: torch's default device is the CPU."""
+        """In which data sets and collate functions are called; None: torch's default device is
+        the CPU.
+        """
         if self._device is not None and type(batches) is _SingleProcessDataLoaderIter:
             batches._sampler_iter = _drawn_on_cpu(batches._sampler_iter)
         self._told = vars(loader)  # its own __setattr__ costs a look-up for each batch
@@ -71,7 +82,11 @@ class CountedPass:
             with self._device:
                 batch = next(self.inner)
         else:
-            batch = next(self.inner) if self._read is None or profiler._is_profiler_enabled else self._read()
+            batch = (
+                next(self.inner)
+                if self._read is None or profiler._is_profiler_enabled
+                else self._read()
+            )
         if type(batch) is Collated:
             self._told["samples"] = batch.samples
             return batch.batch

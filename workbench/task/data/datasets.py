@@ -1,4 +1,6 @@
-"""Defines the data sets for arrays, ready batches, preloaded samples, and samples that draw random numbers."""
+"""Defines the data sets for arrays, ready batches, preloaded samples, and samples that draw
+random numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,19 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 
 class Columns(Dataset[Any]):
-    """Arrays of equal length as a data set: sample i is row i of each, in the container that was given.
+    """Arrays of equal length as a data set: sample i is row i of each, in the container that was
+    given.
 
-    Whole batches are indexed at once, which gives the same batches as stacking samples, much faster.
+    Whole batches are indexed at once, which gives the same batches as stacking samples, much
+    faster.
     """
 
-    def __init__(self, columns: Sequence[Tensor] | Mapping[str, Tensor], converted: bool = False) -> None:
-        """converted: some arrays were given in a form that torch does not take (a frame, negative strides)."""
+    def __init__(
+        self, columns: Sequence[Tensor] | Mapping[str, Tensor], converted: bool = False
+    ) -> None:
+        """converted: some arrays were given in a form that torch does not take (a frame,
+        negative strides).
+        """
         self.converted = converted
         self.columns = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
 
@@ -50,13 +58,19 @@ class Columns(Dataset[Any]):
 
 
 def _rows(column: Tensor, rows: Tensor) -> Tensor:
-    """The rows, in memory one after another as torch's default collation stacks them: sums depend on it.
+    """The rows, in memory one after another as torch's default collation stacks them: sums depend
+    on it.
 
-    In a loader worker they are gathered in shared memory, as that does too.
-    Rows that are copied there later are freed by another thread than the one that made them, and the worker's memory
+    In a loader worker they are gathered in shared memory, as that does too. Rows that are copied
+    there later are freed by another thread than the one that made them, and the worker's memory
     would grow by all that it reads.
     """
-    if get_worker_info() is None or column.layout != torch.strided or column.device.type != "cpu" or column.requires_grad:
+    if (
+        get_worker_info() is None
+        or column.layout != torch.strided
+        or column.device.type != "cpu"
+        or column.requires_grad
+    ):
         selected = column[rows]
         if column.layout != torch.strided or (selected.is_contiguous() and 1 not in selected.shape):
             return selected
@@ -75,14 +89,18 @@ class Batches(IterableDataset[Any]):
         self.users = self._batches = batches
         self.one_shot = iter(batches) is batches
 
-    def __iter__(self) -> Any:  # a script that contains this code imports no names for annotations alone
+    # a script that contains this code imports no names for annotations alone
+    def __iter__(self) -> Any:
         worker = get_worker_info()
         if worker is None:
             return iter(self._batches)
-        return itertools.islice(self._batches, worker.id, None, worker.num_workers)  # each batch comes from one worker
+        # each batch comes from one worker
+        return itertools.islice(self._batches, worker.id, None, worker.num_workers)
 
     def peek(self, most: int) -> Any:
-        """Of the first `most` batches, the first that is not None; none is lost. None: there is none."""
+        """Of the first `most` batches, the first that is not None; none is lost. None: there is
+        none.
+        """
         read: list[Any] = []
         for batch in itertools.islice(iter(self._batches), most):
             read.append(batch)
@@ -94,13 +112,17 @@ class Batches(IterableDataset[Any]):
 
 
 def batches(ready: Iterable[Any]) -> Batches:
-    """Ready batches for `train=`, `val=`, `test=` or `predict`: `train=wb.batches([(x1, y1), (x2, y2)])`.
+    """Ready batches for `train=`, `val=`, `test=` or `predict`: `train=wb.batches([(x1, y1), (x2,
+    y2)])`.
 
-    A plain list is a data set of samples. Each epoch reads the batches again in their order; an iterator can be
-    read only once. Raises TypeError where `ready` cannot be iterated.
+    A plain list is a data set of samples. Each epoch reads the batches again in their order; an
+    iterator can be read only once. Raises TypeError where `ready` cannot be iterated.
     """
     if isinstance(ready, (str, bytes, Mapping)) or not isinstance(ready, Iterable):
-        raise TypeError(f"wb.batches({type(ready).__name__}): give a list of batches, or anything that can be iterated.")
+        raise TypeError(
+            f"wb.batches({type(ready).__name__}): give a list of batches, or anything that can be"
+            " iterated."
+        )
     return Batches(ready)
 
 
@@ -138,7 +160,9 @@ class KeyedBatches(Sampler[tuple[int, list[int]]]):
 
 
 class StackedTensors(Columns):
-    """Like Columns; default collation makes a list of a TensorDataset's tuples, so batches are lists here."""
+    """Like Columns; default collation makes a list of a TensorDataset's tuples, so batches are
+    lists here.
+    """
 
     def __getitems__(self, indices: list[int]) -> Any:
         return list(super().__getitems__(indices))
@@ -156,9 +180,14 @@ class Preloaded(Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         if not (isinstance(index, int) and 0 <= index < len(self._samples)):
-            return self.users[index]  # a sampler of the user's own may give indices that only the data set understands
+            # a sampler of the user's own may give indices that only the data set understands
+            return self.users[index]
         # A copy, as a new read would give.
-        return copy.deepcopy(self._samples[index]) if isinstance(self._samples, Sequence) else self._samples[index]
+        return (
+            copy.deepcopy(self._samples[index])
+            if isinstance(self._samples, Sequence)
+            else self._samples[index]
+        )
 
 
 class Samples(Dataset[Any]):

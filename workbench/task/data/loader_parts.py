@@ -1,4 +1,6 @@
-"""Reads a user's DataLoader into its parts, of which an equal loader can be made at any batch size."""
+"""Reads a user's DataLoader into its parts, of which an equal loader can be made at any batch
+size.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class WorkerInit:
-    """Calls a user's worker_init_fn with the user's data set in `get_worker_info()` instead of `SeededBatches`."""
+    """Calls a user's worker_init_fn with the user's data set in `get_worker_info()` instead of
+    `SeededBatches`.
+    """
 
     users: Callable[[int], None]
 
@@ -59,20 +63,28 @@ class Parts:
     defaults: dict[str, Any] = field(default_factory=dict)
     """Settings that a DataLoader brought along: batch_size, shuffle, num_workers, …"""
     worker_options: dict[str, Any] = field(default_factory=dict)
-    """Options of a DataLoader's workers: timeout, prefetch_factor (which the setting replaces), …"""
+    """Options of a DataLoader's workers: timeout, prefetch_factor (which the setting replaces),
+    …
+    """
 
     def collated(self, name: str, collate_fn: Collate | None) -> Parts:
-        """The parts with a `collate_fn` that was given next to the data; raises TaskError where the loader of `name`
-        has another one.
+        """The parts with a `collate_fn` that was given next to the data; raises TaskError where the
+        loader of `name` has another one.
         """
         if collate_fn is None:
             return self
         if self.collate_fn is not None and not _alike(self.collate_fn, collate_fn):
             argument = "collate_fn=" if name == "train" else "collate_fn= or val_collate_fn="
-            other = "val_collate_fn= makes only batches of val, test and predict" if name == "train" else "val_collate_fn= wins over collate_fn= there"
+            other = (
+                "val_collate_fn= makes only batches of val, test and predict"
+                if name == "train"
+                else "val_collate_fn= wins over collate_fn= there"
+            )
             raise TaskError(
-                f"the DataLoader of {name} has a collate_fn, {shown(self.collate_fn)}, which {argument} would replace with {shown(collate_fn)}: "
-                f"give the data set in place of its DataLoader, or leave the argument out and give each DataLoader its own; {other}."
+                f"the DataLoader of {name} has a collate_fn, {shown(self.collate_fn)}, which"
+                f" {argument} would replace with {shown(collate_fn)}: give the data set in place of"
+                " its DataLoader, or leave the argument out and give each DataLoader its own;"
+                f" {other}."
             )
         return replace(self, collate_fn=collate_fn)
 
@@ -80,7 +92,9 @@ class Parts:
     def own_batches(self) -> str | None:
         """Why the setting `batch_size` has no effect on these data; None: it has."""
         if self.batch_sampler is not None:
-            return f"its loader has a batch_sampler of its own ({type(self.batch_sampler).__name__})"
+            return (
+                f"its loader has a batch_sampler of its own ({type(self.batch_sampler).__name__})"
+            )
         if self.ready and isinstance(users := users_data(self.dataset), DataLoader):
             return f"its loader ({type(users).__name__}) makes its batches itself"
         if self.ready:
@@ -100,7 +114,9 @@ _LIKE_THEIR_PARTS = ("torch", "torchdata", "accelerate")
 
 
 def makes_batches_itself(loader: DataLoader[Any]) -> bool:
-    """Whether a DataLoader subclass overrides iteration, so that a loader made of its parts may yield other batches."""
+    """Whether a DataLoader subclass overrides iteration, so that a loader made of its parts may
+    yield other batches.
+    """
     for method in ("__iter__", "_get_iterator"):
         owner = next(
             (kind for kind in type(loader).__mro__ if method in vars(kind)), None
@@ -122,7 +138,11 @@ def parts_of(loader: DataLoader[Any]) -> Parts:
     sampler, batch_size, drop_last = loader.sampler, loader.batch_size, loader.drop_last
     if type(own_batches) is BatchSampler:
         # Also where it was given as batch_sampler=: the loader itself does not show it then.
-        sampler, batch_size, drop_last = own_batches.sampler, own_batches.batch_size, own_batches.drop_last
+        sampler, batch_size, drop_last = (
+            own_batches.sampler,
+            own_batches.batch_size,
+            own_batches.drop_last,
+        )
         own_batches = None
     defaults: dict[str, Any] = {
         "num_workers": loader.num_workers,
@@ -130,7 +150,8 @@ def parts_of(loader: DataLoader[Any]) -> Parts:
         "drop_last": drop_last,
     }
     if batch_size is None and getattr(type(own_batches), "__iter__", None) is BatchSampler.__iter__:
-        batch_size = own_batches.batch_size  # a sampler with an __iter__ of its own may yield other batches than its batch_size says
+        # a sampler with an __iter__ of its own may yield other batches than its batch_size says
+        batch_size = own_batches.batch_size
     if isinstance(batch_size, int):
         defaults["batch_size"] = batch_size
     if loader.pin_memory:
@@ -139,10 +160,14 @@ def parts_of(loader: DataLoader[Any]) -> Parts:
     if loader.num_workers:
         defaults["persistent_workers"] = loader.persistent_workers
         options = {
-            name: getattr(loader, name) for name in ("prefetch_factor", "timeout", "multiprocessing_context")
+            name: getattr(loader, name)
+            for name in ("prefetch_factor", "timeout", "multiprocessing_context")
         }
     collate = loader.collate_fn
-    default_collate = collate in (torch.utils.data.default_collate, torch.utils.data.default_convert)
+    default_collate = collate in (
+        torch.utils.data.default_collate,
+        torch.utils.data.default_convert,
+    )
     return Parts(
         dataset=loader.dataset,
         collate_fn=None if default_collate else collate,
@@ -157,7 +182,9 @@ def parts_of(loader: DataLoader[Any]) -> Parts:
 
 
 def _usual(sampler: Any, loader: DataLoader[Any]) -> bool:
-    """Whether a sampler is one that a DataLoader makes by default; any other is the user's choice and stays."""
+    """Whether a sampler is one that a DataLoader makes by default; any other is the user's
+    choice and stays.
+    """
     if type(sampler) is RandomSampler:
         if sampler.replacement or sampler._num_samples is not None:
             return False
@@ -169,7 +196,9 @@ def _usual(sampler: Any, loader: DataLoader[Any]) -> bool:
 
 
 def without_users_rng(sampler: Any, copies: dict[int, Any] | None = None) -> Any:
-    """Return a sampler that does not advance the user's generators: a copy if it has one, else the sampler itself."""
+    """Return a sampler that does not advance the user's generators: a copy if it has one, else
+    the sampler itself.
+    """
     copies = {} if copies is None else copies
     if id(sampler) in copies:
         return copies[id(sampler)]
@@ -203,8 +232,8 @@ def users_data(dataset: Any) -> Any:
 
 
 def length_of(dataset: Any) -> int | None:
-    """The length of a loader or sampler; None where it has none: PyG's samplers raise a ValueError for that, others a
-    NotImplementedError.
+    """The length of a loader or sampler; None where it has none: PyG's samplers raise a ValueError
+    for that, others a NotImplementedError.
     """
     try:
         return len(dataset)

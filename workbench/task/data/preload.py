@@ -79,24 +79,29 @@ def _readable(spec: DataSpec) -> Parts | None:
         return None
     if callable(getattr(parts.dataset, "set_epoch", None)):
         raise TaskError(
-            f"preload=True: {name} asks which epoch it is (set_epoch), and its samples would stay those of one epoch: take "
-            "preload=False."
+            f"preload=True: {name} asks which epoch it is (set_epoch), and its samples would stay"
+            " those of one epoch: take preload=False."
         )
     if spec.samples is None:
-        raise TaskError(f"preload=True: {name} has no length, so that it cannot be preloaded: take preload=False.")
+        raise TaskError(
+            f"preload=True: {name} has no length, so that it cannot be preloaded: take"
+            " preload=False."
+        )
     if spec.made_by_object:
         spec.refresh()
         if spec.parts.dataset is not parts.dataset:
             raise TaskError(
-                f"preload=True: {name}_dataloader() makes a new data set each time it is asked, so that what was read would be "
-                "of another one: make the data set once, in setup()."
+                f"preload=True: {name}_dataloader() makes a new data set each time it is asked, so"
+                " that what was read would be of another one: make the data set once, in setup()."
             )
         return spec.parts
     return parts
 
 
 def _still_holds(spec: DataSpec, dataset: Dataset[Any], count: int) -> bool:
-    """Whether the samples of an earlier job belong to this data set, and a few samples read again are the same."""
+    """Whether the samples of an earlier job belong to this data set, and a few samples read
+    again are the same.
+    """
     kept = spec.preloaded
     if kept is None or kept.users is not dataset or len(kept) != count:
         return False
@@ -110,23 +115,30 @@ def _probed(count: int) -> list[int]:
 
 def _draws(name: str, index: int) -> TaskError:
     return TaskError(
-        f"preload=True: {name} draws random numbers when it reads a sample (sample {index}), and preload would freeze "
-        "them: every epoch would see the same. Put the random part into collate_fn, or into a transform on the "
-        "batch; or take preload=False."
+        f"preload=True: {name} draws random numbers when it reads a sample (sample {index}), and"
+        " preload would freeze them: every epoch would see the same. Put the random part into"
+        " collate_fn, or into a transform on the batch; or take preload=False."
     )
 
 
-def probed_samples(dataset: Dataset[Any], count: int, error: Callable[[int], Exception]) -> list[Any]:
-    """Return a few samples; raises `error` of a sample's index where reading it draws random numbers."""
+def probed_samples(
+    dataset: Dataset[Any], count: int, error: Callable[[int], Exception]
+) -> list[Any]:
+    """Return a few samples; raises `error` of a sample's index where reading it draws random
+    numbers.
+    """
     samples = []
     for index in _probed(count):
         sample: Any = None
         for attempt in range(_READS):
-            torch.default_generator.manual_seed(attempt)  # not those of GPUs, which nothing restores
+            # not those of GPUs, which nothing restores
+            torch.default_generator.manual_seed(attempt)
             np.random.seed(attempt)
             before = random_states(dataset)
             again = dataset[index]
-            if random_states(dataset) != before or (attempt and not same(sample, again, unknown=True)):
+            if random_states(dataset) != before or (
+                attempt and not same(sample, again, unknown=True)
+            ):
                 raise error(index)
             sample = again
         samples.append(sample)
@@ -134,7 +146,9 @@ def probed_samples(dataset: Dataset[Any], count: int, error: Callable[[int], Exc
 
 
 def random_states(dataset: Any) -> int:
-    """A checksum of the random states of the process and of the generators that the data set holds."""
+    """A checksum of the random states of the process and of the generators that the data set
+    holds.
+    """
     return checksum_of([process_state(), generator_states(dataset)])
 
 
@@ -144,9 +158,13 @@ def _read(parts: Parts, settings: Settings, count: int) -> Iterator[Any]:
         yield from (parts.dataset[index] for index in range(count))
         return
     loader = DataLoader(
-        parts.dataset, batch_size=_CHUNK, num_workers=settings.num_workers, collate_fn=_as_is, generator=torch.Generator(),
+        parts.dataset,
+        batch_size=_CHUNK,
+        num_workers=settings.num_workers,
+        collate_fn=_as_is,
+        generator=torch.Generator(),
         worker_init_fn=parts.worker_init_fn,
-    )  # fmt: skip
+    )
     for chunk in loader:
         yield from chunk
 
@@ -156,7 +174,9 @@ def _as_is(samples: list[Any]) -> list[Any]:
 
 
 def _gathered(samples: Iterator[Any], count: int) -> Stacked | list[Any]:
-    """Stack the samples into columns if they have the same types and shapes, else return a list of them."""
+    """Stack the samples into columns if they have the same types and shapes, else return a list
+    of them.
+    """
     first = next(samples)
     stacked = Stacked.like(first, count)
     if stacked is None:
@@ -181,25 +201,41 @@ def size_of(sample: Any) -> int:
 
 
 def same(one: Any, other: Any, unknown: bool | None = None) -> bool:
-    """Whether two samples are equal, to the bit. unknown: the answer for objects that cannot be compared; None:
-    compare their pickles.
+    """Whether two samples are equal, to the bit. unknown: the answer for objects that cannot be
+    compared; None: compare their pickles.
     """
     if type(one) is not type(other):
         return False
     if isinstance(one, (Tensor, np.ndarray)):
-        return one.shape == other.shape and one.dtype == other.dtype and bool(_bytes(one) == _bytes(other))
+        return (
+            one.shape == other.shape
+            and one.dtype == other.dtype
+            and bool(_bytes(one) == _bytes(other))
+        )
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key], unknown) for key in one)
     if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(same(mine, its, unknown) for mine, its in zip(one, other, strict=True))
-    if unknown is not None and not isinstance(one, (int, float, complex, str, bytes, bool, type(None))):
+        return len(one) == len(other) and all(
+            same(mine, its, unknown) for mine, its in zip(one, other, strict=True)
+        )
+    if unknown is not None and not isinstance(
+        one, (int, float, complex, str, bytes, bool, type(None))
+    ):
         return unknown
     return bool(cloudpickle.dumps(one) == cloudpickle.dumps(other))
 
 
 def _bytes(array: Any) -> bytes:
     if isinstance(array, Tensor):
-        array = array.detach().as_subclass(Tensor).cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
+        array = (
+            array.detach()
+            .as_subclass(Tensor)
+            .cpu()
+            .reshape(-1)
+            .contiguous()
+            .view(torch.uint8)
+            .numpy()
+        )
     return pickle.dumps(array) if array.dtype.hasobject else array.tobytes()
 
 
@@ -209,15 +245,23 @@ _NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: 
 
 
 class Stacked:
-    """Stores samples of one type and shape in one tensor or array per part; reading a sample copies it."""
+    """Stores samples of one type and shape in one tensor or array per part; reading a sample
+    copies it.
+    """
 
-    def __init__(self, kind: type, keys: tuple[Any, ...], kinds: list[type], columns: list[Column]) -> None:
-        """kind: the container of the parts (tuple, list, dict; else there is one part). keys: those of a dict."""
+    def __init__(
+        self, kind: type, keys: tuple[Any, ...], kinds: list[type], columns: list[Column]
+    ) -> None:
+        """kind: the container of the parts (tuple, list, dict; else there is one part). keys:
+        those of a dict.
+        """
         self._kind, self._keys, self._kinds, self._columns = kind, keys, kinds, columns
 
     @classmethod
     def like(cls, sample: Any, count: int) -> Stacked | None:
-        """Allocate memory for `count` samples like this one; None where such samples cannot be stacked."""
+        """Allocate memory for `count` samples like this one; None where such samples cannot be
+        stacked.
+        """
         kind, keys, parts = taken_apart(sample)
         columns = [_empty_column(element, count) for element in parts]
         allocated = [column for column in columns if column is not None]
@@ -246,7 +290,10 @@ class Stacked:
         return len(self._columns[0])
 
     def __getitem__(self, index: int) -> Any:
-        parts = [_sample_part(kind, column[index]) for kind, column in zip(self._kinds, self._columns, strict=True)]
+        parts = [
+            _sample_part(kind, column[index])
+            for kind, column in zip(self._kinds, self._columns, strict=True)
+        ]
         if self._kind is dict:
             return dict(zip(self._keys, parts, strict=True))
         return parts[0] if self._kind not in (tuple, list) else self._kind(parts)
@@ -282,8 +329,16 @@ def _fits(element: Any, column: Column) -> bool:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    dense = tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.is_contiguous()
-    return dense and not tensor.requires_grad and not tensor.is_quantized and not tensor.is_conj() and not tensor.is_neg()
+    dense = (
+        tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.is_contiguous()
+    )
+    return (
+        dense
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
 
 
 def _sample_part(kind: type, row: Any) -> Any:

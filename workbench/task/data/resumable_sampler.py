@@ -25,7 +25,9 @@ from workbench.task.rng import State, process_state, restored_process_state
 
 _ALONE = RankShard()
 _TOGETHER = 1024
-"""The number of ready batches whose checksum is computed together; a long pass keeps no more of their numbers."""
+"""The number of ready batches whose checksum is computed together; a long pass keeps no more of
+their numbers.
+"""
 
 
 @dataclass
@@ -50,16 +52,21 @@ class _Pass:
 
 
 class ResumableBatchSampler(Sampler[Any]):
-    """A batch sampler that records the states at the beginning of its latest pass, so that the pass can be resumed.
+    """A batch sampler that records the states at the beginning of its latest pass, so that the pass
+    can be resumed.
 
-    `generator`: the loader's. A loader also draws from it for the seeds of its workers, between asking for the pass
-    and taking its first batch, so its state is recorded at that first batch.
-    On several ranks each rank reads all batches and yields those of its `share`. `common_rng`: random states that are
-    equal on all ranks, for an order that draws from the process's generators.
+    `generator`: the loader's. A loader also draws from it for the seeds of its workers, between
+    asking for the pass and taking its first batch, so its state is recorded at that first batch. On
+    several ranks each rank reads all batches and yields those of its `share`. `common_rng`: random
+    states that are equal on all ranks, for an order that draws from the process's generators.
     """
 
     def __init__(
-        self, batches: Iterable[Any], generator: torch.Generator, share: RankShard = _ALONE, common_rng: CommonRng | None = None
+        self,
+        batches: Iterable[Any],
+        generator: torch.Generator,
+        share: RankShard = _ALONE,
+        common_rng: CommonRng | None = None,
     ) -> None:
         self.batches, self.generator = batches, generator
         self.share, self.common_rng = share, common_rng
@@ -69,7 +76,9 @@ class ResumableBatchSampler(Sampler[Any]):
         self.before_each: Callable[[], None] | None = None
         """Called when a batch was drawn, before it is yielded."""
         self.drawn: deque[int | None] = deque()
-        """The sample counts of the batches that were yielded and have not come from the loader yet; None: unknown."""
+        """The sample counts of the batches that were yielded and have not come from the loader
+        yet; None: unknown.
+        """
         self._pass: _Pass | None = None
         self._state: DataRngState | None = None
         self._left: Iterator[Any] | None = None
@@ -83,7 +92,8 @@ class ResumableBatchSampler(Sampler[Any]):
         if self._left is not None:
             return self._rest()
         if self._draws_alone():
-            states = {"sampler": NO_STATE}  # reading the process's random states would cost as much as an update
+            # reading the process's random states would cost as much as an update
+            states = {"sampler": NO_STATE}
         else:
             process = process_state() if self.common_rng is None else self.common_rng.state
             states = {"process": process, "sampler": self.rng_state().state()}
@@ -149,7 +159,9 @@ class ResumableBatchSampler(Sampler[Any]):
 
     def rng_state(self) -> DataRngState:
         """The state of the user's sampler (without the numbers of `KeyedBatches`)."""
-        self._state = DataRngState(batch_sampler=self._users, beside=self.generator, earlier=self._state)
+        self._state = DataRngState(
+            batch_sampler=self._users, beside=self.generator, earlier=self._state
+        )
         return self._state
 
     @property
@@ -165,7 +177,9 @@ class ResumableBatchSampler(Sampler[Any]):
 
     @property
     def order_read(self) -> tuple[int, int] | None:
-        """How many batches the latest pass has read, and a checksum of them; None: there was no pass."""
+        """How many batches the latest pass has read, and a checksum of them; None: there was no
+        pass.
+        """
         if self._pass is None:
             return None
         return self._pass.count, self._pass.checksum()
@@ -176,11 +190,19 @@ class ResumableBatchSampler(Sampler[Any]):
         assert self.order_read is not None
         handed, crc = self.order_read
         begun = self._pass.begun
-        process = begun["process"] if "process" in begun else process_state()  # of an order that does not depend on it: any will do
-        return {**begun, "process": process, "handed": handed, "ended": self._pass.ended, "crc": crc}
+        # of an order that does not depend on it: any will do
+        process = begun["process"] if "process" in begun else process_state()
+        return {
+            **begun,
+            "process": process,
+            "handed": handed,
+            "ended": self._pass.ended,
+            "crc": crc,
+        }
 
     def replay(self, position: Mapping[str, Any], taken: int) -> list[str]:
-        """Begin that pass again and skip its first `taken` batches; return in words what has changed.
+        """Begin that pass again and skip its first `taken` batches; return in words what has
+        changed.
 
         Batches that had been drawn beyond these are drawn again too.
         """
@@ -200,15 +222,15 @@ class ResumableBatchSampler(Sampler[Any]):
         needed = self.share.dealt(taken)
         if len(again) < needed:
             raise TaskError(
-                f"an epoch of the training data has {len(again)} batches now, and this one had come to its batch {needed}: "
-                "give the data that the run had."
+                f"an epoch of the training data has {len(again)} batches now, and this one had come"
+                f" to its batch {needed}: give the data that the run had."
             )
         self.passes = position["passes"] + 1
         if len(again) != position["handed"] or current.checksum() != position["crc"]:
             doubts.append(
-                "the rest of this epoch is made of other samples than it would have been: the data have changed, or the "
-                "sampler draws random numbers in a way that cannot be repeated (give it a generator of its own, or "
-                "state_dict() and load_state_dict())"
+                "the rest of this epoch is made of other samples than it would have been: the data"
+                " have changed, or the sampler draws random numbers in a way that cannot be"
+                " repeated (give it a generator of its own, or state_dict() and load_state_dict())"
             )
         self._left = itertools.islice(self._own(itertools.chain(again, source)), taken, None)
         self.start = self.generator.get_state()
@@ -236,13 +258,17 @@ def _counted(current: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _checksum(batch: Any, crc: int) -> int:
-    """Continue the checksum `crc`. The seed that `KeyedBatches` adds to a batch is left out: it follows from its
-    number.
+    """Continue the checksum `crc`. The seed that `KeyedBatches` adds to a batch is left out: it
+    follows from its number.
     """
     if type(batch) is int:  # the number of a ready batch: as its repr, without the error below
         return zlib.crc32(b"%d" % batch, crc)
     if type(batch) is not list:
-        batch = batch[1] if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], list) else batch
+        batch = (
+            batch[1]
+            if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], list)
+            else batch
+        )
     try:
         return zlib.crc32(array("q", batch), crc)
     except (TypeError, OverflowError):

@@ -1,4 +1,6 @@
-"""Shuffles samples as torch's RandomSampler does, with less memory, and finds out which samplers shuffle."""
+"""Shuffles samples as torch's RandomSampler does, with less memory, and finds out which samplers
+shuffle.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ _PIECE = 4096
 
 
 class ShuffledSampler(RandomSampler):
-    """Gives the order of torch's RandomSampler, with only a part of the indices as Python objects at a time.
+    """Gives the order of torch's RandomSampler, with only a part of the indices as Python objects
+    at a time.
 
     A million indices as Python objects take 40 MB, in each process of a job.
     """
@@ -42,8 +45,12 @@ class ShuffledSampler(RandomSampler):
 
 
 def _memory(count: int, dtype: torch.dtype) -> Tensor:
-    """Return a tensor in its own memory map, which is returned to the system; malloc would keep it for the process."""
-    return torch.frombuffer(mmap.mmap(-1, max(count, 1) * dtype.itemsize, access=mmap.ACCESS_COPY), dtype=dtype)[:count]
+    """Return a tensor in its own memory map, which is returned to the system; malloc would keep
+    it for the process.
+    """
+    return torch.frombuffer(
+        mmap.mmap(-1, max(count, 1) * dtype.itemsize, access=mmap.ACCESS_COPY), dtype=dtype
+    )[:count]
 
 
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -64,7 +71,10 @@ def is_shuffling(sampler: Any, depth: int = _DEPTH) -> bool:
         return True
     if any(isinstance(value, _GENERATORS) for value in getattr(sampler, "__dict__", {}).values()):
         return True
-    inside = (getattr(sampler, name, None) for name in ("batches", "batch_sampler", "sampler", "source", "base_sampler"))
+    inside = (
+        getattr(sampler, name, None)
+        for name in ("batches", "batch_sampler", "sampler", "source", "base_sampler")
+    )
     return any(is_shuffling(inner, depth - 1) for inner in inside)
 
 
@@ -72,7 +82,9 @@ def draws_alone(order: Any, generator: torch.Generator) -> bool:
     """Whether this is an order of torch's that draws from this generator, or draws nothing."""
     if type(order) is BatchSampler:
         return draws_alone(order.sampler, generator)
-    return type(order) is SequentialSampler or (type(order) in (*_RANDOM, ShuffledSampler) and order.generator is generator)
+    return type(order) is SequentialSampler or (
+        type(order) in (*_RANDOM, ShuffledSampler) and order.generator is generator
+    )
 
 
 def number_of_samples(loader: Any) -> int:

@@ -1,7 +1,7 @@
 """Shards the batches of a data set over the ranks of one job: rank r gets every n-th batch.
 
-All ranks read the same order in rounds of one batch for each rank. So the ranks need no communication for the data, and
-after the same number of rounds all have the same position.
+All ranks read the same order in rounds of one batch for each rank. So the ranks need no
+communication for the data, and after the same number of rounds all have the same position.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ _COMPARED = 2
 
 @dataclass(frozen=True)
 class RankShard:
-    """The batches of a loader that this rank reads: of `world` ranks each takes every world-th, beginning with the
-    `rank`-th.
+    """The batches of a loader that this rank reads: of `world` ranks each takes every world-th,
+    beginning with the `rank`-th.
     """
 
     rank: int = 0
     world: int = 1
     whole: bool = False
-    """Whether a last round with fewer batches than ranks is dropped, as one process drops a short batch."""
+    """Whether a last round with fewer batches than ranks is dropped, as one process drops a
+    short batch.
+    """
 
     @property
     def several(self) -> bool:
@@ -55,7 +57,9 @@ class RankShard:
         return self.world > 1
 
     def own(self, batches: Iterator[Any]) -> tuple[Any, bool]:
-        """Read the next round; return this rank's batch of it, or NO_BATCH, and whether the round was complete."""
+        """Read the next round; return this rank's batch of it, or NO_BATCH, and whether the
+        round was complete.
+        """
         own_batch, dealt = NO_BATCH, 0
         for batch in itertools.islice(batches, self.world):
             own_batch = batch if dealt == self.rank else own_batch
@@ -73,14 +77,21 @@ class RankShard:
 
 
 class CommonRng:
-    """Random states that are equal on all ranks, for samplers and data sets that draw from the process's generators.
+    """Random states that are equal on all ranks, for samplers and data sets that draw from the
+    process's generators.
 
     The process's own states differ from rank to rank.
     """
 
     def __init__(self, seed: int) -> None:
-        generators = {"python": random.Random(seed), "numpy": np.random.RandomState(seed % 2**32), "torch": torch.Generator().manual_seed(seed)}
-        self.state: State = {name: generator_state(generator) for name, generator in generators.items()}
+        generators = {
+            "python": random.Random(seed),
+            "numpy": np.random.RandomState(seed % 2**32),
+            "torch": torch.Generator().manual_seed(seed),
+        }
+        self.state: State = {
+            name: generator_state(generator) for name, generator in generators.items()
+        }
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
@@ -107,9 +118,13 @@ _DRAWING = (ShuffledSampler, RandomSampler, SubsetRandomSampler, WeightedRandomS
 
 
 def common_rng_for(batches: Any, share: RankShard, seed: int) -> CommonRng | None:
-    """Return common random states for a batch sampler that may draw from the process's generators; None: it does not."""
+    """Return common random states for a batch sampler that may draw from the process's
+    generators; None: it does not.
+    """
     sampler = _inside(batches)
-    known = type(sampler) is SequentialSampler or (type(sampler) in _DRAWING and sampler.generator is not None)
+    known = type(sampler) is SequentialSampler or (
+        type(sampler) in _DRAWING and sampler.generator is not None
+    )
     return CommonRng(seed) if share.several and not known else None
 
 
@@ -119,19 +134,24 @@ def has_known_length(batches: Any) -> bool:
 
 
 def _inside(batches: Any) -> Any:
-    """The sampler of samples, if torch's own BatchSampler makes batches of them; else the batch sampler."""
+    """The sampler of samples, if torch's own BatchSampler makes batches of them; else the batch
+    sampler.
+    """
     if isinstance(batches, KeyedBatches):
         batches = batches.batches
     return batches.sampler if type(batches) is BatchSampler else batches
 
 
 def refuse_sharded(name: str, dataset: Any, *samplers: Any) -> None:
-    """Raise TaskError for a stream or a sampler that shards the data itself: most of the data would be left out."""
+    """Raise TaskError for a stream or a sampler that shards the data itself: most of the data
+    would be left out.
+    """
     _refuse_split(name, dataset)
     for sampler in samplers:
         if isinstance(sampler, DistributedSampler):
             raise TaskError(
-                f"the loader of {name} has a {type(sampler).__name__}: give the loader without it; the workbench shards the batches."
+                f"the loader of {name} has a {type(sampler).__name__}: give the loader without it;"
+                " the workbench shards the batches."
             )
         refuse_sharded(
             name,
@@ -145,16 +165,26 @@ def refuse_sharded(name: str, dataset: Any, *samplers: Any) -> None:
 
 
 def _refuse_split(name: str, stream: Any) -> None:
-    """Raise TaskError for a stream of datasets or webdataset that is split by ranks already, so that it would be dealt out twice, or that
-    refuses several.
+    """Raise TaskError for a stream of datasets or webdataset that is split by ranks already, so
+    that it would be dealt out twice, or that refuses several.
     """
     if getattr(stream, "_distributed", None) is not None:
-        raise TaskError(f"{name} is split by split_dataset_by_node: give the whole stream; the workbench shards the batches.")
-    splitter = next((how for stage in _stages(stream) if (how := getattr(stage, "__name__", "")) in ("split_by_node", "single_node_only")), None)
+        raise TaskError(
+            f"{name} is split by split_dataset_by_node: give the whole stream; the workbench shards"
+            " the batches."
+        )
+    splitter = next(
+        (
+            how
+            for stage in _stages(stream)
+            if (how := getattr(stage, "__name__", "")) in ("split_by_node", "single_node_only")
+        ),
+        None,
+    )
     if splitter is not None:
         raise TaskError(
-            f"{name} has nodesplitter={splitter} of webdataset: give the whole stream, with nodesplitter=lambda shards: shards; the workbench "
-            "shards the batches."
+            f"{name} has nodesplitter={splitter} of webdataset: give the whole stream, with"
+            " nodesplitter=lambda shards: shards; the workbench shards the batches."
         )
 
 

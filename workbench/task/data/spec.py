@@ -1,7 +1,8 @@
 """Defines DataSpec: the data that the user gave, and the only maker of loaders.
 
-Every loader of a job comes from `DataSpec.loader`, with a generator of its own. So neither a finder nor a validation
-changes the order of the training samples, and the exported script can make the same loaders.
+Every loader of a job comes from `DataSpec.loader`, with a generator of its own. So neither a finder
+nor a validation changes the order of the training samples, and the exported script can make the
+same loaders.
 """
 
 from __future__ import annotations
@@ -49,7 +50,13 @@ from workbench.task.data.loader_parts import (
 )
 from workbench.task.data.resumable_sampler import ResumableBatchSampler
 from workbench.task.data.samplers import ShuffledSampler
-from workbench.task.data.sharding import CommonRng, RankShard, SharedLoader, common_rng_for, refuse_sharded
+from workbench.task.data.sharding import (
+    CommonRng,
+    RankShard,
+    SharedLoader,
+    common_rng_for,
+    refuse_sharded,
+)
 from workbench.task.data.to_dataset import UNNAMED, dataset_of, listed, sets_in
 from workbench.task.errors import TaskError
 
@@ -69,8 +76,14 @@ class DataSpec:
     Data for validations and tests may be several sets, each with a spec of its own in `sets`.
     """
 
-    def __init__(self, name: str, parts: Parts | Mapping[str, DataSpec] | Callable[[], Parts | Mapping[str, Parts]]) -> None:
-        """parts: of one set; or a function that makes those of one set, or of several by their keys."""
+    def __init__(
+        self,
+        name: str,
+        parts: Parts | Mapping[str, DataSpec] | Callable[[], Parts | Mapping[str, Parts]],
+    ) -> None:
+        """parts: of one set; or a function that makes those of one set, or of several by their
+        keys.
+        """
         self.name = name
         self._given = parts
         self.made_by_object = callable(parts)
@@ -90,18 +103,22 @@ class DataSpec:
         """Whether the user gave `wb.batches(…)`."""
         self._made: Parts | Mapping[str, Parts] | None = None
         self.changing: tuple[str, ...] = ()
-        """What reading samples changes in these data besides generators, as the trial of two samples has shown."""
+        """What reading samples changes in these data besides generators, as the trial of two
+        samples has shown.
+        """
         self.share = RankShard()
         """The batches that this rank reads."""
         self.first_read: int | None = None
         """Of a stream that this rank reads for all: a checksum of the first batches of a pass."""
         self.preloaded: Preloaded | None = None
-        """Its samples in memory, if `preload` has read them; they replace one data set of the user's."""
+        """Its samples in memory, if `preload` has read them; they replace one data set of the
+        user's.
+        """
 
     @classmethod
     def of(cls, name: str, data: Any, collate_fn: Collate | None = None) -> DataSpec:
-        """A spec of a Dataset, a DataLoader, columns (x, y), a dict of columns, samples in a list, or ready batches; for
-        validations and tests also of several of these, in a dict or a list.
+        """A spec of a Dataset, a DataLoader, columns (x, y), a dict of columns, samples in a list,
+        or ready batches; for validations and tests also of several of these, in a dict or a list.
         """
         several = sets_in(name, data) if name in ("val", "test") else None
         if several is not None:
@@ -135,7 +152,8 @@ class DataSpec:
 
     @property
     def parts(self) -> Parts:
-        """The present parts; train_dataloader() of an object is called once between two calls of `refresh`.
+        """The present parts; train_dataloader() of an object is called once between two calls of
+        `refresh`.
 
         Raises TaskError where there are several sets.
         """
@@ -187,7 +205,10 @@ class DataSpec:
         """The present parts of one of the sets that an object makes."""
         resolved = self._resolved()
         if isinstance(resolved, Parts) or key not in resolved:
-            raise TaskError(f"{self.name}_dataloader() returned other sets than before, without {key!r}: return the same number each time.")
+            raise TaskError(
+                f"{self.name}_dataloader() returned other sets than before, without {key!r}: return"
+                " the same number each time."
+            )
         parts: Parts = resolved[key]
         return parts
 
@@ -220,14 +241,18 @@ class DataSpec:
 
     @property
     def label(self) -> str:
-        """The kind of the data and the number of samples, by which records distinguish data sets. "": an object makes them."""
+        """The kind of the data and the number of samples, by which records distinguish data
+        sets. "": an object makes them.
+        """
         if self.made_by_object:
             return ""
         many = "" if self.samples is None else f", {self.samples:,} samples"
         return f"{type(users_data(self.parts.dataset)).__name__}{many}"
 
     def refuse_unused(self, given: Mapping[str, Any], *, train: bool = True) -> None:
-        """Raise SettingsError for a setting that the user gave and that has no effect on this data. train: it is training data."""
+        """Raise SettingsError for a setting that the user gave and that has no effect on this
+        data. train: it is training data.
+        """
         if not given.keys() & {"batch_size", "drop_last", "shuffle", "num_workers"}:
             return  # train_dataloader() is not called now: its set-up comes with the job
         if self.several:
@@ -240,43 +265,66 @@ class DataSpec:
         for name in () if train else ("shuffle", "drop_last"):
             if given.get(name):
                 raise SettingsError(
-                    f"{name}={given[name]!r} has no effect on {self.name}: only training data are shuffled or cut. Leave {name} out."
+                    f"{name}={given[name]!r} has no effect on {self.name}: only training data are"
+                    f" shuffled or cut. Leave {name} out."
                 )
         if parts.own_batches is not None:
-            if given.get("batch_size") is not None and given["batch_size"] != self.defaults.get("batch_size"):
+            if given.get("batch_size") is not None and given["batch_size"] != self.defaults.get(
+                "batch_size"
+            ):
                 raise self._unused("batch_size", given, parts.own_batches)
             if given.get("drop_last"):
                 raise self._unused("drop_last", given, parts.own_batches)
         if given.get("shuffle") and (decides := self._orders_itself(parts)) is not None:
             raise self._unused("shuffle", given, decides)
-        if given.get("shuffle") is False and parts.sampler is not None and parts.defaults.get("shuffle"):
+        if (
+            given.get("shuffle") is False
+            and parts.sampler is not None
+            and parts.defaults.get("shuffle")
+        ):
             raise self._unused("shuffle", given, "its loader has a RandomSampler of its own")
         if given.get("num_workers") and self.one_shot:
-            raise self._unused("num_workers", given, "it can be read only once, which one process does")
+            raise self._unused(
+                "num_workers", given, "it can be read only once, which one process does"
+            )
         if train and given.get("num_workers") and has_loaders(parts.dataset):
-            raise self._unused("num_workers", given, "loaders of your own make its batches: give num_workers to them")
+            raise self._unused(
+                "num_workers",
+                given,
+                "loaders of your own make its batches: give num_workers to them",
+            )
 
     def _empty(self) -> TaskError:
         samples = self.samples
         if samples is not None and samples > 0:
             return TaskError(
-                f"{self.name} has {samples} samples, and its first batches (up to {PEEKED} were read) are None: "
-                "samples that cannot be read, or a collate_fn that returns nothing? "
-                "wb.Workbench(…, dry_run=False) reads none before training."
+                f"{self.name} has {samples} samples, and its first batches (up to {PEEKED} were"
+                " read) are None: samples that cannot be read, or a collate_fn that returns"
+                " nothing? wb.Workbench(…, dry_run=False) reads none before training."
             )
         return TaskError(
-            f"{self.name} is empty: it gave no batch, or None for each of the first {PEEKED}, and at least one "
-            "is needed."
+            f"{self.name} is empty: it gave no batch, or None for each of the first {PEEKED}, and"
+            " at least one is needed."
         )
 
     def _orders_itself(self, parts: Parts) -> str | None:
-        """Why the setting `shuffle` has no effect on these data; None: it has, or the sampler shuffles."""
+        """Why the setting `shuffle` has no effect on these data; None: it has, or the sampler
+        shuffles.
+        """
         if parts.batch_sampler is not None:
-            return f"its loader has a batch_sampler of its own ({type(parts.batch_sampler).__name__})"
+            return (
+                f"its loader has a batch_sampler of its own ({type(parts.batch_sampler).__name__})"
+            )
         if parts.sampler is not None:
             drawn = bool(parts.defaults.get("shuffle"))
-            return None if drawn else f"its loader has a sampler of its own ({type(parts.sampler).__name__})"
-        if isinstance(parts.dataset, IterableDataset) or (parts.ready and not parts.defaults.get("shuffle")):
+            return (
+                None
+                if drawn
+                else f"its loader has a sampler of its own ({type(parts.sampler).__name__})"
+            )
+        if isinstance(parts.dataset, IterableDataset) or (
+            parts.ready and not parts.defaults.get("shuffle")
+        ):
             reason = (
                 "yields ready batches in their order" if parts.ready else "can only be iterated"
             )
@@ -284,7 +332,11 @@ class DataSpec:
         return None
 
     def _unused(self, name: str, settings: Mapping[str, Any], decides: str) -> SettingsError:
-        remedy = "give the samples (a Dataset, or a loader without it)" if self.from_loader else "give the samples in a Dataset"
+        remedy = (
+            "give the samples (a Dataset, or a loader without it)"
+            if self.from_loader
+            else "give the samples in a Dataset"
+        )
         return SettingsError(
             f"{name}={settings[name]!r} has no effect on {self.name}, since {decides}. Leave "
             f"{name} out, or {remedy}."
@@ -298,24 +350,42 @@ class DataSpec:
         if count == 0:
             raise TaskError(f"the {self.name} data have no samples.")
         listed: Any = parts.dataset  # a list is a data set of samples as well
-        ready = f"; if these are ready batches, give {self.name}=wb.batches(…)" if isinstance(listed, (list, tuple)) else ""
+        ready = (
+            f"; if these are ready batches, give {self.name}=wb.batches(…)"
+            if isinstance(listed, (list, tuple))
+            else ""
+        )
         raise TaskError(
-            f"batch_size={size} is larger than the {self.name} data ({count} samples): take batch_size={count} or less{ready}."
+            f"batch_size={size} is larger than the {self.name} data ({count} samples): take"
+            f" batch_size={count} or less{ready}."
         )
 
-    def loader(self, settings: Settings, *, batch_size: int | None = None, train: bool = False) -> Loader:
+    def loader(
+        self, settings: Settings, *, batch_size: int | None = None, train: bool = False
+    ) -> Loader:
         """A new loader at `settings.batch_size` (or `batch_size`), with a generator of its own.
 
-        `train`: samples come in the order of `settings.shuffle` and `settings.seed`; the last short batch is dropped
-        with `settings.drop_last`. It yields the batches of `share`; with `drop_last` an incomplete last round is
-        dropped too, since the ranks' batches together are one.
+        `train`: samples come in the order of `settings.shuffle` and `settings.seed`; the last short
+        batch is dropped with `settings.drop_last`. It yields the batches of `share`; with
+        `drop_last` an incomplete last round is dropped too, since the ranks' batches together are
+        one.
         """
         if self.share.several:
-            refuse_sharded(self.name, self.parts.dataset, self.parts.sampler, self.parts.batch_sampler)
-        whole = self.share.several and train and settings.drop_last and self.parts.own_batches is None
+            refuse_sharded(
+                self.name, self.parts.dataset, self.parts.sampler, self.parts.batch_sampler
+            )
+        whole = (
+            self.share.several and train and settings.drop_last and self.parts.own_batches is None
+        )
         return self._loader(settings, replace(self.share, whole=whole), batch_size, train)
 
-    def _loader(self, settings: Settings, share: RankShard, batch_size: int | None = None, train: bool = False) -> Loader:
+    def _loader(
+        self,
+        settings: Settings,
+        share: RankShard,
+        batch_size: int | None = None,
+        train: bool = False,
+    ) -> Loader:
         loader = self._made_loader(settings, share, batch_size, train)
         loader.reuses_memory = loader.num_workers == 0 and self._may_reuse_memory()
         return loader
@@ -333,7 +403,11 @@ class DataSpec:
         self, settings: Settings, share: RankShard, batch_size: int | None, train: bool
     ) -> Loader:
         parts = self.parts
-        if settings.preload and self.preloaded is not None and self.preloaded.users is parts.dataset:
+        if (
+            settings.preload
+            and self.preloaded is not None
+            and self.preloaded.users is parts.dataset
+        ):
             parts = replace(parts, dataset=self.preloaded)
         size = batch_size or settings.batch_size
         generator = torch.Generator()
@@ -345,7 +419,11 @@ class DataSpec:
         workers = 0 if self.one_shot or has_loaders(parts.dataset) else settings.num_workers
         pin = settings.pin_memory
         if pin is None:
-            pin = torch.cuda.is_available() and settings.accelerator != "cpu" and _on_cpu(parts.dataset)
+            pin = (
+                torch.cuda.is_available()
+                and settings.accelerator != "cpu"
+                and _on_cpu(parts.dataset)
+            )
         common: dict[str, Any] = {
             "num_workers": workers,
             "pin_memory": pin,
@@ -354,7 +432,11 @@ class DataSpec:
             "worker_init_fn": parts.worker_init_fn,
             "collate_fn": self._collate(parts),
             **(parts.worker_options if workers else {}),
-            **({"prefetch_factor": settings.prefetch_factor} if workers and settings.prefetch_factor is not None else {}),
+            **(
+                {"prefetch_factor": settings.prefetch_factor}
+                if workers and settings.prefetch_factor is not None
+                else {}
+            ),
         }
         if isinstance(parts.dataset, IterableDataset):
             if not parts.ready:
@@ -366,11 +448,17 @@ class DataSpec:
                 return SharedLoader(parts.dataset, share, settings.seed, self._note_first, **common)
             return CountedLoader(parts.dataset, batch_size=batch_size, **common)
         if parts.ready:
-            common["sampler"] = ResumableBatchSampler(self._sampler(parts, settings, train, generator), generator, share)
+            common["sampler"] = ResumableBatchSampler(
+                self._sampler(parts, settings, train, generator), generator, share
+            )
             return CountedLoader(parts.dataset, batch_size=None, **common)
         if parts.batch_sampler is not None:
-            return _map_style(parts, without_users_rng(parts.batch_sampler), settings, share, common)
-        return _map_style(parts, self._batches(parts, settings, size, train, generator), settings, share, common)
+            return _map_style(
+                parts, without_users_rng(parts.batch_sampler), settings, share, common
+            )
+        return _map_style(
+            parts, self._batches(parts, settings, size, train, generator), settings, share, common
+        )
 
     def _collate(self, parts: Parts) -> Collate | None:
         """The collate function of samples; None: they are batches already, or come from arrays."""
@@ -387,21 +475,29 @@ class DataSpec:
         sampler = self._sampler(parts, settings, train, generator)
         return BatchSampler(sampler, size, drop_last=train and settings.drop_last)
 
-    def _sampler(self, parts: Parts, settings: Settings, train: bool, generator: torch.Generator) -> Any:
+    def _sampler(
+        self, parts: Parts, settings: Settings, train: bool, generator: torch.Generator
+    ) -> Any:
         """The sampler of samples, or of ready batches."""
         dataset: Any = parts.dataset
         if parts.sampler is not None:
             if train and parts.defaults.get("shuffle") and not settings.shuffle:
                 raise TaskError(
-                    f"shuffle=False: the loader of {self.name} has a RandomSampler of its own, which this setting does not replace; "
-                    "give the Dataset, or a loader without it."
+                    f"shuffle=False: the loader of {self.name} has a RandomSampler of its own,"
+                    " which this setting does not replace; give the Dataset, or a loader"
+                    " without it."
                 )
             return without_users_rng(parts.sampler)
         shuffled = settings.shuffle and (not parts.ready or parts.defaults.get("shuffle", False))
-        return ShuffledSampler(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
+        return (
+            ShuffledSampler(dataset, generator=generator)
+            if train and shuffled
+            else SequentialSampler(dataset)
+        )
 
     def peek(self, count: int) -> Any:
-        """The first batch of `count` samples, or ready batch, that is not None; an iterator does not lose it.
+        """The first batch of `count` samples, or ready batch, that is not None; an iterator does
+        not lose it.
 
         Raises TaskError where there is none among the first `PEEKED`.
         """
@@ -421,8 +517,8 @@ class DataSpec:
 
 
 def _first_usable(batches: Iterator[Any], size: int) -> Any:
-    """The first batch that is not None; or one of the next, if that is short, since samples could not be
-    read, and the other is not.
+    """The first batch that is not None; or one of the next, if that is short, since samples could
+    not be read, and the other is not.
     """
     short = None
     for number, batch in enumerate(batches):
@@ -456,18 +552,24 @@ def _name_of_set(name: str, key: str, number: int) -> str:
     return f"{name}[{number if key == f'{UNNAMED}{number}' else repr(key)}]"
 
 
-def _map_style(parts: Parts, batches: Any, settings: Settings, share: RankShard, common: dict[str, Any]) -> Loader:
+def _map_style(
+    parts: Parts, batches: Any, settings: Settings, share: RankShard, common: dict[str, Any]
+) -> Loader:
     dataset = _whole_batches(parts)
     if settings.num_workers:
         batches, dataset = KeyedBatches(batches, settings.seed), SeededBatches(dataset)
         if parts.worker_init_fn is not None:
             common["worker_init_fn"] = WorkerInit(parts.worker_init_fn)
-    deals = ResumableBatchSampler(batches, common["generator"], share, common_rng_for(batches, share, settings.seed))
+    deals = ResumableBatchSampler(
+        batches, common["generator"], share, common_rng_for(batches, share, settings.seed)
+    )
     return CountedLoader(dataset, batch_sampler=deals, **common)
 
 
 def _whole_batches(parts: Parts) -> Dataset[Any]:
-    """A plain TensorDataset with the default collation is indexed batch by batch; the values are the same."""
+    """A plain TensorDataset with the default collation is indexed batch by batch; the values are
+    the same.
+    """
     dataset = parts.dataset
     if parts.collate_fn is not None:
         # A user's collate function expects a list of samples.
@@ -499,7 +601,9 @@ def resumable_sampler_of(loader: Loader) -> ResumableBatchSampler | None:
 
 
 def common_rng_of(loader: Loader) -> CommonRng | None:
-    """Return the random states of a loader's order that are equal on all ranks; None where it needs none."""
+    """Return the random states of a loader's order that are equal on all ranks; None where it
+    needs none.
+    """
     if isinstance(loader, SharedLoader):
         return loader.common_rng
     deals = resumable_sampler_of(loader)
@@ -508,7 +612,9 @@ def common_rng_of(loader: Loader) -> CommonRng | None:
 
 def users_dataset(loader: Loader) -> Any:
     """The data set, or the batches, that the user gave for this loader."""
-    dataset = loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
+    dataset = (
+        loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
+    )
     return users_data(dataset)
 
 
@@ -536,4 +642,9 @@ def _parts_with_epoch(loader: Loader) -> Iterator[Any]:
     yield from (batches, getattr(batches, "sampler", None), data)
     if isinstance(loader.dataset, Batches):  # a loader of the user's own that gives ready batches
         inner = getattr(data, "batch_sampler", None)
-        yield from (getattr(data, "sampler", None), inner, getattr(inner, "sampler", None), getattr(data, "dataset", None))
+        yield from (
+            getattr(data, "sampler", None),
+            inner,
+            getattr(inner, "sampler", None),
+            getattr(data, "dataset", None),
+        )

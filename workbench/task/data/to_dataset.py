@@ -1,4 +1,6 @@
-"""Turns what a user gave as data into a data set of samples or ready batches, or raises TaskError naming it."""
+"""Turns what a user gave as data into a data set of samples or ready batches, or raises
+TaskError naming it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from workbench.task.data.datasets import Batches, Columns
 from workbench.task.errors import TaskError
 
 _SEVERAL = (
-    "make one of them (torch.utils.data.ConcatDataset puts data sets one after another, StackDataset side by side)"
+    "make one of them (torch.utils.data.ConcatDataset puts data sets one after another,"
+    " StackDataset side by side)"
 )
 
 
@@ -28,8 +31,8 @@ UNNAMED = "dataloader_idx_"
 def sets_in(name: str, data: Any) -> dict[str, Any] | None:
     """The data sets in a dict or a list of them, by their keys; None: `data` is one set.
 
-    A dict of arrays holds columns, and a list of anything else samples. Raises TaskError for a key that cannot name a set,
-    and for an entry that is no set beside one that is.
+    A dict of arrays holds columns, and a list of anything else samples. Raises TaskError for a key
+    that cannot name a set, and for an entry that is no set beside one that is.
     """
     if is_of_hugging_face(data):
         return None
@@ -47,14 +50,18 @@ def sets_in(name: str, data: Any) -> dict[str, Any] | None:
     ]
     if others and any(map(_is_set, entries.values())):
         raise TaskError(
-            f"{name} holds several sets, and {name}[{others[0]!r}] is a {short(entries[others[0]])}: each is to be a Dataset or a "
-            f"DataLoader{', a tuple of arrays (x, y)' if named else ''} or wb.batches(…)."
+            f"{name} holds several sets, and {name}[{others[0]!r}] is a"
+            f" {short(entries[others[0]])}: each is to be a Dataset or a"
+            f" DataLoader{', a tuple of arrays (x, y)' if named else ''} or wb.batches(…)."
         )
     if others or not entries:
         return None
     unfit = [key for key in entries if named and (not isinstance(key, str) or not key)]
     if unfit:
-        raise TaskError(f"{name} has a set by the key {unfit[0]!r}: its metrics end with the key, so give a text, {name}={{'clean': …}}.")
+        raise TaskError(
+            f"{name} has a set by the key {unfit[0]!r}: its metrics end with the key, so give a"
+            f" text, {name}={{'clean': …}}."
+        )
     return (
         entries if named else {f"{UNNAMED}{number}": dataset for number, dataset in entries.items()}
     )
@@ -67,14 +74,17 @@ def _is_set(value: Any) -> bool:
 def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bool]:
     """The data set in `data`, and whether it yields ready batches instead of samples.
 
-    A sequence is a data set of samples, as for a DataLoader. A tuple or a dict of arrays holds columns, with one row
-    for each sample. An iterable that is not a sequence yields ready batches. collated: the user gave a collate_fn.
-    Raises TaskError naming `name` for everything else.
+    A sequence is a data set of samples, as for a DataLoader. A tuple or a dict of arrays holds
+    columns, with one row for each sample. An iterable that is not a sequence yields ready batches.
+    collated: the user gave a collate_fn. Raises TaskError naming `name` for everything else.
     """
     _refuse_no_data(name, data)
     combined = combined_in(data) if name == "train" or is_combined(data) else None
     if combined is not None and collated:
-        raise TaskError(f"collate_fn= has no effect on {name}, several loaders that make their batches: give it to each of them.")
+        raise TaskError(
+            f"collate_fn= has no effect on {name}, several loaders that make their batches: give it"
+            " to each of them."
+        )
     if combined is not None or isinstance(data, Batches):
         return (data if combined is None else combined), True
     if isinstance(data, Dataset):
@@ -91,8 +101,8 @@ def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bo
         if isinstance(data, Iterable):
             return Batches(data), True
     raise TaskError(
-        f"{name}={type(data).__name__} is not data: give a Dataset, a DataLoader, arrays (x, y), a list of samples, or an "
-        "object with train_dataloader()."
+        f"{name}={type(data).__name__} is not data: give a Dataset, a DataLoader, arrays (x, y), a"
+        " list of samples, or an object with train_dataloader()."
     )
 
 
@@ -101,10 +111,19 @@ def _refuse_no_data(name: str, data: Any) -> None:
     if isinstance(data, type):
         raise TaskError(f"{name}={data.__name__} is a class: give an instance, {data.__name__}(…).")
     if _is_sparse(data):
-        raise TaskError(f"{name} is a {short(data)}, which gives no rows by number: give (x.toarray(), y).")
-    tables = callable(getattr(data, "to_pandas", None)) and not is_frame(data) and not is_of_hugging_face(data)
+        raise TaskError(
+            f"{name} is a {short(data)}, which gives no rows by number: give (x.toarray(), y)."
+        )
+    tables = (
+        callable(getattr(data, "to_pandas", None))
+        and not is_frame(data)
+        and not is_of_hugging_face(data)
+    )
     if tables and not isinstance(data, (Dataset, Mapping)):
-        raise TaskError(f"{name} is a {short(data)}, which gives columns and no samples: give (x.to_numpy(), y.to_numpy()).")
+        raise TaskError(
+            f"{name} is a {short(data)}, which gives columns and no samples: give (x.to_numpy(),"
+            " y.to_numpy())."
+        )
 
 
 def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
@@ -113,7 +132,10 @@ def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
         number, kind = next(
             (n, type(column).__name__) for n, column in enumerate(data) if _is_source(column)
         )
-        raise TaskError(f"{name} is a {type(data).__name__} of {len(data)}, and {name}[{number}] is a {kind}: {_SEVERAL}.")
+        raise TaskError(
+            f"{name} is a {type(data).__name__} of {len(data)}, and {name}[{number}] is a {kind}:"
+            f" {_SEVERAL}."
+        )
     tables = [
         number
         for number, column in enumerate(data)
@@ -135,8 +157,8 @@ def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
         isinstance(column, list) or type(column).__name__ == "Column" for column in data
     ):
         raise TaskError(
-            f"{name} is a tuple of {len(data)} {type(data[0]).__name__}s, which may be columns or samples: give arrays for columns "
-            "(torch.as_tensor(…) of each), or a list of samples."
+            f"{name} is a tuple of {len(data)} {type(data[0]).__name__}s, which may be columns or"
+            " samples: give arrays for columns (torch.as_tensor(…) of each), or a list of samples."
         )
     return data
 
@@ -155,7 +177,9 @@ def _of_mixed(name: str, data: Sequence[Any]) -> Columns:
 
 
 def _are_columns(name: str, data: Sequence[Any], collated: bool) -> bool:
-    """Whether a list of arrays holds columns, as a tuple would; a DataLoader takes a list for samples."""
+    """Whether a list of arrays holds columns, as a tuple would; a DataLoader takes a list for
+    samples.
+    """
     shapes = [tuple(column.shape) for column in data]
     if not all(shapes) or len(data) > shapes[0][0]:
         return False  # numbers; or more arrays than columns of so few rows could be
@@ -164,17 +188,17 @@ def _are_columns(name: str, data: Sequence[Any], collated: bool) -> bool:
     if len({shape[0] for shape in shapes}) > 1 and collated:
         return False
     raise TaskError(
-        f"{name} is a list of {len(data)} arrays ({listed(map(str, shapes))}), which may be columns or samples: give a tuple "
-        f"for columns with one row for each sample, {name}=(x, y), or a Dataset for samples: TensorDataset(torch.stack(…)), or "
-        "a list of (x, y) pairs."
+        f"{name} is a list of {len(data)} arrays ({listed(map(str, shapes))}), which may be columns"
+        f" or samples: give a tuple for columns with one row for each sample, {name}=(x, y), or a"
+        " Dataset for samples: TensorDataset(torch.stack(…)), or a list of (x, y) pairs."
     )
 
 
 def _lonely(name: str, data: Any) -> TaskError:
     """The error for a single frame, which does not show which of its columns is the target."""
     return TaskError(
-        f"{name} is a {short(data)}: give inputs and target, {name}=(frame[features], frame[target]), or {name}=frame.to_numpy() "
-        "where each row is a sample without a target."
+        f"{name} is a {short(data)}: give inputs and target, {name}=(frame[features],"
+        f" frame[target]), or {name}=frame.to_numpy() where each row is a sample without a target."
     )
 
 
@@ -187,8 +211,8 @@ def _columns_of_mapping(name: str, data: Mapping[Any, Any]) -> Columns:
             val = next((key for key in others if key.startswith("val")), next(iter(others), None))
             remedy = "train=ds['train']" + (f", val=ds[{val!r}]" if val is not None else "")
         raise TaskError(
-            f"{name} is a {type(data).__name__} of {len(keys)} data sets ({listed(keys)}), and one is needed: give {remedy}; or "
-            f"{_SEVERAL}."
+            f"{name} is a {type(data).__name__} of {len(keys)} data sets ({listed(keys)}), and one"
+            f" is needed: give {remedy}; or {_SEVERAL}."
         )
     return columns_of(name, data)
 
@@ -216,10 +240,14 @@ def columns_of(name: str, data: Mapping[Any, Any] | Sequence[Any]) -> Columns:
         raise TaskError(f"{name} is empty: it holds no arrays.")
     for value in values:
         if value.ndim == 0:
-            raise TaskError(f"{name} holds a single number; each array needs a first dimension of samples.")
+            raise TaskError(
+                f"{name} holds a single number; each array needs a first dimension of samples."
+            )
     lengths = [len(value) for value in values]
     if len(set(lengths)) > 1:
-        raise TaskError(f"the arrays of {name} differ in length: {lengths}. Each needs one row per sample.")
+        raise TaskError(
+            f"the arrays of {name} differ in length: {lengths}. Each needs one row per sample."
+        )
     sources = list(data.values() if isinstance(data, Mapping) else data)
     copied = [
         isinstance(source, np.ndarray) and column.data_ptr() != source.ctypes.data
@@ -246,8 +274,8 @@ def column_of(where: str, value: Any, *, target: bool = False) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TaskError(
-            f"{where} is a {short(value)} that makes no tensor ({_first_line(error)}): give numbers in rows of equal length, or a "
-            "list of samples and collate_fn=."
+            f"{where} is a {short(value)} that makes no tensor ({_first_line(error)}): give numbers"
+            " in rows of equal length, or a list of samples and collate_fn=."
         ) from error
 
 
@@ -294,8 +322,12 @@ def _plain(where: str, source: Any, array: np.ndarray[Any, Any]) -> np.ndarray[A
         and array.dtype.kind not in "biu"
     )
     if array.dtype.kind not in "biufc" or lacks:
-        kind = {"O": "objects", "U": "strings", "S": "bytes", "M": "dates", "m": "durations"}.get(array.dtype.kind, "records")
-        remedy = f"x.astype('float32'){' or codes of its classes' if kind in ('objects', 'strings', 'bytes') else ''}"
+        kind = {"O": "objects", "U": "strings", "S": "bytes", "M": "dates", "m": "durations"}.get(
+            array.dtype.kind, "records"
+        )
+        remedy = "x.astype('float32')"
+        if kind in ("objects", "strings", "bytes"):
+            remedy += " or codes of its classes"
         if kind == "records":
             remedy = "numpy.lib.recfunctions.structured_to_unstructured(x, dtype='float32')"
         if lacks:  # a series of pandas' own type
@@ -322,12 +354,20 @@ def is_array(value: Any) -> bool:
 
 def is_frame(value: Any) -> bool:
     """Whether a value is a frame or a series (pandas, polars and others alike)."""
-    return callable(getattr(value, "to_numpy", None)) and hasattr(value, "shape") and not isinstance(value, (Tensor, np.ndarray))
+    return (
+        callable(getattr(value, "to_numpy", None))
+        and hasattr(value, "shape")
+        and not isinstance(value, (Tensor, np.ndarray))
+    )
 
 
 def _is_source(value: Any) -> bool:
     """Whether a value is a data set or a loader."""
-    return isinstance(value, (DataLoader, Dataset)) or is_of_hugging_face(value) or hasattr(value, "train_dataloader")
+    return (
+        isinstance(value, (DataLoader, Dataset))
+        or is_of_hugging_face(value)
+        or hasattr(value, "train_dataloader")
+    )
 
 
 def _is_sparse(value: Any) -> bool:
@@ -336,12 +376,14 @@ def _is_sparse(value: Any) -> bool:
 
 def is_of_hugging_face(value: Any) -> bool:
     """Whether a value is a data set of Hugging Face's `datasets`, or a dict of several."""
-    return type(value).__module__.partition(".")[0] == "datasets" and type(value).__name__.endswith(("Dataset", "DatasetDict"))
+    return type(value).__module__.partition(".")[0] == "datasets" and type(value).__name__.endswith(
+        ("Dataset", "DatasetDict")
+    )
 
 
 def shuffles_in_a_buffer(dataset: Any) -> bool:
-    """Whether a Hugging Face stream shuffles in a buffer, whose samples are not part of its state: they would be
-    lost.
+    """Whether a Hugging Face stream shuffles in a buffer, whose samples are not part of its state:
+    they would be lost.
     """
     stage = getattr(dataset, "_ex_iterable", None) if is_of_hugging_face(dataset) else None
     while stage is not None:

@@ -1,4 +1,6 @@
-"""torch's default device (`torch.set_default_device`): it holds for the user's code, and not for what the engine makes for itself."""
+"""torch's default device (`torch.set_default_device`): it holds for the user's code, and not for
+what the engine makes for itself.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _CPU = contextlib.nullcontext()
 def set_aside() -> Iterator[None]:
     """Context manager in which tensors are made on the CPU, outside of `in_users_code`.
 
-    Samplers, loaders and meters would fail otherwise: torch draws no numbers on a GPU from a generator of the CPU.
+    Samplers, loaders and meters would fail otherwise: torch draws no numbers on a GPU from a
+    generator of the CPU.
     """
     device = torch.get_default_device()
     if device.type == "cpu":
@@ -31,7 +34,9 @@ def set_aside() -> Iterator[None]:
 
 
 def in_users_code() -> contextlib.AbstractContextManager[object]:
-    """Return a context manager, which can be entered again and again, in which the user's default device holds."""
+    """Return a context manager, which can be entered again and again, in which the user's
+    default device holds.
+    """
     return _users.get() or _CPU
 
 

@@ -1,6 +1,8 @@
-"""Converts sharded tensors (DTensor): to this rank's part, to the whole tensor, and from a whole one to shards.
+"""Converts sharded tensors (DTensor): to this rank's part, to the whole tensor, and from a whole
+one to shards.
 
-A tensor that is not sharded is returned unchanged. Importing torch's DTensor takes seconds, so it is imported only
+A tensor that is not sharded is returned unchanged. Importing torch's DTensor takes seconds, so it
+is imported only
 where a process group exists. Source: torch.distributed.tensor.
 """
 
@@ -17,7 +19,12 @@ _WHOLE = (Tensor, nn.Parameter, nn.Buffer)
 
 def in_shards(tensor: object) -> TypeGuard[Any]:
     """Whether a rank has only a part of this tensor, whose shape is that of the whole."""
-    if type(tensor) in _WHOLE or not isinstance(tensor, Tensor) or not dist.is_available() or not dist.is_initialized():
+    if (
+        type(tensor) in _WHOLE
+        or not isinstance(tensor, Tensor)
+        or not dist.is_available()
+        or not dist.is_initialized()
+    ):
         return False
     from torch.distributed.tensor import DTensor
 
@@ -39,7 +46,9 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def like(value: Tensor, other: Tensor) -> Tensor:
-    """This rank's part of a whole tensor, on the device and sharded as `other` of the same shape."""
+    """This rank's part of a whole tensor, on the device and sharded as `other` of the same
+    shape.
+    """
     if not in_shards(other) or in_shards(value):
         return value
     from torch.distributed.tensor import DTensor
@@ -47,16 +56,26 @@ def like(value: Tensor, other: Tensor) -> Tensor:
     shard = value.detach()
     for number, placement in enumerate(other.placements):
         if placement.is_shard():
-            parts, mine = shard.chunk(other.device_mesh.size(number), placement.dim), other.device_mesh.get_local_rank(number)
-            shard = parts[mine] if mine < len(parts) else shard.narrow(placement.dim, 0, 0)  # too few rows for all ranks
+            parts, mine = (
+                shard.chunk(other.device_mesh.size(number), placement.dim),
+                other.device_mesh.get_local_rank(number),
+            )
+            # too few rows for all ranks
+            shard = parts[mine] if mine < len(parts) else shard.narrow(placement.dim, 0, 0)
     shard = shard.to(local(other).device, copy=True, memory_format=torch.contiguous_format)
     return DTensor.from_local(
-        shard, other.device_mesh, other.placements, run_check=False, shape=value.shape, stride=value.contiguous().stride()
+        shard,
+        other.device_mesh,
+        other.placements,
+        run_check=False,
+        shape=value.shape,
+        stride=value.contiguous().stride(),
     )
 
 
 def whole_of(value: Any, *, wanted: bool = True) -> Any:
-    """A value of nested containers with all its tensors whole. wanted=False: with None in place of sharded ones.
+    """A value of nested containers with all its tensors whole. wanted=False: with None in place of
+    sharded ones.
 
     All ranks call it together with values of the same structure.
     """

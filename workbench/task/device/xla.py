@@ -1,10 +1,11 @@
 """Uses TPUs and other devices of torch_xla.
 
-Such a device records operations, and `sync` runs them together. Until then a tensor has no value. Each graph
-of operations is compiled once; another index or shape makes a new graph.
+Such a device records operations, and `sync` runs them together. Until then a tensor has no value.
+Each graph of operations is compiled once; another index or shape makes a new graph.
 
-Several cores are also one such device (torch_xla's SPMD): one process records whole batches, XLA gives each core its
-part of them and adds the communication, so that the results are those of one core.
+Several cores are also one such device (torch_xla's SPMD): one process records whole batches, XLA
+gives each core its part of them and adds the communication, so that the results are those of one
+core.
 """
 
 from __future__ import annotations
@@ -25,13 +26,19 @@ from workbench.task.batch import leaves, sample_count
 
 
 def installed() -> bool:
-    """Whether torch_xla can be imported. It is not imported here; accelerate imports it wherever it is installed."""
+    """Whether torch_xla can be imported. It is not imported here; accelerate imports it wherever
+    it is installed.
+    """
     return importlib.util.find_spec("torch_xla") is not None
 
 
 def in_use() -> bool:
-    """Whether this process has used a device of torch_xla; after that it can no longer choose between one core and all."""
-    return "torch_xla" in sys.modules and bool(importlib.import_module("torch_xla")._XLAC._xla_get_spmd_config_is_locked())
+    """Whether this process has used a device of torch_xla; after that it can no longer choose
+    between one core and all.
+    """
+    return "torch_xla" in sys.modules and bool(
+        importlib.import_module("torch_xla")._XLAC._xla_get_spmd_config_is_locked()
+    )
 
 
 def is_xla(device: torch.device) -> bool:
@@ -41,7 +48,9 @@ def is_xla(device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def same_parameters(device: torch.device) -> Iterator[None]:
-    """Context manager in which `module.to(device)` keeps the Parameter objects, as on other devices, so that tied weights and other references stay valid."""
+    """Context manager in which `module.to(device)` keeps the Parameter objects, as on other
+    devices, so that tied weights and other references stay valid.
+    """
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(before or is_xla(device))
     try:
@@ -59,7 +68,9 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copy tensors to host memory, all at once: one by one, each would wait for the device."""
     if not tensors or not is_xla(tensors[0].device):
         return [tensor.cpu() for tensor in tensors]
-    fetched: list[Tensor] = importlib.import_module("torch_xla")._XLAC._xla_get_cpu_tensors(list(tensors))
+    fetched: list[Tensor] = importlib.import_module("torch_xla")._XLAC._xla_get_cpu_tensors(
+        list(tensors)
+    )
     return fetched
 
 
@@ -69,7 +80,9 @@ def tensor_id(tensor: Tensor) -> int:
 
 
 def use_cores(wanted: int) -> None:
-    """Let this process train on this many cores from now on. Raises SettingsError where the TPU has another number, or one core was used before."""
+    """Let this process train on this many cores from now on. Raises SettingsError where the TPU
+    has another number, or one core was used before.
+    """
     if wanted == 1:
         return
     runtime = importlib.import_module("torch_xla.runtime")
@@ -82,14 +95,17 @@ def use_cores(wanted: int) -> None:
     if not runtime.is_spmd():
         if in_use():  # torch_xla would accept it, and the next graph would crash
             raise SettingsError(
-                f"devices={wanted} with accelerator='tpu': this process has used one core already, and torch_xla cannot take more afterwards. "
-                f"Restart the kernel and begin with devices={wanted}, or take strategy='launch', which trains in another process."
+                f"devices={wanted} with accelerator='tpu': this process has used one core already,"
+                " and torch_xla cannot take more afterwards. Restart the kernel and begin with"
+                f" devices={wanted}, or take strategy='launch', which trains in another process."
             )
         runtime.use_spmd()
 
 
 def split(batch: Any, cores: int) -> None:
-    """Give each core its part of the samples of a batch; a tensor that cannot be divided evenly is copied to all of them."""
+    """Give each core its part of the samples of a batch; a tensor that cannot be divided evenly
+    is copied to all of them.
+    """
     spmd, samples = importlib.import_module("torch_xla.distributed.spmd"), sample_count(batch)
     if samples % cores:
         return
@@ -101,7 +117,9 @@ def split(batch: Any, cores: int) -> None:
 
 @functools.cache
 def _mesh(cores: int) -> Any:
-    return importlib.import_module("torch_xla.distributed.spmd").Mesh(list(range(cores)), (cores,), ("data",))
+    return importlib.import_module("torch_xla.distributed.spmd").Mesh(
+        list(range(cores)), (cores,), ("data",)
+    )
 
 
 def seed(value: int) -> None:
@@ -111,7 +129,9 @@ def seed(value: int) -> None:
 
 
 def random_state() -> int | None:
-    """The state of the device's generator; None: it is not in use, and reading would change that."""
+    """The state of the device's generator; None: it is not in use, and reading would change
+    that.
+    """
     return int(_model().get_rng_state()) if in_use() else None
 
 

@@ -1,4 +1,6 @@
-"""Replaces Lightning's fit loop: `trainer.fit_loop.epoch_progress` counts the epochs that have begun and ended."""
+"""Replaces Lightning's fit loop: `trainer.fit_loop.epoch_progress` counts the epochs that have
+begun and ended.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class FitLoop:
 
     @property
     def epoch_progress(self) -> SimpleNamespace:
-        """`current` and `total`, each with the epochs that are ready, started, processed and completed."""
+        """`current` and `total`, each with the epochs that are ready, started, processed and
+        completed.
+        """
         epoch, inside = self._state.epoch, self._state.mid_epoch
         counts = {
             "ready": epoch + inside,
@@ -32,6 +36,7 @@ class FitLoop:
         if name.startswith("__"):
             raise AttributeError(name)
         raise UnsupportedTrainerAttribute(
-            f"self.trainer.fit_loop.{name} is not supported. Supported is epoch_progress; self.trainer has current_epoch, global_step, "
-            "num_training_batches, is_last_batch, max_epochs and max_steps."
+            f"self.trainer.fit_loop.{name} is not supported. Supported is epoch_progress;"
+            " self.trainer has current_epoch, global_step, num_training_batches, is_last_batch,"
+            " max_epochs and max_steps."
         )

@@ -24,7 +24,9 @@ TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_ba
 
 
 class Transfer(NamedTuple):
-    """Moves a batch to the device with the user's hooks; a hook is None where the user wrote none."""
+    """Moves a batch to the device with the user's hooks; a hook is None where the user wrote
+    none.
+    """
 
     before: Callable[..., Any] | None
     move: Callable[..., Any] | None
@@ -33,14 +35,22 @@ class Transfer(NamedTuple):
     def __call__(self, batch: Any, device: torch.device, dataloader_idx: int = 0) -> Any:
         if self.before is not None:
             batch = self.before(batch, dataloader_idx)
-        batch = to_device(batch, device) if self.move is None else self.move(batch, device, dataloader_idx)
+        batch = (
+            to_device(batch, device)
+            if self.move is None
+            else self.move(batch, device, dataloader_idx)
+        )
         return batch if self.after is None else self.after(batch, dataloader_idx)
 
 
 class DataHooks(Hooks):
-    """The hooks of objects that make the data. sources: these objects by stage; a DataModule's hook replaces the module's."""
+    """The hooks of objects that make the data. sources: these objects by stage; a DataModule's
+    hook replaces the module's.
+    """
 
-    def __init__(self, preparation: Preparation, sources: Mapping[str, Any], module: Any = None) -> None:
+    def __init__(
+        self, preparation: Preparation, sources: Mapping[str, Any], module: Any = None
+    ) -> None:
         self.preparation = preparation
         self.transfer_hooks: dict[str, Transfer] = {}
         for stage in ("train", "val", "test", "predict"):
@@ -97,27 +107,55 @@ class DataHooks(Hooks):
 
 
 _WITHIN = (
-    "on_train_batch_start", "on_train_batch_end", "on_before_backward", "backward", "on_after_backward",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_before_backward",
+    "backward",
+    "on_after_backward",
     "on_before_optimizer_step",
-)  # fmt: skip
+)
 _AUTOMATIC = (
-    "on_before_zero_grad", "optimizer_zero_grad", "optimizer_step", "configure_gradient_clipping", "lr_scheduler_step",
-)  # fmt: skip
+    "on_before_zero_grad",
+    "optimizer_zero_grad",
+    "optimizer_step",
+    "configure_gradient_clipping",
+    "lr_scheduler_step",
+)
 _OF_A_FIT = (
-    "on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start", "on_train_epoch_end",
+    "on_fit_start",
+    "on_fit_end",
+    "on_train_start",
+    "on_train_end",
+    "on_train_epoch_start",
+    "on_train_epoch_end",
     "on_validation_model_zero_grad",
-)  # fmt: skip
+)
 _STAGES: Mapping[str, str] = {"val": "validation", "test": "test", "predict": "predict"}
 _OF_AN_EVALUATION = (
-    "start", "end", "epoch_start", "epoch_end", "batch_start", "batch_end", "model_eval", "model_train",
-)  # fmt: skip
+    "start",
+    "end",
+    "epoch_start",
+    "epoch_end",
+    "batch_start",
+    "batch_end",
+    "model_eval",
+    "model_train",
+)
 
 
 class LightningHooks(DataHooks):
-    """The hooks of one module. `outputs`: the outputs of its steps by batch number, while a hook needs them."""
+    """The hooks of one module. `outputs`: the outputs of its steps by batch number, while a hook
+    needs them.
+    """
 
     def __init__(
-        self, preparation: Preparation, sources: Mapping[str, Any], module: Any, model: nn.Module, *, manual: bool
+        self,
+        preparation: Preparation,
+        sources: Mapping[str, Any],
+        module: Any,
+        model: nn.Module,
+        *,
+        manual: bool,
     ) -> None:
         """model: the module itself, or an nn.Module with the networks that it has as attributes."""
         super().__init__(preparation, sources, module)
@@ -126,7 +164,9 @@ class LightningHooks(DataHooks):
         self._name = type(module).__name__
         self._manual = manual
         within = _WITHIN if manual else _WITHIN + _AUTOMATIC
-        evaluating = [f"on_{stage}_{moment}" for stage in _STAGES.values() for moment in _OF_AN_EVALUATION]
+        evaluating = [
+            f"on_{stage}_{moment}" for stage in _STAGES.values() for moment in _OF_AN_EVALUATION
+        ]
         self.overridden = hooks_of(module, [*within, *_OF_A_FIT, *evaluating])
         self._saves = own_method(module, "on_save_checkpoint")
         self._loads = own_method(module, "on_load_checkpoint")
@@ -157,7 +197,9 @@ class LightningHooks(DataHooks):
         return name in self.overridden or self._callbacks.has(name)
 
     def _say(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Call a hook of the callbacks and of the module, where they have it, and collect the values that it logs. Returns the result of the module's hook."""
+        """Call a hook of the callbacks and of the module, where they have it, and collect the
+        values that it logs. Returns the result of the module's hook.
+        """
         hook = self.overridden.get(name)
         if hook is None and not self._callbacks.has(name):
             return None
@@ -234,8 +276,8 @@ class LightningHooks(DataHooks):
         self._log.end_batch()
 
     def _outputs(self, batch_idx: int) -> dict[str, Any]:
-        """Return the training step's output as Lightning passes it to hooks: the loss detached, and divided by the
-        accumulated batches.
+        """Return the training step's output as Lightning passes it to hooks: the loss detached, and
+        divided by the accumulated batches.
         """
         output = self.outputs.pop(batch_idx, None)
         outputs = {} if output is None else {"loss": output}
@@ -252,7 +294,8 @@ class LightningHooks(DataHooks):
         if hook is None:
             super().backward(loss, **options)
         else:
-            beside = (self._optimizer(self.index),) if "optimizer" in hook.names else ()  # Lightning 1
+            # Lightning 1
+            beside = (self._optimizer(self.index),) if "optimizer" in hook.names else ()
             self._say("backward", loss, *beside, **options)
 
     def after_backward(self) -> None:
@@ -267,10 +310,15 @@ class LightningHooks(DataHooks):
         self._say("on_before_optimizer_step", self._optimizer(index))
 
     def clip(self, index: int, clip_val: float | None, algorithm: str) -> None:
-        limits = {"gradient_clip_val": clip_val, "gradient_clip_algorithm": None if clip_val is None else algorithm}
+        limits = {
+            "gradient_clip_val": clip_val,
+            "gradient_clip_algorithm": None if clip_val is None else algorithm,
+        }
         self._say("configure_gradient_clipping", self._optimizer(index), **limits)
 
-    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[..., Any]) -> None:
+    def step(
+        self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[..., Any]
+    ) -> None:
         if "optimizer_step" not in self.overridden:
             take(closure)
             return
@@ -278,7 +326,9 @@ class LightningHooks(DataHooks):
         self._say("optimizer_step", self._trainer.current_epoch, batch_idx, view, view.evaluate)
         view.check()
 
-    def step_schedule(self, scheduler: Any, metric: float | None, usual: Callable[[], None]) -> None:
+    def step_schedule(
+        self, scheduler: Any, metric: float | None, usual: Callable[[], None]
+    ) -> None:
         if "lr_scheduler_step" in self.overridden:
             with in_its_turn(scheduler):
                 self._say("lr_scheduler_step", scheduler, metric)
@@ -310,12 +360,23 @@ class LightningHooks(DataHooks):
 
     def evaluation_batch_started(self, stage: Stage, batch: Any, batch_idx: int) -> None:
         self._log.begin_batch(batch)
-        self._say(f"on_{_STAGES[stage]}_batch_start", batch, batch_idx, dataloader_idx=self._log.dataloader_idx)
+        self._say(
+            f"on_{_STAGES[stage]}_batch_start",
+            batch,
+            batch_idx,
+            dataloader_idx=self._log.dataloader_idx,
+        )
 
     def evaluation_batch_ended(self, stage: Stage, result: Any, batch: Any, batch_idx: int) -> None:
         if self.needs_outputs[stage]:
             output = self.outputs.pop(batch_idx, None)
-            self._say(f"on_{_STAGES[stage]}_batch_end", output, batch, batch_idx, dataloader_idx=self._log.dataloader_idx)
+            self._say(
+                f"on_{_STAGES[stage]}_batch_end",
+                output,
+                batch,
+                batch_idx,
+                dataloader_idx=self._log.dataloader_idx,
+            )
         self._log.end_batch()
 
     def evaluation_set_ended(self, stage: Stage) -> None:
@@ -323,12 +384,16 @@ class LightningHooks(DataHooks):
 
     def evaluation_ended(self, stage: Stage) -> None:
         if stage != "predict":
-            self._gather(f"on_{_STAGES[stage]}_epoch_end", f"on_{_STAGES[stage]}_end", evaluation=True)
+            self._gather(
+                f"on_{_STAGES[stage]}_epoch_end", f"on_{_STAGES[stage]}_end", evaluation=True
+            )
         self._say(f"on_{_STAGES[stage]}_epoch_end")
         self._say(f"on_{_STAGES[stage]}_end")
 
     def _gather(self, *hooks: str, evaluation: bool) -> None:
-        """Gather the values that all ranks have logged, so that the next hooks find them in `trainer.callback_metrics`."""
+        """Gather the values that all ranks have logged, so that the next hooks find them in
+        `trainer.callback_metrics`.
+        """
         self._log.end_batch()
         if any(map(self._has, hooks)):
             self._log.gather(evaluation=evaluation)
@@ -387,11 +452,17 @@ class LightningHooks(DataHooks):
         return state | ({"callbacks": states} if states else {})
 
     def _for_lightning(self) -> dict[str, Any]:
-        """Further entries of a checkpoint in Lightning's form: the module's hyperparameters and the names of its DataModules."""
+        """Further entries of a checkpoint in Lightning's form: the module's hyperparameters and
+        the names of its DataModules.
+        """
         entries: dict[str, Any] = {"data": self._names_of_data}
         hparams = getattr(self._module, "hparams", None)
         if isinstance(hparams, Mapping) and hparams:
-            plain = {name: value for name, value in hparams.items() if isinstance(name, str) and _can_be_kept(value)}
+            plain = {
+                name: value
+                for name, value in hparams.items()
+                if isinstance(name, str) and _can_be_kept(value)
+            }
             entries |= {
                 "hparams_name": getattr(self._module, "_hparams_name", None),
                 "hyper_parameters": plain,
@@ -403,8 +474,11 @@ class LightningHooks(DataHooks):
         state, names = super().of_lightning(checkpoint)
         states = self._callbacks.of_lightning(checkpoint)
         names |= states.keys()
-        every = self._loads is not None or self._callbacks.has("on_load_checkpoint")  # on_load_checkpoint gets all entries
-        return {**state, "callbacks": states}, names | frozenset(map(str, checkpoint)) if every else names
+        # on_load_checkpoint gets all entries
+        every = self._loads is not None or self._callbacks.has("on_load_checkpoint")
+        return {**state, "callbacks": states}, (
+            names | frozenset(map(str, checkpoint)) if every else names
+        )
 
     def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> CheckpointEdits:
         if self._loads is None and not self._callbacks.has("on_load_checkpoint"):
@@ -437,20 +511,30 @@ class LightningHooks(DataHooks):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
-        self._callbacks.load_state(state.get("callbacks", {}) if self._edited is None else self._edited)
+        self._callbacks.load_state(
+            state.get("callbacks", {}) if self._edited is None else self._edited
+        )
         self._edited = None
         self._log.load_state(state.get("logged", {}))
         self._trainer.should_stop = bool(state.get("should_stop", False))
 
     def _checkpoint(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
-        """The dictionary that Lightning gives to `on_save_checkpoint`, with the present values. callbacks: their states."""
+        """The dictionary that Lightning gives to `on_save_checkpoint`, with the present values.
+        callbacks: their states.
+        """
         trainer, module = self._trainer, self._module
         checkpoint = {
-            "epoch": trainer.current_epoch, "global_step": trainer.global_step, "pytorch-lightning_version": _version(),
-            "state_dict": dict(self._model.state_dict()), "loops": {}, "callbacks": dict(callbacks),
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+            "pytorch-lightning_version": _version(),
+            "state_dict": dict(self._model.state_dict()),
+            "loops": {},
+            "callbacks": dict(callbacks),
             "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
-            "lr_schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
-        }  # fmt: skip
+            "lr_schedulers": [
+                config.scheduler.state_dict() for config in trainer.lr_scheduler_configs
+            ],
+        }
         for source in (module, *self.preparation.data):
             hparams = getattr(source, "hparams", None)
             if isinstance(hparams, Mapping) and hparams:
@@ -466,7 +550,9 @@ class LightningHooks(DataHooks):
 
 
 def _can_be_kept(value: Any) -> bool:
-    """Whether a checkpoint can hold this value, so that a Trainer reads it with weights_only=True."""
+    """Whether a checkpoint can hold this value, so that a Trainer reads it with
+    weights_only=True.
+    """
     try:
         return _is_plain(value)
     except RecursionError:  # it contains itself
@@ -477,7 +563,18 @@ def _is_plain(value: Any) -> bool:
     if type(value) in (dict, list, tuple):
         inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value
         return all(map(_is_plain, inside))
-    return type(value) in (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, Tensor)
+    return type(value) in (
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        torch.dtype,
+        torch.device,
+        torch.Size,
+        Tensor,
+    )
 
 
 def _version() -> str:

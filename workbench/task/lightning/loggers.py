@@ -1,4 +1,6 @@
-"""Replaces Lightning's loggers on a module: `self.logger` passes values to a tracker of the bench while a fit runs."""
+"""Replaces Lightning's loggers on a module: `self.logger` passes values to a tracker of the
+bench while a fit runs.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,20 @@ from workbench.task.lightning.strategy import UnsupportedTrainerAttribute
 from workbench.task.protocol import Progress, Tracker
 from workbench.task.ranks import rank_of_job
 
-_CLASSES = {"comet_ml": "CometLogger", "mlflow": "MLFlowLogger", "tensorboard": "TensorBoardLogger", "wandb": "WandbLogger"}
+_CLASSES = {
+    "comet_ml": "CometLogger",
+    "mlflow": "MLFlowLogger",
+    "tensorboard": "TensorBoardLogger",
+    "wandb": "WandbLogger",
+}
 """By tracker, the name of Lightning's class for it."""
 _PACKAGES = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
 
 
 class DummyExperiment:
-    """Accepts every call and does nothing, as Lightning's class of this name: on ranks other than 0, and where nothing is logged."""
+    """Accepts every call and does nothing, as Lightning's class of this name: on ranks other
+    than 0, and where nothing is logged.
+    """
 
     def _nothing(self, *_: Any, **__: Any) -> None:
         return None
@@ -40,9 +49,11 @@ class DummyExperiment:
 
 
 class Logger(Shared):
-    """One tracker as `self.logger`. It passes values on while a fit trains; in searches, trials and evaluations it drops them.
+    """One tracker as `self.logger`. It passes values on while a fit trains; in searches, trials and
+    evaluations it drops them.
 
-    For `isinstance` it is of Lightning's class for that tracker, since modules check that before they log an image.
+    For `isinstance` it is of Lightning's class for that tracker, since modules check that before
+    they log an image.
     """
 
     def __init__(self, tracker: Tracker, trainer: Any) -> None:
@@ -73,8 +84,9 @@ class Logger(Shared):
         if name.startswith("_"):
             raise AttributeError(name)
         raise UnsupportedTrainerAttribute(
-            f"self.logger.{name} is not supported. Instead: self.logger.experiment is the object of {self.name} itself, which has its own version and "
-            "folder; log_metrics and log_hyperparams exist."
+            f"self.logger.{name} is not supported. Instead: self.logger.experiment is the object of"
+            f" {self.name} itself, which has its own version and folder; log_metrics and"
+            " log_hyperparams exist."
         )
 
     def use(self, tracker: Tracker | None) -> None:
@@ -91,10 +103,15 @@ class Logger(Shared):
         """Log these numbers. step=None: the number of updates taken."""
         tracker = self._live()
         if tracker is not None:
-            numbers = {name: value.item() if isinstance(value, Tensor) else value for name, value in metrics.items()}
+            numbers = {
+                name: value.item() if isinstance(value, Tensor) else value
+                for name, value in metrics.items()
+            }
             tracker.add(numbers, self._trainer.global_step if step is None else step)
 
-    def log_hyperparams(self, params: Mapping[str, Any] | Namespace, metrics: Mapping[str, Any] | None = None) -> None:
+    def log_hyperparams(
+        self, params: Mapping[str, Any] | Namespace, metrics: Mapping[str, Any] | None = None
+    ) -> None:
         """Add these to the run's settings in the tracker."""
         tracker = self._live()
         if tracker is not None:
@@ -108,12 +125,18 @@ class Logger(Shared):
         """The tracker while a fit trains, else None."""
         progress: Progress = self._trainer.progress
         state = progress.state
-        if rank_of_job().rank != 0 or not state.fitting or state.searching or progress.settings.fast_dev_run:
+        if (
+            rank_of_job().rank != 0
+            or not state.fitting
+            or state.searching
+            or progress.settings.fast_dev_run
+        ):
             return None
         if self._tracker is None:
             raise TaskError(
-                f"self.logger: the tracker {self.name!r} belongs to the notebook's process, and this fit runs in others: log numbers with self.log, "
-                "or give strategy='launch' and the tracker by its name, trackers='tensorboard'."
+                f"self.logger: the tracker {self.name!r} belongs to the notebook's process, and"
+                " this fit runs in others: log numbers with self.log, or give strategy='launch'"
+                " and the tracker by its name, trackers='tensorboard'."
             )
         return self._tracker
 

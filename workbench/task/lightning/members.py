@@ -1,4 +1,6 @@
-"""Gives a module Lightning's methods and attributes while a job runs, also those for manual optimization."""
+"""Gives a module Lightning's methods and attributes while a job runs, also those for manual
+optimization.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from workbench.task.ranks import all_gather
 
 
 class Manual(Shared):
-    """Lightning's methods for manual optimization, which a module gets while a job runs; `begin` sets their handle."""
+    """Lightning's methods for manual optimization, which a module gets while a job runs; `begin`
+    sets their handle.
+    """
 
     def __init__(self, name: str, trainer: Trainer) -> None:
         self._name = name
@@ -47,7 +51,9 @@ class Manual(Shared):
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Context manager in which other sessions may begin; afterwards the optimizers from before are restored."""
+        """Context manager in which other sessions may begin; afterwards the optimizers from
+        before are restored.
+        """
         before = dict(vars(self))
         self._handle, self._optimizers, self._schedulers = None, [], []
         try:
@@ -76,7 +82,9 @@ class Manual(Shared):
     def lr_schedulers(self) -> Any:
         """The scheduler, a list of several, or None; the module steps them."""
         self._there()
-        return (self._schedulers[0] if len(self._schedulers) == 1 else list(self._schedulers)) or None
+        return (
+            self._schedulers[0] if len(self._schedulers) == 1 else list(self._schedulers)
+        ) or None
 
     def manual_backward(self, loss: Tensor, gradient: Tensor | None = None, **options: Any) -> None:
         """Run the backward of the loss."""
@@ -102,7 +110,10 @@ class Manual(Shared):
             self.untoggle_optimizer(optimizer)
 
     def clip_gradients(
-        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip the gradients of an optimizer at its next step."""
         value, algorithm = self._trainer.limits(gradient_clip_val, gradient_clip_algorithm)
@@ -121,11 +132,15 @@ class Manual(Shared):
         for index, manual in enumerate(self._optimizers):
             if optimizer is manual or optimizer is manual.optimizer:
                 return index
-        raise TaskError(f"{self._name}: {type(optimizer).__name__} is not an optimizer of this run.")
+        raise TaskError(
+            f"{self._name}: {type(optimizer).__name__} is not an optimizer of this run."
+        )
 
 
 class LightningMembers(Shared):
-    """Lightning's methods and attributes for one module. manual: its methods for manual optimization, if it uses them."""
+    """Lightning's methods and attributes for one module. manual: its methods for manual
+    optimization, if it uses them.
+    """
 
     def __init__(self, module: Any, hooks: LightningHooks, manual: Manual | None) -> None:
         self._module = module
@@ -136,17 +151,22 @@ class LightningMembers(Shared):
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Context manager in which the module has them; its own attributes of these names are restored afterwards."""
+        """Context manager in which the module has them; its own attributes of these names are
+        restored afterwards.
+        """
         mine, log = vars(self._module), self._hooks.preparation.log
         hearing: dict[str, Any] = {"log": log.log, "log_dict": log.log_dict}
         # The module may have another attribute of that name, such as a list.
         members = {n: hear for n, hear in hearing.items() if callable(mine.get(n, hear))}
         members |= {n: do for n, do in self._methods().items() if not self._has(n)}
-        standing = {n: value for n, value in self._attributes().items() if not hasattr(self._module, n)}
+        standing = {
+            n: value for n, value in self._attributes().items() if not hasattr(self._module, n)
+        }
         with (
-            with_attributes(self._module, {**members, **standing}), self._trainer.mirrored(mine, standing),
+            with_attributes(self._module, {**members, **standing}),
+            self._trainer.mirrored(mine, standing),
             self._hooks.preparation.callbacks.attached(log),
-        ):  # fmt: skip
+        ):
             yield
 
     def _has(self, name: str) -> bool:
@@ -165,10 +185,13 @@ class LightningMembers(Shared):
     def _attributes(self) -> dict[str, Any]:
         """Return the values that a LightningModule has as properties."""
         return {
-            "logger": self._trainer.logger, "loggers": self._trainer.loggers, "print": self._trainer.print,
-            "global_rank": self._trainer.global_rank, "local_rank": self._trainer.local_rank,
+            "logger": self._trainer.logger,
+            "loggers": self._trainer.loggers,
+            "print": self._trainer.print,
+            "global_rank": self._trainer.global_rank,
+            "local_rank": self._trainer.local_rank,
             **self._trainer.module_properties(),
-        }  # fmt: skip
+        }
 
     # -- the methods, where the engine steps the optimizers
 
@@ -176,7 +199,9 @@ class LightningMembers(Shared):
         """The optimizer, or a list where there are several."""
         optimizers = self._trainer.optimizers
         if not optimizers:
-            raise TaskError(f"{self._name}: the optimizers exist while a job runs, after configure_optimizers.")
+            raise TaskError(
+                f"{self._name}: the optimizers exist while a job runs, after configure_optimizers."
+            )
         return optimizers[0] if len(optimizers) == 1 else optimizers
 
     def lr_schedulers(self) -> Any:
@@ -185,7 +210,10 @@ class LightningMembers(Shared):
         return (schedulers[0] if len(schedulers) == 1 else schedulers) or None
 
     def clip_gradients(
-        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip the gradients of an optimizer now."""
         value, algorithm = self._trainer.limits(gradient_clip_val, gradient_clip_algorithm)
@@ -199,15 +227,22 @@ class LightningMembers(Shared):
             None,
         )
         if index is None:
-            raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is not an optimizer of this run.")
+            raise TaskError(
+                f"{self._name}.clip_gradients: {type(optimizer).__name__} is not an optimizer of"
+                " this run."
+            )
         if self._hooks.clipper is None:
-            raise TaskError(f"{self._name}.clip_gradients: gradients exist only while a batch is trained.")
+            raise TaskError(
+                f"{self._name}.clip_gradients: gradients exist only while a batch is trained."
+            )
         if value > 0:
             self._hooks.clipper(index, value, algorithm)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        """The data of all processes, each tensor with one more dimension in front; with a single process, the data unchanged.
+        """The data of all processes, each tensor with one more dimension in front; with a single
+        process, the data unchanged.
 
-        All ranks must call it equally often, with tensors of the same shapes, also for the last batches, which some ranks may lack.
+        All ranks must call it equally often, with tensors of the same shapes, also for the last
+        batches, which some ranks may lack.
         """
         return all_gather(data, self._trainer.progress.device, graph=sync_grads)

@@ -19,14 +19,16 @@ from workbench.values import shown
 def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     """The object's optimizers, each with its schedules and the rate at which it was made.
 
-    manual: the object steps all of them itself, so frequencies, monitors and intervals are not checked.
+    manual: the object steps all of them itself, so frequencies, monitors and intervals are not
+    checked.
     """
     configured = module.configure_optimizers()
     where = f"{type(module).__name__}.configure_optimizers()"
     if configured is None:
         raise TaskError(
-            f"{where} returned None, with which Lightning trains nothing, and an optimizer is needed: return torch.optim.AdamW(self.parameters()). "
-            "A module that steps optimizers itself returns them, with self.automatic_optimization = False."
+            f"{where} returned None, with which Lightning trains nothing, and an optimizer is"
+            " needed: return torch.optim.AdamW(self.parameters()). A module that steps optimizers"
+            " itself returns them, with self.automatic_optimization = False."
         )
     entries, apart = _entries(configured)
     optimizers: list[Any] = [entry.get("optimizer") for entry in entries]
@@ -78,7 +80,9 @@ def _listed(entry: Mapping[str, Any], name: str) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _by_owner(schedules: Sequence[Schedule], optimizers: Sequence[Any], where: str) -> list[tuple[Schedule, ...]]:
+def _by_owner(
+    schedules: Sequence[Schedule], optimizers: Sequence[Any], where: str
+) -> list[tuple[Schedule, ...]]:
     """The schedules of each optimizer: those whose scheduler holds it."""
     owned: list[list[Schedule]] = [[] for _ in optimizers]
     for schedule in schedules:
@@ -86,8 +90,8 @@ def _by_owner(schedules: Sequence[Schedule], optimizers: Sequence[Any], where: s
         index = next((n for n, optimizer in enumerate(optimizers) if optimizer is holds), None)
         if index is None:
             raise TaskError(
-                f"{where} returned a {type(schedule.scheduler).__name__} of an optimizer that it did not return: "
-                "it would change no rate of this run."
+                f"{where} returned a {type(schedule.scheduler).__name__} of an optimizer that it"
+                " did not return: it would change no rate of this run."
             )
         owned[index].append(schedule)
     return [tuple(group) for group in owned]
@@ -101,7 +105,7 @@ def _frequencies(entries: Sequence[Mapping[str, Any]], where: str) -> list[int]:
     for turn in turns:
         if isinstance(turn, bool) or not isinstance(turn, int) or turn < 1:
             raise TaskError(
-                f"{where} returned optimizers with frequencies {turns}: each needs one (updates in a row, at least "
-                "1), or none of them."
+                f"{where} returned optimizers with frequencies {turns}: each needs one (updates in"
+                " a row, at least 1), or none of them."
             )
     return [int(turn) for turn in turns if turn is not None]

@@ -1,4 +1,6 @@
-"""Wraps optimizers and schedulers for a module: `step` calls the engine, every other attribute is the original's."""
+"""Wraps optimizers and schedulers for a module: `step` calls the engine, every other attribute
+is the original's.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from workbench.task.protocol import Handle
 
 
 class Proxy:
-    """Has every attribute of another object; isinstance treats it as that object. Subclasses replace some methods."""
+    """Has every attribute of another object; isinstance treats it as that object. Subclasses
+    replace some methods.
+    """
 
     def __init__(self, viewed: Any) -> None:
         self._viewed = viewed
@@ -42,7 +46,8 @@ class ManualOptimizer(Proxy):
         self._handle = handle
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        """Call `closure` (which computes the gradients) if there is one, then step; return the closure's result.
+        """Call `closure` (which computes the gradients) if there is one, then step; return the
+        closure's result.
 
         options: further arguments of the optimizer's step.
         """
@@ -54,7 +59,9 @@ class ManualOptimizer(Proxy):
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of this optimizer's parameters, or set them to zero; those kept from earlier batches of the window stay."""
+        """Drop the gradients of this optimizer's parameters, or set them to zero; those kept
+        from earlier batches of the window stay.
+        """
         self._handle.zero_grad(self._index, set_to_none)
 
     def toggle(self) -> None:
@@ -76,9 +83,11 @@ class ManualOptimizer(Proxy):
 
 
 class HookOptimizer(Proxy):
-    """The optimizer that the module's `optimizer_step` hook gets; each call of `step` lets the engine step.
+    """The optimizer that the module's `optimizer_step` hook gets; each call of `step` lets the
+    engine step.
 
-    closure: evaluates the batch; it runs within the step, or before it where the module calls it itself.
+    closure: evaluates the batch; it runs within the step, or before it where the module calls it
+    itself.
     """
 
     def __init__(
@@ -98,7 +107,9 @@ class HookOptimizer(Proxy):
         return self._loss
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        """Call `closure` if there is one, then step; return its result. options: further arguments of the step."""
+        """Call `closure` if there is one, then step; return its result. options: further
+        arguments of the step.
+        """
         returned: Any = None
 
         def evaluate() -> Any:
@@ -115,16 +126,17 @@ class HookOptimizer(Proxy):
         """Raise TaskError after the hook if it did not evaluate the batch."""
         if not self._evaluated:
             raise TaskError(
-                f"{self._where} never called its optimizer_closure, which runs training_step and backward: pass it on, "
-                "optimizer.step(closure=optimizer_closure), or call it where no step is to be taken."
+                f"{self._where} never called its optimizer_closure, which runs training_step and"
+                " backward: pass it on, optimizer.step(closure=optimizer_closure), or call it"
+                " where no step is to be taken."
             )
 
 
 class ManualScheduler(Proxy):
     """A scheduler of a module with manual optimization, which steps it itself.
 
-    accumulates: the module calls step at each batch, and the scheduler steps only after the optimizer, at the window's
-    last batch. In a search the scheduler does not step.
+    accumulates: the module calls step at each batch, and the scheduler steps only after the
+    optimizer, at the window's last batch. In a search the scheduler does not step.
     """
 
     def __init__(self, scheduler: Any, handle: Handle, *, accumulates: bool) -> None:

@@ -23,21 +23,27 @@ from workbench.task.rng import seed
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "train": ("fit",), "val": ("fit", "validate"), "test": ("test",), "predict": ("predict",),
 }  # fmt: skip
-"""For each kind of data, the stages whose `setup` makes it; if none has run, the first one is run."""
+"""For each kind of data, the stages whose `setup` makes it; if none has run, the first one is
+run.
+"""
 _DONE: weakref.WeakKeyDictionary[Any, set[Phase]] = weakref.WeakKeyDictionary()
-"""The stages for which each object is set up. Several benches may share an object, so a teardown by one counts for all."""
+"""The stages for which each object is set up. Several benches may share an object, so a teardown
+by one counts for all.
+"""
 
 
 class Preparation:
-    """Sets up the objects that make a bench's data, and its module, in Lightning's order: DataModules first.
+    """Sets up the objects that make a bench's data, and its module, in Lightning's order:
+    DataModules first.
 
-    setup("fit") runs when the bench is made, and again after a teardown. The ranks of a job get copies of the objects in that
-    state, so that all have the same data; further setups and teardowns of a rank act on its copies.
+    setup("fit") runs when the bench is made, and again after a teardown. The ranks of a job get
+    copies of the objects in that state, so that all have the same data; further setups and
+    teardowns of a rank act on its copies.
     """
 
     def __init__(self, module: Any, data: Sequence[Any], callbacks: Sequence[Any] = ()) -> None:
-        """module: a Lightning-like one, else None. data: objects that make loaders, that of the training data first. callbacks: those
-        that only have hooks.
+        """module: a Lightning-like one, else None. data: objects that make loaders, that of the
+        training data first. callbacks: those that only have hooks.
         """
         self.log = Log()
         self.trainer = Trainer(module, self.log)
@@ -57,7 +63,9 @@ class Preparation:
             self.trainer.set_datamodule(self.data[0])
 
     def begin(self, settings: Settings) -> None:
-        """Prepare a new bench: refuse what is not supported, prepare the data, set up for fits, make the layers."""
+        """Prepare a new bench: refuse what is not supported, prepare the data, set up for fits,
+        make the layers.
+        """
         for source in self.sources:
             refuse_unsupported(source)
         with self.attached(), self.trainer.planned(settings):
@@ -78,11 +86,16 @@ class Preparation:
 
     @contextlib.contextmanager
     def around(self, phase: Phase, settings: Settings) -> Iterator[None]:
-        """Set up for a job, and tear down after it, unless an error ends it, or it is a search or trial."""
+        """Set up for a job, and tear down after it, unless an error ends it, or it is a search
+        or trial.
+        """
         with (
-            self.attached(), self.trainer.running_phase(phase), self.trainer.planned(settings), self._which_train(),
+            self.attached(),
+            self.trainer.running_phase(phase),
+            self.trainer.planned(settings),
+            self._which_train(),
             self._callbacks_around(phase),
-        ):  # fmt: skip
+        ):
             here = rank_of_job()
             if here.nodes > 1:  # the machine of the bench has its data; others must prepare theirs
                 self._prepare()
@@ -99,8 +112,8 @@ class Preparation:
 
     @contextlib.contextmanager
     def _callbacks_around(self, phase: Phase) -> Iterator[None]:
-        """Context manager in which callbacks are set up; afterwards none is. A fit gets them as they were when the bench was made. After
-        a search or trial they are as before it.
+        """Context manager in which callbacks are set up; afterwards none is. A fit gets them as
+        they were when the bench was made. After a search or trial they are as before it.
         """
         callbacks = self.callbacks
         if not callbacks.objects or callbacks.ready:
@@ -127,8 +140,8 @@ class Preparation:
 
     @contextlib.contextmanager
     def _which_train(self) -> Iterator[None]:
-        """Restore, after a job, which layers are frozen, except after a fit that ended: callbacks may freeze layers in their setup,
-        and unfreeze them in a fit.
+        """Restore, after a job, which layers are frozen, except after a fit that ended: callbacks
+        may freeze layers in their setup, and unfreeze them in a fit.
         """
         module, submodules = self._module, list[nn.Module]()
         if self.callbacks.objects:
@@ -164,14 +177,18 @@ class Preparation:
 
     @contextlib.contextmanager
     def serving(self, name: str) -> Iterator[None]:
-        """Context manager in which an object makes its loader of this kind of data, for which it is set up."""
+        """Context manager in which an object makes its loader of this kind of data, for which it
+        is set up.
+        """
         with self.attached():
             self._set_up(_PHASES[name])
             yield
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Context manager in which the module and the DataModules have their trainer; their own attributes are restored afterwards."""
+        """Context manager in which the module and the DataModules have their trainer; their own
+        attributes are restored afterwards.
+        """
         with contextlib.ExitStack() as stack:
             for source in self.sources:
                 for holder in _with_trainer(source):
@@ -181,7 +198,9 @@ class Preparation:
             yield
 
     def _prepare(self) -> None:
-        """Call `prepare_data` on one rank of each machine, or on one of all ranks; the others wait."""
+        """Call `prepare_data` on one rank of each machine, or on one of all ranks; the others
+        wait.
+        """
         here = rank_of_job()
         for source in self.sources:
             each = bool(getattr(source, "prepare_data_per_node", True))
@@ -190,8 +209,11 @@ class Preparation:
             if own_method(source, "prepare_data") is not None:
                 barrier()
 
-    def _set_up(self, phases: tuple[Phase, ...], *, again: bool = False, callbacks: bool = False) -> None:
-        """Set up for the first of these phases, unless `setup` has run for one of them. again: run it even then, as Lightning
+    def _set_up(
+        self, phases: tuple[Phase, ...], *, again: bool = False, callbacks: bool = False
+    ) -> None:
+        """Set up for the first of these phases, unless `setup` has run for one of them. again: run
+        it even then, as Lightning
         does to evaluate. callbacks: also set up the callbacks, between the data and the module.
         """
         for source, done in zip(self.sources, self._done, strict=True):
@@ -210,7 +232,9 @@ class Preparation:
                 done.clear()
 
     def _callbacks(self) -> tuple[dict[str, Any], str]:
-        """Store the callbacks with hooks. Returns the settings that replace the module's other callbacks, and a sentence about them."""
+        """Store the callbacks with hooks. Returns the settings that replace the module's other
+        callbacks, and a sentence about them.
+        """
         configure = own_method(self._module, "configure_callbacks")
         configured = None if configure is None else configure()
         self.callbacks = CallbackHooks(

@@ -1,4 +1,6 @@
-"""Replaces Lightning's strategy (`self.trainer.strategy`): collectives between the processes of a job."""
+"""Replaces Lightning's strategy (`self.trainer.strategy`): collectives between the processes of
+a job.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ class UnsupportedTrainerAttribute(TaskError, AttributeError):
 
 
 class Strategy:
-    """The collectives of Lightning's strategies. All processes call each method together; in a single process the methods do nothing."""
+    """The collectives of Lightning's strategies. All processes call each method together; in a
+    single process the methods do nothing.
+    """
 
     def __init__(self, device: torch.device, manual: Any = None) -> None:
         """manual: the methods for manual optimization, for a module that uses it."""
@@ -25,14 +29,18 @@ class Strategy:
     def backward(self, loss: Any, optimizer: Any = None, *arguments: Any, **options: Any) -> None:
         """Called by LightningModule.manual_backward: a module's own method calls super()'s."""
         if self._manual is None:
-            raise UnsupportedTrainerAttribute("self.trainer.strategy.backward is for manual optimization; else return the loss.")
+            raise UnsupportedTrainerAttribute(
+                "self.trainer.strategy.backward is for manual optimization; else return the loss."
+            )
         self._manual.manual_backward(loss, *arguments, **options)
 
     @property
     def _lightning_optimizers(self) -> list[Any]:
         """Called by LightningModule.optimizers."""
         if self._manual is None:
-            raise UnsupportedTrainerAttribute("super().optimizers() is for manual optimization; self.trainer.optimizers has them.")
+            raise UnsupportedTrainerAttribute(
+                "super().optimizers() is for manual optimization; self.trainer.optimizers has them."
+            )
         optimizers = self._manual.optimizers()
         return optimizers if isinstance(optimizers, list) else [optimizers]
 
@@ -40,8 +48,9 @@ class Strategy:
         if name.startswith("__"):
             raise AttributeError(name)
         raise UnsupportedTrainerAttribute(
-            f"self.trainer.strategy.{name} is not supported. Supported are barrier, broadcast, reduce, reduce_boolean_decision, "
-            "all_gather, root_device, is_global_zero, global_rank, local_rank, node_rank and world_size."
+            f"self.trainer.strategy.{name} is not supported. Supported are barrier, broadcast,"
+            " reduce, reduce_boolean_decision, all_gather, root_device, is_global_zero,"
+            " global_rank, local_rank, node_rank and world_size."
         )
 
     @property

@@ -1,7 +1,8 @@
-"""Makes a task of an object with `training_step` and `configure_optimizers`: a LightningModule, or one like it.
+"""Makes a task of an object with `training_step` and `configure_optimizers`: a LightningModule, or
+one like it.
 
-Its steps and optimizers are here, its hooks in `hooks.py`; both look them up by name, once. Lightning is never imported.
-Features that are not supported raise TaskError.
+Its steps and optimizers are here, its hooks in `hooks.py`; both look them up by name, once.
+Lightning is never imported. Features that are not supported raise TaskError.
 """
 
 from __future__ import annotations
@@ -40,7 +41,16 @@ from workbench.task.lightning.unsupported import explain_no_logger
 from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
 from workbench.task.optim.optimizer_factory import leading_group, set_weight_decay
 from workbench.task.optim.schedulers import refuse_built_in
-from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task, Tracker
+from workbench.task.protocol import (
+    Handle,
+    Optimization,
+    Phase,
+    Progress,
+    Scores,
+    StepResult,
+    Task,
+    Tracker,
+)
 from workbench.values import shown
 
 __all__ = ["LightningTask", "has_loader"]
@@ -50,7 +60,9 @@ SEED = "PL_GLOBAL_SEED"
 
 
 class LightningTask(Task):
-    """Runs an object's own hooks: `training_step`, `validation_step`, `test_step`, `configure_optimizers`, `log`, …"""
+    """Runs an object's own hooks: `training_step`, `validation_step`, `test_step`,
+    `configure_optimizers`, `log`, …
+    """
 
     def __init__(
         self,
@@ -76,7 +88,10 @@ class LightningTask(Task):
         if step is None:
             raise TaskError(f"{self._name} defines no training_step: write one.")
         self._step: Step = step
-        self._scoring = {"val": step_of(module, "validation_step"), "test": step_of(module, "test_step")}
+        self._scoring = {
+            "val": step_of(module, "validation_step"),
+            "test": step_of(module, "test_step"),
+        }
         self._predict = step_of(module, "predict_step")
         self._split = own_method(module, "tbptt_split_batch")
         if self._scoring["val"] is None:
@@ -88,7 +103,9 @@ class LightningTask(Task):
         self._log.samples_in = self.samples_in
         specs = {"train": self.train, "val": self.val, "test": self.test, "predict": self.predict}
         self._trainer.set_model(self.model, specs)
-        self.hooks: LightningHooks = LightningHooks(preparation, sources, module, self.model, manual=self.manual)
+        self.hooks: LightningHooks = LightningHooks(
+            preparation, sources, module, self.model, manual=self.manual
+        )
         self._manual = Manual(self._name, self._trainer) if self.manual else None
         self._trainer.set_manual(self._manual)
         self._members = LightningMembers(module, self.hooks, self._manual)
@@ -105,7 +122,9 @@ class LightningTask(Task):
 
     @property
     def implied(self) -> dict[str, Any]:
-        """The settings that the object itself implies: its learning rate, its loader's batch size, …"""
+        """The settings that the object itself implies: its learning rate, its loader's batch
+        size, …
+        """
         settings = {
             **(self.train.defaults if self.train else {}),
             **self.preparation.callback_settings,
@@ -130,16 +149,23 @@ class LightningTask(Task):
         ]
         with self._attached(settings, lambda: self._likely_updates(settings)):
             actual_rates = _rates(self._optimizations())
-            # If two attributes differ, the one that configure_optimizers used; else the rate in its code.
+            # If two attributes differ, the one that configure_optimizers used; else the rate in its
+            # code.
             standing = next((rate for rate in actual_rates if rate in rates), None)
             if standing is None and rates and self._reads(rates[0], actual_rates):
                 return rates[0]
             return actual_rates[leading_group(actual_rates)] if standing is None else standing
 
     def _likely_updates(self, settings: Settings) -> int | None:
-        """An estimate of the updates of a fit with these settings, for a schedule that is made only to read its rate."""
+        """An estimate of the updates of a fit with these settings, for a schedule that is made
+        only to read its rate.
+        """
         batches = None if self.train is None else length_of(self.train.loader(settings))
-        return None if batches is None or settings.epochs is None else max(1, batches) * settings.epochs
+        return (
+            None
+            if batches is None or settings.epochs is None
+            else max(1, batches) * settings.epochs
+        )
 
     @property
     def dataloader_idx(self) -> int | None:
@@ -160,15 +186,17 @@ class LightningTask(Task):
 
     @property
     def homes(self) -> dict[str, str]:
-        """The places of `lr` and `batch_size` on `network`, as the left side of an assignment, for the exported
-        script.
+        """The places of `lr` and `batch_size` on `network`, as the left side of an assignment, for
+        the exported script.
         """
         homes = {}
         for setting, names in (("lr", LR_NAMES), ("batch_size", ("batch_size",))):
             places = [
-                f"network.{name}"
-                if namespace is vars(self.module)
-                else f"network.hparams[{name!r}]"
+                (
+                    f"network.{name}"
+                    if namespace is vars(self.module)
+                    else f"network.hparams[{name!r}]"
+                )
                 for namespace, name in attribute_places(self.module, names)
             ]
             if places:
@@ -179,20 +207,28 @@ class LightningTask(Task):
 
     @contextlib.contextmanager
     def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
-        """Context manager of a job, in which `lr` and `batch_size` are the job's, and `self.log` works; everything is restored
-        afterwards.
+        """Context manager of a job, in which `lr` and `batch_size` are the job's, and `self.log`
+        works; everything is restored afterwards.
         """
         self._accumulates = settings.accumulate_grad_batches != 1
-        rate, size = attribute_places(self.module, LR_NAMES), attribute_places(self.module, ("batch_size",))
+        rate, size = (
+            attribute_places(self.module, LR_NAMES),
+            attribute_places(self.module, ("batch_size",)),
+        )
         with (
-            temporarily_set(rate, settings.lr), temporarily_set(size, settings.batch_size), self._attached(settings),
+            temporarily_set(rate, settings.lr),
+            temporarily_set(size, settings.batch_size),
+            self._attached(settings),
             super().running(settings, phase),
-        ):  # fmt: skip
+        ):
             yield
 
     @contextlib.contextmanager
-    def _attached(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """Context manager in which the object has the replacement of Trainer, and logs to this task; its attributes are restored afterwards.
+    def _attached(
+        self, settings: Settings, count: Callable[[], int | None] = unknown
+    ) -> Iterator[None]:
+        """Context manager in which the object has the replacement of Trainer, and logs to this
+        task; its attributes are restored afterwards.
 
         count: returns the updates of the whole fit, if they are known before there is a session.
         """
@@ -200,9 +236,12 @@ class LightningTask(Task):
         before, self._made = self._made, ()
         try:
             with (
-                self.preparation.attached(), self._trainer.planned(settings, count), self._log.discarding_logs(), manual,
+                self.preparation.attached(),
+                self._trainer.planned(settings, count),
+                self._log.discarding_logs(),
+                manual,
                 self._members.attached(),
-            ):  # fmt: skip
+            ):
                 yield
         finally:
             self._made = before
@@ -242,8 +281,9 @@ class LightningTask(Task):
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
         if "hiddens" in extra and "hiddens" not in self._step.extras:
             raise TaskError(
-                f"truncated_bptt_steps: {self._name}.training_step must take the hidden state, "
-                "training_step(self, batch, batch_idx, hiddens), and return {'loss': loss, 'hiddens': hiddens}."
+                f"truncated_bptt_steps: {self._name}.training_step must take the hidden state,"
+                " training_step(self, batch, batch_idx, hiddens), and return {'loss': loss,"
+                " 'hiddens': hiddens}."
             )
         hooks = self.hooks
         hooks.index = extra.get("optimizer_idx", 0)
@@ -256,9 +296,19 @@ class LightningTask(Task):
         if not isinstance(loss, Tensor):
             if output is None or self.manual:
                 return None
-            got = f"a dict with {sorted(output)}" if isinstance(output, Mapping) else f"{shown(output)}"
-            raise TaskError(f"training_step returned {got}: it must return the loss, or a dict with 'loss'.")
-        parts = {name: value for name, value in loss_parts(output).items() if not self._log.logs_in_training(name)}
+            got = (
+                f"a dict with {sorted(output)}"
+                if isinstance(output, Mapping)
+                else f"{shown(output)}"
+            )
+            raise TaskError(
+                f"training_step returned {got}: it must return the loss, or a dict with 'loss'."
+            )
+        parts = {
+            name: value
+            for name, value in loss_parts(output).items()
+            if not self._log.logs_in_training(name)
+        }
         self.loss_part_names = self.loss_part_names.union(parts)
         outputs: dict[str, Any] = {**parts, "loss": loss}
         weight = reported_weight(output, "training_step")
@@ -266,11 +316,16 @@ class LightningTask(Task):
             outputs["weight"] = weight
         if "hiddens" in extra:
             if not isinstance(output, Mapping) or "hiddens" not in output:
-                raise TaskError("truncated_bptt_steps: training_step must return {'loss': loss, 'hiddens': hiddens}.")
+                raise TaskError(
+                    "truncated_bptt_steps: training_step must return {'loss': loss, 'hiddens':"
+                    " hiddens}."
+                )
             outputs["hiddens"] = output["hiddens"]
         return outputs if len(outputs) > 1 else loss
 
-    def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+    def validation_step(
+        self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val"
+    ) -> Scores:
         step = self._scoring[stage]
         assert step is not None
         name = "validation_step" if stage == "val" else "test_step"
@@ -279,13 +334,19 @@ class LightningTask(Task):
             self.hooks.outputs[batch_idx] = output
         weight = score_weight(output, self.samples_in(batch), name)
         self._log.set_weight(weight)
-        loss = output.get("loss", output.get(f"{stage}_loss")) if isinstance(output, Mapping) else output
-        is_number = isinstance(loss, Tensor) and loss.numel() == 1 and not self._log.has(f"{stage}_loss")
+        loss = (
+            output.get("loss", output.get(f"{stage}_loss"))
+            if isinstance(output, Mapping)
+            else output
+        )
+        is_number = (
+            isinstance(loss, Tensor) and loss.numel() == 1 and not self._log.has(f"{stage}_loss")
+        )
         return Scores({f"{stage}_loss": loss} if is_number else {}, weight)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        """The result of the object's own predict_step, else of the object called with the whole batch, as Lightning
-        does.
+        """The result of the object's own predict_step, else of the object called with the whole
+        batch, as Lightning does.
         """
         step = self._predict or self._forward()
         output = self._call(step, "predict_step", batch, batch_idx)
@@ -296,9 +357,14 @@ class LightningTask(Task):
     def _forward(self) -> Step:
         call = own_method(self.module, "forward")
         if callable(self.module) and (call is not None or not isinstance(self.module, nn.Module)):
-            call = self.module  # the module itself is called, for registered forward hooks; an object without a forward may be callable too
+            # the module itself is called, for registered forward hooks; an object without a forward
+            # may be callable too
+            call = self.module
         if call is None:
-            raise TaskError(f"{self._name} defines neither predict_step nor forward: write one of them to predict.")
+            raise TaskError(
+                f"{self._name} defines neither predict_step nor forward: write one of them to"
+                " predict."
+            )
         return Step(lambda batch: call(batch))
 
     def split(self, batch: Any, length: int, time_dim: int) -> Sequence[Any] | None:
@@ -306,7 +372,9 @@ class LightningTask(Task):
 
     # -- optimizers
 
-    def configure(self, settings: Settings, updates: int | None) -> Optimization | Sequence[Optimization]:
+    def configure(
+        self, settings: Settings, updates: int | None
+    ) -> Optimization | Sequence[Optimization]:
         with self.preparation.attached(), self._trainer.planned(settings, lambda: updates):
             optimizations = self._optimizations()
             if self._reads_rate is None and settings.lr not in _rates(optimizations):
@@ -334,16 +402,16 @@ class LightningTask(Task):
             )
         if len(optimizations) > 1 and not self.manual and "optimizer_idx" not in self._step.extras:
             raise TaskError(
-                f"{self._name}.configure_optimizers() returned {len(optimizations)} optimizers: "
-                "let training_step take "
-                "optimizer_idx (which one its loss is for), or set self.automatic_optimization = False and step them there."
+                f"{self._name}.configure_optimizers() returned {len(optimizations)} optimizers: let"
+                " training_step take optimizer_idx (which one its loss is for), or set"
+                " self.automatic_optimization = False and step them there."
             )
         self._last = tuple(weakref.ref(optimization.optimizer) for optimization in optimizations)
         return optimizations
 
     def _reads(self, rate: float, rates: tuple[float, ...]) -> bool:
-        """Whether `configure_optimizers` reads the object's rate: with `rate` as the attribute, the optimizers have other rates than
-        `rates`.
+        """Whether `configure_optimizers` reads the object's rate: with `rate` as the attribute, the
+        optimizers have other rates than `rates`.
         """
         if self._reads_rate is None:
             with temporarily_set(attribute_places(self.module, LR_NAMES), 2 * rate or 1.0):

@@ -24,19 +24,38 @@ from workbench.task.lightning.strategy import Strategy, UnsupportedTrainerAttrib
 from workbench.task.protocol import Optimization, Phase, Progress, Tracker
 from workbench.task.ranks import Communication, SingleProcess, rank_of_job
 
-_STAGES: Mapping[str, str] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
-_NAMES: Mapping[str, str] = {"train": "train", "val": "validate", "sanity": "sanity_check", "test": "test", "predict": "predict"}
+_STAGES: Mapping[str, str] = {
+    "fit": "train",
+    "validate": "val",
+    "test": "test",
+    "predict": "predict",
+}
+_NAMES: Mapping[str, str] = {
+    "train": "train",
+    "val": "validate",
+    "sanity": "sanity_check",
+    "test": "test",
+    "predict": "predict",
+}
 """The stages by the names of Lightning's RunningStage."""
 
 _BENCH = "it is the bench that starts jobs: bench.{}()"
-_CHECKPOINTS = "checkpoint_every=… and job.checkpoint() write one between two updates, of which run.to_lightning(path) makes Lightning's file"
+_CHECKPOINTS = (
+    "checkpoint_every=… and job.checkpoint() write one between two updates, of which"
+    " run.to_lightning(path) makes Lightning's file"
+)
 REMEDIES: Mapping[str, str] = {
     **{job: _BENCH.format(job) for job in ("fit", "validate", "test", "predict")},
     "save_checkpoint": _CHECKPOINTS,
     "ckpt_path": "bench.fit(start=…) continues from a checkpoint, bench.load(…) loads one",
     "precision_plugin": "the module itself has self.clip_gradients and self.manual_backward",
-    "distributed_sampler_kwargs": "the workbench shards the batches over the ranks: world_size and global_rank exist",
-    "log_dir": "trackers have folders of their own, which self.logger.experiment has; self.trainer.default_root_dir is the present folder",
+    "distributed_sampler_kwargs": (
+        "the workbench shards the batches over the ranks: world_size and global_rank exist"
+    ),
+    "log_dir": (
+        "trackers have folders of their own, which self.logger.experiment has;"
+        " self.trainer.default_root_dir is the present folder"
+    ),
     "accelerator": "the module itself has self.device",
     "num_test_batches": "len(self.trainer.test_dataloaders) counts them, before limit_test_batches",
     "barebones": "self.log is there on the trained module, not on those inside it",
@@ -83,7 +102,9 @@ class PlannedProgress:
 
 
 class Trainer(Shared):
-    """The object that a module finds as `self.trainer`: the job's progress and objects; any other attribute raises an error."""
+    """The object that a module finds as `self.trainer`: the job's progress and objects; any
+    other attribute raises an error.
+    """
 
     read_sanity_stage: bool
     """Whether the stage was read during a sanity check."""
@@ -99,18 +120,41 @@ class Trainer(Shared):
 
     def __init__(self, module: Any, log: Log) -> None:
         vars(self).update(
-            should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None, callbacks=[], loggers=[],
-            _plan=PlannedProgress(Settings()), _phase="fit", _ahead="", _made=(), _specs={}, _batch_idx=0, _mirror=({}, frozenset()),
-            read_sanity_stage=False, _manual=None,
-        )  # fmt: skip
+            should_stop=False,
+            lightning_module=module,
+            datamodule=None,
+            _log=log,
+            _progress=None,
+            _model=None,
+            callbacks=[],
+            loggers=[],
+            _plan=PlannedProgress(Settings()),
+            _phase="fit",
+            _ahead="",
+            _made=(),
+            _specs={},
+            _batch_idx=0,
+            _mirror=({}, frozenset()),
+            read_sanity_stage=False,
+            _manual=None,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # A session belongs to its process, and refers to everything of a job.
-        return {**vars(self), "_progress": None, "_made": (), "_mirror": ({}, frozenset()), "_plan": PlannedProgress(self._plan.settings)}
+        return {
+            **vars(self),
+            "_progress": None,
+            "_made": (),
+            "_mirror": ({}, frozenset()),
+            "_plan": PlannedProgress(self._plan.settings),
+        }
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "should_stop":
-            raise UnsupportedTrainerAttribute(f"self.trainer.{name} = … is not supported: only should_stop can be set.{_instead(name)}")
+            raise UnsupportedTrainerAttribute(
+                f"self.trainer.{name} = … is not supported: only should_stop can be"
+                f" set.{_instead(name)}"
+            )
         vars(self)[name] = bool(value)
 
     def __getattr__(self, name: str) -> Any:
@@ -137,7 +181,9 @@ class Trainer(Shared):
         vars(self)["callbacks"] = callbacks
 
     def use_trackers(self, trackers: Sequence[Tracker]) -> None:
-        """Make a logger of each tracker; in another process, give the loggers that process's own."""
+        """Make a logger of each tracker; in another process, give the loggers that process's
+        own.
+        """
         by_name = {tracker.name: tracker for tracker in trackers}
         for logger in self.loggers:
             logger.use(by_name.get(logger.name))
@@ -159,28 +205,43 @@ class Trainer(Shared):
     def module_properties(self) -> dict[str, Any]:
         """Return the values of a LightningModule's properties: epoch, step, device."""
         now = self.progress
-        return {"current_epoch": now.state.epoch, "global_step": now.state.step, "device": now.device}
+        return {
+            "current_epoch": now.state.epoch,
+            "global_step": now.state.step,
+            "device": now.device,
+        }
 
     def refresh(self) -> None:
         """Update the attributes of an object that lacks these properties."""
         attributes, names = self._mirror
         if names:
-            attributes.update({name: value for name, value in self.module_properties().items() if name in names})
+            attributes.update(
+                {name: value for name, value in self.module_properties().items() if name in names}
+            )
 
     @contextlib.contextmanager
     def mirrored(self, attributes: dict[str, Any], names: Iterable[str]) -> Iterator[None]:
         """Context manager in which the object's attributes of these names are kept up to date."""
-        before, vars(self)["_mirror"] = self._mirror, (attributes, frozenset(names) & self.module_properties().keys())
+        before, vars(self)["_mirror"] = (
+            self._mirror,
+            (attributes, frozenset(names) & self.module_properties().keys()),
+        )
         try:
             yield
         finally:
             vars(self)["_mirror"] = before
 
     @contextlib.contextmanager
-    def planned(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """Context manager before the session of a job with these settings: the properties come from the settings until `follow`."""
+    def planned(
+        self, settings: Settings, count: Callable[[], int | None] = unknown
+    ) -> Iterator[None]:
+        """Context manager before the session of a job with these settings: the properties come
+        from the settings until `follow`.
+        """
         before = {name: vars(self)[name] for name in ("_plan", "_progress", "_made", "should_stop")}
-        vars(self).update(_plan=PlannedProgress(settings, count), _progress=None, _made=(), should_stop=False)
+        vars(self).update(
+            _plan=PlannedProgress(settings, count), _progress=None, _made=(), should_stop=False
+        )
         try:
             yield
         finally:
@@ -261,7 +322,9 @@ class Trainer(Shared):
     def is_last_batch(self) -> bool:
         batches = self.progress.batches[0]
         if batches is None:
-            raise TaskError("self.trainer.is_last_batch: unknown, since the training data has no length.")
+            raise TaskError(
+                "self.trainer.is_last_batch: unknown, since the training data has no length."
+            )
         return bool(self._batch_idx + 1 >= batches)
 
     # -- length
@@ -301,7 +364,11 @@ class Trainer(Shared):
 
     @property
     def num_val_batches(self) -> list[int | float]:
-        return [] if self._specs.get("val") is None else [_or_inf(batches) for batches in self.progress.batches[1] or (None,)]
+        return (
+            []
+            if self._specs.get("val") is None
+            else [_or_inf(batches) for batches in self.progress.batches[1] or (None,)]
+        )
 
     @property
     def num_sanity_val_batches(self) -> list[int | float]:
@@ -324,7 +391,9 @@ class Trainer(Shared):
         setting = self.progress.settings.accumulate_grad_batches
         if isinstance(setting, int):
             return setting
-        return setting.get(max((epoch for epoch in setting if epoch <= self.current_epoch), default=-1), 1)
+        return setting.get(
+            max((epoch for epoch in setting if epoch <= self.current_epoch), default=-1), 1
+        )
 
     @property
     def gradient_clip_val(self) -> float | None:
@@ -333,14 +402,22 @@ class Trainer(Shared):
     @property
     def gradient_clip_algorithm(self) -> str | None:
         """None where nothing is clipped."""
-        return None if self.progress.state.clip_val is None else self.progress.settings.gradient_clip_algorithm
+        return (
+            None
+            if self.progress.state.clip_val is None
+            else self.progress.settings.gradient_clip_algorithm
+        )
 
     def limits(self, clip_val: float | None, algorithm: str | None) -> tuple[float, str]:
-        """The arguments of a module's `clip_gradients`, with the settings as defaults; 0: nothing is clipped."""
+        """The arguments of a module's `clip_gradients`, with the settings as defaults; 0:
+        nothing is clipped.
+        """
         algorithm = (algorithm or self.progress.settings.gradient_clip_algorithm).lower()
         value = self.progress.state.clip_val if clip_val is None else clip_val
         if algorithm not in ("norm", "value"):
-            raise TaskError(f"clip_gradients(gradient_clip_algorithm={algorithm!r}): 'norm' or 'value'.")
+            raise TaskError(
+                f"clip_gradients(gradient_clip_algorithm={algorithm!r}): 'norm' or 'value'."
+            )
         return float(value or 0.0), algorithm
 
     @property
@@ -350,7 +427,8 @@ class Trainer(Shared):
     @property
     def log_dir(self) -> str:
         if self.loggers:
-            raise UnsupportedTrainerAttribute  # __getattr__ replaces it by the error with its remedy
+            # __getattr__ replaces it by the error with its remedy
+            raise UnsupportedTrainerAttribute
         return os.getcwd()
 
     # -- ranks and devices
@@ -393,7 +471,9 @@ class Trainer(Shared):
 
     @property
     def strategy(self) -> Strategy:
-        """The supported part of Lightning's strategies: collectives between the processes of the job."""
+        """The supported part of Lightning's strategies: collectives between the processes of the
+        job.
+        """
         return Strategy(self.progress.device, self._manual)
 
     # -- model, optimizers and data
@@ -405,7 +485,9 @@ class Trainer(Shared):
 
     @property
     def model(self) -> Any:
-        return self.lightning_module if isinstance(self.lightning_module, nn.Module) else self._model
+        return (
+            self.lightning_module if isinstance(self.lightning_module, nn.Module) else self._model
+        )
 
     @property
     def optimizers(self) -> list[Any]:
@@ -460,19 +542,31 @@ class Trainer(Shared):
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
-        """The latest value of every metric; a logged value has its own name, also where the record has another."""
+        """The latest value of every metric; a logged value has its own name, also where the
+        record has another.
+        """
         logged = self._log.known()
-        return {name: torch.as_tensor(value) for name, value in {**self.progress.state.metrics, **logged}.items()}
+        return {
+            name: torch.as_tensor(value)
+            for name, value in {**self.progress.state.metrics, **logged}.items()
+        }
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
-        """The metrics of `callback_metrics`, and the latest values that were logged for single batches of a validation."""
-        return {**self.callback_metrics, **{name: torch.as_tensor(value) for name, value in self._log.batch_values.items()}}
+        """The metrics of `callback_metrics`, and the latest values that were logged for single
+        batches of a validation.
+        """
+        return {
+            **self.callback_metrics,
+            **{name: torch.as_tensor(value) for name, value in self._log.batch_values.items()},
+        }
 
     @property
     def progress_bar_metrics(self) -> dict[str, float]:
         shown = self._log.on_bar
-        return {name: float(value) for name, value in self.callback_metrics.items() if name in shown}
+        return {
+            name: float(value) for name, value in self.callback_metrics.items() if name in shown
+        }
 
     def print(self, *arguments: Any, **options: Any) -> None:
         """Print on rank 0 only."""
@@ -485,9 +579,18 @@ def _setting(name: str) -> Any:
 
 
 for _name in (
-    "precision", "log_every_n_steps", "check_val_every_n_epoch", "val_check_interval", "limit_train_batches",
-    "limit_val_batches", "limit_test_batches", "limit_predict_batches", "overfit_batches", "fast_dev_run", "reload_dataloaders_every_n_epochs",
-):  # fmt: skip
+    "precision",
+    "log_every_n_steps",
+    "check_val_every_n_epoch",
+    "val_check_interval",
+    "limit_train_batches",
+    "limit_val_batches",
+    "limit_test_batches",
+    "limit_predict_batches",
+    "overfit_batches",
+    "fast_dev_run",
+    "reload_dataloaders_every_n_epochs",
+):
     setattr(Trainer, _name, _setting(_name))
 
 

@@ -1,4 +1,6 @@
-"""Reads `metrics=`: functions of one batch, and objects that are updated by batch and computed over a validation."""
+"""Reads `metrics=`: functions of one batch, and objects that are updated by batch and computed
+over a validation.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,24 @@ _METHODS = ("update", "compute", "reset")
 _TARGET_FIRST = "y_true"
 """The name of the first argument of scikit-learn's metrics."""
 _OF_LOSS = ("loss", "loss_averaged")
-"""The names under which a validation reports the loss: of the weights, and of the averaged weights."""
+"""The names under which a validation reports the loss: of the weights, and of the averaged
+weights.
+"""
 
 
 def is_metric_object(metric: Any) -> bool:
-    """Whether an object is updated by batch and computed at the end (torchmetrics, torcheval, ignite, …)."""
-    return not isinstance(metric, type) and all(callable(getattr(metric, name, None)) for name in _METHODS)
+    """Whether an object is updated by batch and computed at the end (torchmetrics, torcheval,
+    ignite, …).
+    """
+    return not isinstance(metric, type) and all(
+        callable(getattr(metric, name, None)) for name in _METHODS
+    )
 
 
 def checked_metrics(metrics: Any) -> dict[str, Callable[[Any, Any], Any] | Any]:
-    """The metrics by name, as given in `metrics=`. Raises TaskError for one that is not a metric."""
+    """The metrics by name, as given in `metrics=`. Raises TaskError for one that is not a
+    metric.
+    """
     if metrics is None:
         return {}
     if is_metric_object(metrics) and callable(getattr(metrics, "items", None)):
@@ -63,12 +73,17 @@ def synchronises(metric: Any) -> bool:
 
 
 def epoch_values(stage: str, name: str, value: Any) -> dict[str, float]:
-    """The values of a metric over a validation, by the names under which they are reported; a dict has its own names."""
+    """The values of a metric over a validation, by the names under which they are reported; a
+    dict has its own names.
+    """
     return {key: _number(where, component) for key, where, component in _named(stage, name, value)}
 
 
-def batch_values(stage: str, name: str, value: Any, samples: Collection[int]) -> dict[str, Tensor | float]:
-    """The values of a function for one batch: a number, one for each of `samples` samples, or a dict of these.
+def batch_values(
+    stage: str, name: str, value: Any, samples: Collection[int]
+) -> dict[str, Tensor | float]:
+    """The values of a function for one batch: a number, one for each of `samples` samples, or a
+    dict of these.
 
     Tensors stay on their device.
     """
@@ -111,13 +126,15 @@ def _named(stage: str, name: str, value: Any) -> list[tuple[str, str, Any]]:
 def _named_loss(subject: str) -> TaskError:
     """The error for a metric that would replace the loss."""
     return TaskError(
-        f"{subject} would be reported as val_loss in place of the loss itself, which early stopping, checkpoints and schedules "
-        "follow: give it another name."
+        f"{subject} would be reported as val_loss in place of the loss itself, which early"
+        " stopping, checkpoints and schedules follow: give it another name."
     )
 
 
 def _number(where: str, value: Any) -> float:
-    single = isinstance(value, bool | int | float | np.number | np.bool_) and not isinstance(value, np.complexfloating)
+    single = isinstance(value, bool | int | float | np.number | np.bool_) and not isinstance(
+        value, np.complexfloating
+    )
     if isinstance(value, Tensor):
         single = value.numel() == 1 and not value.is_complex()
     elif isinstance(value, np.ndarray):
@@ -129,8 +146,8 @@ def _number(where: str, value: Any) -> float:
         kind = {1: "a vector", 2: "a matrix"}.get(value.ndim, "a tensor")
         got = f"{kind} of shape {tuple(value.shape)}"
     raise TaskError(
-        f"{where} gave {got}, and a metric is one number: take its mean, ask for one (average='macro' in torchmetrics and "
-        "scikit-learn), or return a dict of numbers by name."
+        f"{where} gave {got}, and a metric is one number: take its mean, ask for one"
+        " (average='macro' in torchmetrics and scikit-learn), or return a dict of numbers by name."
     )
 
 
@@ -142,48 +159,67 @@ def _what(value: Any) -> str:
 
 def _check(name: Any, metric: Any) -> None:
     if not isinstance(name, str):
-        raise TaskError(f"metrics= has the key {name!r}: the name of a metric is a text, as in metrics={{'accuracy': …}}.")
+        raise TaskError(
+            f"metrics= has the key {name!r}: the name of a metric is a text, as in"
+            " metrics={'accuracy': …}."
+        )
     where = f"metrics[{name!r}]"
     if name in _OF_LOSS:
         raise _named_loss(where)
     if isinstance(metric, type):
-        raise TaskError(f"{where}={metric.__name__} is a class: give an instance, {metric.__name__}(…).")
+        raise TaskError(
+            f"{where}={metric.__name__} is a class: give an instance, {metric.__name__}(…)."
+        )
     function = metric.function if isinstance(metric, OverEpoch) else metric
     if isinstance(metric, OverEpoch) and is_metric_object(function):
-        raise TaskError(f"{where}: {type(function).__name__} is computed over a validation already: give it without wb.over_epoch.")
+        raise TaskError(
+            f"{where}: {type(function).__name__} is computed over a validation already: give it"
+            " without wb.over_epoch."
+        )
     if callable(getattr(metric, "increment", None)):
-        raise TaskError(f"{where}: a {type(metric).__name__} keeps values of epochs, as the run's record does: give the metric in it.")
+        raise TaskError(
+            f"{where}: a {type(metric).__name__} keeps values of epochs, as the run's record does:"
+            " give the metric in it."
+        )
     if is_metric_object(metric):
         first = next(iter(parameters(metric.update) or ()), "")
         if first == "value":  # torchmetrics' aggregators
             raise TaskError(
-                f"{where}={type(metric).__name__}(…) takes (value, weight), not (output, target): a function of a batch is such a "
-                "mean already, metrics={'name': lambda output, y: …}."
+                f"{where}={type(metric).__name__}(…) takes (value, weight), not (output, target): a"
+                " function of a batch is such a mean already, metrics={'name': lambda output, y:"
+                " …}."
             )
         if not (fits(metric.update, None, None) or takes_pair(metric)):
             names = ", ".join(parameters(metric.update) or ())
             raise TaskError(
-                f"{where}: update({names}) of {type(metric).__name__} is called as update(output, target), which it does not "
-                "take: give a metric of these two."
+                f"{where}: update({names}) of {type(metric).__name__} is called as update(output,"
+                " target), which it does not take: give a metric of these two."
             )
     if not (is_metric_object(function) or callable(function)):
         raise TaskError(
-            f"{where}={shown(function)} cannot be called, and has no update, compute and reset: give a function of (output, "
-            "target), a metric object (torchmetrics), or wb.over_epoch(function)."
+            f"{where}={shown(function)} cannot be called, and has no update, compute and reset:"
+            " give a function of (output, target), a metric object (torchmetrics), or"
+            " wb.over_epoch(function)."
         )
     if not is_metric_object(function):
         _warn_of_inner(where, function, over=isinstance(metric, OverEpoch))
-    if not is_metric_object(function) and next(iter(parameters(function) or ()), "") == _TARGET_FIRST:
+    if (
+        not is_metric_object(function)
+        and next(iter(parameters(function) or ()), "") == _TARGET_FIRST
+    ):
         called = getattr(function, "__name__", "f")
         swapped = f"lambda output, y: {called}(y, output)"
         raise TaskError(
-            f"{where}: {called} takes the targets first ({', '.join(list(parameters(function) or ())[:2])}), and a metric is called with "
-            f"(output, target): give wb.over_epoch({swapped}) for its value over the validation."
+            f"{where}: {called} takes the targets first"
+            f" ({', '.join(list(parameters(function) or ())[:2])}), and a metric is called with"
+            f" (output, target): give wb.over_epoch({swapped}) for its value over the validation."
         )
 
 
 def _warn_of_inner(where: str, function: Any, *, over: bool) -> None:
-    """Warn of a metric object that a function calls: the call returns the value of one batch, and accumulates state."""
+    """Warn of a metric object that a function calls: the call returns the value of one batch,
+    and accumulates state.
+    """
     try:
         variables = inspect.getclosurevars(function)
     except (TypeError, ValueError):
@@ -194,10 +230,14 @@ def _warn_of_inner(where: str, function: Any, *, over: bool) -> None:
         if is_metric_object(value)
     }
     for name, value in inner.items():
-        why = "and keeps the state of all batches" if over else "and the mean over batches may differ from its value over a validation"
+        why = (
+            "and keeps the state of all batches"
+            if over
+            else "and the mean over batches may differ from its value over a validation"
+        )
         warnings.warn(
-            f"{where} calls {name}, a {type(value).__name__}, {why}: give the object itself, or a function that keeps nothing "
-            "(torchmetrics.functional) in wb.over_epoch.",
+            f"{where} calls {name}, a {type(value).__name__}, {why}: give the object itself, or a"
+            " function that keeps nothing (torchmetrics.functional) in wb.over_epoch.",
             stacklevel=2,
         )
 
@@ -206,7 +246,11 @@ def _example(metrics: Any) -> str:
     """How to give a metric, or several, that came without a name."""
     several = isinstance(metrics, list | tuple | set | nn.ModuleList)
     listed = list(metrics) if several else [metrics]
-    words = [f"{_called(metric).removesuffix('(…)').lower()!r}: {_called(metric)}" for metric in listed if callable(metric)][:3]
+    words = [
+        f"{_called(metric).removesuffix('(…)').lower()!r}: {_called(metric)}"
+        for metric in listed
+        if callable(metric)
+    ][:3]
     return f"metrics={{{', '.join(words) or repr('accuracy') + ': f'}}}"
 
 

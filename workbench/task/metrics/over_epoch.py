@@ -12,7 +12,9 @@ from torch import Tensor
 
 
 class OverEpoch:
-    """Collects outputs and targets by batch, in host memory; `compute` calls the function once on all of them."""
+    """Collects outputs and targets by batch, in host memory; `compute` calls the function once
+    on all of them.
+    """
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function = function
@@ -27,7 +29,9 @@ class OverEpoch:
         self.batches.append((in_host_memory(output), in_host_memory(target)))
 
     def compute(self) -> Any:
-        """The function's value for all batches; tensors and arrays are joined along their first dimension."""
+        """The function's value for all batches; tensors and arrays are joined along their first
+        dimension.
+        """
         outputs, targets = zip(*self.batches, strict=True)
         return self.function(joined(outputs), joined(targets))
 
@@ -35,9 +39,9 @@ class OverEpoch:
 def over_epoch(function: Callable[[Any, Any], Any]) -> OverEpoch:
     """A metric of all outputs and targets of a validation, for `metrics={"auc": wb.over_epoch(f)}`.
 
-    `f(outputs, targets)` is called once in a validation, on the CPU, with the batches of all ranks joined along the first
-    dimension, in the order of the data. It returns one number, or a dict of numbers. All outputs of the validation are
-    kept in memory.
+    `f(outputs, targets)` is called once in a validation, on the CPU, with the batches of all ranks
+    joined along the first dimension, in the order of the data. It returns one number, or a dict of
+    numbers. All outputs of the validation are kept in memory.
     """
     return OverEpoch(function)
 
@@ -54,7 +58,9 @@ def in_host_memory(value: Any) -> Any:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Join the values of all batches: concatenate tensors, arrays and lists; join dicts and tuples item by item."""
+    """Join the values of all batches: concatenate tensors, arrays and lists; join dicts and
+    tuples item by item.
+    """
     first = parts[0]
     if isinstance(first, Tensor | np.ndarray):
         shapes = {tuple(batch.shape[1:]) for batch in parts}

@@ -1,4 +1,6 @@
-"""Reads what a step or a loss function returned: the loss, its named parts, and the weight of the batch."""
+"""Reads what a step or a loss function returned: the loss, its named parts, and the weight of
+the batch.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,22 @@ from torch import Tensor
 from workbench.task.errors import TaskError
 
 _NO_PARTS = ("loss", "weight", "hiddens", "log", "progress_bar")
-"""Keys of a step's result that are no part of the loss: they have another meaning, here or in Lightning 1."""
+"""Keys of a step's result that are no part of the loss: they have another meaning, here or in
+Lightning 1.
+"""
 
 
 def loss_parts(result: Any) -> dict[str, Tensor]:
-    """The parts of the loss, for the record: the other scalar tensors and floats in a result by name, detached."""
+    """The parts of the loss, for the record: the other scalar tensors and floats in a result by
+    name, detached.
+    """
     if not isinstance(result, Mapping) or len(result) < 2:
         return {}
-    return {name: _copied(value) for name, value in result.items() if isinstance(name, str) and name not in _NO_PARTS and _is_part(value)}
+    return {
+        name: _copied(value)
+        for name, value in result.items()
+        if isinstance(name, str) and name not in _NO_PARTS and _is_part(value)
+    }
 
 
 def _is_part(value: Any) -> bool:
@@ -45,11 +55,16 @@ def reported_weight(result: Any, where: str) -> Tensor | float | None:
     weight = result["weight"]
     single = weight.numel() == 1 if isinstance(weight, Tensor) else isinstance(weight, (int, float))
     if not single or isinstance(weight, bool):
-        raise TaskError(f"{where} returned weight={weight!r}: it must be one number, e.g. the batch's tokens.")
+        raise TaskError(
+            f"{where} returned weight={weight!r}: it must be one number, e.g. the batch's tokens."
+        )
     # On a device, reading the number would wait for it.
     known = not isinstance(weight, Tensor) or weight.device.type == "cpu"
     if known and not 0 <= float(weight) < math.inf:
-        raise TaskError(f"{where} returned weight={float(weight)!r}: it must be 0 or more, e.g. the batch's tokens.")
+        raise TaskError(
+            f"{where} returned weight={float(weight)!r}: it must be 0 or more, e.g. the batch's"
+            " tokens."
+        )
     return weight.detach() if isinstance(weight, Tensor) else float(weight)
 
 

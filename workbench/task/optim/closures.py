@@ -1,4 +1,6 @@
-"""Finds out which optimizers evaluate the loss in their step through a closure: LBFGS, SAM and similar ones."""
+"""Finds out which optimizers evaluate the loss in their step through a closure: LBFGS, SAM and
+similar ones.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,21 @@ from typing import Literal
 from torch.optim import Optimizer
 
 ClosureUse = Literal["never", "whole update", "after gradients"]
-"""How a step uses a closure. "never": it needs none. "whole update": it computes its gradients with the closure (LBFGS).
-"after gradients": it needs gradients when it begins, and computes others with the closure (SAM).
+"""How a step uses a closure. "never": it needs none. "whole update": it computes its gradients with
+the closure (LBFGS). "after gradients": it needs gradients when it begins, and computes others with
+the closure (SAM).
 """
 
 _TRIES = 5
-"""Serializes `ast.parse`: CPython 3.11 may raise SystemError while another thread is in it ("AST constructor recursion depth mismatch")."""
+"""Serializes `ast.parse`: CPython 3.11 may raise SystemError while another thread is in it ("AST
+constructor recursion depth mismatch").
+"""
 
 
 def closure_use(optimizer: Optimizer) -> ClosureUse:
-    """Find the use from the step's signature, and from its source where `closure` is None by default and the step refuses None."""
+    """Find the use from the step's signature, and from its source where `closure` is None by
+    default and the step refuses None.
+    """
     return _of_class(type(optimizer))  # type: ignore[arg-type]  # mypy takes the class for an instance
 
 
@@ -42,7 +49,9 @@ def _of_class(kind: type[Optimizer]) -> ClosureUse:
 
 
 def _lines(step: object) -> list[ast.stmt]:
-    """The statements of a step; none where it has no source (it is compiled, or was typed into a shell)."""
+    """The statements of a step; none where it has no source (it is compiled, or was typed into a
+    shell).
+    """
     for _ in range(_TRIES):
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(step))))  # type: ignore[arg-type]
@@ -66,7 +75,9 @@ def _refuses_none(line: ast.stmt) -> bool:
 
 
 def _needs_gradients(lines: list[ast.stmt]) -> bool:
-    """Whether these statements read gradients, or call a method of the optimizer, before they call the closure."""
+    """Whether these statements read gradients, or call a method of the optimizer, before they
+    call the closure.
+    """
     for line in lines:
         for node in _in_order(line):
             if isinstance(node, ast.Call) and _named(node.func):
@@ -88,12 +99,20 @@ def _in_order(line: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _is_test(test: ast.expr, *, there: bool) -> bool:
-    """Whether a condition is `closure is not None` or `closure` (there), or `closure is None` or `not closure`."""
+    """Whether a condition is `closure is not None` or `closure` (there), or `closure is None` or
+    `not closure`.
+    """
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return not there and _named(test.operand)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        against_none = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
-        return _named(test.left) and against_none and isinstance(test.ops[0], ast.IsNot if there else ast.Is)
+        against_none = (
+            isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
+        )
+        return (
+            _named(test.left)
+            and against_none
+            and isinstance(test.ops[0], ast.IsNot if there else ast.Is)
+        )
     return there and _named(test)
 
 

@@ -1,4 +1,6 @@
-"""Calls the function or class that the user gave as `optimizer=`, with the arguments that it accepts and its learning rate."""
+"""Calls the function or class that the user gave as `optimizer=`, with the arguments that it
+accepts and its learning rate.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ _PROBED = 1e-3
 
 
 class OptimizerFactory:
-    """Makes the optimizer of each run: `make(params, lr=…, weight_decay=…)`, with those arguments that it accepts.
+    """Makes the optimizer of each run: `make(params, lr=…, weight_decay=…)`, with those arguments
+    that it accepts.
 
-    A rate that `make` contains (`partial(SGD, lr=0.5)`, a function with its own rate, a default) is the rate of the run
-    until the user sets `lr`.
+    A rate that `make` contains (`partial(SGD, lr=0.5)`, a function with its own rate, a default) is
+    the rate of the run until the user sets `lr`.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -39,7 +42,9 @@ class OptimizerFactory:
         return self._takes("lr")
 
     def own_rate(self, parameters: Sequence[Tensor]) -> float | None:
-        """Return the rate of its optimizer while the user has not set `lr`; None: it needs the setting."""
+        """Return the rate of its optimizer while the user has not set `lr`; None: it needs the
+        setting.
+        """
         default = self._default_rate()
         if default is not None and self._is_plain:
             return default
@@ -48,7 +53,9 @@ class OptimizerFactory:
         return self.made_at(parameters)
 
     def made_at(self, parameters: Sequence[Tensor]) -> float | None:
-        """Return the base rate of its optimizer if it does not depend on `lr`; None: it uses `lr`."""
+        """Return the base rate of its optimizer if it does not depend on `lr`; None: it uses
+        `lr`.
+        """
         if self._is_plain:
             return None
         if not self._probed:
@@ -56,15 +63,18 @@ class OptimizerFactory:
             second = self._call(parameters, 2 * _PROBED, probing=True)
             if first is second:
                 raise TaskError(
-                    f"optimizer={self.name} returned the same {type(first).__name__} twice, and each run needs a new one, without the state of "
-                    "another: make it in the function, optimizer=lambda params, lr: torch.optim.SGD(params, lr=lr)."
+                    f"optimizer={self.name} returned the same {type(first).__name__} twice, and"
+                    " each run needs a new one, without the state of another: make it in the"
+                    " function, optimizer=lambda params, lr: torch.optim.SGD(params, lr=lr)."
                 )
             rate = base_rate(first, self.name)
             self._made_at = rate if group_rates(first) == group_rates(second) else None
             self._probed = True
         return self._made_at
 
-    def __call__(self, parameters: Sequence[Tensor], lr: float, weight_decay: float | None) -> Optimizer:
+    def __call__(
+        self, parameters: Sequence[Tensor], lr: float, weight_decay: float | None
+    ) -> Optimizer:
         """Make an optimizer at the base rate `lr`; parameter groups keep their ratios to it."""
         made_at = self.made_at(parameters)
         optimizer = self._call(parameters, lr, weight_decay)
@@ -75,7 +85,12 @@ class OptimizerFactory:
         return optimizer
 
     def _call(
-        self, parameters: Sequence[Tensor], lr: float | None, weight_decay: float | None = None, *, probing: bool = False
+        self,
+        parameters: Sequence[Tensor],
+        lr: float | None,
+        weight_decay: float | None = None,
+        *,
+        probing: bool = False,
     ) -> Optimizer:
         arguments: dict[str, Any] = {}
         if lr is not None and self.takes_lr:
@@ -83,13 +98,17 @@ class OptimizerFactory:
         if weight_decay is not None:
             if not self._takes("weight_decay"):
                 raise TaskError(
-                    f"weight_decay={weight_decay}: the optimizer {self.name} takes no weight_decay; leave the setting at None, or let it take "
-                    "one, lambda params, lr, weight_decay=0.01: …"
+                    f"weight_decay={weight_decay}: the optimizer {self.name} takes no weight_decay;"
+                    " leave the setting at None, or let it take one, lambda params, lr,"
+                    " weight_decay=0.01: …"
                 )
             arguments["weight_decay"] = weight_decay
-        if self._parameters is not None and not any(p.kind is not p.KEYWORD_ONLY for p in self._parameters.values()):
+        if self._parameters is not None and not any(
+            p.kind is not p.KEYWORD_ONLY for p in self._parameters.values()
+        ):
             raise TaskError(
-                f"optimizer={self.name} takes no parameters to train: it is called as optimizer(params, lr=…). Give lambda params, lr: …"
+                f"optimizer={self.name} takes no parameters to train: it is called as"
+                " optimizer(params, lr=…). Give lambda params, lr: …"
             )
         missing = self._missing(arguments)
         if probing and "weight_decay" in missing:  # only the rate is read
@@ -110,7 +129,9 @@ class OptimizerFactory:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether it is an optimizer class, perhaps with bound options: such a class uses the given `lr`."""
+        """Whether it is an optimizer class, perhaps with bound options: such a class uses the
+        given `lr`.
+        """
         make = self.make
         while isinstance(make, functools.partial):
             make = make.func
@@ -118,19 +139,35 @@ class OptimizerFactory:
 
     def _takes(self, name: str) -> bool:
         known = self._parameters
-        return known is None or name in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
+        return (
+            known is None or name in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
+        )
 
     def _default_rate(self) -> float | None:
         """The rate that is bound to `lr`, or is its default."""
         parameter = (self._parameters or {}).get("lr")
-        value = None if parameter is None or parameter.default is inspect.Parameter.empty else parameter.default
+        value = (
+            None
+            if parameter is None or parameter.default is inspect.Parameter.empty
+            else parameter.default
+        )
         if isinstance(value, Tensor) and value.numel() == 1:
             value = value.item()
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        return (
+            float(value)
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+            else None
+        )
 
     def _missing(self, arguments: Mapping[str, Any]) -> list[str]:
-        """The parameters without a default for which there is no argument; the first one is the model's parameters."""
-        named = [p for p in (self._parameters or {}).values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        """The parameters without a default for which there is no argument; the first one is the
+        model's parameters.
+        """
+        named = [
+            p
+            for p in (self._parameters or {}).values()
+            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
         first = next((n for n, p in enumerate(named) if p.kind is not p.KEYWORD_ONLY), None)
         needed = [p for n, p in enumerate(named) if n != first and p.default is p.empty]
         return [p.name for p in needed if p.name not in arguments or p.kind is p.POSITIONAL_ONLY]
@@ -139,18 +176,21 @@ class OptimizerFactory:
         called = "optimizer(params, lr=…), and with weight_decay=… where that setting is set"
         if list(missing) == ["weight_decay"]:
             return (
-                f"optimizer={self.name} needs weight_decay, and the setting weight_decay is None: give "
-                "wb.Workbench(…, weight_decay=0.01), or let it have a default, lambda params, lr, weight_decay=0.01: …"
+                f"optimizer={self.name} needs weight_decay, and the setting weight_decay is None:"
+                " give wb.Workbench(…, weight_decay=0.01), or let it have a default, lambda"
+                " params, lr, weight_decay=0.01: …"
             )
         names = " and ".join(missing)
         return (
-            f"optimizer={self.name} needs {names}, for which there is no value: it is called as {called}. Bind the rest: "
-            f"lambda params, lr: f(params, lr, {missing[0]}=…)"
+            f"optimizer={self.name} needs {names}, for which there is no value: it is called as"
+            f" {called}. Bind the rest: lambda params, lr: f(params, lr, {missing[0]}=…)"
         )
 
 
 def group_rates(optimizer: Optimizer) -> list[float]:
-    """The base rate of each parameter group; where a schedule has changed it, the schedule's base rate."""
+    """The base rate of each parameter group; where a schedule has changed it, the schedule's
+    base rate.
+    """
     return rates_of(optimizer.param_groups)
 
 
@@ -165,7 +205,9 @@ def leading_group(rates: Sequence[float]) -> int:
 
 
 def leading_decay(optimizer: Optimizer) -> float | None:
-    """The weight decay of the first parameter group that has one above 0; 0 where all are 0, None where none has any."""
+    """The weight decay of the first parameter group that has one above 0; 0 where all are 0,
+    None where none has any.
+    """
     decays = [
         float(group["weight_decay"]) for group in optimizer.param_groups if "weight_decay" in group
     ]
@@ -173,7 +215,8 @@ def leading_decay(optimizer: Optimizer) -> float | None:
 
 
 def set_weight_decay(optimizer: Optimizer, value: float) -> None:
-    """Set the weight decay of the first parameter group with a decay above 0; the others keep their ratio to it, and those at 0 stay at 0.
+    """Set the weight decay of the first parameter group with a decay above 0; the others keep their
+    ratio to it, and those at 0 stay at 0.
 
     Where all are at 0, all get the value.
     """
@@ -184,13 +227,16 @@ def set_weight_decay(optimizer: Optimizer, value: float) -> None:
 
 
 def base_rate(optimizer: Optimizer, whose: str) -> float:
-    """The rate of the first parameter group whose rate is above 0; 0 where all are 0. Raises TaskError for one that is not a number."""
+    """The rate of the first parameter group whose rate is above 0; 0 where all are 0. Raises
+    TaskError for one that is not a number.
+    """
     for number, group in enumerate(optimizer.param_groups):
         rate = group.get("lr")
         if isinstance(rate, bool) or not isinstance(rate, (int, float, Tensor)):
             raise TaskError(
-                f"{whose} made a {type(optimizer).__name__} whose parameter group {number} has lr={rate!r}: every group needs a "
-                "number, which schedules and finders multiply. Give it one (lr=1e-3), and turn off a rate that it finds itself."
+                f"{whose} made a {type(optimizer).__name__} whose parameter group {number} has"
+                f" lr={rate!r}: every group needs a number, which schedules and finders multiply."
+                " Give it one (lr=1e-3), and turn off a rate that it finds itself."
             )
     rates = group_rates(optimizer)
     return rates[leading_group(rates)]

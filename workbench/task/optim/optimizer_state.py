@@ -1,4 +1,6 @@
-"""Reads and loads the whole state of an optimizer: without casts, and with the state of inner optimizers (SAM)."""
+"""Reads and loads the whole state of an optimizer: without casts, and with the state of inner
+optimizers (SAM).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ INNER = "inner optimizers of the workbench"
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
-    """The optimizer's `state_dict`, with those of inner optimizers (SAM's base optimizer), which many leave out."""
+    """The optimizer's `state_dict`, with those of inner optimizers (SAM's base optimizer), which
+    many leave out.
+    """
     inner = {
         name: state_of(nested)
         for name, nested in _inner(optimizer).items()
@@ -25,9 +29,10 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
 def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """Load a state that `state_of` returned.
 
-    torch's own `load_state_dict` casts all tensors to the dtype of their parameter and changes values that are neither numbers
-    nor containers; here they stay unchanged. An optimizer with its own `load_state_dict` uses that. An optimizer and its inner
-    ones that shared parameter groups share the new ones.
+    torch's own `load_state_dict` casts all tensors to the dtype of their parameter and changes
+    values that are neither numbers nor containers; here they stay unchanged. An optimizer with its
+    own `load_state_dict` uses that. An optimizer and its inner ones that shared parameter groups
+    share the new ones.
     """
     inner = _inner(optimizer)
     shares = [nested for nested in inner.values() if nested.param_groups is optimizer.param_groups]
@@ -77,7 +82,11 @@ def _held(optimizer: Optimizer) -> dict[str, Optimizer]:
     for name, value in vars(optimizer).items():
         if isinstance(value, Optimizer):
             optimizers[name] = value
-        elif isinstance(value, (list, tuple, dict)) and name not in ("param_groups", "state", "defaults"):
+        elif isinstance(value, (list, tuple, dict)) and name not in (
+            "param_groups",
+            "state",
+            "defaults",
+        ):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             optimizers |= {
                 f"{name}.{key}": nested for key, nested in items if isinstance(nested, Optimizer)
@@ -103,6 +112,10 @@ def _as_it_was(value: Any, loaded: Any) -> Any:
         return value.to(loaded.device)
     if isinstance(value, dict) and isinstance(loaded, dict):
         return {key: _as_it_was(entry, loaded.get(key)) for key, entry in value.items()}
-    if type(value) in (list, tuple) and isinstance(loaded, (list, tuple)) and len(loaded) == len(value):
+    if (
+        type(value) in (list, tuple)
+        and isinstance(loaded, (list, tuple))
+        and len(loaded) == len(value)
+    ):
         return type(value)(_as_it_was(entry, its) for entry, its in zip(value, loaded, strict=True))
     return value

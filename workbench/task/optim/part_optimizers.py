@@ -1,4 +1,6 @@
-"""Makes one optimizer of several that step together, each for a part of the model: `optimizer={"body": SGD, "head": AdamW}`."""
+"""Makes one optimizer of several that step together, each for a part of the model:
+`optimizer={"body": SGD, "head": AdamW}`.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ REST = ""
 _REFERENCE = 1e-3
 """The rate of a part that has none of its own: the default of the setting `lr`."""
 _FLAGS = ("grad_scale", "found_inf")
-"""The attributes that torch's GradScaler, and a guarded step, set on an optimizer that skips a step by itself (`fused=True`)."""
+"""The attributes that torch's GradScaler, and a guarded step, set on an optimizer that skips a
+step by itself (`fused=True`).
+"""
 
 
 class PartOptimizers(Optimizer):
-    """Several optimizers that step together. It has their parameter groups, each with the name of its part."""
+    """Several optimizers that step together. It has their parameter groups, each with the name
+    of its part.
+    """
 
     def __init__(self, parts: Mapping[str, Optimizer]) -> None:
         defaults = {
@@ -71,7 +77,9 @@ class PartOptimizers(Optimizer):
 
     @property
     def cycles(self) -> bool:
-        """Whether OneCycleLR can cycle the momentum of all of them, or none has any: torch's changes either `betas` or `momentum`."""
+        """Whether OneCycleLR can cycle the momentum of all of them, or none has any: torch's
+        changes either `betas` or `momentum`.
+        """
         return len({_momentum_of(group) for group in self.param_groups}) == 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -86,25 +94,33 @@ class PartOptimizers(Optimizer):
         self._join()
 
 
-def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]]) -> Callable[..., PartOptimizers]:
+def by_part(
+    given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]]
+) -> Callable[..., PartOptimizers]:
     """Return the function that makes the optimizer. `named`: returns the parameters by name.
 
-    A key names a submodule or a parameter, as in `named_parameters()`; "" stands for all others. Each part begins at its own
-    rate, bound or its default, or at 1e-3; the setting `lr` is that of the first, and the others keep their ratio to it.
-    Raises TaskError where a key names nothing, or a parameter has no optimizer.
+    A key names a submodule or a parameter, as in `named_parameters()`; "" stands for all others.
+    Each part begins at its own rate, bound or its default, or at 1e-3; the setting `lr` is that of
+    the first, and the others keep their ratio to it. Raises TaskError where a key names nothing, or
+    a parameter has no optimizer.
     """
     if not given:
-        raise TaskError("optimizer={} is empty: give an optimizer for each part, {'': torch.optim.AdamW} for all of the model.")
+        raise TaskError(
+            "optimizer={} is empty: give an optimizer for each part, {'': torch.optim.AdamW} for"
+            " all of the model."
+        )
     for key, factory in given.items():
         if not isinstance(key, str) or isinstance(factory, Optimizer) or not callable(factory):
             raise TaskError(
-                f"optimizer={{{key!r}: {shown(factory)}}}: a key is the name of a part of the "
-                "model, and its value makes an optimizer, as in "
-                "{'body': torch.optim.SGD, 'head': functools.partial(torch.optim.AdamW, lr=1e-3)}."
+                f"optimizer={{{key!r}: {shown(factory)}}}: a key is the name of a part of the"
+                " model, and its value makes an optimizer, as in {'body': torch.optim.SGD,"
+                " 'head': functools.partial(torch.optim.AdamW, lr=1e-3)}."
             )
     factories = {key: OptimizerFactory(factory) for key, factory in given.items()}
 
-    def make(parameters: Sequence[Tensor], lr: float, weight_decay: float | None = None) -> PartOptimizers:
+    def make(
+        parameters: Sequence[Tensor], lr: float, weight_decay: float | None = None
+    ) -> PartOptimizers:
         parts = {}
         for key, own_parameters in _split(list(given), named(), parameters).items():
             own_rate = factories[key].own_rate(own_parameters)
@@ -115,7 +131,9 @@ def by_part(given: Mapping[str, Any], named: Callable[[], Mapping[str, Tensor]])
             _refuse(key, parts[key])
         return PartOptimizers(parts)
 
-    make.__name__ = f"{{{', '.join(f'{key!r}: {factory.name}' for key, factory in factories.items())}}}"
+    make.__name__ = (
+        f"{{{', '.join(f'{key!r}: {factory.name}' for key, factory in factories.items())}}}"
+    )
     return make
 
 
@@ -134,15 +152,22 @@ def kind_of(optimizer: Optimizer) -> str:
     return type(optimizer).__name__
 
 
-def _split(keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, list[Tensor]]:
-    """The trained parameters by key, in the order of the keys; keys whose parameters are all frozen are left out."""
+def _split(
+    keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequence[Tensor]
+) -> dict[str, list[Tensor]]:
+    """The trained parameters by key, in the order of the keys; keys whose parameters are all
+    frozen are left out.
+    """
     trained = {id(p) for p in parameters}
     split: dict[str, list[Tensor]] = {key: [] for key in keys}
     without = []
     for key in keys:
         if key != REST and not any(name == key or name.startswith(f"{key}.") for name in named):
             parts = sorted({name.partition(".")[0] for name in named})
-            raise TaskError(f"optimizer={{{key!r}: …}}: the model has no part of this name; it has {', '.join(map(repr, parts))}.")
+            raise TaskError(
+                f"optimizer={{{key!r}: …}}: the model has no part of this name; it has"
+                f" {', '.join(map(repr, parts))}."
+            )
     for name, parameter in named.items():
         if id(parameter) not in trained:
             continue
@@ -155,7 +180,8 @@ def _split(keys: Sequence[str], named: Mapping[str, Tensor], parameters: Sequenc
     if without:
         some = ", ".join(without[:3]) + (", …" if len(without) > 3 else "")
         raise TaskError(
-            f"optimizer={{…}}: no key names {some}: give '' an optimizer for all that is left, or freeze them (requires_grad_(False))."
+            f"optimizer={{…}}: no key names {some}: give '' an optimizer for all that is left, or"
+            " freeze them (requires_grad_(False))."
         )
     return {key: group for key, group in split.items() if group}
 
@@ -164,6 +190,12 @@ def _refuse(key: str, optimizer: Optimizer) -> None:
     """Raise TaskError for an optimizer that cannot step together with others."""
     kind = type(optimizer).__name__
     if closure_use(optimizer) != "never":
-        raise TaskError(f"optimizer={{{key!r}: …}}: {kind} evaluates the loss again, which would change the other parts: give it alone, for all of the model.")
+        raise TaskError(
+            f"optimizer={{{key!r}: …}}: {kind} evaluates the loss again, which would change the"
+            " other parts: give it alone, for all of the model."
+        )
     if callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None)):
-        raise TaskError(f"optimizer={{{key!r}: …}}: {kind} has a train and an eval mode, which one part of a model cannot switch: give it alone.")
+        raise TaskError(
+            f"optimizer={{{key!r}: …}}: {kind} has a train and an eval mode, which one part of a"
+            " model cannot switch: give it alone."
+        )

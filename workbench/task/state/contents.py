@@ -33,10 +33,12 @@ _FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
     (set, "update", (set.update,)),
     (dict, "update", (dict.update, OrderedDict.update, Counter.update)),
 )
-"""By type of container, how to fill an empty one; a class with its own `__reduce__` is not among them."""
+"""By type of container, how to fill an empty one; a class with its own `__reduce__` is not among
+them.
+"""
 _SCALARS = frozenset({types.NoneType, bool, int, float, complex, str, bytes})
 
-# ---- containers -------------------------------------------------------------------------------------------------
+# ---- containers ----------------------------------------------------------------------------------
 
 
 def is_container(value: Any) -> bool:
@@ -56,11 +58,15 @@ def refill(container: Any, content: Any) -> None:
 
 def _is_flat(container: Any) -> bool:
     """Whether a container holds numbers and strings alone; much faster than `is_plain`."""
-    return _SCALARS.issuperset(map(type, container)) and (not isinstance(container, dict) or _SCALARS.issuperset(map(type, container.values())))
+    return _SCALARS.issuperset(map(type, container)) and (
+        not isinstance(container, dict) or _SCALARS.issuperset(map(type, container.values()))
+    )
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a number, a string, None, or a container of only these that does not contain itself."""
+    """Whether it is a number, a string, None, or a container of only these that does not contain
+    itself.
+    """
     try:
         return _is_plain(value)
     except RecursionError:
@@ -76,7 +82,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def is_data(container: Any) -> bool:
-    """Whether a container, with the containers inside it, has more than MOST_PARTS parts: who copies what an object holds leaves it out."""
+    """Whether a container, with the containers inside it, has more than MOST_PARTS parts: who
+    copies what an object holds leaves it out.
+    """
     count, waiting = 0, [container]
     while waiting and count <= MOST_PARTS:
         value = waiting.pop()
@@ -87,7 +95,7 @@ def is_data(container: Any) -> bool:
     return count > MOST_PARTS
 
 
-# ---- blocks, generators, iterators, files -----------------------------------------------------------------------
+# ---- blocks, generators, iterators, files --------------------------------------------------------
 
 _LARGE = 1 << 24
 MOST_PARTS = 100_000
@@ -126,7 +134,9 @@ def table_class(kind: type) -> Any:
 
 
 def may_be_log(value: Any) -> bool:
-    """Whether code may append to it: one that functions use as a variable is a log, and no state."""
+    """Whether code may append to it: one that functions use as a variable is a log, and no
+    state.
+    """
     return is_container(value) or issubclass(type(value), BUFFERS) or is_table(value)
 
 
@@ -307,15 +317,23 @@ def _table_mark(table: Any, step: int) -> Any:
 
 
 def same_tensors(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of the same layout hold the same values; `torch.equal` does not compare sparse ones."""
+    """Whether two tensors of the same layout hold the same values; `torch.equal` does not
+    compare sparse ones.
+    """
     if one.layout is torch.strided:
         return torch.equal(one, other)
     one, other = one.to_sparse(), other.to_sparse()
-    return one.shape == other.shape and torch.equal(one._indices(), other._indices()) and torch.equal(one._values(), other._values())
+    return (
+        one.shape == other.shape
+        and torch.equal(one._indices(), other._indices())
+        and torch.equal(one._values(), other._values())
+    )
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Whether a tensor can be read. FSDP frees the memory of a gathered weight and keeps the tensor: reading it would crash the process."""
+    """Whether a tensor can be read. FSDP frees the memory of a gathered weight and keeps the
+    tensor: reading it would crash the process.
+    """
     if tensor.is_meta or nn.parameter.is_lazy(tensor):
         return False
     if tensor.layout is not torch.strided:
@@ -336,12 +354,19 @@ def checksum_of_tensors(tensors: Iterable[Tensor], total: int = 0) -> int:
         flat = tensor.detach().cpu().contiguous().view(-1)
         size = flat.numel() * flat.element_size()
         if size:
-            # No copy, and no NumPy view, which would prevent the tensor from being resized later (by observers of quantization).
+            # No copy, and no NumPy view, which would prevent the tensor from being resized later
+            # (by observers of quantization).
             total = zlib.crc32((ctypes.c_ubyte * size).from_address(flat.data_ptr()), total)
     return total
 
 
 def expanded(tensor: Tensor) -> list[int]:
-    """The dimensions with stride 0, along which all elements share one place in memory (`expand`)."""
+    """The dimensions with stride 0, along which all elements share one place in memory
+    (`expand`).
+    """
     strides = tensor.stride() if tensor.layout is torch.strided else ()
-    return [dimension for dimension, stride in enumerate(strides) if stride == 0 and tensor.shape[dimension] > 1]
+    return [
+        dimension
+        for dimension, stride in enumerate(strides)
+        if stride == 0 and tensor.shape[dimension] > 1
+    ]

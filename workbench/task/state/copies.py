@@ -64,7 +64,7 @@ _DATA_BUDGET = 1 << 26
 """Bytes of blocks in data that are copied; what is beyond them is data."""
 
 
-# ---- what an object holds ---------------------------------------------------------------------------------------
+# ---- what an object holds ------------------------------------------------------------------------
 
 
 class Holding(abc.ABC):
@@ -84,7 +84,9 @@ class Holding(abc.ABC):
 
     @abc.abstractmethod
     def put(self, names: Collection[str] | None) -> str | None:
-        """Restore the object; returns what could not be restored. names: the attributes to restore; None: all."""
+        """Restore the object; returns what could not be restored. names: the attributes to
+        restore; None: all.
+        """
 
 
 class Weights(Holding):
@@ -150,7 +152,9 @@ class Attributes(Holding):
         return {name: value for name, value in names.items() if name not in self._without}
 
     def same(self, other: Self) -> bool:
-        return self.names.keys() == other.names.keys() and all(_alike(value, other.names[name]) for name, value in self.names.items())
+        return self.names.keys() == other.names.keys() and all(
+            _alike(value, other.names[name]) for name, value in self.names.items()
+        )
 
     def merged(self, left: Self, now: Self) -> Self:
         return self.adopting(left, now, now.names.keys() | left.names.keys())
@@ -170,7 +174,9 @@ class Attributes(Holding):
         return changed
 
     def put(self, names: Collection[str] | None) -> None:
-        """Restore the attributes. Attributes that a job has added stay where it has added layers: a flag may belong to one."""
+        """Restore the attributes. Attributes that a job has added stay where it has added
+        layers: a flag may belong to one.
+        """
         now = self._present()
         if _layers_of(self.owner) <= self._layers:
             for name in now.keys() - self.names.keys():
@@ -197,19 +203,25 @@ class Numbers(Holding):
 
 
 class Items(Holding):
-    """What a container holds. Containers inside it stay the same objects, since others may refer to them."""
+    """What a container holds. Containers inside it stay the same objects, since others may refer
+    to them.
+    """
 
     def __init__(self, container: Any) -> None:
         self.container = container
         self.items = copy.copy(container)
         nested = not is_data(container) and is_plain(container)
-        self._inner = [Items(item) for item in _flat(container) if is_container(item)] if nested else []
+        self._inner = (
+            [Items(item) for item in _flat(container) if is_container(item)] if nested else []
+        )
 
     def same(self, other: Self) -> bool:
         if len(self.items) != len(other.items) or len(self._inner) != len(other._inner):
             return False
         pairs = zip(self._inner, other._inner, strict=True)
-        return _same_items(self.items, other.items) and all(inner.same(theirs) for inner, theirs in pairs)
+        return _same_items(self.items, other.items) and all(
+            inner.same(theirs) for inner, theirs in pairs
+        )
 
     def put(self, names: Collection[str] | None) -> None:
         for inner in self._inner:
@@ -226,7 +238,9 @@ class Variables(Holding):
         self.values = {name: _frozen(value) for name, value in variables_of(function).items()}
 
     def same(self, other: Self) -> bool:
-        return self.values.keys() == other.values.keys() and all(_alike(value, other.values[name]) for name, value in self.values.items())
+        return self.values.keys() == other.values.keys() and all(
+            _alike(value, other.values[name]) for name, value in self.values.items()
+        )
 
     def put(self, names: Collection[str] | None) -> None:
         now = variables_of(self.function)
@@ -283,7 +297,7 @@ class Content(Holding):
             self.content = None
 
 
-# ---- the state of a task ----------------------------------------------------------------------------------------
+# ---- the state of a task -------------------------------------------------------------------------
 
 
 Key = tuple[int, type[Holding]]
@@ -348,14 +362,20 @@ class StateCopy:
         return StateCopy(holdings, self._counted)
 
     def put(self, *, searched: bool = False) -> list[str]:
-        """Restore this state; returns the paths of what could not be restored, each with the reason.
+        """Restore this state; returns the paths of what could not be restored, each with the
+        reason.
 
-        searched: the user's cells may have run meanwhile. What they have set stays: of objects other than modules, only the attributes
-        that the task's own code sets are restored.
+        searched: the user's cells may have run meanwhile. What they have set stays: of objects
+        other than modules, only the attributes that the task's own code sets are restored.
         """
         lost = []
         for path, holding in self._holdings.values():
-            limited = searched and ANY not in self._counted and isinstance(holding, Attributes) and not isinstance(holding.owner, nn.Module)
+            limited = (
+                searched
+                and ANY not in self._counted
+                and isinstance(holding, Attributes)
+                and not isinstance(holding.owner, nn.Module)
+            )
             try:
                 left = holding.put(self._counted if limited else None)
             except Exception as error:  # the user's object may raise anything
@@ -369,8 +389,8 @@ class StateCopy:
         return lost
 
     def with_changes(self, left: StateCopy, now: StateCopy) -> tuple[StateCopy, list[str]]:
-        """This state, with what the user has changed between `left` and `now`, which is the present;
-        and the paths of what may have changed by accident.
+        """This state, with what the user has changed between `left` and `now`, which is the
+        present; and the paths of what may have changed by accident.
         """
         merged, changed = dict(self._holdings), []
         for key, (path, holding) in now._holdings.items():
@@ -385,22 +405,37 @@ class StateCopy:
         return StateCopy(merged, self._counted), changed
 
     def _is_told(self, holding: Holding, before: Holding) -> bool:
-        """Whether a change between two jobs may be an accident: of an array in data, or of what the task's own code counts."""
-        if isinstance(holding, Attributes) and isinstance(before, Attributes) and not isinstance(holding.owner, nn.Module):
-            names = (name for name, value in holding.names.items() if name not in before.names or not _alike(value, before.names[name]))
+        """Whether a change between two jobs may be an accident: of an array in data, or of what
+        the task's own code counts.
+        """
+        if (
+            isinstance(holding, Attributes)
+            and isinstance(before, Attributes)
+            and not isinstance(holding.owner, nn.Module)
+        ):
+            names = (
+                name
+                for name, value in holding.names.items()
+                if name not in before.names or not _alike(value, before.names[name])
+            )
             return ANY in self._counted or any(name in self._counted for name in names)
         return isinstance(holding, Content) and is_block(holding.value)
 
     def adopting(self, begun: StateCopy, end: StateCopy) -> StateCopy:
-        """This state, with the attributes that the user's cells have set while a job ran, from `begun` to `end`: those that the task's own
-        code does not set.
+        """This state, with the attributes that the user's cells have set while a job ran, from
+        `begun` to `end`: those that the task's own code does not set.
         """
         merged = dict(self._holdings)
         if ANY in end._counted:
             return self
         for key, (path, holding) in end._holdings.items():
             before, kept = begun._holdings.get(key), merged.get(key)
-            if before is None or kept is None or not isinstance(holding, Attributes) or isinstance(holding.owner, nn.Module):
+            if (
+                before is None
+                or kept is None
+                or not isinstance(holding, Attributes)
+                or isinstance(holding.owner, nn.Module)
+            ):
                 continue
             names = holding.names.keys() - end._counted
             if isinstance(kept[1], Attributes) and isinstance(before[1], Attributes):
@@ -411,7 +446,9 @@ class StateCopy:
 class Copied:
     """Copies what objects hold."""
 
-    def __init__(self, trial: bool, budget: int, sources: Collection[int], *, marks: bool = False) -> None:
+    def __init__(
+        self, trial: bool, budget: int, sources: Collection[int], *, marks: bool = False
+    ) -> None:
         """
         Args:
             trial: copy the containers that functions use, too.
@@ -429,13 +466,16 @@ class Copied:
     def take(self, objects: Iterable[Reached], *, data: bool) -> None:
         """Copy what these hold. data: they belong to a data set."""
         for reached in objects:
-            self._functions.update((id(function), function) for function in functions_of(reached.value))
+            self._functions.update(
+                (id(function), function) for function in functions_of(reached.value)
+            )
             holding = self._of(reached, data)
             if holding is not None:
                 if self._marks and isinstance(holding, Content):
                     holding.forget()
                 self.add(reached.value, reached.path, holding)
-            if isinstance(holding, Items) and has_state(reached.value):  # of a class of the user's own
+            # of a class of the user's own
+            if isinstance(holding, Items) and has_state(reached.value):
                 self.add(reached.value, reached.path, Attributes(reached.value))
 
     def add(self, owner: Any, path: str, holding: Holding) -> None:
@@ -495,7 +535,11 @@ class Copied:
 
 
 def _layers_of(owner: Any) -> frozenset[str]:
-    return frozenset({*owner._parameters, *owner._modules}) if isinstance(owner, nn.Module) else frozenset()
+    return (
+        frozenset({*owner._parameters, *owner._modules})
+        if isinstance(owner, nn.Module)
+        else frozenset()
+    )
 
 
 def _is_written(value: Any) -> bool:
@@ -504,12 +548,20 @@ def _is_written(value: Any) -> bool:
 
 
 def _same_items(container: Any, other: Any) -> bool:
-    """Whether two containers of one length hold the same objects, or equal numbers and texts, in the same order."""
-    return all(_alike(item, theirs) for item, theirs in zip(_flat(container), _flat(other), strict=True))
+    """Whether two containers of one length hold the same objects, or equal numbers and texts, in
+    the same order.
+    """
+    return all(
+        _alike(item, theirs) for item, theirs in zip(_flat(container), _flat(other), strict=True)
+    )
 
 
 def _flat(container: Any) -> Iterator[Any]:
-    return itertools.chain.from_iterable(container.items()) if isinstance(container, dict) else iter(container)
+    return (
+        itertools.chain.from_iterable(container.items())
+        if isinstance(container, dict)
+        else iter(container)
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -517,12 +569,16 @@ def _is_number(value: Any) -> bool:
 
 
 def _frozen(value: Any) -> Any:
-    """The value; of an `itertools.count`, which moves when it is read, one that stands at the same number."""
+    """The value; of an `itertools.count`, which moves when it is read, one that stands at the
+    same number.
+    """
     return copy_of_count(value) if type(value) is itertools.count else value
 
 
 def copy_of_count(count: Any) -> Any:
-    """Another `itertools.count` like this one, or like the one with this text; itself where its numbers are of an unusual kind."""
+    """Another `itertools.count` like this one, or like the one with this text; itself where its
+    numbers are of an unusual kind.
+    """
     try:
         numbers = ast.literal_eval(f"({str(count)[len('count(') : -1]},)")
     except (ValueError, SyntaxError):
@@ -542,7 +598,9 @@ def _alike(value: Any, other: Any) -> bool:
 
 
 def _seed_of(value: Any) -> Any:
-    """What shows that a generator has been seeded since: torch's seed, or the state of one that has drawn nothing yet; None: it has drawn."""
+    """What shows that a generator has been seeded since: torch's seed, or the state of one that
+    has drawn nothing yet; None: it has drawn.
+    """
     if isinstance(value, torch.Generator):
         return value.initial_seed()
     if isinstance(value, random.Random):

@@ -1,7 +1,9 @@
-"""Stores what the user's own objects hold in plain form, for a checkpoint or another process, and restores it there.
+"""Stores what the user's own objects hold in plain form, for a checkpoint or another process, and
+restores it there.
 
-What has changed since the fit began is stored: counters that forward() changes, averages, statistics, generators, modes. The user may set
-all else, also between a run and the one that continues it.
+What has changed since the fit began is stored: counters that forward() changes, averages,
+statistics, generators, modes. The user may set all else, also between a run and the one that
+continues it.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ _FLAT = {types.NoneType, bool, int, float, complex, str, bytes}
 _BY_ID = "_metric_attributes"
 """A LightningModule's names by the ids of objects, which differ in another process."""
 Moved = set[tuple[str, str]]
-"""Places, by the path of the object and the name in it, that a checkpoint restored: the next checkpoint stores them too."""
+"""Places, by the path of the object and the name in it, that a checkpoint restored: the next
+checkpoint stores them too.
+"""
 Held = dict[str, dict[str, Any]]
 """The stored values, by the same."""
 
@@ -101,11 +105,17 @@ class HeldState:
                 if isinstance(value, ARRAYS):
                     self._tensors[path, name] = weakref.ref(value)
         else:
-            self.moved, self._reported, self._before = earlier.moved, earlier._reported, earlier._before
+            self.moved, self._reported, self._before = (
+                earlier.moved,
+                earlier._reported,
+                earlier._before,
+            )
             self._tensors = earlier._tensors
 
     def state(self) -> tuple[Held, list[str]]:
-        """The new or changed values, in plain form; and descriptions of those that cannot be stored, each once."""
+        """The new or changed values, in plain form; and descriptions of those that cannot be
+        stored, each once.
+        """
         changed: Held = {}
         lost: list[str] = []
         seen: Moved = set()
@@ -120,7 +130,8 @@ class HeldState:
                 if self._is_new(place, value):
                     kept["new"] = True
             elif mark.counts:
-                whole = path if is_container(holder) else f"{path}.{name}"  # an attribute, or the container that is one
+                # an attribute, or the container that is one
+                whole = path if is_container(holder) else f"{path}.{name}"
                 if whole not in self._reported:
                     self._reported.add(whole)
                     lost.append(f"{_place_name(path, holder, name)} ({mark.what})")
@@ -162,7 +173,9 @@ class HeldState:
         return _with_methods(self._objects())
 
     def _now(self, objects: Iterable[Reached]) -> Iterator[tuple[str, Any, str, Any, Any]]:
-        """Every value that is state: the path of its object, the object, its name there, itself, and a mark that changes with it."""
+        """Every value that is state: the path of its object, the object, its name there, itself,
+        and a mark that changes with it.
+        """
         holders = {id(reached.value) for reached in objects if _is_holder(reached)}
         parts = parts_of(self._modules or ())
         weights, own = {id(tensor) for _, tensor in slots_of(parts)}, set(map(id, parts))
@@ -172,7 +185,11 @@ class HeldState:
         for reached in objects:
             if _is_holder(reached):
                 for name, value in _values_of(reached, ours=id(reached.value) in own, data=data):
-                    mark = marks.of(value, buffer=isinstance(reached.value, nn.Module) and name in reached.value._buffers)
+                    mark = marks.of(
+                        value,
+                        buffer=isinstance(reached.value, nn.Module)
+                        and name in reached.value._buffers,
+                    )
                     stored.update(id(item) for item in (value, *_tensors(value)))
                     if mark is not None:
                         yield reached.path, reached.value, name, value, mark
@@ -190,8 +207,8 @@ def load(
     *,
     sent: bool = False,
 ) -> tuple[Moved, list[str]]:
-    """Restore what `HeldState.state` returned of these objects; returns the restored places, and the
-    names of objects that no longer exist.
+    """Restore what `HeldState.state` returned of these objects; returns the restored places, and
+    the names of objects that no longer exist.
 
     sent: a process of the same bench has sent it. A file may come from anybody, and may not set
     everything.
@@ -199,8 +216,14 @@ def load(
     if not held:
         return set(), []
     present = _with_methods(objects)
-    holders = {reached.path: reached.value for reached in present if _is_holder(reached) or _is_value(reached)}
-    counted = counted_names(function for reached in present for function in functions_of(reached.value))
+    holders = {
+        reached.path: reached.value
+        for reached in present
+        if _is_holder(reached) or _is_value(reached)
+    }
+    counted = counted_names(
+        function for reached in present for function in functions_of(reached.value)
+    )
     moved: Moved = set()
     for path, values in held.items():
         for name, kept in values.items() if path in holders else ():
@@ -210,20 +233,26 @@ def load(
     return moved, [path.partition(":")[2] or path for path in held if path not in holders]
 
 
-# ---- the values of an object ------------------------------------------------------------------------------------
+# ---- the values of an object ---------------------------------------------------------------------
 
 
 def _with_methods(objects: Iterable[Reached]) -> list[Reached]:
     """These objects, and those of their methods that set variables outside of themselves."""
     all_objects = list(objects)
-    functions = {id(reached.value) for reached in all_objects if isinstance(reached.value, types.FunctionType)}
+    functions = {
+        id(reached.value)
+        for reached in all_objects
+        if isinstance(reached.value, types.FunctionType)
+    }
     for reached in list(all_objects):
         if isinstance(reached.value, types.FunctionType):
             continue
         for name, function in methods(reached.value):
             if id(function) not in functions and variables_of(function):
                 functions.add(id(function))
-                all_objects.append(Reached(f"{reached.path}.{name}", function, ours=False, attribute=True))
+                all_objects.append(
+                    Reached(f"{reached.path}.{name}", function, ours=False, attribute=True)
+                )
     return all_objects
 
 
@@ -261,7 +290,9 @@ def _is_gone(holder: Any, name: str) -> bool:
 
 
 def _values_of(reached: Reached, *, ours: bool, data: bool) -> Iterator[tuple[str, Any]]:
-    """The values in an object by name. ours: it is a module of the task, whose weights are stored elsewhere."""
+    """The values in an object by name. ours: it is a module of the task, whose weights are
+    stored elsewhere.
+    """
     value = reached.value
     if isinstance(value, nn.Module):
         yield from _of_module(value, ours=ours, data=data)
@@ -275,12 +306,16 @@ def _values_of(reached: Reached, *, ours: bool, data: bool) -> Iterator[tuple[st
 
 
 def _of_container(value: Any) -> Iterator[tuple[str, Any]]:
-    """The items of a container, unless its owner stores it whole; and the attributes that a class of the user's gives it."""
+    """The items of a container, unless its owner stores it whole; and the attributes that a
+    class of the user's gives it.
+    """
     if has_state(value):
         yield from state_names(value).items()
     if len(value) <= WIDE and not _is_plain(value):
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        yield from ((f"[{key_name(key, number)}]", item) for number, (key, item) in enumerate(items))
+        yield from (
+            (f"[{key_name(key, number)}]", item) for number, (key, item) in enumerate(items)
+        )
 
 
 def _is_plain(value: Any) -> bool:
@@ -292,7 +327,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _of_module(part: nn.Module, *, ours: bool, data: bool) -> Iterator[tuple[str, Any]]:
-    """A module's own attributes, its mode, its non-persistent buffers, and which parameters train ("?name")."""
+    """A module's own attributes, its mode, its non-persistent buffers, and which parameters
+    train ("?name").
+    """
     yield "training", part.training
     for name, value in vars(part).items():
         if _is_kept(name):
@@ -312,16 +349,19 @@ def _is_kept(name: str) -> bool:
 
 
 def _place_name(path: str, holder: Any, name: str) -> str:
-    """What a person calls a place: "Meter.values", "scale.calls", or the path of a container, whose items are too many to name."""
+    """What a person calls a place: "Meter.values", "scale.calls", or the path of a container,
+    whose items are too many to name.
+    """
     number, _, within = path.partition(":")
     if number.isdigit():
         path = within.lstrip(".")
     if is_container(holder):
         return path
-    return f"{path if isinstance(holder, types.FunctionType) else type(holder).__name__}.{name.removeprefix(':')}"
+    owner = path if isinstance(holder, types.FunctionType) else type(holder).__name__
+    return f"{owner}.{name.removeprefix(':')}"
 
 
-# ---- marks ------------------------------------------------------------------------------------------------------
+# ---- marks ---------------------------------------------------------------------------------------
 
 
 class _Marks:
@@ -331,7 +371,9 @@ class _Marks:
         self._weights, self._holders, self._data, self._sent = weights, holders, data, sent
 
     def of(self, value: Any, *, buffer: bool) -> Any:
-        """The mark; None: the value is no state, or data. buffer: the value is a buffer of a module, not a reference to one."""
+        """The mark; None: the value is no state, or data. buffer: the value is a buffer of a
+        module, not a reference to one.
+        """
         if type(value) is itertools.count:
             return repr(value)
         if has_plain_content(value) and not (self._data and is_block(value) and is_large(value)):
@@ -339,10 +381,15 @@ class _Marks:
             return None if content is None else fingerprint(to_plain(content, "it"))
         if self._data and self._is_data(value):
             return None
-        if is_container(value) and len(value) > WIDE and any(type(item) not in _FLAT for item in _items(value)):
+        if (
+            is_container(value)
+            and len(value) > WIDE
+            and any(type(item) not in _FLAT for item in _items(value))
+        ):
             return None  # too wide to be entered, so that nothing restores it
         if not buffer and any(id(tensor) in self._weights for tensor in _tensors(value)):
-            return _Reference(value, "", counts=False)  # a reference to the weights, such as an LSTM's list of them, has no value of its own
+            # a reference to the weights, such as an LSTM's list of them, has no value of its own
+            return _Reference(value, "", counts=False)
         try:
             return fingerprint(to_plain(value, "it"))
         except NotPlainError as error:
@@ -358,7 +405,8 @@ class _Marks:
         if not is_container(value):
             return False
         items = _items(value)
-        texts = len(value) > _MANY_TEXTS and isinstance(next(iter(items)), (str, bytes))  # a vocabulary, or names of files
+        # a vocabulary, or names of files
+        texts = len(value) > _MANY_TEXTS and isinstance(next(iter(items)), (str, bytes))
         return texts or is_data(value) or any(is_block(item) and is_large(item) for item in items)
 
     def _of_object(self, value: Any, why: str) -> Any:
@@ -366,7 +414,11 @@ class _Marks:
         if id(value) in self._holders and not is_container(value):
             return _Kind(value, why, counts=not callable(value))
         if id(value) in self._holders and all(self._has_places(item) for item in _items(value)):
-            keys = [key_name(key, number) for number, key in enumerate(value)] if isinstance(value, dict) else len(value)
+            keys = (
+                [key_name(key, number) for number, key in enumerate(value)]
+                if isinstance(value, dict)
+                else len(value)
+            )
             return _Kind(value, why, counts=True, keys=keys)
         return _Reference(value, why, counts=not callable(value))
 
@@ -380,13 +432,23 @@ def _items(container: Any) -> Iterable[Any]:
 
 
 class _Reference:
-    """A value that a checkpoint cannot store. Two are equal if they are the same object, or containers of the same objects."""
+    """A value that a checkpoint cannot store. Two are equal if they are the same object, or
+    containers of the same objects.
+    """
 
     def __init__(self, value: Any, what: str, *, counts: bool) -> None:
         """what: its kind, in words. counts: a change of it is one of the state."""
         self._value, self.what, self.counts = value, what, counts
-        items = list(value.items()) if isinstance(value, dict) else list(value) if is_container(value) else []
-        self._content = [*itertools.chain.from_iterable(items)] if isinstance(value, dict) else items
+        items = (
+            list(value.items())
+            if isinstance(value, dict)
+            else list(value)
+            if is_container(value)
+            else []
+        )
+        self._content = (
+            [*itertools.chain.from_iterable(items)] if isinstance(value, dict) else items
+        )
         self._sample = sample_mark(value) if is_table(value) else None
 
     def __eq__(self, other: object) -> bool:
@@ -395,13 +457,17 @@ class _Reference:
         if self._sample != other._sample:
             return False
         pairs = zip(self._content, other._content, strict=False)
-        return len(self._content) == len(other._content) and all(mine is theirs for mine, theirs in pairs)
+        return len(self._content) == len(other._content) and all(
+            mine is theirs for mine, theirs in pairs
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
 
 class _Kind(_Reference):
-    """An object whose own values are stored. Two are equal if a new process makes the same one: of the same class, or with the same keys."""
+    """An object whose own values are stored. Two are equal if a new process makes the same one:
+    of the same class, or with the same keys.
+    """
 
     def __init__(self, value: Any, what: str, *, counts: bool, keys: Any = None) -> None:
         super().__init__(None, what, counts=counts)
@@ -432,11 +498,13 @@ def fingerprint(packed: Any) -> Any:
     return type(packed), repr(packed)  # a NaN is equal to itself, and True is not 1
 
 
-# ---- restored ----------------------------------------------------------------------------------------------------
+# ---- restored ------------------------------------------------------------------------------------
 
 
 def _may_set(holder: Any, name: str, kept: Mapping[str, Any], counted: frozenset[str]) -> bool:
-    """Whether a file may set this: it may name anything, and a text may be the path of a file that the user's code opens."""
+    """Whether a file may set this: it may name anything, and a text may be the path of a file
+    that the user's code opens.
+    """
     if isinstance(holder, nn.Module):
         if name == "training" or name[:1] == "?":
             return type(kept.get("value")) is bool
@@ -487,11 +555,23 @@ def _put(holder: Any, name: str, kept: Mapping[str, Any], device: torch.device) 
 
 
 def _overwritten(present: Any, value: Any) -> Any:
-    """The present tensor, array or container with this value, since others may refer to it; the value itself where it is of another kind."""
-    if isinstance(present, Tensor) and isinstance(value, Tensor) and present.grad_fn is None and _alike(present, value):
+    """The present tensor, array or container with this value, since others may refer to it; the
+    value itself where it is of another kind.
+    """
+    if (
+        isinstance(present, Tensor)
+        and isinstance(value, Tensor)
+        and present.grad_fn is None
+        and _alike(present, value)
+    ):
         with torch.no_grad():
             overwrite(present, value)
-    elif isinstance(present, np.ndarray) and isinstance(value, np.ndarray) and present.flags.writeable and _alike(present, value):
+    elif (
+        isinstance(present, np.ndarray)
+        and isinstance(value, np.ndarray)
+        and present.flags.writeable
+        and _alike(present, value)
+    ):
         np.copyto(present, value)
     elif type(present) is not type(value) or not is_container(present):
         return value
@@ -499,7 +579,9 @@ def _overwritten(present: Any, value: Any) -> Any:
         refill(present, {key: _overwritten(present.get(key), item) for key, item in value.items()})
     elif isinstance(value, (list, deque)):
         earlier = [*present, *[None] * (len(value) - len(present))]
-        refill(present, [_overwritten(old, item) for old, item in zip(earlier, value, strict=False)])
+        refill(
+            present, [_overwritten(old, item) for old, item in zip(earlier, value, strict=False)]
+        )
     else:
         refill(present, value)
     return present
@@ -516,11 +598,21 @@ def _present(holder: Any, name: str) -> Any:
     if isinstance(holder, nn.Module):
         if name[0] == "?":
             return holder._parameters.get(name[1:])
-        return next((names[name] for names in (holder._buffers, holder._parameters) if name in names), vars(holder).get(name))
+        return next(
+            (names[name] for names in (holder._buffers, holder._parameters) if name in names),
+            vars(holder).get(name),
+        )
     if isinstance(holder, types.FunctionType):
         return variables_of(holder).get(name[1:]) if name[0] == ":" else vars(holder).get(name)
     if is_container(holder):
-        return next((item for number, (key, item) in enumerate(_pairs(holder)) if f"[{key_name(key, number)}]" == name), None)
+        return next(
+            (
+                item
+                for number, (key, item) in enumerate(_pairs(holder))
+                if f"[{key_name(key, number)}]" == name
+            ),
+            None,
+        )
     return state_names(holder).get(name)
 
 

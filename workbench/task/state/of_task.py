@@ -18,13 +18,16 @@ from workbench.task.state.places import is_machinery
 from workbench.task.state.walk import Reached, walk
 
 _BUDGET = 1 << 28
-"""Bytes of arrays, beside weights and data, that are copied at least; a model with larger weights may hold as much again, twice."""
+"""Bytes of arrays, beside weights and data, that are copied at least; a model with larger
+weights may hold as much again, twice.
+"""
 
 
 def copy_state(task: Task, *, trial: bool = False, marks: bool = False) -> StateCopy:
     """Copy what the objects of a task hold, beside their weights and buffers.
 
-    trial: no other code runs until it is restored. Only then are containers copied that functions use as variables (logs, say), and data
+    trial: no other code runs until it is restored. Only then are containers copied that functions
+    use as variables (logs, say), and data
     that are yet to be made. marks: keep checksums of arrays alone, for comparing.
     """
     modules = parts_of(task.modules)
@@ -33,7 +36,8 @@ def copy_state(task: Task, *, trial: bool = False, marks: bool = False) -> State
     preparation = () if task.preparation is None else task.preparation.sources
     sources = {f"source {number}": source for number, source in enumerate(preparation)}
     copied = Copied(trial, max(_BUDGET, 2 * size), set(map(id, sources.values())), marks=marks)
-    for (part, _, name), tensor in slots_of(modules):  # a quantized weight keeps its scales as attributes
+    # a quantized weight keeps its scales as attributes
+    for (part, _, name), tensor in slots_of(modules):
         copied.add(tensor, f"{type(part).__name__}.{name}", Attributes(tensor))
 
     def closed(value: Any) -> bool:
@@ -48,10 +52,12 @@ def copy_state(task: Task, *, trial: bool = False, marks: bool = False) -> State
 def copy_weights(task: Task) -> StateCopy:
     """Copy the parameters and buffers of a task's modules."""
     copies: dict[Tensor, Tensor] = {}
-    return StateCopy({
-        (id(part), Weights): (type(part).__name__, Weights(part, copies))
-        for part in parts_of(task.modules)
-    })
+    return StateCopy(
+        {
+            (id(part), Weights): (type(part).__name__, Weights(part, copies))
+            for part in parts_of(task.modules)
+        }
+    )
 
 
 def copy_all(task: Task) -> StateCopy:
@@ -95,17 +101,25 @@ def held_data(task: Task) -> HeldState:
 def load_held(
     task: Task, held: Mapping[str, Mapping[str, Any]], device: torch.device, *, sent: bool = False
 ) -> tuple[Moved, list[str]]:
-    """Restore what `HeldState.state` returned of a task; returns the restored places, and the names of objects that no longer exist."""
+    """Restore what `HeldState.state` returned of a task; returns the restored places, and the
+    names of objects that no longer exist.
+    """
     return load(_objects(task), held, device, sent=sent)
 
 
 def freed(task: Task, held: Mapping[str, Mapping[str, Any]]) -> set[int]:
-    """The ids of the parameters that the run itself unfroze, according to this `HeldState.state`."""
+    """The ids of the parameters that the run itself unfroze, according to this
+    `HeldState.state`.
+    """
     modules = _module_roots(task)
     ids: set[int] = set()
     for path, values in held.items():
         parameters = modules[path]._parameters if path in modules else {}
-        names = [name[1:] for name, kept in values.items() if name[:1] == "?" and kept.get("value") is True]
+        names = [
+            name[1:]
+            for name, kept in values.items()
+            if name[:1] == "?" and kept.get("value") is True
+        ]
         ids |= {id(parameters[name]) for name in names if name in parameters}
     return ids
 
@@ -114,14 +128,20 @@ def _objects(task: Task) -> Iterator[Reached]:
     """The objects of a task whose state is not that of its data."""
     weights = {id(tensor) for _, tensor in slots_of(parts_of(task.modules))}
     elsewhere = weights | {id(reached.value) for reached in _data_objects(task)}
-    return walk(_roots(task), closed=lambda value: id(value) in elsewhere or (is_machinery(value) and value is not task))
+    return walk(
+        _roots(task),
+        closed=lambda value: id(value) in elsewhere or (is_machinery(value) and value is not task),
+    )
 
 
 def _data_objects(task: Task) -> Iterator[Reached]:
     """The objects of a task's data, without the modules that are trained."""
     parts = parts_of(task.modules)
     beside = {id(part) for part in parts} | {id(tensor) for _, tensor in slots_of(parts)}
-    return walk(_data_roots(task, made=True), closed=lambda value: id(value) in beside or is_machinery(value))
+    return walk(
+        _data_roots(task, made=True),
+        closed=lambda value: id(value) in beside or is_machinery(value),
+    )
 
 
 def _module_roots(task: Task) -> dict[str, Any]:
@@ -135,7 +155,9 @@ def _roots(task: Task) -> dict[str, Any]:
 
 
 def _data_roots(task: Task, *, made: bool) -> dict[str, Any]:
-    """The data sets of a task with all that reads them. made: make those that an object is yet to make."""
+    """The data sets of a task with all that reads them. made: make those that an object is yet
+    to make.
+    """
     roots: dict[str, Any] = {}
     for whole in (task.train, task.val):
         if whole is None or (whole.made_by_object and not made):
@@ -143,8 +165,11 @@ def _data_roots(task: Task, *, made: bool) -> dict[str, Any]:
         for spec in whole.sets:
             parts = spec.parts
             names = {
-                "": parts.dataset, ".collate_fn": parts.collate_fn, ".sampler": parts.sampler, ".batch_sampler": parts.batch_sampler,
+                "": parts.dataset,
+                ".collate_fn": parts.collate_fn,
+                ".sampler": parts.sampler,
+                ".batch_sampler": parts.batch_sampler,
                 ".generator": parts.generator,
-            }  # fmt: skip
+            }
             roots |= {spec.name + name: value for name, value in names.items()}
     return roots

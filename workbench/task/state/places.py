@@ -33,11 +33,17 @@ ANY = "*"
 def is_machinery(value: Any) -> bool:
     """Whether it is an object of the workbench's own that holds none of the user's."""
     home = type(value).__module__
-    return home.startswith(_MACHINERY) or (home.startswith("workbench.") and not isinstance(value, nn.Module) and not home.startswith(_OURS))
+    return home.startswith(_MACHINERY) or (
+        home.startswith("workbench.")
+        and not isinstance(value, nn.Module)
+        and not home.startswith(_OURS)
+    )
 
 
 def has_state(value: Any) -> bool:
-    """Whether the attributes of an object are state: it is of the user's own class, or a namespace."""
+    """Whether the attributes of an object are state: it is of the user's own class, or a
+    namespace.
+    """
     kind = type(value)
     if isinstance(value, type):
         return is_users(value)
@@ -76,9 +82,15 @@ def delete_name(owner: Any, name: str) -> None:
 def variables_of(function: types.FunctionType) -> dict[str, Any]:
     """The present values of the variables that a function's code sets outside of itself."""
     named = set_names(function.__code__)
-    values = {name: cell.cell_contents for name, cell in cells(function) if name in named["STORE_DEREF"]}
+    values = {
+        name: cell.cell_contents for name, cell in cells(function) if name in named["STORE_DEREF"]
+    }
     if is_own_code(function.__code__):
-        values |= {name: function.__globals__[name] for name in named["STORE_GLOBAL"] if name in function.__globals__}
+        values |= {
+            name: function.__globals__[name]
+            for name in named["STORE_GLOBAL"]
+            if name in function.__globals__
+        }
     return values
 
 
@@ -93,17 +105,29 @@ def set_variable(function: types.FunctionType, name: str, value: Any) -> None:
 
 @functools.cache
 def set_names(code: types.CodeType) -> dict[str, frozenset[str]]:
-    """The names that code and the functions within it assign: globals, variables of enclosing functions, and (not in __init__) attributes."""
+    """The names that code and the functions within it assign: globals, variables of enclosing
+    functions, and (not in __init__) attributes.
+    """
     names: dict[str, set[str]] = {"STORE_GLOBAL": set(), "STORE_DEREF": set(), "STORE_ATTR": set()}
     for step in dis.get_instructions(code):
         if step.opname in names and (step.opname, code.co_name) != ("STORE_ATTR", "__init__"):
             names[step.opname].add(str(step.argval))
-    if is_own_code(code) and {"setattr", "__setattr__", "__dict__", "vars"} & {*code.co_names} and code.co_name != "__init__":
+    if (
+        is_own_code(code)
+        and {"setattr", "__setattr__", "__dict__", "vars"} & {*code.co_names}
+        and code.co_name != "__init__"
+    ):
         names["STORE_ATTR"].add(ANY)
-    inner = [set_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return {kind: frozenset(own.union(*(other[kind] for other in inner))) for kind, own in names.items()}
+    inner = [
+        set_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)
+    ]
+    return {
+        kind: frozenset(own.union(*(other[kind] for other in inner))) for kind, own in names.items()
+    }
 
 
 def counted_names(functions: Iterable[types.FunctionType]) -> frozenset[str]:
     """The names of the attributes that this code sets, other than where objects are made."""
-    return frozenset[str]().union(*(set_names(function.__code__)["STORE_ATTR"] for function in functions))
+    return frozenset[str]().union(
+        *(set_names(function.__code__)["STORE_ATTR"] for function in functions)
+    )

@@ -1,7 +1,9 @@
-"""Turns state into containers and tensors that `torch.load(weights_only=True)` reads without running code.
+"""Turns state into containers and tensors that `torch.load(weights_only=True)` reads without
+running code.
 
-`to_plain` turns NumPy values and less common containers into marked dicts, and raises NotPlainError, naming the place,
-for objects that have no such form; `from_plain` turns the dicts back.
+`to_plain` turns NumPy values and less common containers into marked dicts, and raises
+NotPlainError, naming the place, for objects that have no such form; `from_plain` turns the dicts
+back.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ class NotPlainError(TypeError):
 
 
 def to_plain(value: Any, whose: str, *, functions: bool = True) -> Any:
-    """The value as plain containers and tensors in host memory. whose: whose value it is, for the error.
+    """The value as plain containers and tensors in host memory. whose: whose value it is, for the
+    error.
 
-    functions: True raises an error for functions too; False leaves out dict entries that are functions (in a scheduler's
-    state, where the scheduler that loads the state has its own).
+    functions: True raises an error for functions too; False leaves out dict entries that are
+    functions (in a scheduler's state, where the scheduler that loads the state has its own).
     """
     return _Packing(whose, functions).pack(value, "")
 
@@ -45,7 +48,9 @@ def from_plain(value: Any) -> Any:
         if _MARK in value:
             return _UNPACK[value[_MARK]](value)
         if _is_earlier_array(value):
-            return value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
+            return (
+                value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
+            )
         items = ((from_plain(key), from_plain(own)) for key, own in value.items())
         return OrderedDict(items) if type(value) is OrderedDict else dict(items)
     if type(value) in _SEQUENCES:
@@ -54,8 +59,8 @@ def from_plain(value: Any) -> Any:
 
 
 def check_extent(value: Any) -> None:
-    """Raise ValueError for packed state that would take much more memory or time than its file: what refers to one list a thousand times,
-    or a tensor whose numbers are one number.
+    """Raise ValueError for packed state that would take much more memory or time than its file:
+    what refers to one list a thousand times, or a tensor whose numbers are one number.
     """
     extents: dict[int, int] = {}
     stored = 0
@@ -64,14 +69,19 @@ def check_extent(value: Any) -> None:
         """How many values a part has for who walks through it."""
         nonlocal stored
         if isinstance(part, Tensor):
-            repeats = part.layout is torch.strided and part.numel() * part.element_size() > part.untyped_storage().nbytes()
+            repeats = (
+                part.layout is torch.strided
+                and part.numel() * part.element_size() > part.untyped_storage().nbytes()
+            )
             return part.numel() if repeats else 0
         if not isinstance(part, dict | list | tuple):
             return 0
         if id(part) not in extents:
             extents[id(part)] = _MOST  # for one that contains itself
             stored += len(part)
-            extents[id(part)] = len(part) + sum(map(extent, part.values() if isinstance(part, dict) else part))
+            extents[id(part)] = len(part) + sum(
+                map(extent, part.values() if isinstance(part, dict) else part)
+            )
         return extents[id(part)]
 
     if extent(value) > 2 * stored + _MOST:
@@ -79,8 +89,14 @@ def check_extent(value: Any) -> None:
 
 
 def _is_earlier_array(value: dict[Any, Any]) -> bool:
-    """Whether it has the form in which an earlier version stored arrays of data sets and generators. A user's dict may have the same keys."""
-    if value.keys() != _ARRAY or type(value["array"]) is not str or type(value["shape"]) is not tuple:
+    """Whether it has the form in which an earlier version stored arrays of data sets and
+    generators. A user's dict may have the same keys.
+    """
+    if (
+        value.keys() != _ARRAY
+        or type(value["array"]) is not str
+        or type(value["shape"]) is not tuple
+    ):
         return False
     data = value["data"]
     return isinstance(data, Tensor) and data.dtype is torch.uint8 and data.dim() == 1
@@ -103,7 +119,9 @@ class _Packing:
         if isinstance(value, (np.ndarray, np.generic)):
             return self._array(value, path)
         if id(value) in self._within:
-            raise NotPlainError(f"{self._whose} holds something that contains itself under {path!r}")
+            raise NotPlainError(
+                f"{self._whose} holds something that contains itself under {path!r}"
+            )
         self._within.add(id(value))
         try:
             return self._container(value, path)
@@ -116,12 +134,16 @@ class _Packing:
             return self._integers(value) or kind(self._all(value, path))
         if kind in (dict, OrderedDict):
             if _MARK in value:
-                raise NotPlainError(f"{self._whose} has {_MARK!r} as a key, which checkpoints reserve")
+                raise NotPlainError(
+                    f"{self._whose} has {_MARK!r} as a key, which checkpoints reserve"
+                )
             return kind(self._items(value, path))
         if kind is Counter:
             return {_MARK: "Counter", "items": self._items(value, path)}
         if kind is defaultdict and value.default_factory in _FACTORIES.values():
-            factory = next(name for name, made in _FACTORIES.items() if made is value.default_factory)
+            factory = next(
+                name for name, made in _FACTORIES.items() if made is value.default_factory
+            )
             return {_MARK: "defaultdict", "items": self._items(value, path), "factory": factory}
         if kind is deque:
             return {_MARK: "deque", "items": self._all(value, path), "maxlen": value.maxlen}
@@ -130,7 +152,9 @@ class _Packing:
         raise self._refused(value, path)
 
     def _integers(self, value: Any) -> dict[str, Any] | None:
-        """A list of many integers (an order of samples, Python's random state) as one tensor, which is written ten times as fast. None: it is no such list."""
+        """A list of many integers (an order of samples, Python's random state) as one tensor,
+        which is written ten times as fast. None: it is no such list.
+        """
         if len(value) < _MANY or set(map(type, value)) != {int}:
             return None
         try:
@@ -146,28 +170,47 @@ class _Packing:
         found = []
         for key, own in value.items():
             if not _is_key(key):
-                raise NotPlainError(f"{self._whose} has a key of type {type(key).__name__}" + _under(path))
+                raise NotPlainError(
+                    f"{self._whose} has a key of type {type(key).__name__}" + _under(path)
+                )
             if self._functions or not isinstance(own, _FUNCTIONS):
                 found.append((key, self.pack(own, f"{path}.{key}" if path else str(key))))
         return found
 
     def _tensor(self, value: Tensor, path: str) -> Tensor:
-        if type(value) not in (Tensor, nn.Parameter, nn.Buffer) or value.is_quantized or value.is_meta:
+        if (
+            type(value) not in (Tensor, nn.Parameter, nn.Buffer)
+            or value.is_quantized
+            or value.is_meta
+        ):
             raise self._refused(value, path)
         own = value.detach().cpu().resolve_conj().resolve_neg()
         if type(own) is not Tensor:  # a Buffer or Parameter in host memory
             own = own.as_subclass(Tensor)
-        if own.layout is torch.strided and own.untyped_storage().nbytes() > own.numel() * own.element_size():
+        if (
+            own.layout is torch.strided
+            and own.untyped_storage().nbytes() > own.numel() * own.element_size()
+        ):
             own = own.clone()  # a view: torch.save would write its whole storage
         return own
 
     def _array(self, value: Any, path: str) -> dict[str, Any]:
         array = np.asarray(value)
-        if array.dtype.hasobject or array.dtype.names or type(value) not in (np.ndarray, array.dtype.type):
+        if (
+            array.dtype.hasobject
+            or array.dtype.names
+            or type(value) not in (np.ndarray, array.dtype.type)
+        ):
             raise self._refused(value, path)
         flat = torch.from_numpy(np.frombuffer(array.tobytes(), np.uint8).copy())
         scalar = isinstance(value, np.generic)
-        return {_MARK: "numpy", "data": flat, "type": array.dtype.str, "shape": array.shape, "scalar": scalar}
+        return {
+            _MARK: "numpy",
+            "data": flat,
+            "type": array.dtype.str,
+            "shape": array.shape,
+            "scalar": scalar,
+        }
 
     def _refused(self, value: Any, path: str) -> NotPlainError:
         name = type(value).__name__
@@ -197,7 +240,15 @@ def _pairs(packed: Mapping[str, Any]) -> dict[Any, Any]:
     return {from_plain(key): from_plain(own) for key, own in packed["items"]}
 
 
-_FACTORIES: dict[str, Any] = {"None": None, "int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str}
+_FACTORIES: dict[str, Any] = {
+    "None": None,
+    "int": int,
+    "float": float,
+    "list": list,
+    "dict": dict,
+    "set": set,
+    "str": str,
+}
 _UNPACK: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "bytes": lambda value: value["text"].encode("latin-1"),
     "numpy": _array,

@@ -1,4 +1,6 @@
-"""Walks through objects and all that they refer to: by attributes, slots, containers, closures and the functions of their classes."""
+"""Walks through objects and all that they refer to: by attributes, slots, containers, closures
+and the functions of their classes.
+"""
 
 from __future__ import annotations
 
@@ -31,27 +33,86 @@ Parts = Iterator[tuple[str, Any]]
 _ENDS = (*GENERATORS, *ARRAYS, *BUFFERS, *MEMORY)
 """Types whose objects have no others within them."""
 _CLOSED = (
-    str, bytes, int, float, complex, PurePath, types.ModuleType, types.CodeType, Optimizer, LRScheduler, threading.Thread,
-)  # fmt: skip
-"""Optimizers and schedules have states of their own (`state_dict`); a path only remembers its text."""
-_OF_THREADS = frozenset({
-    "threading", "_thread", "queue", "_queue", "asyncio", "multiprocessing", "concurrent", "logging", "weakref",
-})  # fmt: skip
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    PurePath,
+    types.ModuleType,
+    types.CodeType,
+    Optimizer,
+    LRScheduler,
+    threading.Thread,
+)
+"""Optimizers and schedules have states of their own (`state_dict`); a path only remembers its
+text.
+"""
+_OF_THREADS = frozenset(
+    {
+        "threading",
+        "_thread",
+        "queue",
+        "_queue",
+        "asyncio",
+        "multiprocessing",
+        "concurrent",
+        "logging",
+        "weakref",
+    }
+)
 """Packages whose objects other threads use meanwhile."""
-_NOT_OWN_CODE = frozenset({
-    "builtins", "torch", "numpy", "workbench", "io", "_io", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
-    *_OF_THREADS,
-})  # fmt: skip
+_NOT_OWN_CODE = frozenset(
+    {
+        "builtins",
+        "torch",
+        "numpy",
+        "workbench",
+        "io",
+        "_io",
+        "IPython",
+        "ipykernel",
+        "traitlets",
+        "functools",
+        "types",
+        "re",
+        "abc",
+        *_OF_THREADS,
+    }
+)
 """Libraries whose classes are not the user's own: their methods are not read."""
-_RESOURCES = frozenset({
-    "pandas", "polars", "pyarrow", "PIL", "h5py", "zarr", "sqlite3", "matplotlib", "plotly", "ipywidgets", "anywidget",
-    "mlflow", "wandb", "tensorboard", "tokenizers", "lightning", "pytorch_lightning", "lightning_fabric", "accelerate",
-})  # fmt: skip
-"""Libraries whose objects are tables, pictures, files, trackers or trainers: nothing in them is entered."""
+_RESOURCES = frozenset(
+    {
+        "pandas",
+        "polars",
+        "pyarrow",
+        "PIL",
+        "h5py",
+        "zarr",
+        "sqlite3",
+        "matplotlib",
+        "plotly",
+        "ipywidgets",
+        "anywidget",
+        "mlflow",
+        "wandb",
+        "tensorboard",
+        "tokenizers",
+        "lightning",
+        "pytorch_lightning",
+        "lightning_fabric",
+        "accelerate",
+    }
+)
+"""Libraries whose objects are tables, pictures, files, trackers or trainers: nothing in them is
+entered.
+"""
 _LIBRARY_PLACES = ("site-packages", "dist-packages", "<frozen", sysconfig.get_paths()["stdlib"])
 _DEPTH = 16
 WIDE = 4096
-"""A container with more items, other than numbers and texts, holds data: nothing in it is entered."""
+"""A container with more items, other than numbers and texts, holds data: nothing in it is
+entered.
+"""
 _MOST = 20_000
 _NUMBERS_AND_TEXTS = {types.NoneType, bool, int, float, complex, str, bytes}
 _LONGEST = 200
@@ -65,7 +126,9 @@ class Reached:
     """How, from the roots; it is the same in another process."""
     value: Any
     ours: bool
-    """Whether the roots, the workbench or one of torch's data sets refers to it: a container or array there holds data."""
+    """Whether the roots, the workbench or one of torch's data sets refers to it: a container or
+    array there holds data.
+    """
     attribute: bool
     """Whether attributes lead to it, and not a variable that a function uses."""
 
@@ -78,11 +141,13 @@ def walk(
 ) -> Iterator[Reached]:
     """Yield every object that can be reached, nearest first. Numbers and texts are left out.
 
-    closed: whether an object is left out, in addition to those of `_CLOSED`. variables: False leaves
-    out what functions use as variables.
+    closed: whether an object is left out, in addition to those of `_CLOSED`. variables: False
+    leaves out what functions use as variables.
     """
     seen: set[int] = set()
-    waiting = deque((Reached(path, root, ours=True, attribute=True), 0) for path, root in roots.items())
+    waiting = deque(
+        (Reached(path, root, ours=True, attribute=True), 0) for path, root in roots.items()
+    )
     while waiting and len(seen) < _MOST:
         reached, level = waiting.popleft()
         path, value = reached.path, reached.value
@@ -105,7 +170,9 @@ def walk(
 
 
 def _readable(parts: Parts) -> Parts:
-    """These objects, up to the first that cannot be read: an object of the user's may raise anything."""
+    """These objects, up to the first that cannot be read: an object of the user's may raise
+    anything.
+    """
     with contextlib.suppress(Exception):
         yield from parts
 
@@ -128,7 +195,9 @@ def _is_ours(kind: type) -> bool:
 
 
 def _is_of_torch(kind: type) -> bool:
-    """Whether it is torch's own, such as the hooks and states of sharded modules; its data sets and samplers refer to the user's."""
+    """Whether it is torch's own, such as the hooks and states of sharded modules; its data sets
+    and samplers refer to the user's.
+    """
     return library(kind) == "torch" and not kind.__module__.startswith("torch.utils.data.")
 
 
@@ -149,13 +218,18 @@ def _within(value: Any) -> Parts:
         yield from _of_module(value)
     elif library(type(value)) not in _RESOURCES and not _is_of_torch(type(value)):
         for name, item in attributes_of(value).items():
-            if not (isinstance(value, Sampler) and (isinstance(item, Dataset) or name == "data_source")):  # its data are no part of it
+            # its data are no part of it
+            if not (
+                isinstance(value, Sampler) and (isinstance(item, Dataset) or name == "data_source")
+            ):
                 yield f".{name}", item
         yield from _of_classes(value)
 
 
 def _of_classes(value: Any) -> Parts:
-    """The user's classes of an object, whose attributes all its kind share, and what their methods use."""
+    """The user's classes of an object, whose attributes all its kind share, and what their
+    methods use.
+    """
     yield from ((f".{kind.__name__}", kind) for kind in type(value).__mro__ if is_users(kind))
     for method, function in methods(value):
         if method != "__init__":
@@ -163,11 +237,16 @@ def _of_classes(value: Any) -> Parts:
 
 
 def _of_module(module: nn.Module) -> Parts:
-    """The objects within a module: its own attributes, submodules, weights, buffers and hooks, and what its methods use."""
+    """The objects within a module: its own attributes, submodules, weights, buffers and hooks,
+    and what its methods use.
+    """
     for names in (own_attributes(module), module._modules, module._parameters, module._buffers):
         yield from ((f".{name}", item) for name, item in list(names.items()))
     for kind in _HOOKS:
-        yield from ((f".{kind}[{number}]", hook) for number, hook in enumerate(list(vars(module).get(kind, {}).values())))
+        yield from (
+            (f".{kind}[{number}]", hook)
+            for number, hook in enumerate(list(vars(module).get(kind, {}).values()))
+        )
     yield from _of_classes(module)
 
 
@@ -175,8 +254,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def _used_by(function: types.FunctionType) -> Parts:
-    """The variables of a function's closure, its defaults, and the globals that it names: all where the code is the user's own, else
-    generators alone.
+    """The variables of a function's closure, its defaults, and the globals that it names: all where
+    the code is the user's own, else generators alone.
     """
     yield from ((f":{name}", cell.cell_contents) for name, cell in cells(function))
     yield from ((":default", default) for default in function.__defaults__ or ())
@@ -201,7 +280,11 @@ def own_modules() -> list[types.ModuleType]:
     for name in sys.modules.keys() - _LIBRARY_MODULES:  # thousands are known after the first call
         module = sys.modules.get(name)
         file = getattr(module, "__dict__", {}).get("__file__")
-        if isinstance(module, types.ModuleType) and isinstance(file, str) and _is_own_file(name, file):
+        if (
+            isinstance(module, types.ModuleType)
+            and isinstance(file, str)
+            and _is_own_file(name, file)
+        ):
             own.append(module)
         else:
             _LIBRARY_MODULES.add(name)
@@ -221,12 +304,18 @@ def _is_own_file(module: str, file: str) -> bool:
 
 def _items(container: Any) -> Parts:
     if len(container) <= WIDE:
-        items = list(container.items()) if isinstance(container, dict) else enumerate(list(container))
-        yield from ((f"[{key_name(key, number)}]", item) for number, (key, item) in enumerate(items))
+        items = (
+            list(container.items()) if isinstance(container, dict) else enumerate(list(container))
+        )
+        yield from (
+            (f"[{key_name(key, number)}]", item) for number, (key, item) in enumerate(items)
+        )
 
 
 def key_name(key: Any, number: int) -> str:
-    """The name of a key in a path, which must be the same in another process, since checkpoints use it: the key's repr, or else its position."""
+    """The name of a key in a path, which must be the same in another process, since checkpoints
+    use it: the key's repr, or else its position.
+    """
     try:
         text = repr(key) if _is_named(key) else ""
     except Exception:  # noqa: BLE001  # the user's object may raise anything
@@ -238,7 +327,9 @@ _BY_PLACE: Any = object.__hash__
 
 
 def _is_named(key: Any) -> bool:
-    """Whether a key is hashed by its value, so that its text is short and the same in another process."""
+    """Whether a key is hashed by its value, so that its text is short and the same in another
+    process.
+    """
     if type(key) is tuple:
         return len(key) < _LONGEST and all(map(_is_named, key))
     if isinstance(key, (Tensor, frozenset)):  # whose items have no order
@@ -249,7 +340,9 @@ def _is_named(key: Any) -> bool:
 @functools.cache
 def _names(code: types.CodeType) -> frozenset[str]:
     """The names that code and the functions within it use."""
-    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    inner = [
+        _names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)
+    ]
     return frozenset(code.co_names).union(*inner)
 
 
@@ -272,10 +365,16 @@ def is_users(kind: type) -> bool:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """The attributes of an object, those in slots included; of a class, those that are no functions."""
+    """The attributes of an object, those in slots included; of a class, those that are no
+    functions.
+    """
     if isinstance(value, type):
         names = [name for name in vars(value) if not name.startswith(("__", "_abc_"))]
-        return {name: vars(value)[name] for name in names if not (callable(vars(value)[name]) or hasattr(vars(value)[name], "__get__"))}
+        return {
+            name: vars(value)[name]
+            for name in names
+            if not (callable(vars(value)[name]) or hasattr(vars(value)[name], "__get__"))
+        }
     attributes = dict(getattr(value, "__dict__", {}))
     for name, slot in slots_of_class(type(value)).items():
         with contextlib.suppress(AttributeError):  # an empty one
@@ -288,7 +387,11 @@ def slots_of_class(kind: type) -> dict[str, types.MemberDescriptorType]:
     if kind not in _SLOTS:
         slotted = [base for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
         members = {name: member for base in slotted for name, member in vars(base).items()}
-        _SLOTS[kind] = {name: member for name, member in members.items() if isinstance(member, types.MemberDescriptorType)}
+        _SLOTS[kind] = {
+            name: member
+            for name, member in members.items()
+            if isinstance(member, types.MemberDescriptorType)
+        }
     return _SLOTS[kind]
 
 
@@ -297,14 +400,22 @@ _SLOTS: WeakKeyDictionary[type, dict[str, types.MemberDescriptorType]] = WeakKey
 
 def functions_of(value: Any) -> list[types.FunctionType]:
     """The value if it is a function, or its methods if it is an object of the user's own class."""
-    return [value] if isinstance(value, types.FunctionType) else [function for _, function in methods(value)]
+    return (
+        [value]
+        if isinstance(value, types.FunctionType)
+        else [function for _, function in methods(value)]
+    )
 
 
 def methods(value: Any) -> Iterator[tuple[str, types.FunctionType]]:
     """The functions of an object's classes, except for those of libraries."""
     for kind in type(value).__mro__:
         if is_own_class(kind):
-            yield from ((name, function) for name, function in list(vars(kind).items()) if isinstance(function, types.FunctionType))
+            yield from (
+                (name, function)
+                for name, function in list(vars(kind).items())
+                if isinstance(function, types.FunctionType)
+            )
 
 
 def cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:

@@ -1,8 +1,11 @@
-"""Searches the batch size with real updates at each size; it returns only sizes that were tried and passed.
+"""Searches the batch size with real updates at each size; it returns only sizes that were tried and
+passed.
 
-`batch_size_search` has the arithmetic of the search, `trial` one trial (`distributed_trial`: on several ranks). The
-launcher runs the trials: on CPU in a child process with a memory limit, on a device in this process, for several ranks in
-their processes. After the trials the search measures the gradient noise scale (`noise_trial`).
+`batch_size_search` has the arithmetic of the search, `trial` one trial (`distributed_trial`: on
+several ranks). The
+launcher runs the trials: on CPU in a child process with a memory limit, on a device in this
+process, for several ranks in their processes. After the trials the search measures the gradient
+noise scale (`noise_trial`).
 """
 
 from __future__ import annotations
@@ -24,12 +27,16 @@ from workbench.tuners.batch_size.effective_batch import accumulation, effective_
 from workbench.tuners.batch_size.noise_trial import MOST, ON_RANKS, size_for_noise
 from workbench.tuners.stages import METHODS, data_of_stage
 
-LONGEST = "not measured: the trials took the longest samples, whose gradients say little about the others"
+LONGEST = (
+    "not measured: the trials took the longest samples, whose gradients say little about the others"
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchSizeRequest:
-    """The arguments of a search. `max_memory`: bytes that a trial may use on CPU, in each rank; None: an equal share of the free memory."""
+    """The arguments of a search. `max_memory`: bytes that a trial may use on CPU, in each rank;
+    None: an equal share of the free memory.
+    """
 
     mode: str = "power"
     init_val: int = 2
@@ -41,9 +48,13 @@ class BatchSizeRequest:
     method: str = "fit"
     """The stage that is tried: "fit" (updates), or batches of "validate", "test" or "predict"."""
     keep_effective: bool = False
-    """Whether an update keeps the number of samples that the settings give, whatever the batch size."""
+    """Whether an update keeps the number of samples that the settings give, whatever the batch
+    size.
+    """
     min_updates_per_epoch: int = 20
-    """The least number of updates in an epoch: a size with fewer is recommended only if the smallest one has fewer, too."""
+    """The least number of updates in an epoch: a size with fewer is recommended only if the
+    smallest one has fewer, too.
+    """
     longest: bool = False
     """Whether trials take the longest samples (longest_first.py)."""
 
@@ -51,19 +62,26 @@ class BatchSizeRequest:
         check(self.mode, self.init_val, self.max_trials, self.max_val, None, self.headroom)
         if not isinstance(self.steps_per_trial, int) or self.steps_per_trial < 1:
             raise SettingsError(
-                f"steps_per_trial={self.steps_per_trial!r}: at least 1 update is needed; 3 is usual."
+                f"steps_per_trial={self.steps_per_trial!r}: at least 1 update is needed; 3 is"
+                " usual."
             )
         if not isinstance(self.min_updates_per_epoch, int) or self.min_updates_per_epoch < 1:
             raise SettingsError(
-                f"min_updates_per_epoch={self.min_updates_per_epoch!r}: give a whole number; 1 recommends by speed alone."
+                f"min_updates_per_epoch={self.min_updates_per_epoch!r}: give a whole number; 1"
+                " recommends by speed alone."
             )
         if self.max_memory is not None and self.max_memory <= 0:
-            raise SettingsError(f"max_memory={self.max_memory!r}: bytes above 0, or None for what is free.")
+            raise SettingsError(
+                f"max_memory={self.max_memory!r}: bytes above 0, or None for what is free."
+            )
         if self.method not in METHODS:
-            raise SettingsError(f"method={self.method!r}: give one of {', '.join(map(repr, METHODS))}.")
+            raise SettingsError(
+                f"method={self.method!r}: give one of {', '.join(map(repr, METHODS))}."
+            )
         if self.keep_effective and self.method != "fit":
             raise SettingsError(
-                f"keep_effective=True is about updates, and method={self.method!r} takes none: leave it out."
+                f"keep_effective=True is about updates, and method={self.method!r} takes none:"
+                " leave it out."
             )
 
     def settings_at(self, settings: Settings, size: int) -> Settings:
@@ -72,14 +90,17 @@ class BatchSizeRequest:
         return settings if many is None else settings.replace(accumulate_grad_batches=many)
 
     def batches_at(self, settings: Settings, size: int) -> int | None:
-        """The number of batches of this size in an update, if the effective batch is kept; None: as in the settings."""
+        """The number of batches of this size in an update, if the effective batch is kept; None:
+        as in the settings.
+        """
         return accumulation(effective_batch(settings), size) if self.keep_effective else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Trials:
-    """The functions that the launcher supplies. trial: tries a size. noise: measures the gradient noise scale with a size, from at most
-    the given number of batches; None: it cannot be measured there.
+    """The functions that the launcher supplies. trial: tries a size. noise: measures the gradient
+    noise scale with a size, from at most the given number of batches; None: it cannot be measured
+    there.
     """
 
     trial: Callable[[int], Trial]
@@ -109,8 +130,14 @@ def run(
     def tried(size: int) -> Trial:
         many = request.batches_at(settings, size)
         emit(TrialStarted(size, many))
-        updates = None if epoch is None else dataclasses.replace(epoch, batches=many or epoch.batches).updates(size)
-        outcome = dataclasses.replace(trials(size), accumulate_grad_batches=many, updates_per_epoch=updates)
+        updates = (
+            None
+            if epoch is None
+            else dataclasses.replace(epoch, batches=many or epoch.batches).updates(size)
+        )
+        outcome = dataclasses.replace(
+            trials(size), accumulate_grad_batches=many, updates_per_epoch=updates
+        )
         emit(outcome)
         return outcome
 
@@ -120,7 +147,8 @@ def run(
         if trials.noise is None:
             return NoiseScale(None, None, ON_RANKS)
         size = size_for_noise([t.size for t in passed], cap)
-        return trials.noise(size, MOST if cap is None else min(MOST, cap // size))  # reads no sample twice
+        # reads no sample twice
+        return trials.noise(size, MOST if cap is None else min(MOST, cap // size))
 
     sizes = search(
         tried,
@@ -150,17 +178,21 @@ def _epoch(settings: Settings, request: BatchSizeRequest, samples: int | None) -
 
 
 def cap_of(task: Task, method: str = "fit", ranks: int = 1) -> int | None:
-    """The most samples that a batch can have: the data's length, for each rank; None: unknown. Raises TaskError for data that makes its own batches."""
+    """The most samples that a batch can have: the data's length, for each rank; None: unknown.
+    Raises TaskError for data that makes its own batches.
+    """
     spec = data_of_stage(task, method)
     own_batches = spec.parts.own_batches
     if own_batches is not None:
         raise TaskError(
-            f"find_batch_size cannot set the batch size of {spec.name}: {own_batches}. Give the Dataset instead."
+            f"find_batch_size cannot set the batch size of {spec.name}: {own_batches}. Give the"
+            " Dataset instead."
         )
     if spec.samples is None:
         return None
     if spec.samples < ranks:
         raise TaskError(
-            f"{spec.name} has {spec.samples} samples, too few for {ranks} ranks: take devices={spec.samples}."
+            f"{spec.name} has {spec.samples} samples, too few for {ranks} ranks: take"
+            f" devices={spec.samples}."
         )
     return spec.samples // ranks

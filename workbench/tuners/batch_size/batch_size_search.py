@@ -1,7 +1,7 @@
 """Decides which batch sizes to try, and computes the result from the trials.
 
-The caller supplies the trials (`tuners/trial.py` trains for a few updates). Names and modes are Lightning's; unlike in
-Lightning, a size that is returned was always tried and passed.
+The caller supplies the trials (`tuners/trial.py` trains for a few updates). Names and modes are
+Lightning's; unlike in Lightning, a size that is returned was always tried and passed.
 """
 
 from __future__ import annotations
@@ -52,18 +52,22 @@ NoiseOf = Callable[[Sequence[Trial]], NoiseScale]
 @with_hints("sizes")
 @dataclass(frozen=True)
 class BatchSizes(Drawable):
-    """The result of a batch-size search. Sizes are samples in a batch per device; all were tried and passed.
+    """The result of a batch-size search. Sizes are samples in a batch per device; all were tried
+    and passed.
 
-    `largest` is the biggest that passed; `fastest` the smallest with at least 90% of the best samples/s; `best` is
-    `fastest`, or the largest below it that makes `min_updates_per_epoch` updates, and `reason` says which.
-    `noise_scale`: the gradient noise scale in samples of an update, known within `noise_uncertainty` of itself (95%), at
-    the present weights of the model; batches larger than it save few updates. It is small at the beginning of a training and
-    grows while the loss falls, so a search from trained weights says more about the rest. None: unknown, and
-    `noise_reason` says why. After "binsearch" `best` and `fastest` are at most the size that `headroom` left, since a run at
-    the very limit may fail later. All are None if the search was stopped before any size passed. `trials` are in the order in
-    which they were made.
-    `accumulate_grad_batches`: with `keep_effective=True`, how many batches of `best` make the effective batch.
-    `figure()` and `plot()` draw samples/s and peak memory over the sizes; with `ax`, the speed alone.
+    `largest` is the biggest that passed; `fastest` the smallest with at least 90% of the best
+    samples/s; `best` is `fastest`, or the largest below it that makes `min_updates_per_epoch`
+    updates, and `reason` says which.
+    `noise_scale`: the gradient noise scale in samples of an update, known within
+    `noise_uncertainty` of itself (95%), at the present weights of the model; batches larger than it
+    save few updates. It is small at the beginning of a training and grows while the loss falls, so
+    a search from trained weights says more about the rest. None: unknown, and `noise_reason` says
+    why. After "binsearch" `best` and `fastest` are at most the size that `headroom` left, since a
+    run at the very limit may fail later. All are None if the search was stopped before any size
+    passed. `trials` are in the order in which they were made.
+    `accumulate_grad_batches`: with `keep_effective=True`, how many batches of `best` make the
+    effective batch. `figure()` and `plot()` draw samples/s and peak memory over the sizes; with
+    `ax`, the speed alone.
     """
 
     best: int | None
@@ -79,7 +83,9 @@ class BatchSizes(Drawable):
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> BatchSizes:
-        """Make it from the events of a run or a record: the last search among them, complete or not."""
+        """Make it from the events of a run or a record: the last search among them, complete or
+        not.
+        """
         trials: list[Trial] = []
         last: SearchEnded | None = None
         for event in events:
@@ -92,16 +98,25 @@ class BatchSizes(Drawable):
         if last is None:
             last = SearchEnded(None, None, "not ended")
         return cls(
-            last.best, last.largest, tuple(trials), last.ended, last.accumulate_grad_batches, last.fastest, last.reason,
-            last.noise_scale, last.noise_uncertainty, last.noise_reason,
-        )  # fmt: skip
+            last.best,
+            last.largest,
+            tuple(trials),
+            last.ended,
+            last.accumulate_grad_batches,
+            last.fastest,
+            last.reason,
+            last.noise_scale,
+            last.noise_uncertainty,
+            last.noise_reason,
+        )
 
     def lr(self, lr: float, from_size: int, rule: str = "linear") -> float:
-        """Return `lr`, which was right for batches of `from_size`, rescaled for batches of `best`; nothing is set.
+        """Return `lr`, which was right for batches of `from_size`, rescaled for batches of `best`;
+        nothing is set.
 
-        rule: "linear" (twice the batch, twice the rate: SGD), "sqrt" (times the square root: Adam and similar optimizers) or
-        "none". If the effective batch was kept, or no size passed, the rate is unchanged. This is a rule of thumb: `find_lr`
-        at the new size measures it.
+        rule: "linear" (twice the batch, twice the rate: SGD), "sqrt" (times the square root: Adam
+        and similar optimizers) or "none". If the effective batch was kept, or no size passed, the
+        rate is unchanged. This is a rule of thumb: `find_lr` at the new size measures it.
         """
         kept = self.accumulate_grad_batches is not None or self.best is None
         if isinstance(from_size, bool) or not isinstance(from_size, int) or from_size < 1:
@@ -109,8 +124,15 @@ class BatchSizes(Drawable):
         return rescaled(lr, rule, 1.0 if kept or self.best is None else self.best / from_size)
 
     def to_pandas(self) -> DataFrame:
-        """Return a pandas data frame with a row for each trial and the fields of `trials` ("size", "ok", "samples_per_second", …)."""
-        return data_frame({field.name: [getattr(trial, field.name) for trial in self.trials] for field in fields(Trial)})
+        """Return a pandas data frame with a row for each trial and the fields of `trials`
+        ("size", "ok", "samples_per_second", …).
+        """
+        return data_frame(
+            {
+                field.name: [getattr(trial, field.name) for trial in self.trials]
+                for field in fields(Trial)
+            }
+        )
 
     def _charts(self) -> list[Chart]:
         return batch_size(self.trials, self.best, self.largest, self.fastest)
@@ -123,14 +145,26 @@ class BatchSizes(Drawable):
         head = f"BatchSizes: best {best}, largest {_or_none(self.largest)}{each} ({self.ended})"
         rows = [self._row(t) for t in sorted(self.trials, key=lambda t: t.size)]
         columns = f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'':>5}  {'peak':>10}"
-        reasons = [self._limits(), self.reason, self.noise_reason and f"Noise scale: {self.noise_reason}"]
-        return "\n".join(map(printable, [head, *(f"  {reason}" for reason in reasons if reason), columns, *rows]))
+        reasons = [
+            self._limits(),
+            self.reason,
+            self.noise_reason and f"Noise scale: {self.noise_reason}",
+        ]
+        return "\n".join(
+            map(printable, [head, *(f"  {reason}" for reason in reasons if reason), columns, *rows])
+        )
 
     def _limits(self) -> str:
-        """A line with the three numbers that limit a batch size; "" if no noise scale was measured."""
+        """A line with the three numbers that limit a batch size; "" if no noise scale was
+        measured.
+        """
         if self.largest is None or not self.noise_reason:
             return ""
-        noise = "noise scale not known" if self.noise_scale is None else f"noise suggests about {rounded(self.noise_scale)} now"
+        noise = (
+            "noise scale not known"
+            if self.noise_scale is None
+            else f"noise suggests about {rounded(self.noise_scale)} now"
+        )
         fastest = [] if self.fastest is None else [f"fastest from {self.fastest:,}"]
         return " · ".join([f"fits up to {self.largest:,}", *fastest, noise])
 
@@ -141,7 +175,11 @@ class BatchSizes(Drawable):
         chosen = {"best": self.best, "largest": self.largest}
         if self.fastest != self.best:
             chosen["fastest"] = self.fastest
-        note = ", ".join(name for name in chosen if chosen[name] == t.size) if t.ok else _first_line(t.error)
+        note = (
+            ", ".join(name for name in chosen if chosen[name] == t.size)
+            if t.ok
+            else _first_line(t.error)
+        )
         if t.ok:
             outcome = "passed"
         else:
@@ -166,19 +204,23 @@ def search(
 ) -> BatchSizes:
     """Try sizes until the limit is known; sizes are samples per device.
 
-    `trial(size)` tries one size and returns whether it fitted; any error but running out of memory is raised and ends the
-    search. A size that fits and that the model refuses, itself or a short last batch, is never recommended.
-    Where a BatchNorm refuses a last batch of one sample, the next smaller size is tried, too, whose last
-    batch is another. "power" doubles from `init_val` until a size fails. "binsearch" finds the maximum, predicted from the memory of
-    the sizes that passed (or by bisection, if memory was not measured), takes off `headroom` (a fraction) and verifies that
-    the smaller size passes; the maximum is known within 1%, without headroom exactly. epoch: the updates that a recommended
-    size should make. No size is above `max_val` (the user's) or `cap` (the data set's length per rank); the lower of them
-    is tried itself, and the search begins there if `init_val` is larger. If the start fails it is halved down to 1; if 1
-    fails too, `ModelDoesNotFit` is raised. No size is tried twice. `stop()` is called before each trial. `noise(trials)`:
-    measures the gradient noise scale after the trials, given those of which one may be recommended; None: it is not measured.
-    `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part of it. Sizes that
-    divide that part are preferred, for trials and for `best`, and the result has the number of batches of `best` that make
-    it. If no size failed, memory is not the limit, and no headroom is taken off.
+    `trial(size)` tries one size and returns whether it fitted; any error but running out of memory
+    is raised and ends the search. A size that fits and that the model refuses, itself or a short
+    last batch, is never recommended. Where a BatchNorm refuses a last batch of one sample, the next
+    smaller size is tried, too, whose last batch is another. "power" doubles from `init_val` until a
+    size fails. "binsearch" finds the maximum, predicted from the memory of the sizes that passed
+    (or by bisection, if memory was not measured), takes off `headroom` (a fraction) and verifies
+    that the smaller size passes; the maximum is known within 1%, without headroom exactly. epoch:
+    the updates that a recommended size should make. No size is above `max_val` (the user's) or
+    `cap` (the data set's length per rank); the lower of them is tried itself, and the search begins
+    there if `init_val` is larger. If the start fails it is halved down to 1; if 1 fails too,
+    `ModelDoesNotFit` is raised. No size is tried twice. `stop()` is called before each trial.
+    `noise(trials)`: measures the gradient noise scale after the trials, given those of which one
+    may be recommended; None: it is not measured.
+    `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part
+    of it. Sizes that divide that part are preferred, for trials and for `best`, and the result has
+    the number of batches of `best` that make it. If no size failed, memory is not the limit, and no
+    headroom is taken off.
     """
     check(mode, init_val, max_trials, max_val, cap, headroom)
     per_rank = None if effective is None else max(1, effective // ranks)
@@ -227,15 +269,26 @@ def search(
 def ended_event(found: BatchSizes) -> SearchEnded:
     """The event at the end of a search."""
     return SearchEnded(
-        found.best, found.largest, found.ended, found.accumulate_grad_batches, found.fastest, found.reason,
-        found.noise_scale, found.noise_uncertainty, found.noise_reason,
-    )  # fmt: skip
+        found.best,
+        found.largest,
+        found.ended,
+        found.accumulate_grad_batches,
+        found.fastest,
+        found.reason,
+        found.noise_scale,
+        found.noise_uncertainty,
+        found.noise_reason,
+    )
 
 
 class _SizeSearch:
-    """The trials so far. `passes` returns None when no more may be made; `why` then has the reason."""
+    """The trials so far. `passes` returns None when no more may be made; `why` then has the
+    reason.
+    """
 
-    def __init__(self, trial: Callable[[int], Trial], max_trials: int, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self, trial: Callable[[int], Trial], max_trials: int, stop: Callable[[], bool]
+    ) -> None:
         self._trial = trial
         self._max = max_trials
         self._stop = stop
@@ -264,19 +317,22 @@ class _SizeSearch:
         except Exception as error:
             if self.largest_that_fits:
                 error.add_note(
-                    f"It came from the trial of batch size {size}: max_val={self.largest_that_fits}, the largest "
-                    "that fits, leaves it out."
+                    f"It came from the trial of batch size {size}:"
+                    f" max_val={self.largest_that_fits}, the largest that fits, leaves it out."
                 )
             raise
         trial = self.trials[-1]
         if trial.refused == 1 < size - 1 and "more than 1 value" in (trial.error or ""):
-            self.passes(size - 1)  # leaves another last batch; a larger size may be above the limits
+            # leaves another last batch; a larger size may be above the limits
+            self.passes(size - 1)
         return trial.fits
 
     @property
     def measures_memory(self) -> bool:
         """Whether the peak and the limit of trials are known."""
-        return any(t.fits and t.peak_bytes is not None and t.limit_bytes is not None for t in self.trials)
+        return any(
+            t.fits and t.peak_bytes is not None and t.limit_bytes is not None for t in self.trials
+        )
 
     @property
     def smallest_failed(self) -> int | None:
@@ -290,7 +346,9 @@ class _SizeSearch:
 
     @property
     def largest(self) -> int | None:
-        """The largest size that passed, below the smallest that failed: one above a failure passed by luck."""
+        """The largest size that passed, below the smallest that failed: one above a failure
+        passed by luck.
+        """
         passed = [t.size for t in self.trials if t.ok]
         failed = self.smallest_failed
         below = [size for size in passed if failed is None or size < failed]
@@ -299,7 +357,8 @@ class _SizeSearch:
     def safe(self, ceiling: int | None, effective: int | None = None) -> list[Trial]:
         """The trials that passed, of which one may be recommended.
 
-        Sizes above `ceiling`, and sizes that do not divide `effective`, are returned only if there are no others.
+        Sizes above `ceiling`, and sizes that do not divide `effective`, are returned only if there
+        are no others.
         """
         passed = [t for t in self.trials if t.ok and t.size <= (self.largest or 0)]
         if ceiling is not None:
@@ -310,7 +369,9 @@ class _SizeSearch:
 
 
 def _power(hunt: _SizeSearch, sizes: Iterator[int], limit_name: str) -> str:
-    """Increase the size until one fails or the limit passes; halve it if the start fails. Returns how it ended."""
+    """Increase the size until one fails or the limit passes; halve it if the start fails.
+    Returns how it ended.
+    """
     size = next(sizes)
     if hunt.passes(size) is False:
         return _down(hunt, size)
@@ -324,7 +385,9 @@ def _power(hunt: _SizeSearch, sizes: Iterator[int], limit_name: str) -> str:
 
 
 def _doubling(start: int, limit: int | None, effective: int | None = None) -> Iterator[int]:
-    """Double from the start up to the limit, which is tried itself; with an effective batch, only to sizes that divide it."""
+    """Double from the start up to the limit, which is tried itself; with an effective batch,
+    only to sizes that divide it.
+    """
     size = start if limit is None else min(start, limit)
     yield size
     while limit is None or size < limit:
@@ -353,7 +416,9 @@ def _does_not_fit(trial: Trial) -> str:
 
 
 def _by_memory(hunt: _SizeSearch, start: int, limit: int | None) -> Iterator[int]:
-    """Sizes from the start upwards: predicted from the memory of the sizes that passed, if known, else doubled."""
+    """Sizes from the start upwards: predicted from the memory of the sizes that passed, if
+    known, else doubled.
+    """
     size = start if limit is None else min(start, limit)
     yield size
     while limit is None or size < limit:
@@ -373,7 +438,8 @@ _TELLS = 0.02
 
 
 def size_that_fills(trials: Sequence[Trial]) -> int | None:
-    """The largest size that would fit, extrapolated from the largest that passed and another one: memory is linear in the size.
+    """The largest size that would fit, extrapolated from the largest that passed and another one:
+    memory is linear in the size.
 
     None if the peaks or the limit are unknown, or all peaks are too close together.
     """
@@ -382,7 +448,10 @@ def size_that_fills(trials: Sequence[Trial]) -> int | None:
     limit = next((t.limit_bytes for t in trials if t.size == largest), None)
     if limit is None:
         return None
-    other = max((size for size, peak in peaks.items() if peaks[largest] - peak >= _TELLS * limit), default=None)
+    other = max(
+        (size for size, peak in peaks.items() if peaks[largest] - peak >= _TELLS * limit),
+        default=None,
+    )
     if other is None:
         return None
     each = (peaks[largest] - peaks[other]) / (largest - other)
@@ -390,11 +459,13 @@ def size_that_fills(trials: Sequence[Trial]) -> int | None:
 
 
 def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
-    """Search between the last size that passed and the first that failed until the maximum is known; then take off the headroom.
+    """Search between the last size that passed and the first that failed until the maximum is
+    known; then take off the headroom.
 
-    With headroom, 1% is exact enough: near the limit a size passes or fails by luck. The size predicted from the memory of
-    the others is tried first. If it lies outside the interval, the maximum is near that end, and steps from there grow.
-    Returns how it ended, and the size that passed with the headroom taken off (None: there were too few trials).
+    With headroom, 1% is exact enough: near the limit a size passes or fails by luck. The size
+    predicted from the memory of the others is tried first. If it lies outside the interval, the
+    maximum is near that end, and steps from there grow. Returns how it ended, and the size that
+    passed with the headroom taken off (None: there were too few trials).
     """
     low, high = hunt.largest_that_fits, hunt.smallest_failed
     assert high is not None
@@ -405,7 +476,8 @@ def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
         middle = (low + high) // 2 if high < 4 * low else math.isqrt(low * high)
         if predicted is not None and low < predicted < high:
             middle, step = predicted, 1
-        elif predicted is not None and predicted <= low:  # the predicted size has passed, and is often exact
+        elif predicted is not None and predicted <= low:
+            # the predicted size has passed, and is often exact
             middle, step = min(low + max(step, math.floor(within * low)), middle), 4 * step
         elif predicted is not None:
             middle, step = max(high - step * max(1, high // 50), middle), 4 * step
@@ -416,12 +488,18 @@ def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
     return _verify(hunt, low, high, headroom)
 
 
-def _verify(hunt: _SizeSearch, maximum: int, failed: int, headroom: float) -> tuple[str, int | None]:
+def _verify(
+    hunt: _SizeSearch, maximum: int, failed: int, headroom: float
+) -> tuple[str, int | None]:
     """Verify that the maximum without the headroom passes; try smaller sizes if it does not."""
     size = _less(maximum, headroom)
     while (outcome := hunt.passes(size)) is False and size > 1:
         size = min(_less(size, headroom), size - 1)
-    known = f"exact maximum {maximum}" if failed == maximum + 1 else f"{maximum} fits, {failed} does not"
+    known = (
+        f"exact maximum {maximum}"
+        if failed == maximum + 1
+        else f"{maximum} fits, {failed} does not"
+    )
     if size == maximum:
         return f"{known}, no headroom taken", size
     if not outcome:
@@ -439,7 +517,9 @@ def check(
 ) -> None:
     """Raise SettingsError for invalid arguments of a search."""
     if mode not in MODES:
-        raise SettingsError(f"mode={mode!r}: give 'power' (doubling) or 'binsearch' (to the exact maximum).")
+        raise SettingsError(
+            f"mode={mode!r}: give 'power' (doubling) or 'binsearch' (to the exact maximum)."
+        )
     counts = {"init_val": init_val, "max_trials": max_trials, "max_val": max_val}
     for name, value in counts.items():
         optional = name == "max_val" and value is None
@@ -451,7 +531,9 @@ def check(
             "the data set is empty: a batch-size search needs at least one sample on each rank."
         )
     if isinstance(headroom, bool) or not isinstance(headroom, int | float) or not 0 <= headroom < 1:
-        raise SettingsError(f"headroom={headroom!r}: give a fraction from 0 up to below 1, such as 0.05.")
+        raise SettingsError(
+            f"headroom={headroom!r}: give a fraction from 0 up to below 1, such as 0.05."
+        )
 
 
 def _or_none(size: int | None) -> str:

@@ -1,7 +1,9 @@
-"""Runs one trial of the batch-size search on several ranks: first each rank alone, then all together.
+"""Runs one trial of the batch-size search on several ranks: first each rank alone, then all
+together.
 
-In the first part no rank waits for another, so that a rank that runs out of memory leaves no other rank waiting within an
-update. The worst result counts for all. The second part measures the speed of real updates of all ranks together.
+In the first part no rank waits for another, so that a rank that runs out of memory leaves no other
+rank waiting within an update. The worst result counts for all. The second part measures the speed
+of real updates of all ranks together.
 """
 
 from __future__ import annotations
@@ -39,13 +41,20 @@ from workbench.tuners.trial import (
 
 
 def measure_on_ranks(
-    session: Session, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0, *,
-    max_memory: int | None = None, stop: Callable[[], bool] = lambda: False,
-) -> Trial:  # fmt: skip
+    session: Session,
+    settings: Settings,
+    size: int,
+    steps: int,
+    method: str = "fit",
+    epoch: int = 0,
+    *,
+    max_memory: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Trial:
     """Run one trial on all ranks, inside their session, which is restored.
 
-    max_memory: bytes that it may use in each rank on CPU; None: an equal share of the free memory. stop: called between two
-    updates of all ranks; returns the same value on all of them.
+    max_memory: bytes that it may use in each rank on CPU; None: an equal share of the free memory.
+    stop: called between two updates of all ranks; returns the same value on all of them.
     """
     last = last_batches(session.task, settings, size, method)
     settings = at_size(settings, size, method)
@@ -66,7 +75,9 @@ def measure_on_ranks(
 
 
 def _allowed(ranks: ProcessGroup, max_memory: int | None) -> int:
-    """Bytes that a trial may use in this process; called when all ranks have the memory that they need before it."""
+    """Bytes that a trial may use in this process; called when all ranks have the memory that
+    they need before it.
+    """
     free = min(ranks.all_gather_object(memory.available_memory()))
     return max_memory or free // ranks.local_world
 
@@ -75,7 +86,9 @@ def _trial_alone(
     session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int,
     allowed: int | None, aside: int, last: Sequence[LastBatch],
 ) -> Trial | NotEnoughData:  # fmt: skip
-    """Run this rank's own part, with `aside` bytes allocated in addition; raises errors other than running out of memory."""
+    """Run this rank's own part, with `aside` bytes allocated in addition; raises errors other
+    than running out of memory.
+    """
     enough = 0.0 if method == "fit" else ENOUGH
     try:
         with memory.limited(allowed):
@@ -98,14 +111,18 @@ def _trial_alone(
 
 
 def _of_gradients(parallel: Single, optimizers: Optimizers) -> int:
-    """The bytes that the all-reduce of the gradients needs; 0 if the session has allocated them already."""
+    """The bytes that the all-reduce of the gradients needs; 0 if the session has allocated them
+    already.
+    """
     if parallel.reduce_buffers_ready:
         return 0
     return BUCKET + max(p.numel() * p.element_size() for p in optimizers.trained)
 
 
 def _worst(found: Sequence[Trial | NotEnoughData]) -> Trial:
-    """Combine the trials of all ranks into one: it passed if each passed, and its peak is the highest one."""
+    """Combine the trials of all ranks into one: it passed if each passed, and its peak is the
+    highest one.
+    """
     trials = []
     for trial_of_rank in found:
         if isinstance(trial_of_rank, NotEnoughData):
@@ -122,7 +139,12 @@ def _worst(found: Sequence[Trial | NotEnoughData]) -> Trial:
 
 
 def _trial_of_all_ranks(
-    session: Session, settings: Settings, trial: Trial, steps: int, epoch: int, stop: Callable[[], bool]
+    session: Session,
+    settings: Settings,
+    trial: Trial,
+    steps: int,
+    epoch: int,
+    stop: Callable[[], bool],
 ) -> Trial:
     """The trial with the speed of updates that all ranks take together."""
     work = updates(session, settings, trial.size, epoch)

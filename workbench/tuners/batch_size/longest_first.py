@@ -1,7 +1,8 @@
-"""Orders a stage's samples from the longest to the shortest, so that a batch-size search tries the worst case first.
+"""Orders a stage's samples from the longest to the shortest, so that a batch-size search tries the
+worst case first.
 
-Sentences, graphs and point clouds differ in length, and the memory of a batch depends on its longest samples. A size that
-passed with typical batches may run out of memory within an epoch.
+Sentences, graphs and point clouds differ in length, and the memory of a batch depends on its
+longest samples. A size that passed with typical batches may run out of memory within an epoch.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ Length = Callable[[Any], Any]
 
 
 def longest_first(task: Task, method: str, length: Length | None) -> Task:
-    """A task whose data for `method` have the longest samples first: by `length(sample)`, or by the `lengths` of their sampler.
+    """A task whose data for `method` have the longest samples first: by `length(sample)`, or by the
+    `lengths` of their sampler.
 
-    Without either it returns the task itself. Raises TaskError if `length` is given and the samples cannot be sorted.
+    Without either it returns the task itself. Raises TaskError if `length` is given and the samples
+    cannot be sorted.
     """
     spec = data_of_stage(task, method)
     order = _order(spec, length)
@@ -37,7 +40,8 @@ def longest_first(task: Task, method: str, length: Length | None) -> Task:
     specs = [name for name in ("train", "val", "test", "predict") if getattr(task, name) is spec]
     for name in specs:
         setattr(sorted_task, name, _in_order(spec, order))
-    if method == "fit" and task.val is not None and length is not None:  # each trial of a fit validates a batch of each set too
+    # each trial of a fit validates a batch of each set too
+    if method == "fit" and task.val is not None and length is not None:
         sorted_task.val = task.val.with_sets([_longest(data, length) for data in task.val.sets])
     return sorted_task
 
@@ -59,14 +63,17 @@ def _in_order(spec: DataSpec, order: list[int]) -> DataSpec:
 def _order(spec: DataSpec, length: Length | None) -> list[int] | None:
     """The indices of the samples, longest first; None if their lengths are unknown."""
     if length is None:
-        known = getattr(spec.parts.sampler, "lengths", None)  # such as that of transformers' LengthGroupedSampler
+        # such as that of transformers' LengthGroupedSampler
+        known = getattr(spec.parts.sampler, "lengths", None)
         if not isinstance(known, list | tuple) or len(known) != spec.samples:
             return None
         lengths = [_number(value, spec.name, number) for number, value in enumerate(known)]
     else:
         why = _why_not(spec)
         if why is not None:
-            raise TaskError(f"longest=: {spec.name} {why}: give a Dataset with a length, or leave longest out.")
+            raise TaskError(
+                f"longest=: {spec.name} {why}: give a Dataset with a length, or leave longest out."
+            )
         dataset: Any = spec.parts.dataset
         with rng.preserved():
             lengths = [_number(length(dataset[i]), spec.name, i) for i in range(spec.samples or 0)]
@@ -88,5 +95,8 @@ def _number(value: Any, name: str, sample: int) -> float:
     except (TypeError, ValueError):
         length = float("nan")
     if not np.isfinite(length):
-        raise TaskError(f"longest= returned {shown(value)} for sample {sample} of {name}: it must return the sample's length, a number.")
+        raise TaskError(
+            f"longest= returned {shown(value)} for sample {sample} of {name}: it must return the"
+            " sample's length, a number."
+        )
     return length

@@ -1,4 +1,6 @@
-"""Measures the gradient noise scale at a session's present weights, from the gradients of single batches."""
+"""Measures the gradient noise scale at a session's present weights, from the gradients of single
+batches.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,20 @@ _CERTAIN = 0.1
 
 
 def size_for_noise(passed: list[int], samples: int | None) -> int:
-    """The batch size for the measurement: the largest of which the data has enough batches; at most `MANY` if the data's length is unknown."""
+    """The batch size for the measurement: the largest of which the data has enough batches; at
+    most `MANY` if the data's length is unknown.
+    """
     most = MANY if samples is None else samples // MANY
     return max((size for size in passed if size <= most), default=min(passed))
 
 
 def measure_noise(
-    task: Task, settings: Settings, size: int, most: int, epoch: int = 0, stop: Callable[[], bool] = lambda: False
+    task: Task,
+    settings: Settings,
+    size: int,
+    most: int,
+    epoch: int = 0,
+    stop: Callable[[], bool] = lambda: False,
 ) -> NoiseScale:
     """Measure the noise scale in a new session, from at most `most` batches of this size."""
     with open_session(task, _settings(settings, size)) as session:
@@ -51,9 +60,16 @@ def measure_noise(
 
 
 def noise_within(
-    session: Session, settings: Settings, size: int, most: int, epoch: int = 0, stop: Callable[[], bool] = lambda: False
+    session: Session,
+    settings: Settings,
+    size: int,
+    most: int,
+    epoch: int = 0,
+    stop: Callable[[], bool] = lambda: False,
 ) -> NoiseScale:
-    """Measure the noise scale in this session, which is restored afterwards. If memory runs out, it stays unknown."""
+    """Measure the noise scale in this session, which is restored afterwards. If memory runs out,
+    it stays unknown.
+    """
     why = _not_here(session)
     if why is not None:
         return NoiseScale(None, None, f"not measured: {why}.")
@@ -86,7 +102,11 @@ def _not_here(session: Session) -> str | None:
         return "with manual optimization the model calls backward itself"
     if session.plan.several_optimizers:
         return "each of several optimizers has a gradient of its own"
-    return "the pieces of a batch in time depend on each other" if session.plan.tbptt is not None else None
+    return (
+        "the pieces of a batch in time depend on each other"
+        if session.plan.tbptt is not None
+        else None
+    )
 
 
 def _measured(
@@ -104,12 +124,16 @@ def _measured(
                 weight = batch_gradient(session, opt, window)
                 if weight is not None and 0 < float(weight) < math.inf:
                     gradient = sketch.take()
-                    if np.isfinite(gradient).all():  # the first gradients in float16 may overflow, until the loss scale is low enough
+                    # the first gradients in float16 may overflow, until the loss scale is low
+                    # enough
+                    if np.isfinite(gradient).all():
                         gradients.append(gradient)
                         weights.append(float(weight))
                 if stop():
                     raise TrialStopped
-                if batches % _ENOUGH == 0 and (perf_counter() > until or _is_certain(gradients, weights, size)):
+                if batches % _ENOUGH == 0 and (
+                    perf_counter() > until or _is_certain(gradients, weights, size)
+                ):
                     break
         except NoBatch:
             raise TaskError(f"the data holds fewer than {size} samples") from None

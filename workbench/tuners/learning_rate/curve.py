@@ -1,4 +1,6 @@
-"""Defines `LRCurve`, the result of the LR finder: the measured curve, and the suggestion of each rule."""
+"""Defines `LRCurve`, the result of the LR finder: the measured curve, and the suggestion of each
+rule.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 NOT_ENDED = "not ended"
 SWA_LRS = (0.05, 0.5)
-"""The lowest and the highest rate for SWA, as shares of the suggestion: well within the range in which SWA works equally well
-(`tests/benchmarks/swa_regret.py`).
+"""The lowest and the highest rate for SWA, as shares of the suggestion: well within the range in
+which SWA works equally well (`tests/benchmarks/swa_regret.py`).
 """
 
 
@@ -34,13 +36,15 @@ SWA_LRS = (0.05, 0.5)
 class LRCurve(Drawable):
     """One sweep of learning rates.
 
-    `lrs` (of the swept optimizer's first parameter group), `losses` (that optimizer's, raw, one per update) and
+    `lrs` (of the swept optimizer's first parameter group), `losses` (that optimizer's, raw, one per
+    update) and
     `smoothed`: float64 arrays, shape (points,), read-only.
-    `suggestions`: each rule's `Suggestion` by name; `suggestion`: the recommended rate (`landmarks`), None if none can
-    be trusted. `ended`: why the sweep ended; `notes`: what to know before trusting it; `diverged`: the first rate whose
-    loss diverged or was not finite, None if there was none. `race`: the rates that trained for a while
-    (`find_lr(race=True)`), in their order; `suggestion` is then derived from them.
-    `figure()` and `plot()` draw the curve, the suggestions and the notes.
+    `suggestions`: each rule's `Suggestion` by name; `suggestion`: the recommended rate
+    (`landmarks`), None if none can
+    be trusted. `ended`: why the sweep ended; `notes`: what to know before trusting it; `diverged`:
+    the first rate whose loss diverged or was not finite, None if there was none. `race`: the rates
+    that trained for a while (`find_lr(race=True)`), in their order; `suggestion` is then derived
+    from them. `figure()` and `plot()` draw the curve, the suggestions and the notes.
     """
 
     lrs: NDArray[np.float64]
@@ -60,18 +64,27 @@ class LRCurve(Drawable):
 
     @property
     def swa_lrs(self) -> tuple[float, float] | None:
-        """The lowest and the highest rate for the setting `swa_lrs`, derived from the suggestion; None: there is no suggestion."""
-        return None if self.suggestion is None else (SWA_LRS[0] * self.suggestion, SWA_LRS[1] * self.suggestion)
+        """The lowest and the highest rate for the setting `swa_lrs`, derived from the
+        suggestion; None: there is no suggestion.
+        """
+        return (
+            None
+            if self.suggestion is None
+            else (SWA_LRS[0] * self.suggestion, SWA_LRS[1] * self.suggestion)
+        )
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> LRCurve:
-        """Make it from the events of a run or a record: the last sweep among them, complete or not."""
+        """Make it from the events of a run or a record: the last sweep among them, complete or
+        not.
+        """
         points: list[CurvePoint] = []
         race: list[RaceTrial] = []
         last: CurveEnded | None = None
         for event in events:
             if isinstance(event, CurvePoint):
-                if event.index == 0 or last is not None:  # another sweep, at the start of a later epoch
+                # another sweep, at the start of a later epoch
+                if event.index == 0 or last is not None:
                     points, race, last = [], [], None
                 points.append(event)
             elif isinstance(event, RaceTrial):
@@ -99,7 +112,17 @@ class LRCurve(Drawable):
         return data_frame({"lr": self.lrs, "loss": self.losses, "smoothed": self.smoothed})
 
     def _charts(self) -> list[Chart]:
-        return [lr_curve(self.lrs, self.losses, self.smoothed, self.suggestions, self.suggestion, self.notes, self.race)]
+        return [
+            lr_curve(
+                self.lrs,
+                self.losses,
+                self.smoothed,
+                self.suggestions,
+                self.suggestion,
+                self.notes,
+                self.race,
+            )
+        ]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LRCurve):

@@ -1,8 +1,9 @@
-"""Finds a learning rate: sweeps rates over real updates, one point per update, and restores the session.
+"""Finds a learning rate: sweeps rates over real updates, one point per update, and restores the
+session.
 
-Source: Smith, "Cyclical Learning Rates for Training Neural Networks" (2017). How to read the curve: left of its fall
-the rate is too small to have an effect, at the right edge the loss explodes; the suggestion is well below the edge.
-`lr_suggest` has the rules, `curve` the result.
+Source: Smith, "Cyclical Learning Rates for Training Neural Networks" (2017). How to read the curve:
+left of its fall the rate is too small to have an effect, at the right edge the loss explodes; the
+suggestion is well below the edge. `lr_suggest` has the rules, `curve` the result.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ PATIENCE = 1000
 """After this many windows without a loss of the swept optimizer, the sweep raises an error."""
 
 _SET_BY_CODE = (
-    "The run's own code sets the learning rate, and the search trained at its own rates instead: lr has an effect on a fit only where that "
-    "code uses it."
+    "The run's own code sets the learning rate, and the search trained at its own rates instead: lr"
+    " has an effect on a fit only where that code uses it."
 )
 
 
@@ -66,19 +67,33 @@ class LRRequest:
     optimizer: int = 0
     """The index of the optimizer whose rate is swept; the others keep theirs."""
     group: int | None = None
-    """The index of its parameter group whose rate is swept; the others keep theirs. None: all groups, in proportion."""
+    """The index of its parameter group whose rate is swept; the others keep theirs. None: all
+    groups, in proportion.
+    """
     race: bool = False
-    """Whether rates around the suggestion then train for a while, which gives a better one (`lr_race`)."""
+    """Whether rates around the suggestion then train for a while, which gives a better one
+    (`lr_race`).
+    """
     race_updates: int = 300
     """Updates of the race in all."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.optimizer, bool) or not isinstance(self.optimizer, int) or self.optimizer < 0:
+        if (
+            isinstance(self.optimizer, bool)
+            or not isinstance(self.optimizer, int)
+            or self.optimizer < 0
+        ):
             raise SettingsError(
-                f"optimizer={shown(self.optimizer)}: the number of an optimizer is needed, counted from 0."
+                f"optimizer={shown(self.optimizer)}: the number of an optimizer is needed, counted"
+                " from 0."
             )
-        if self.group is not None and (isinstance(self.group, bool) or not isinstance(self.group, int) or self.group < 0):
-            raise SettingsError(f"group={shown(self.group)}: the number of a parameter group is needed, counted from 0; None sweeps all.")
+        if self.group is not None and (
+            isinstance(self.group, bool) or not isinstance(self.group, int) or self.group < 0
+        ):
+            raise SettingsError(
+                f"group={shown(self.group)}: the number of a parameter group is needed, counted"
+                " from 0; None sweeps all."
+            )
         sweep.rates(self.min_lr, self.max_lr, self.num_training, self.mode)
         sweep.StopRule(self.early_stop_threshold)
         stretch.check("race_updates", self.race_updates, lr_race.CANDIDATES, 300)
@@ -92,7 +107,8 @@ class LRRequest:
 def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> CurveEnded:
     """Sweep the session's learning rate; the session is restored, also after an error.
 
-    A Stop ends the sweep, and stays in the inbox; other commands wait there too. Several ranks sweep together and end together.
+    A Stop ends the sweep, and stays in the inbox; other commands wait there too. Several ranks
+    sweep together and end together.
     """
     opt = _chosen(session.optimizers, request)
     schedule = stretch.schedule_of(session.settings, opt)
@@ -104,13 +120,19 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
         beta, adaptive = _momentum(opt.optimizer), _adaptive(opt.optimizer)
         with DeadUnits(session.parameters, session.ranks, opt) as units:
             points, ended = _sweep(session, opt, request, units, emit, inbox)
-    read = functools.partial(_conclude, points, ended, request, beta, adaptive, schedule, units.died())
+    read = functools.partial(
+        _conclude, points, ended, request, beta, adaptive, schedule, units.died()
+    )
     end = read()
     if request.race and end.suggestion is not None and not inbox.has(Stop):
         set_lr = stretch.multiplier(opt, request.group)
-        level = session.ranks.broadcast_object(statistics.median(p.loss for p in points[: sweep.WARMUP]))
+        level = session.ranks.broadcast_object(
+            statistics.median(p.loss for p in points[: sweep.WARMUP])
+        )
         updates = request.race_updates
-        outcome = lr_race.race(session, opt, end.suggestion, level, updates, schedule, set_lr, emit, inbox)
+        outcome = lr_race.race(
+            session, opt, end.suggestion, level, updates, schedule, set_lr, emit, inbox
+        )
         raced = outcome.suggestion
         if outcome.lowest is not None and raced.lr is not None:
             end = read(Raced(raced.lr, outcome.lowest))
@@ -127,7 +149,9 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     size = _typical_weight(opt.optimizer, request.group)
     if size is not None and end.suggestion is not None and end.suggestion > size:
         too_large = _beyond_weights(end.suggestion, size)
-        end = dataclasses.replace(end, notes=(too_large, *end.notes), doubts=(too_large, *end.doubts))
+        end = dataclasses.replace(
+            end, notes=(too_large, *end.notes), doubts=(too_large, *end.doubts)
+        )
     if opt.rate_set_by_code:
         end = dataclasses.replace(end, notes=(*end.notes, _SET_BY_CODE))
     if request.group is not None:
@@ -142,20 +166,36 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
 def _chosen(optimizers: Sequence[OptimizerHandle], request: LRRequest) -> OptimizerHandle:
     count = len(optimizers)
     if request.optimizer >= count:
-        count_in_words = "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
+        count_in_words = (
+            "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
+        )
         raise TaskError(f"find_lr(optimizer={request.optimizer}): there {count_in_words}.")
     opt = optimizers[request.optimizer]
     groups = len(opt.optimizer.param_groups)
     if request.group is not None and request.group >= groups:
-        count_in_words = "is one parameter group, 0" if groups == 1 else f"are {groups} parameter groups, 0 to {groups - 1}"
+        count_in_words = (
+            "is one parameter group, 0"
+            if groups == 1
+            else f"are {groups} parameter groups, 0 to {groups - 1}"
+        )
         raise TaskError(f"find_lr(group={request.group}): there {count_in_words}.")
     return opt
 
 
 def _sweep(
-    session: Session, opt: OptimizerHandle, request: LRRequest, units: DeadUnits, emit: Emit, inbox: Inbox
+    session: Session,
+    opt: OptimizerHandle,
+    request: LRRequest,
+    units: DeadUnits,
+    emit: Emit,
+    inbox: Inbox,
 ) -> tuple[list[CurvePoint], str]:
-    windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
+    windows = cycled_windows(
+        session.task,
+        session.data.settings,
+        epoch=session.state.epoch,
+        in_step=session.parallel.rounds,
+    )
     with contextlib.closing(windows) as feed:
         return _points(session, opt, request, units, feed, emit, inbox)
 
@@ -196,7 +236,9 @@ def _points(
 def _loss_of_update(
     session: Session, opt: OptimizerHandle, feed: Iterator[Sequence[object]]
 ) -> tuple[float, str | None]:
-    """Take updates until one in which `opt` stepped; returns its loss, and why there can be no further update (None: there can)."""
+    """Take updates until one in which `opt` stepped; returns its loss, and why there can be no
+    further update (None: there can).
+    """
     try:
         for window in itertools.islice(feed, PATIENCE):
             its_turn = any(other is opt for other in session.optimizers.turn(session.state.step))
@@ -204,7 +246,8 @@ def _loss_of_update(
             if loss is not None and its_turn:
                 return float(session.state.losses.get(opt.index, loss)), None
         raise TaskError(
-            f"{PATIENCE} windows of batches gave no loss for optimizer {opt.index}: every step left them out."
+            f"{PATIENCE} windows of batches gave no loss for optimizer {opt.index}: every step left"
+            " them out."
         )
     except NonFiniteError as error:
         return error.loss, "gradient not finite"
@@ -221,10 +264,19 @@ def _conclude(
     raced: Raced | None = None,
 ) -> CurveEnded:
     lrs, losses, count = [p.lr for p in points], [p.loss for p in points], request.num_training
-    landmarks = Landmarks(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died)
+    landmarks = Landmarks(
+        lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count, died=died
+    )
     suggestions = suggest_all(landmarks, [p.smoothed for p in points])
     edge = divergence(lrs, losses, num_training=count)
-    return CurveEnded(ended, suggestions, recommended(suggestions), landmarks.notes(raced), landmarks.doubts(raced), edge)
+    return CurveEnded(
+        ended,
+        suggestions,
+        recommended(suggestions),
+        landmarks.notes(raced),
+        landmarks.doubts(raced),
+        edge,
+    )
 
 
 def _momentum(optimizer: Optimizer) -> float:
@@ -242,27 +294,42 @@ def _adaptive(optimizer: Optimizer) -> bool:
 def _typical_weight(optimizer: Optimizer, only: int | None) -> float | None:
     """The root mean square of the weights in the typical matrix or kernel, of one group or of all.
 
-    None if the rate does not tell the size of a step: only Adam and similar optimizers change each weight by about the rate, and
-    those that estimate their own rate (Prodigy's "d") multiply it.
+    None if the rate does not tell the size of a step: only Adam and similar optimizers change each
+    weight by about the rate, and those that estimate their own rate (Prodigy's "d") multiply it.
     """
-    groups = [group for number, group in enumerate(optimizer.param_groups) if only in (None, number)]
+    groups = [
+        group for number, group in enumerate(optimizer.param_groups) if only in (None, number)
+    ]
     if "betas" not in groups[0] or "d" in groups[0]:
         return None
-    weights = [p.detach() for group in groups for p in group["params"] if p.dim() > 1 and p.numel() > 0]
-    sizes = [float(norm) / math.sqrt(p.numel()) for p, norm in zip(weights, torch._foreach_norm(weights), strict=True)] if weights else []
-    begun = [size for size in sizes if size]  # matrices that begin at 0 (LoRA's, a last layer's) have no size yet
+    weights = [
+        p.detach() for group in groups for p in group["params"] if p.dim() > 1 and p.numel() > 0
+    ]
+    sizes = (
+        [
+            float(norm) / math.sqrt(p.numel())
+            for p, norm in zip(weights, torch._foreach_norm(weights), strict=True)
+        ]
+        if weights
+        else []
+    )
+    # matrices that begin at 0 (LoRA's, a last layer's) have no size yet
+    begun = [size for size in sizes if size]
     return statistics.median(begun) if begun else None
 
 
 def _beyond_weights(lr: float, size: float) -> str:
     return (
-        f"At this rate an update changes a weight by about {rate(lr, 2)}, and the weights themselves are about {rate(size, 2)}. Only targets or "
-        "inputs that are large numbers need that: scale them (mean 0, standard deviation 1), then search again."
+        f"At this rate an update changes a weight by about {rate(lr, 2)}, and the weights"
+        f" themselves are about {rate(size, 2)}. Only targets or inputs that are large numbers need"
+        " that: scale them (mean 0, standard deviation 1), then search again."
     )
 
 
 def _undo_momentum(optimizer: Optimizer) -> None:
-    """Restore the optimizer's own momentum for the sweep, which a one-cycle schedule may have changed."""
+    """Restore the optimizer's own momentum for the sweep, which a one-cycle schedule may have
+    changed.
+    """
     for group in optimizer.param_groups:
         for name in ("momentum", "betas"):
             if name in group and name in optimizer.defaults:
@@ -274,12 +341,19 @@ def _of_group(optimizer: Optimizer, number: int) -> str:
     name = optimizer.param_groups[number].get("name")
     called = f" ({name!s:.60})" if name else ""
     return (
-        f"These are the rates of parameter group {number}{called} alone, the others stayed at theirs: give it this rate where the "
-        "optimizer is made. The setting lr moves all groups in proportion."
+        f"These are the rates of parameter group {number}{called} alone, the others stayed at"
+        " theirs: give it this rate where the optimizer is made. The setting lr moves all groups"
+        " in proportion."
     )
 
 
 def _whose(index: int) -> str:
     """A note, for several optimizers, on the rates of the curve and on the setting."""
-    others = "the others stayed at theirs. The setting lr is the first optimizer's, and moves all in proportion."
-    return f"These are the rates of optimizer {index} alone (its first group, or the first that is not at 0); {others}"
+    others = (
+        "the others stayed at theirs. The setting lr is the first optimizer's, and moves all in"
+        " proportion."
+    )
+    return (
+        f"These are the rates of optimizer {index} alone (its first group, or the first that is not"
+        f" at 0); {others}"
+    )

@@ -1,8 +1,9 @@
 """Suggests a learning rate from a swept curve, with notes on how far to trust it.
 
-Each rule takes `lrs` and losses of one sweep, shape (n,), in the order of the sweep, and returns a `Suggestion` with a
-reason, or with `lr=None` and the reason why there is none. `Landmarks`, which is recommended, is this project's own and reads
-the raw losses; `rules` has those of other libraries, which read the smoothed ones.
+Each rule takes `lrs` and losses of one sweep, shape (n,), in the order of the sweep, and returns a
+`Suggestion` with a reason, or with `lr=None` and the reason why there is none. `Landmarks`, which
+is recommended, is this project's own and reads the raw losses; `rules` has those of other
+libraries, which read the smoothed ones.
 """
 
 from __future__ import annotations
@@ -36,15 +37,20 @@ RECOMMENDED = "landmarks"
 _DIVERGED = 4.0  # a raw loss above this many times its start is the edge
 _BELOW = 0.316  # the good rate is half a decade below the edge and the minimum
 _USUAL_END = 10.0  # where the default sweep ends
-_BEFORE = 1.5  # losses usually diverge at about this many times the rate from which on they stay near the start
+# losses usually diverge at about this many times the rate from which on they stay near the start
+_BEFORE = 1.5
 _LONG = 5.0  # a loss that stays near the start while the rate rises by this factor will not diverge
-_FEW, _CLEAR = 5, 2.0  # the least number of losses before the lowest that show their noise; a fall is clear if it is this many times the spread of their steps
+# the least number of losses before the lowest that show their noise; a fall is clear if it is this
+# many times the spread of their steps
+_FEW, _CLEAR = 5, 2.0
 _LITTLE = 0.15  # a loss is clearly lower than another one if it is lower by this share
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The point of a sweep from which on most units of a layer are dead: they get no gradient any more."""
+    """The point of a sweep from which on most units of a layer are dead: they get no gradient
+    any more.
+    """
 
     point: int
     layer: str
@@ -60,26 +66,35 @@ class Raced:
 
 
 class Landmarks:
-    """Three landmarks of the *raw* losses of a sweep, and the suggested rate: their median, since each is wrong for other curves.
+    """Three landmarks of the *raw* losses of a sweep, and the suggested rate: their median, since
+    each is wrong for other curves.
 
-    - edge: the first rate whose loss is not finite or above 4 times the start (the median of the first ten losses), or from which
-      on most units of a layer are dead (`died`). If there is none, it is the last rate, or 10 if that is higher, where a default
-      sweep ends. Some models do not diverge: their loss goes back to its start and stays there, as that of a transformer that breaks.
-      There the edge is 1.5 times the rate from which on the median of five losses is nearer to the start than to the lowest loss.
-      This counts if the rate still rises by a factor of five from there, and if the fall before was at least twice the spread of the
-      differences of neighbouring losses. The estimate is the edge times (1 - beta) x 0.316, and x 0.56 for adaptive optimizers;
-    - valley: 4 times the valley of the losses before the edge, smoothed by 0.9, without the first ten;
-    - minimum: the rate of the lowest of these smoothed losses, without the first five, times sqrt(1 - beta) x 0.316.
+    - edge: the first rate whose loss is not finite or above 4 times the start (the median of the
+      first ten losses), or from which on most units of a layer are dead (`died`). If there is none,
+      it is the last rate, or 10 if that is higher, where a default
+      sweep ends. Some models do not diverge: their loss goes back to its start and stays there, as
+      that of a transformer that breaks. There the edge is 1.5 times the rate from which on the
+      median of five losses is nearer to the start than to the lowest loss. This counts if the rate
+      still rises by a factor of five from there, and if the fall before was at least twice the
+      spread of the differences of neighbouring losses. The estimate is the edge times (1 - beta) x
+      0.316, and x 0.56 for adaptive optimizers;
+    - valley: 4 times the valley of the losses before the edge, smoothed by 0.9, without the first
+      ten;
+    - minimum: the rate of the lowest of these smoothed losses, without the first five, times sqrt(1
+      - beta) x 0.316.
 
-    The suggestion is the median times 0.75, or times 1.33 if the rate falls to 0 (one-cycle, linear, cosine), since the low rates at
-    the end remove the noise of a high one. It is at most the last rate if no loss diverged. The factors were found on 17 tasks and
-    checked once on 13 others, all swept from 1e-5 to 10 in 100 updates; those for cosine and linear on the tasks of
+    The suggestion is the median times 0.75, or times 1.33 if the rate falls to 0 (one-cycle,
+    linear, cosine), since the low rates at the end remove the noise of a high one. It is at most
+    the last rate if no loss diverged. The factors were found on 17 tasks and checked once on 13
+    others, all swept from 1e-5 to 10 in 100 updates; those for cosine and linear on the tasks of
     `tests/benchmarks/lr_regret.py`.
 
-    In a sweep of another length, ten stands for a tenth of it, five for a twentieth, and 0.9 becomes 0.9^(100 / length), so that
-    each covers the same share of the sweep. `num_training` is the length of a sweep that ended early; without it the length is 100,
-    or the number of points if that is larger. If one of the first ten losses is below 0, or their median is 0, the edge is a rise by
-    3 times the size of the start, or by 3 times the range of the losses so far if that is wider (`sweep.diverged_above`).
+    In a sweep of another length, ten stands for a tenth of it, five for a twentieth, and 0.9
+    becomes 0.9^(100 / length), so that each covers the same share of the sweep. `num_training` is
+    the length of a sweep that ended early; without it the length is 100, or the number of points if
+    that is larger. If one of the first ten losses is below 0, or their median is 0, the edge is a
+    rise by 3 times the size of the start, or by 3 times the range of the losses so far if that is
+    wider (`sweep.diverged_above`).
     """
 
     def __init__(
@@ -93,10 +108,11 @@ class Landmarks:
         num_training: int | None = None,
         died: Died | None = None,
     ) -> None:
-        """beta: the optimizer's momentum or beta1, 0 without; adaptive: it scales gradients per parameter (Adam, RMSprop, Adagrad, …).
+        """beta: the optimizer's momentum or beta1, 0 without; adaptive: it scales gradients per
+        parameter (Adam, RMSprop, Adagrad, …).
 
-        schedule: the `lr_schedule` of the next fit; num_training: the planned points of the sweep, if it ended early; died: where
-        units died.
+        schedule: the `lr_schedule` of the next fit; num_training: the planned points of the sweep,
+        if it ended early; died: where units died.
         """
         self.lrs, self.num_training = lrs, num_training
         self._beta, self._schedule = beta, schedule
@@ -110,15 +126,16 @@ class Landmarks:
             return none_of(RECOMMENDED, landmarks)
         x = np.asarray(self.lrs, dtype=np.float64)
         why = (
-            f"median of three estimates ({landmarks.in_words}) "
-            f"x {_factor(self._schedule):g} for a {_SPOKEN.get(self._schedule, self._schedule)} rate"
+            f"median of three estimates ({landmarks.in_words}) x {_factor(self._schedule):g} for a"
+            f" {_SPOKEN.get(self._schedule, self._schedule)} rate"
         )
         return Suggestion(RECOMMENDED, landmarks.lr, nearest(x, landmarks.lr), why)
 
     def notes(self, raced: Raced | None = None) -> tuple[str, ...]:
         """Notes on how far to trust the rate, or the one that a race chose; `doubts` come first.
 
-        There is no confidence interval: the spread of the landmarks does not predict how wrong they are.
+        There is no confidence interval: the spread of the landmarks does not predict how wrong they
+        are.
         """
         landmarks = self._found
         if isinstance(landmarks, str):
@@ -134,7 +151,9 @@ class Landmarks:
 
 
 def suggest_all(landmarks: Landmarks, smoothed: ArrayLike) -> tuple[Suggestion, ...]:
-    """The suggestions of all five rules, the recommended one first. smoothed: the losses of the same sweep."""
+    """The suggestions of all five rules, the recommended one first. smoothed: the losses of the
+    same sweep.
+    """
     lrs, num_training = landmarks.lrs, landmarks.num_training
     return (
         landmarks.suggestion,
@@ -150,8 +169,12 @@ def recommended(suggestions: Iterable[Suggestion]) -> float | None:
     return next((s.lr for s in suggestions if s.name == RECOMMENDED), None)
 
 
-def divergence(lrs: ArrayLike, losses: ArrayLike, *, num_training: int | None = None) -> float | None:
-    """The edge of `Landmarks`: the first rate whose loss diverged or is not finite. None: there is no such rate."""
+def divergence(
+    lrs: ArrayLike, losses: ArrayLike, *, num_training: int | None = None
+) -> float | None:
+    """The edge of `Landmarks`: the first rate whose loss diverged or is not finite. None: there
+    is no such rate.
+    """
     x, y = pair(lrs, losses)
     start = _start(y, points_of(10, num_training, len(x)))
     if not len(start):
@@ -187,7 +210,9 @@ class _Found:
     start: float
     lowest: float
     dead: float | None
-    """The loss at the start, the lowest smoothed one, and the one after units died; None: none died, or a loss was below 0."""
+    """The loss at the start, the lowest smoothed one, and the one after units died; None: none
+    died, or a loss was below 0.
+    """
 
     @property
     def three(self) -> tuple[float, float, float]:
@@ -195,9 +220,14 @@ class _Found:
 
     @property
     def in_words(self) -> str:
-        """A phrase with the three landmarks. It does not use the names of rules, whose numbers differ."""
+        """A phrase with the three landmarks. It does not use the names of rules, whose numbers
+        differ.
+        """
         edge = "the edge" if self.edge_seen else "an edge that the sweep did not reach"
-        return f"from {edge} {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from the lowest loss {rate(self.minimum, 2)}"
+        return (
+            f"from {edge} {rate(self.edge, 2)}, from the longest fall {rate(self.valley, 2)}, from"
+            f" the lowest loss {rate(self.minimum, 2)}"
+        )
 
 
 def _facts(found: _Found, lr: float) -> Iterable[str]:
@@ -205,9 +235,15 @@ def _facts(found: _Found, lr: float) -> Iterable[str]:
     yield f"Three estimates: {found.in_words} (range {rate(low, 2)} to {rate(high, 2)})."
     if found.died is not None:
         where = f"layer {found.died.layer}" if found.died.layer else "the model"
-        yield f"{_times(found.edge_at / lr)} below {rate(found.edge_at, 2)}, from where on most units of {where} are dead."
+        yield (
+            f"{_times(found.edge_at / lr)} below {rate(found.edge_at, 2)}, from where on most units"
+            f" of {where} are dead."
+        )
     elif found.lost is not None:
-        yield f"{_times(found.lost / lr)} below {rate(found.lost, 2)}, from where on the loss stays near its start."
+        yield (
+            f"{_times(found.lost / lr)} below {rate(found.lost, 2)}, from where on the loss stays"
+            " near its start."
+        )
     elif found.edge_seen:
         yield f"{_times(found.edge_at / lr)} below divergence ({rate(found.edge_at, 2)})."
     else:
@@ -221,20 +257,33 @@ def _times(ratio: float) -> str:
 
 def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> Iterable[str]:
     lowest = found.lowest if raced is None else min(found.lowest, raced.loss)
-    if found.dead is not None and found.start > _DIVERGED * found.dead and lowest > (1 - _LITTLE) * found.dead:
+    if (
+        found.dead is not None
+        and found.start > _DIVERGED * found.dead
+        and lowest > (1 - _LITTLE) * found.dead
+    ):
         yield (
-            f"Do not trust this rate: the loss began at {found.start:.3g} and never fell clearly below {found.dead:.3g}, where it stays "
-            "when the units are dead. Scale the inputs and targets (mean 0, standard deviation 1), then search again."
+            f"Do not trust this rate: the loss began at {found.start:.3g} and never fell clearly"
+            f" below {found.dead:.3g}, where it stays when the units are dead. Scale the inputs and"
+            " targets (mean 0, standard deviation 1), then search again."
         )
-    if raced is not None:  # the other doubts are about the sweep's rate, and not about one from a race
+    # the other doubts are about the sweep's rate, and not about one from a race
+    if raced is not None:
         return
     if not found.edge_seen:
-        further = " The loss still falls at the end of the sweep: a higher max_lr says more." if found.falls else ""
-        yield f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} was taken as the edge.{further}"
+        further = (
+            " The loss still falls at the end of the sweep: a higher max_lr says more."
+            if found.falls
+            else ""
+        )
+        yield (
+            f"No edge seen: no loss rose clearly above its start, so {rate(found.edge_at, 2)} was"
+            f" taken as the edge.{further}"
+        )
     if found.fall < _LITTLE:
         yield (
-            f"The loss fell by only {max(found.fall, 0):.0%} (less than {_LITTLE:.0%}): the curve says little. "
-            f"A longer sweep says more (num_training={4 * found.length})."
+            f"The loss fell by only {max(found.fall, 0):.0%} (less than {_LITTLE:.0%}): the curve"
+            f" says little. A longer sweep says more (num_training={4 * found.length})."
         )
     # An edge above the sweep is a guess, and does not count as a landmark that disagrees.
     three = found.three if found.edge_at <= found.last else found.three[1:]
@@ -242,9 +291,15 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
     if apart > 1.2:
         yield f"The landmarks are {apart:.1f} decades apart (more than 1.2): they do not agree."
     if found.lr < found.first:
-        yield f"The suggestion is below the swept rates: sweep again from a min_lr under {rate(found.first, 2)}."
+        yield (
+            "The suggestion is below the swept rates: sweep again from a min_lr under"
+            f" {rate(found.first, 2)}."
+        )
     if found.length < FULL / 2:
-        yield f"Swept in {found.length} updates: short sweeps outrun divergence, so the suggestion may be too high."
+        yield (
+            f"Swept in {found.length} updates: short sweeps outrun divergence, so the suggestion"
+            " may be too high."
+        )
     if schedule == "one_cycle" and beta == 0:
         yield (
             "One-cycle that cycles momentum turns it on (0.95) for this optimizer, which has none: "
@@ -252,7 +307,12 @@ def _flags(found: _Found, beta: float, schedule: str, raced: Raced | None) -> It
         )
 
 
-_SPOKEN = {"one_cycle": "one-cycle", "constant": "constant", "linear": "linearly falling", "cosine": "cosine"}
+_SPOKEN = {
+    "one_cycle": "one-cycle",
+    "constant": "constant",
+    "linear": "linearly falling",
+    "cosine": "cosine",
+}
 
 
 def _factor(schedule: str) -> float:
@@ -260,7 +320,13 @@ def _factor(schedule: str) -> float:
 
 
 def _find(
-    lrs: ArrayLike, losses: ArrayLike, beta: float, adaptive: bool, schedule: str, num_training: int | None, died: Died | None
+    lrs: ArrayLike,
+    losses: ArrayLike,
+    beta: float,
+    adaptive: bool,
+    schedule: str,
+    num_training: int | None,
+    died: Died | None,
 ) -> _Found | str:
     """The landmarks, or why the curve has none."""
     if not 0 <= beta < 1:
@@ -317,10 +383,11 @@ def _find(
 
 
 def _lost(x: Array, y: Array, lowest: float, base: float, low: int, five: int) -> float | None:
-    """The rate from which on the loss stays nearer to its start than to its lowest value; None: it diverges soon after, or stays low.
+    """The rate from which on the loss stays nearer to its start than to its lowest value; None: it
+    diverges soon after, or stays low.
 
-    It uses the median of five points, since the smoothed loss lags. A fall that may be noise of the batches, estimated from the
-    differences of neighbouring losses, does not count.
+    It uses the median of five points, since the smoothed loss lags. A fall that may be noise of the
+    batches, estimated from the differences of neighbouring losses, does not count.
     """
     if low < _FEW or base - lowest <= _CLEAR * float(np.std(np.diff(y[: low + 1]))):
         return None
@@ -333,7 +400,10 @@ def _too_few(kept: int, ten: int, x: Array, edge: int | None, died: Died | None)
     if edge is None:
         return f"only {counted(kept, 'finite point')}: at least {ten + 3} are needed"
     cause = "the loss diverged or was not finite" if died is None else "units died"
-    return f"{cause} at {rate(x[edge], 2)}, point {edge + 1}: sweep again over lower rates, and scale inputs and targets if they are large"
+    return (
+        f"{cause} at {rate(x[edge], 2)}, point {edge + 1}: sweep again over lower rates, and scale"
+        " inputs and targets if they are large"
+    )
 
 
 def _dead_loss(y: Array, died: Died | None) -> float | None:
@@ -350,13 +420,17 @@ def _start(y: Array, count: int) -> Array:
 
 
 def _level(start: Array) -> tuple[float, float | None]:
-    """The level of the first losses, and their range if they are not all above 0 (the arguments of `diverged_above`)."""
+    """The level of the first losses, and their range if they are not all above 0 (the arguments
+    of `diverged_above`).
+    """
     base = float(np.median(start))
     return base, None if base > 0 and start.min() >= 0 else float(np.ptp(start))
 
 
 def _edge(y: Array, base: float, spread: float | None) -> int | None:
-    """The first point whose loss diverged or is not finite; None: there is none. spread: see `diverged_above`."""
+    """The first point whose loss diverged or is not finite; None: there is none. spread: see
+    `diverged_above`.
+    """
     lowest = base
     for i, loss in enumerate(y):
         wide = None if spread is None else max(spread, base - lowest)
@@ -364,5 +438,3 @@ def _edge(y: Array, base: float, spread: float | None) -> int | None:
             return i
         lowest = min(lowest, float(loss))
     return None
-
-

@@ -1,9 +1,10 @@
-"""Has the rules of other libraries for a swept curve, a pure function for each, and the helpers that all rules share.
+"""Has the rules of other libraries for a swept curve, a pure function for each, and the helpers
+that all rules share.
 
-`steepest`, `valley`, `minimum` and `slide` read the smoothed loss. They accept any curve: points from the first one that is not
-finite on are left out.
-Sources: steepest and minimum are fastai's of 2018; valley is ESRI's and slide Andrew Chang's (Novetta), both as
-published in fastai 2.3 (pull request 3377).
+`steepest`, `valley`, `minimum` and `slide` read the smoothed loss. They accept any curve: points
+from the first one that is not finite on are left out.
+Sources: steepest and minimum are fastai's of 2018; valley is ESRI's and slide Andrew Chang's
+(Novetta), both as published in fastai 2.3 (pull request 3377).
 """
 
 from __future__ import annotations
@@ -20,19 +21,24 @@ from workbench.units import counted, rate
 Array = NDArray[np.float64]
 
 FULL = 100
-"""The number of points of a sweep for which the rules were made; their windows are scaled for other numbers."""
+"""The number of points of a sweep for which the rules were made; their windows are scaled for
+other numbers.
+"""
 _WILD = 1e100  # larger losses count as infinite, so that sums and slopes stay finite
 
 
 def steepest(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = None) -> Suggestion:
     """The rate at which the smoothed loss falls fastest per decade of learning rate.
 
-    The first tenth of the sweep is left out, where the moving average has few values and follows their noise.
+    The first tenth of the sweep is left out, where the moving average has few values and follows
+    their noise.
     """
     x, y = before_wild(lrs, smoothed)
     skip = points_of(10, num_training, len(x))
     if len(x) - skip < 3:
-        return none_of("steepest", f"only {counted(len(x), 'finite point')}: a slope needs at least {skip + 3}")
+        return none_of(
+            "steepest", f"only {counted(len(x), 'finite point')}: a slope needs at least {skip + 3}"
+        )
     slopes = np.gradient(y[skip:], np.log10(x[skip:]))
     at = int(np.argmin(slopes))
     if (
@@ -44,13 +50,25 @@ def steepest(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = 
 
 
 def valley(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
-    """The middle of the longest fall: the longest sequence of points, each lower than the one before, with others in between."""
+    """The middle of the longest fall: the longest sequence of points, each lower than the one
+    before, with others in between.
+    """
     x, y = before_wild(lrs, smoothed)
     fall = longest_fall(y)
     if fall is None:
-        return none_of("valley", "the smoothed loss never falls" if len(x) > 1 else f"only {counted(len(x), 'finite point')}")
+        return none_of(
+            "valley",
+            (
+                "the smoothed loss never falls"
+                if len(x) > 1
+                else f"only {counted(len(x), 'finite point')}"
+            ),
+        )
     at, length, end = fall
-    why = f"the middle of the longest fall of the smoothed loss, {length} points that end at {rate(x[end], 2)}"
+    why = (
+        f"the middle of the longest fall of the smoothed loss, {length} points that end at"
+        f" {rate(x[end], 2)}"
+    )
     return Suggestion("valley", float(x[at]), at, why)
 
 
@@ -64,21 +82,28 @@ def minimum(lrs: ArrayLike, smoothed: ArrayLike) -> Suggestion:
         return none_of("minimum", "the smoothed loss never falls below its first value")
     lr = float(x[low]) / 10
     return Suggestion(
-        "minimum", lr, nearest(x, lr), f"a tenth of {rate(x[low], 2)}, where the smoothed loss is lowest"
+        "minimum",
+        lr,
+        nearest(x, lr),
+        f"a tenth of {rate(x[low], 2)}, where the smoothed loss is lowest",
     )
 
 
 def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = None) -> Suggestion:
     """The rate at which the explosion begins, seen from the right.
 
-    An interval of 15 points slides from the end to the left while the slopes at its two ends differ by more than
-    5% of the curve's height per decade; its left end is the suggestion. fastai compares slopes per point with a
-    fixed loss of 0.005; relative to the curve's height, the result does not depend on the unit of the loss.
+    An interval of 15 points slides from the end to the left while the slopes at its two ends differ
+    by more than 5% of the curve's height per decade; its left end is the suggestion. fastai
+    compares slopes per point with a fixed loss of 0.005; relative to the curve's height, the result
+    does not depend on the unit of the loss.
     """
     x, y = before_wild(lrs, smoothed)
     width = max(1, points_of(15, num_training, len(x)))
     if len(x) < width + 2:
-        return none_of("slide", f"only {counted(len(x), 'finite point')}: the interval needs at least {width + 2}")
+        return none_of(
+            "slide",
+            f"only {counted(len(x), 'finite point')}: the interval needs at least {width + 2}",
+        )
     slopes = np.gradient(y, np.log10(x))
     height = max(
         float(np.ptp(y)), 1e-9 * float(np.abs(y).max())
@@ -94,12 +119,15 @@ def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = Non
 
 
 def longest_fall(y: Array) -> tuple[int, int, int] | None:
-    """Middle, length and end (indices) of the longest strictly decreasing subsequence of `y`; None if `y` never falls.
+    """Middle, length and end (indices) of the longest strictly decreasing subsequence of `y`; None
+    if `y` never falls.
 
-    Of equally long ones it is the first. As in fastai, the middle is half the length before the end, whatever points the
-    subsequence skips. It uses patience sorting: O(n log n), where the usual loop is O(n^2).
+    Of equally long ones it is the first. As in fastai, the middle is half the length before the
+    end, whatever points the subsequence skips. It uses patience sorting: O(n log n), where the
+    usual loop is O(n^2).
     """
-    tails: list[float] = []  # [k]: the last value, negated, of the fall of k + 1 points that ends highest
+    # [k]: the last value, negated, of the fall of k + 1 points that ends highest
+    tails: list[float] = []
     best = end = 0
     for i, value in enumerate(y):
         index = bisect_left(tails, -float(value))
@@ -112,7 +140,9 @@ def longest_fall(y: Array) -> tuple[int, int, int] | None:
 
 
 def pair(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
-    """The curve as two arrays of float64; huge losses become infinite. Raises ValueError if rates do not rise, or lack a loss."""
+    """The curve as two arrays of float64; huge losses become infinite. Raises ValueError if
+    rates do not rise, or lack a loss.
+    """
     x, y = np.asarray(lrs, dtype=np.float64).ravel(), np.asarray(losses, dtype=np.float64).ravel()
     if len(x) != len(y):
         raise ValueError(
@@ -132,7 +162,9 @@ def before_wild(lrs: ArrayLike, losses: ArrayLike) -> tuple[Array, Array]:
 
 
 def length_of(num_training: int | None, seen: int) -> int:
-    """The planned number of points of a sweep, of which `seen` were measured; num_training=None: the usual number, or `seen` if larger."""
+    """The planned number of points of a sweep, of which `seen` were measured; num_training=None:
+    the usual number, or `seen` if larger.
+    """
     return max(FULL, seen) if num_training is None else max(num_training, seen)
 
 

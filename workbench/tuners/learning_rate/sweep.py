@@ -1,7 +1,7 @@
 """Computes a sweep: its rates, the smoothing of its losses, when it ends.
 
-The range test is Leslie Smith's ("Cyclical Learning Rates for Training Neural Networks", 2015); the smoothing and the
-factor of four that ends it are fastai's. The functions use no models or devices.
+The range test is Leslie Smith's ("Cyclical Learning Rates for Training Neural Networks", 2015); the
+smoothing and the factor of four that ends it are fastai's. The functions use no models or devices.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ STOPPED = "stopped"
 _AT_ONCE = 1 << 20
 """How many numbers `running_median` copies at once."""
 WARMUP = 10
-"""After this many points the smoothed loss is no longer dominated by the noise of its first values."""
+"""After this many points the smoothed loss is no longer dominated by the noise of its first
+values.
+"""
 
 
 def rates(
     min_lr: float = 1e-5, max_lr: float = 10.0, num_training: int = 100, mode: str = "exponential"
 ) -> Array:
-    """The learning rates of a sweep, one per update, shape (num_training,); first and last are exact."""
+    """The learning rates of a sweep, one per update, shape (num_training,); first and last are
+    exact.
+    """
     _check_range(min_lr, max_lr)
     _check_count(num_training)
     fraction = np.arange(num_training, dtype=np.float64) / (num_training - 1)
@@ -41,7 +45,9 @@ def rates(
     elif mode == "linear":
         lrs = min_lr + (max_lr - min_lr) * fraction
     else:
-        raise SettingsError(f"mode={mode!r}: give 'exponential' (even steps in log lr) or 'linear'.")
+        raise SettingsError(
+            f"mode={mode!r}: give 'exponential' (even steps in log lr) or 'linear'."
+        )
     lrs[0], lrs[-1] = min_lr, max_lr  # the powers are rounded, and the ends must be exact
     return lrs
 
@@ -49,13 +55,17 @@ def rates(
 def _check_range(min_lr: float, max_lr: float) -> None:
     for name, value in (("min_lr", min_lr), ("max_lr", max_lr)):
         if not _is_number(value) or not math.isfinite(value) or value <= 0:
-            raise SettingsError(f"{name}={shown(value)}: a learning rate above 0 is needed, such as 1e-5.")
+            raise SettingsError(
+                f"{name}={shown(value)}: a learning rate above 0 is needed, such as 1e-5."
+            )
     if max_lr <= min_lr:
         raise SettingsError(
             f"max_lr={max_lr!r} is not above min_lr={min_lr!r}: raise max_lr or lower min_lr."
         )
     if not math.isfinite(max_lr / min_lr):
-        raise SettingsError(f"min_lr={min_lr!r} and max_lr={max_lr!r} are too far apart: raise min_lr.")
+        raise SettingsError(
+            f"min_lr={min_lr!r} and max_lr={max_lr!r} are too far apart: raise min_lr."
+        )
 
 
 def _check_count(num_training: int) -> None:
@@ -64,7 +74,9 @@ def _check_count(num_training: int) -> None:
             f"num_training={num_training!r}: a whole number of points is needed, such as 100."
         )
     if num_training < 3:
-        raise SettingsError(f"num_training={num_training}: a curve needs at least 3 points; 100 is usual.")
+        raise SettingsError(
+            f"num_training={num_training}: a curve needs at least 3 points; 100 is usual."
+        )
 
 
 def _is_number(value: Any) -> bool:
@@ -74,19 +86,22 @@ def _is_number(value: Any) -> bool:
 class Smoother:
     """Exponential moving average with bias correction, as in Adam and in fastai's smoothing.
 
-    The mean moves towards each new value by (1 - beta) / (1 - beta^n). That equals the corrected average, and keeps a
-    constant loss exactly constant.
+    The mean moves towards each new value by (1 - beta) / (1 - beta^n). That equals the corrected
+    average, and keeps a constant loss exactly constant.
     """
 
     def __init__(self, beta: float = 0.98) -> None:
         if not 0 <= beta < 1:
             raise SettingsError(f"beta={beta!r}: smoothing needs 0 <= beta < 1; 0 smooths nothing.")
         self.beta = beta
-        self._unseen = 1.0  # beta^n, the weight of the initial zero in an average without correction
+        # beta^n, the weight of the initial zero in an average without correction
+        self._unseen = 1.0
         self._mean = 0.0
 
     def update(self, loss: float) -> float:
-        """Return the smoothed loss after `loss`. A loss that is not finite is returned unchanged and not averaged."""
+        """Return the smoothed loss after `loss`. A loss that is not finite is returned unchanged
+        and not averaged.
+        """
         if not math.isfinite(loss):
             return loss
         self._unseen *= self.beta
@@ -101,22 +116,33 @@ def smooth(losses: Iterable[float], beta: float = 0.98) -> Array:
 
 
 def running_median(values: NDArray[Any], half: int) -> Array:
-    """The median of each value and of up to `half` on each side of it, along the first axis; at the two ends there are fewer."""
+    """The median of each value and of up to `half` on each side of it, along the first axis; at
+    the two ends there are fewer.
+    """
     count = len(values)
-    ends = [np.median(values[max(0, i - half) : i + half + 1], axis=0) for i in range(count) if not half <= i < count - half]
+    ends = [
+        np.median(values[max(0, i - half) : i + half + 1], axis=0)
+        for i in range(count)
+        if not half <= i < count - half
+    ]
     if count <= 2 * half:
         return np.stack(ends)
     windows = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1, axis=0)
     rows = max(1, _AT_ONCE // windows[0].size)
-    middle = [np.median(windows[at : at + rows], axis=-1) for at in range(0, len(windows), rows)]  # copies the windows
-    return np.concatenate([*(end[None] for end in ends[:half]), *middle, *(end[None] for end in ends[half:])])
+    # copies the windows
+    middle = [np.median(windows[at : at + rows], axis=-1) for at in range(0, len(windows), rows)]
+    return np.concatenate(
+        [*(end[None] for end in ends[:half]), *middle, *(end[None] for end in ends[half:])]
+    )
 
 
 def diverged_above(threshold: float, low: float, spread: float | None = None) -> float:
-    """The loss above which a sweep counts as diverged, relative to `low`: threshold x low for losses above 0.
+    """The loss above which a sweep counts as diverged, relative to `low`: threshold x low for
+    losses above 0.
 
-    For losses that go below 0 (`spread` given) a multiple has no meaning. Then the limit is low + (threshold - 1) x |low|,
-    or with `spread`, the range of losses so far, in place of |low|, if that is larger.
+    For losses that go below 0 (`spread` given) a multiple has no meaning. Then the limit is low +
+    (threshold - 1) x |low|, or with `spread`, the range of losses so far, in place of |low|, if
+    that is larger.
     """
     if spread is None:
         return threshold * low
@@ -126,24 +152,25 @@ def diverged_above(threshold: float, low: float, spread: float | None = None) ->
 class StopRule:
     """Decides after each point whether the sweep ends, and why.
 
-    `threshold`: the sweep ends when the smoothed loss is above this many times its best value so far; None: never for that
-    reason. A loss that is not finite always ends it. Once a loss was below zero, or while the best is zero, the rise is
-    measured against the range of smoothed losses up to the best (`diverged_above`), and only after the first ten points,
-    which give that range.
+    `threshold`: the sweep ends when the smoothed loss is above this many times its best value so
+    far; None: never for that reason. A loss that is not finite always ends it. Once a loss was
+    below zero, or while the best is zero, the rise is measured against the range of smoothed losses
+    up to the best (`diverged_above`), and only after the first ten points, which give that range.
     """
 
     def __init__(self, threshold: float | None = 4.0) -> None:
         if threshold is not None and (not _is_number(threshold) or not threshold > 1):
             raise SettingsError(
-                f"early_stop_threshold={threshold!r}: give a number above 1 (the smoothed loss may rise to so many "
-                "times its best), or None to visit every rate."
+                f"early_stop_threshold={threshold!r}: give a number above 1 (the smoothed loss may"
+                " rise to so many times its best), or None to visit every rate."
             )
         self.threshold = threshold
         self.best = math.inf
         self._below_zero = False
         self._seen = 0
         self._highest = -math.inf
-        self._start = -math.inf  # the highest loss in the first points or up to the best one, without the rise after it
+        # the highest loss in the first points or up to the best one, without the rise after it
+        self._start = -math.inf
 
     def check(self, loss: float, smoothed: float) -> str | None:
         """Why the sweep ends with this point; None: it continues."""
@@ -155,9 +182,15 @@ class StopRule:
             return None
         if positive:
             if smoothed > diverged_above(self.threshold, self.best):
-                return f"the loss diverged, as expected (smoothed loss above {self.threshold:g} x its best)"
+                return (
+                    f"the loss diverged, as expected (smoothed loss above {self.threshold:g} x its"
+                    " best)"
+                )
         elif smoothed > diverged_above(self.threshold, self.best, self._start - self.best):
-            return f"the loss diverged, as expected (smoothed loss rose by more than {self.threshold - 1:g} x its range)"
+            return (
+                "the loss diverged, as expected (smoothed loss rose by more than"
+                f" {self.threshold - 1:g} x its range)"
+            )
         return None
 
     def _note(self, loss: float, smoothed: float) -> None:

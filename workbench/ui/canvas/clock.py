@@ -8,7 +8,9 @@ from workbench.events import Changed, RunStarted, StepsDone
 from workbench.ui.canvas.transport.channels import Samples
 
 COLUMNS = 5
-"""Updates taken, epochs, samples, seconds, bytes; NaN: unknown. extensions/live/src/plot/axis.ts reads them by this order."""
+"""Updates taken, epochs, samples, seconds, bytes; NaN: unknown. extensions/live/src/plot/axis.ts
+reads them by this order.
+"""
 ROWS = 600
 _LENGTHS = {"batch_size", "accumulate_grad_batches"}
 """Settings that change how many updates an epoch has."""
@@ -38,14 +40,26 @@ class Clock:
         """Add one flush."""
         if self._seconds is None:  # the time before the first flush
             began = max(0.0, event.seconds) if event.step else 0.0
-            self._channel.add([float(event.step), self._epochs(event.step, event.epoch), 0.0, began, math.nan])
+            self._channel.add(
+                [float(event.step), self._epochs(event.step, event.epoch), 0.0, began, math.nan]
+            )
         self._seconds = event.seconds
         self._samples = math.nan if event.samples is None else self._samples + event.samples
         memory = math.nan if event.memory is None else float(event.memory)
-        self._channel.add([float(event.done), self._epochs(event.done, event.epoch), self._samples, event.seconds, memory])
+        self._channel.add(
+            [
+                float(event.done),
+                self._epochs(event.done, event.epoch),
+                self._samples,
+                event.seconds,
+                memory,
+            ]
+        )
 
     def _epochs(self, done: int, epoch: int) -> float:
-        """The number of epochs of `done` updates: a fraction if an epoch's length is known, else the epochs that have begun."""
+        """The number of epochs of `done` updates: a fraction if an epoch's length is known, else
+        the epochs that have begun.
+        """
         if self._even and self._run is not None and self._run.updates and self._run.epochs:
             return done * self._run.epochs / self._run.updates
         return float(epoch + bool(done))

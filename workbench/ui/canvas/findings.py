@@ -1,4 +1,6 @@
-"""Lists the findings of a run's health (`runs/health`) for the canvas, and shows the error that ended a job."""
+"""Lists the findings of a run's health (`runs/health`) for the canvas, and shows the error that
+ended a job.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,15 @@ EVERY = 1.0
 class Findings:
     """Takes a fit's events, and applies the rules about once a second, and at the fit's end.
 
-    The updates of a second are passed to the rules together: each event takes time, for which training waits.
+    The updates of a second are passed to the rules together: each event takes time, for which
+    training waits.
     """
 
     def __init__(self, outbox: Outbox) -> None:
         self.root: Path | None = None
-        """The root of the records of searches, whose results a finding may mention; None: there is none."""
+        """The root of the records of searches, whose results a finding may mention; None: there
+        is none.
+        """
         self._outbox = outbox
         self._results = SearchResults(None)
         self._health = Health()
@@ -55,12 +60,17 @@ class Findings:
                 return
             self._looked = event.seconds
         elif isinstance(event, RunStarted):
-            self._looked = -EVERY  # the first updates are checked at once: rules measure from them on
-            self._results = SearchResults(None if self.root is None else _folder(self.root, event.run))
+            # the first updates are checked at once: rules measure from them on
+            self._looked = -EVERY
+            self._results = SearchResults(
+                None if self.root is None else _folder(self.root, event.run)
+            )
         held, self._held = self._held, []
         for joined_event in joined(held, across_epochs=True):
             self._health.on_event(joined_event)
-        self._outbox.put("health", described(self._results.with_results(self._health.findings[:MOST])))
+        self._outbox.put(
+            "health", described(self._results.with_results(self._health.findings[:MOST]))
+        )
 
     def error(self, kind: str, event: RunEnded | None) -> None:
         """Show the error that ended this job; None, or no error: nothing."""
@@ -68,7 +78,9 @@ class Findings:
 
 
 def described(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Findings in the form for the browser, without that of an error, about which `failure` says more."""
+    """Findings in the form for the browser, without that of an error, about which `failure` says
+    more.
+    """
     return [
         {
             "level": finding.level,
@@ -83,7 +95,9 @@ def described(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 
 def failure(kind: str, event: RunEnded) -> dict[str, str] | None:
-    """The error that ended a job of this kind, in the form for the browser; None: there was none, or a finding reports it (non-finite values)."""
+    """The error that ended a job of this kind, in the form for the browser; None: there was
+    none, or a finding reports it (non-finite values).
+    """
     if event.error is None or (kind == "fit" and event.error.startswith("NonFiniteError: ")):
         return None
     error = event.error.strip()
@@ -93,13 +107,18 @@ def failure(kind: str, event: RunEnded) -> dict[str, str] | None:
         name, message = "", text
     trace = event.traceback or (error if error.startswith("Traceback") else "")
     return {
-        "title": texts.job_failed(format.job(kind)), "type": cut(name, TEXT), "message": cut(message, MESSAGE), "where": cut(event.where, TEXT),
+        "title": texts.job_failed(format.job(kind)),
+        "type": cut(name, TEXT),
+        "message": cut(message, MESSAGE),
+        "where": cut(event.where, TEXT),
         "traceback": cut(trace[:-TRACEBACK:-1], TRACEBACK)[::-1],
-    }  # fmt: skip
+    }
 
 
 def _folder(root: Path, run: str) -> Path | None:
-    """The folder of a run with this id; None: no folder can have this id, which a foreign record may contain."""
+    """The folder of a run with this id; None: no folder can have this id, which a foreign record
+    may contain.
+    """
     with contextlib.suppress(ValueError):
         return root / RUNS / check_id(run)
     return None

@@ -33,9 +33,13 @@ class Rates:
         if not event.rows:
             return
         if not self._names:
-            several = [name for name in event.columns if name.startswith("lr.") and name[3:].isdigit()]
+            several = [
+                name for name in event.columns if name.startswith("lr.") and name[3:].isdigit()
+            ]
             self._names = sorted(several, key=lambda name: int(name[3:]))[:MOST] or ["lr"]
             self._channel.reset([("last", len(self._names))])
-            self._outbox.put("rates", [texts.optimizer(name[3:]) for name in self._names] if several else ["lr"])
+            self._outbox.put(
+                "rates", [texts.optimizer(name[3:]) for name in self._names] if several else ["lr"]
+            )
         rates = np.array([column(event, name) for name in self._names], np.float64).T
         self._channel.add(event.steps, event.every, [rates])

@@ -1,4 +1,6 @@
-"""Draws the user's metrics (`metrics=`, `self.log`) by update, with the best and the last value of each."""
+"""Draws the user's metrics (`metrics=`, `self.log`) by update, with the best and the last value
+of each.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def is_loss(name: str) -> bool:
 
 
 class Metrics:
-    """Collects metrics in one table with a column for each; for a new metric the table begins anew, with one more column."""
+    """Collects metrics in one table with a column for each; for a new metric the table begins
+    anew, with one more column.
+    """
 
     def __init__(self, outbox: Outbox, channel: Buckets) -> None:
         self._outbox, self._channel = outbox, channel
@@ -44,7 +48,9 @@ class Metrics:
         """Remove all metrics: a fit begins, or none is shown."""
         self._best: dict[str, BestAndLast] = {}
         self._of_epochs: set[str] = set()
-        """The metrics by which checkpoints can be compared: those with a value for a validation or an epoch."""
+        """The metrics by which checkpoints can be compared: those with a value for a validation
+        or an epoch.
+        """
         self._sent: list[str] = []
         self._channel.reset([("last", 1)])
         self._put()
@@ -58,23 +64,50 @@ class Metrics:
         """Add the values that were logged for single updates."""
         logged = [name for name in event.logged if self._drawn(name)]
         if event.rows and logged:
-            self._add(event.steps, event.every, {name: column(event, name).astype(np.float64) for name in logged})
+            self._add(
+                event.steps,
+                event.every,
+                {name: column(event, name).astype(np.float64) for name in logged},
+            )
 
     def measured(self, event: Validated | Logged) -> None:
         """Add the values of a validation, or of an epoch."""
-        values = {name: value for name, value in event.metrics.items() if self._drawn(name) and math.isfinite(value)}
+        values = {
+            name: value
+            for name, value in event.metrics.items()
+            if self._drawn(name) and math.isfinite(value)
+        }
         if values:
             self._of_epochs |= values.keys()
-            self._add(np.array([max(0, event.step - 1)]), 1, {name: np.array([value]) for name, value in values.items()}, event.step)
+            self._add(
+                np.array([max(0, event.step - 1)]),
+                1,
+                {name: np.array([value]) for name, value in values.items()},
+                event.step,
+            )
 
     def _drawn(self, name: str) -> bool:
-        return len(name) <= NAME and not is_loss(name) and (name in self._best or len(self._best) < MOST)
+        return (
+            len(name) <= NAME
+            and not is_loss(name)
+            and (name in self._best or len(self._best) < MOST)
+        )
 
-    def _add(self, steps: NDArray[np.int64], every: int, columns: dict[str, NDArray[np.float64]], taken: int | None = None) -> None:
-        """Add values at `steps`. taken: for values of a validation, the number of updates taken before it."""
+    def _add(
+        self,
+        steps: NDArray[np.int64],
+        every: int,
+        columns: dict[str, NDArray[np.float64]],
+        taken: int | None = None,
+    ) -> None:
+        """Add values at `steps`. taken: for values of a validation, the number of updates taken
+        before it.
+        """
         for name, values in columns.items():
             if name in self._best or len(self._best) < MOST:
-                self._best.setdefault(name, BestAndLast(known_mode(name))).add(steps if taken is None else np.array([taken]), values)
+                self._best.setdefault(name, BestAndLast(known_mode(name))).add(
+                    steps if taken is None else np.array([taken]), values
+                )
         names = list(self._best)
         if names != self._sent:
             before = self._channel.rows(0, self._channel.length)
@@ -84,16 +117,28 @@ class Metrics:
             if known:  # the old rows stay; the new metrics have no values in them
                 wide = np.full((len(before), len(names)), np.nan)
                 wide[:, :known] = before
-                self._channel.add(head["origin"] + head["width"] * np.arange(len(before)), head["width"], [wide])
+                self._channel.add(
+                    head["origin"] + head["width"] * np.arange(len(before)), head["width"], [wide]
+                )
         table = np.column_stack([columns.get(name, np.full(len(steps), np.nan)) for name in names])
         self._channel.add(steps, every, [table])
         self._put()
 
     def _put(self) -> None:
-        self._outbox.put("metrics", {"monitor": self._monitor, "metrics": [
+        self._outbox.put(
+            "metrics",
             {
-                "name": name, "mode": best.mode, "judges": name in self._of_epochs,
-                "last": format.number(best.last if math.isfinite(best.last) else None), "best": "" if best.value is None else format.number(best.value), "at": best.step,
-            }
-            for name, best in self._best.items()
-        ]})  # fmt: skip
+                "monitor": self._monitor,
+                "metrics": [
+                    {
+                        "name": name,
+                        "mode": best.mode,
+                        "judges": name in self._of_epochs,
+                        "last": format.number(best.last if math.isfinite(best.last) else None),
+                        "best": "" if best.value is None else format.number(best.value),
+                        "at": best.step,
+                    }
+                    for name, best in self._best.items()
+                ],
+            },
+        )

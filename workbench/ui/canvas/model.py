@@ -60,7 +60,9 @@ from workbench.ui.canvas.transport.channels import Buckets, Channel, Samples
 from workbench.ui.canvas.transport.messages import Outbox
 
 TRIED = 4
-"""How many trials of a search for workers, a precision or a weight decay the progress line shows: the last ones."""
+"""How many trials of a search for workers, a precision or a weight decay the progress line
+shows: the last ones.
+"""
 MEASURED = 12
 """How many metrics of a validation or a test the progress line shows."""
 
@@ -69,15 +71,35 @@ class CanvasModel:
     """The state of one canvas. It is not thread-safe; its owner has a lock."""
 
     def __init__(self) -> None:
-        # The browser knows the columns of "fit" by this order: see extensions/live/src/training/loss.ts.
+        # The browser knows the columns of "fit" by this order: see
+        # extensions/live/src/training/loss.ts.
         fit = Buckets([("min", 2), ("max", 3), ("mean", 3), ("last", 3)], LINE_BUCKETS)
         layers = Layers()
-        val, curve, earlier = Samples(3, 1000), Samples(3, POINTS), Samples(3, EARLIER * EARLIER_POINTS)
+        val, curve, earlier = (
+            Samples(3, 1000),
+            Samples(3, POINTS),
+            Samples(3, EARLIER * EARLIER_POINTS),
+        )
         gradients = {"heat": layers.heat, "picked": layers.picked}
         metrics, clock = Buckets([("last", 1)], METRIC_BUCKETS), Samples(CLOCK_COLUMNS, CLOCK_ROWS)
         rates, self.curves = Buckets([("last", 1)], BUCKETS), PastCurves()
-        past: dict[str, Channel] = {"rates": rates, "past": self.curves.past, "compared": self.curves.compared}
-        self.outbox = Outbox({"fit": fit, "val": val, "curve": curve, "earlier": earlier, **gradients, **past, "metrics": metrics, "clock": clock})
+        past: dict[str, Channel] = {
+            "rates": rates,
+            "past": self.curves.past,
+            "compared": self.curves.compared,
+        }
+        self.outbox = Outbox(
+            {
+                "fit": fit,
+                "val": val,
+                "curve": curve,
+                "earlier": earlier,
+                **gradients,
+                **past,
+                "metrics": metrics,
+                "clock": clock,
+            }
+        )
         self._gradients = Gradients(self.outbox, layers)
         self._training = Training(self.outbox, fit, val, self._gradients)
         self.sweep = LRSweeps(self.outbox, curve, earlier)
@@ -96,7 +118,9 @@ class CanvasModel:
 
     def draw(self, event: BenchEvent) -> None:
         """Draw one event."""
-        fits = event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
+        fits = (
+            event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
+        )
         if not isinstance(event, StepsDone):
             self._gradients.rest()
         match event:
@@ -114,7 +138,9 @@ class CanvasModel:
                 self._changed(event)
             case Resumed():
                 self._resumed(event)
-            case CurvePoint() | RaceTrial() | CurveEnded() | TrialStarted() | Trial() | SearchEnded():
+            case (
+                CurvePoint() | RaceTrial() | CurveEnded() | TrialStarted() | Trial() | SearchEnded()
+            ):
                 self._search(event)
             case SpeedTrial() | DecayTrial():
                 self._trial(event)
@@ -153,7 +179,9 @@ class CanvasModel:
         self._time.clear()
 
     def settle(self) -> None:
-        """Compute, before a message, the values that are sent once for all events since the last message."""
+        """Compute, before a message, the values that are sent once for all events since the last
+        message.
+        """
         self._gradients.settle()
 
     def look(self, message: dict[str, Any]) -> bool:
@@ -207,7 +235,9 @@ class CanvasModel:
         self._training.resumed(event)
         self._progress.resumed(event)
 
-    def _search(self, event: CurvePoint | RaceTrial | CurveEnded | TrialStarted | Trial | SearchEnded) -> None:
+    def _search(
+        self, event: CurvePoint | RaceTrial | CurveEnded | TrialStarted | Trial | SearchEnded
+    ) -> None:
         """Draw a search; inside a fit or a tuning, the progress line stays with that."""
         within = self._run if self._progress.kind in ("fit", "tune") else None
         match event:
@@ -218,7 +248,11 @@ class CanvasModel:
             case TrialStarted() | Trial():
                 if within is not None and self._sizes.over:
                     self._sizes.start(within)
-                self._sizes.trial(event) if isinstance(event, Trial) else self._sizes.checking_steps(event)
+                (
+                    self._sizes.trial(event)
+                    if isinstance(event, Trial)
+                    else self._sizes.checking_steps(event)
+                )
             case RaceTrial():
                 self.sweep.raced(event)
             case CurveEnded():
@@ -230,7 +264,10 @@ class CanvasModel:
         if isinstance(event, CurveEnded | SearchEnded):
             self._progress.found(event)
         else:
-            self._progress.search(self.sweep.done if isinstance(event, CurvePoint | RaceTrial) else self._sizes.done, self._values())
+            self._progress.search(
+                self.sweep.done if isinstance(event, CurvePoint | RaceTrial) else self._sizes.done,
+                self._values(),
+            )
 
     def _trial(self, event: SpeedTrial | DecayTrial) -> None:
         self._tried.append(_tried(event))
@@ -256,10 +293,22 @@ class CanvasModel:
         if self._tried and self._progress.kind != "fit":
             return self._tried
         if self._progress.kind != "fit":
-            return [[shorten(name, 40), format.number(value)] for name, value in islice(self._measured.items(), MEASURED)]
-        losses = {texts.LOSS: self._training.loss, texts.VAL: self._training.val, texts.AVERAGED: self._training.averaged}
-        known = [[name, format.number(value)] for name, value in losses.items() if value is not None]
-        return known + [[shorten(name, 40), format.number(value)] for name, value in self._training.on_bar.items()]
+            return [
+                [shorten(name, 40), format.number(value)]
+                for name, value in islice(self._measured.items(), MEASURED)
+            ]
+        losses = {
+            texts.LOSS: self._training.loss,
+            texts.VAL: self._training.val,
+            texts.AVERAGED: self._training.averaged,
+        }
+        known = [
+            [name, format.number(value)] for name, value in losses.items() if value is not None
+        ]
+        return known + [
+            [shorten(name, 40), format.number(value)]
+            for name, value in self._training.on_bar.items()
+        ]
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
@@ -270,6 +319,13 @@ def _in_words(values: Mapping[str, Any]) -> str:
 def _tried(trial: SpeedTrial | DecayTrial) -> list[str]:
     """The values of a trial, and its result."""
     if isinstance(trial, DecayTrial):
-        return [_in_words({"weight_decay": trial.weight_decay}), f"{texts.HELD_OUT_LOSS} {format.number(trial.loss)}"]
-    speed = texts.FAILED if not trial.updates_per_second else texts.updates_per_second(format.pace(trial.updates_per_second))
+        return [
+            _in_words({"weight_decay": trial.weight_decay}),
+            f"{texts.HELD_OUT_LOSS} {format.number(trial.loss)}",
+        ]
+    speed = (
+        texts.FAILED
+        if not trial.updates_per_second
+        else texts.updates_per_second(format.pace(trial.updates_per_second))
+    )
     return [_in_words(trial.values), speed]

@@ -1,4 +1,6 @@
-"""Makes the progress line, and the sentence that a screen reader reads when a job changes its state."""
+"""Makes the progress line, and the sentence that a screen reader reads when a job changes its
+state.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ class ProgressLine:
         self._put()
 
     def changed(self, event: Changed) -> None:
-        """Take a live change: with another number of batches in an update, the total of updates is unknown."""
+        """Take a live change: with another number of batches in an update, the total of updates
+        is unknown.
+        """
         if self._run is not None and "batch_size" in event.values:
             self._run = dataclasses.replace(self._run, updates=None)
 
@@ -130,15 +134,24 @@ class ProgressLine:
         self._say(texts.job_state(format.job(self.kind), status))
         self._put()
 
-    def found(self, event: CurveEnded | SearchEnded | SpeedSearchEnded | ClipSearchEnded | DecaySearchEnded) -> None:
+    def found(
+        self,
+        event: CurveEnded | SearchEnded | SpeedSearchEnded | ClipSearchEnded | DecaySearchEnded,
+    ) -> None:
         """Keep the result of a search as text, to show when the job ends."""
         if isinstance(event, CurveEnded):
             known = event.suggestion is not None
-            self._ended = texts.suggestion(format.rate(event.suggestion)) if known else texts.NO_RATE
+            self._ended = (
+                texts.suggestion(format.rate(event.suggestion)) if known else texts.NO_RATE
+            )
         elif isinstance(event, SpeedSearchEnded | ClipSearchEnded | DecaySearchEnded):
             self._ended = format.assignments(event.best) or event.reason or event.ended
         else:
-            self._ended = texts.NO_SIZE if event.best is None else texts.sizes_found(event.best, event.largest)
+            self._ended = (
+                texts.NO_SIZE
+                if event.best is None
+                else texts.sizes_found(event.best, event.largest)
+            )
 
     def end(self, event: RunEnded) -> None:
         """Show how the job ended."""
@@ -171,7 +184,9 @@ class ProgressLine:
         })  # fmt: skip
 
     def _words(self, total: int | None) -> list[str]:
-        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5', 'on 2 x cuda', '3 updates skipped', 'saved at 300'; without a total '312'."""
+        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5', 'on 2 x cuda', '3 updates
+        skipped', 'saved at 300'; without a total '312'.
+        """
         if self._run is None:
             return [] if self._status == "queued" else [texts.NOT_BEGUN]
         live = self._status in ("running", "paused")
@@ -181,7 +196,9 @@ class ProgressLine:
             parts = [texts.searches_done(self._done) if self.kind == "tune" else str(self._done)]
         rate = self._rate() if live else self._rate_of_all()
         if self._seconds > 0 and live and rate and total is not None:
-            parts.append(f"{format.clock(self._seconds)} < {format.clock((total - self._done) / rate)}")
+            parts.append(
+                f"{format.clock(self._seconds)} < {format.clock((total - self._done) / rate)}"
+            )
         elif self._seconds > 0:
             parts.append(format.clock(self._seconds))
         if rate and self._epoch is not None:
@@ -192,12 +209,17 @@ class ProgressLine:
             parts.append(texts.on_device(self._run.device))
         if self._skipped:
             parts.append(texts.skipped(self._skipped))
-        if self._saved is not None and (live or self._saved < self._done):  # a finished run with a later checkpoint need not show it
+        # a finished run with a later checkpoint need not show it
+        if self._saved is not None and (live or self._saved < self._done):
             parts.append(texts.saved_at(self._saved))
         return parts
 
     def _rate(self) -> float | None:
-        return _speed(self._recent[0], self._recent[-1]) if len(self._recent) >= 2 else self._rate_of_all()
+        return (
+            _speed(self._recent[0], self._recent[-1])
+            if len(self._recent) >= 2
+            else self._rate_of_all()
+        )
 
     def _rate_of_all(self) -> float | None:
         return _speed(self._from, (self._seconds, self._done))

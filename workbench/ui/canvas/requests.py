@@ -16,7 +16,15 @@ from workbench.ui.controls.widget_utils import aside
 
 REMEDIES = {
     f"bench.{name}": name
-    for name in ("set", "find_lr", "find_batch_size", "find_num_workers", "find_precision", "find_clip_val", "find_weight_decay")
+    for name in (
+        "set",
+        "find_lr",
+        "find_batch_size",
+        "find_num_workers",
+        "find_precision",
+        "find_clip_val",
+        "find_weight_decay",
+    )
 }
 """The calls that a finding may advise."""
 
@@ -40,15 +48,21 @@ class ScriptForm(Protocol):
 class CanvasRequests:
     """Carries out requests of the canvas. `failed` shows an error to the user.
 
-    `tell` gives the panel an event that the bench does not emit, after all events of the bench; `continue_` continues a run, `rerun`
-    repeats one.
+    `tell` gives the panel an event that the bench does not emit, after all events of the bench;
+    `continue_` continues a run, `rerun` repeats one.
     """
 
     def __init__(
-        self, bench: Bench, failed: Callable[[Exception, str], None], export: ScriptForm,
-        refresh: Callable[[], None], tell: Callable[[BenchEvent], None], continue_: Callable[[str], None],
-        rerun: Callable[[str], None], deletions: PendingDeletions,
-    ) -> None:  # fmt: skip
+        self,
+        bench: Bench,
+        failed: Callable[[Exception, str], None],
+        export: ScriptForm,
+        refresh: Callable[[], None],
+        tell: Callable[[BenchEvent], None],
+        continue_: Callable[[str], None],
+        rerun: Callable[[str], None],
+        deletions: PendingDeletions,
+    ) -> None:
         self._bench, self._failed, self._export = bench, failed, export
         self._refresh, self._tell, self._deletions = refresh, tell, deletions
         self._continue, self._rerun = continue_, rerun
@@ -60,7 +74,9 @@ class CanvasRequests:
         try:
             self._do(message)
         except Exception as error:  # noqa: BLE001 - shown to the person who clicked
-            self._failed(error, texts.ACTIONS.get(str(message.get("what", "")), texts.ACTIONS["canvas"]))
+            self._failed(
+                error, texts.ACTIONS.get(str(message.get("what", "")), texts.ACTIONS["canvas"])
+            )
 
     def _do(self, message: Mapping[str, Any]) -> None:
         match message:
@@ -97,10 +113,21 @@ class CanvasRequests:
             case {"what": "undo_delete", "number": int(number)}:
                 self._deletions.undo(number)
             case {"what": "annotate", "run": str(run), **given}:
-                self._bench.annotate(run, **{name: given[name] for name in ("name", "notes", "tags", "pinned") if name in given})
+                self._bench.annotate(
+                    run,
+                    **{
+                        name: given[name]
+                        for name in ("name", "notes", "tags", "pinned")
+                        if name in given
+                    },
+                )
             case {"what": "compare", "runs": list(runs)}:
                 self._wanted = wanted = tuple(map(str, runs))
-                aside(lambda: self._compare(wanted), lambda error: self._failed(error, texts.ACTIONS["compare"]), "compare")
+                aside(
+                    lambda: self._compare(wanted),
+                    lambda error: self._failed(error, texts.ACTIONS["compare"]),
+                    "compare",
+                )
             case {"what": "refresh"}:
                 self._refresh()
             case {"what": "use_clip", "value": float(clip) | int(clip)}:
@@ -115,7 +142,9 @@ class CanvasRequests:
                 raise ValueError(texts.unknown_request(dict(message)))
 
     def _monitor(self, name: str, mode: Literal["min", "max"] | None) -> None:
-        """Choose the best checkpoints of the next fit by this metric. mode: whether lower or higher is better; None: as its name says."""
+        """Choose the best checkpoints of the next fit by this metric. mode: whether lower or
+        higher is better; None: as its name says.
+        """
         if self._bench.settings.monitor_mode == mode:
             self._bench.set(monitor=name)
         else:
@@ -135,12 +164,18 @@ class CanvasRequests:
             job.change(track_update_ratio=on)
         self._bench.set(track_update_ratio=on)
         if going:  # each call has shown its own line, and only the last one would be seen
-            self._tell(Called(f"bench.job.change(track_update_ratio={on}); bench.set(track_update_ratio={on})"))
+            self._tell(
+                Called(
+                    f"bench.job.change(track_update_ratio={on}); bench.set(track_update_ratio={on})"
+                )
+            )
 
     def _remedy(self, code: str, stop: bool) -> None:
-        """Carry out the line of code that a finding advises; `stop`: first stop the running fit, for whose end a search would wait.
+        """Carry out the line of code that a finding advises; `stop`: first stop the running fit,
+        for whose end a search would wait.
 
-        The line may come from a record of an untrusted source: it is parsed as one call with plain values, never executed.
+        The line may come from a record of an untrusted source: it is parsed as one call with plain
+        values, never executed.
         """
         method, values = remedy(code)
         call = getattr(self._bench, method)
@@ -154,10 +189,16 @@ class CanvasRequests:
 
 
 def remedy(code: str) -> tuple[str, dict[str, Any]]:
-    """The bench's method and the arguments in a finding's line of code. Raises ValueError for any other line."""
+    """The bench's method and the arguments in a finding's line of code. Raises ValueError for
+    any other line.
+    """
     try:
         call = ast.parse(code, mode="eval").body
-        if isinstance(call, ast.Call) and not call.args and (method := REMEDIES.get(ast.unparse(call.func))):
+        if (
+            isinstance(call, ast.Call)
+            and not call.args
+            and (method := REMEDIES.get(ast.unparse(call.func)))
+        ):
             values = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
             if None not in values:  # **values
                 return method, {str(name): value for name, value in values.items()}

@@ -1,4 +1,6 @@
-"""Shows the share of each part in the time of a fit: in the last seconds while it runs, in the whole time at its end."""
+"""Shows the share of each part in the time of a fit: in the last seconds while it runs, in the
+whole time at its end.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class TimeShares:
 
     def _put(self, title: str, parts: dict[str, float]) -> None:
         whole = sum(parts.values())
-        self._outbox.put("time", {"title": title, "shares": [*_shares(parts.items(), whole)]} if whole else None)
+        self._outbox.put(
+            "time", {"title": title, "shares": [*_shares(parts.items(), whole)]} if whole else None
+        )
 
 
 def _shares(parts: Iterable[tuple[str, float]], whole: float) -> Iterable[list[str | float]]:

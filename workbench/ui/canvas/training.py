@@ -64,10 +64,16 @@ class Training:
         loss = column(event, "loss").astype(np.float64)
         of = self._gradients.steps(event, loss)
         finite = np.where(np.isfinite(loss), loss, np.nan)
-        least, most, mean = (finite, of.norm), (finite, of.norm, of.bad), (of.norm, of.clipped, finite)
+        least, most, mean = (
+            (finite, of.norm),
+            (finite, of.norm, of.bad),
+            (of.norm, of.clipped, finite),
+        )
         last = (self._smooth.add(loss), _learning_rate(event), of.smooth)
         table = np.array([*least, *most, *mean, *last]).T
-        self._fit.add(event.steps, event.every, [table[:, :2], table[:, 2:5], table[:, 5:8], table[:, 8:]])
+        self._fit.add(
+            event.steps, event.every, [table[:, :2], table[:, 2:5], table[:, 5:8], table[:, 8:]]
+        )
         self.loss = float(loss[-1])
         self._show(event)
 
@@ -76,11 +82,15 @@ class Training:
         raw = [name for name in event.metrics if not name.endswith(AVERAGED)]
         if self._monitor is None and raw:
             self._monitor = "val_loss" if "val_loss" in raw else raw[0]
-        value, averaged = event.metrics.get(self._monitor or ""), event.metrics.get(f"{self._monitor}{AVERAGED}")
+        value, averaged = (
+            event.metrics.get(self._monitor or ""),
+            event.metrics.get(f"{self._monitor}{AVERAGED}"),
+        )
         self._show(event)
         if value is None:
             return
-        if are_losses([self._monitor or ""]):  # another metric cannot be drawn on the axis of the loss
+        # another metric cannot be drawn on the axis of the loss
+        if are_losses([self._monitor or ""]):
             self._val.add([float(event.step), _drawn(value), _drawn(averaged)])
         self.val, self.averaged = value, self.averaged if averaged is None else averaged
         self._outbox.put("val", {
@@ -89,7 +99,9 @@ class Training:
         })  # fmt: skip
 
     def logged(self, event: Logged) -> None:
-        """Add values that the model logged for an epoch to the progress line, if logged with `prog_bar=True`."""
+        """Add values that the model logged for an epoch to the progress line, if logged with
+        `prog_bar=True`.
+        """
         self._show(event)
 
     def changed(self, event: Changed) -> None:
@@ -101,20 +113,31 @@ class Training:
 
     def resumed(self, event: Resumed) -> None:
         """Mark the update at which this run continues another one."""
-        self._mark(event.step, [texts.RESUMED, *(format.change(name, value) for name, value in event.values.items())])
+        self._mark(
+            event.step,
+            [texts.RESUMED, *(format.change(name, value) for name, value in event.values.items())],
+        )
 
     def _mark(self, step: int, said: list[str]) -> None:
-        """Mark an update on the plots. All changes at one update share a line, or their names would overlap."""
+        """Mark an update on the plots. All changes at one update share a line, or their names
+        would overlap.
+        """
         if self._marks and self._marks[-1][0] == step:
             said = [*dict.fromkeys([*self._marks.pop()[1], *said])]
         self._marks.append((step, said))
         del self._marks[:-MARKS]
-        self._outbox.put("changes", [[step, cut(", ".join(said), MARK)] for step, said in self._marks])
+        self._outbox.put(
+            "changes", [[step, cut(", ".join(said), MARK)] for step, said in self._marks]
+        )
 
     def _show(self, event: StepsDone | Validated | Logged) -> None:
-        """Show the values with `prog_bar=True` on the progress line, except for that of the plot, which is there anyway."""
+        """Show the values with `prog_bar=True` on the progress line, except for that of the
+        plot, which is there anyway.
+        """
         for name, value in event.on_bar.items():
-            if name not in (self._monitor, f"{self._monitor}{AVERAGED}") and (name in self.on_bar or len(self.on_bar) < ON_BAR):
+            if name not in (self._monitor, f"{self._monitor}{AVERAGED}") and (
+                name in self.on_bar or len(self.on_bar) < ON_BAR
+            ):
                 self.on_bar[name] = value
 
 

@@ -1,8 +1,8 @@
 """Defines the live canvas: one anywidget that draws events as they come.
 
-Events are collected in bounded state; each call of `flush` sends one message of at most 40 kB with data that the browser does
-not have yet. A view that opens later (a second view, a reloaded page) sends "ready", and gets everything again, so drawing
-is the same whenever a view opens.
+Events are collected in bounded state; each call of `flush` sends one message of at most 40 kB with
+data that the browser does not have yet. A view that opens later (a second view, a reloaded page)
+sends "ready", and gets everything again, so drawing is the same whenever a view opens.
 """
 
 from __future__ import annotations
@@ -26,22 +26,32 @@ class LiveView(Bundled):
 
     bundle = "live"
 
-    marker = traitlets.Float(1e-3, help="The chosen learning rate; dragging ▲ in the browser sets it.").tag(sync=True)
-    looks = traitlets.Dict(help="The states of the cards' switches that the user has used, by name.").tag(sync=True)
-    clip = traitlets.Float(0.0, help="The chosen clip value, 0: off; its line can be dragged.").tag(sync=True)
+    marker = traitlets.Float(
+        1e-3, help="The chosen learning rate; dragging ▲ in the browser sets it."
+    ).tag(sync=True)
+    looks = traitlets.Dict(
+        help="The states of the cards' switches that the user has used, by name."
+    ).tag(sync=True)
+    clip = traitlets.Float(0.0, help="The chosen clip value, 0: off; its line can be dragged.").tag(
+        sync=True
+    )
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._lock = threading.Lock()
         self._picture = CanvasModel()
         self._held: list[StepsDone] = []
-        """Updates that are drawn together before the next message, since each event takes time for which training waits."""
+        """Updates that are drawn together before the next message, since each event takes time
+        for which training waits.
+        """
         self._trouble: Exception | None = None
         """The error of an event that could not be drawn."""
         self.wake: Callable[[], None] = self._flush_all
         """Called when there is something to send without an event; the dispatcher replaces it."""
         self.on_request: Callable[[Mapping[str, Any]], None] = lambda message: None
-        """Called with a request from the canvas: {"what": "use_batch_size", "value": 64}, for example."""
+        """Called with a request from the canvas: {"what": "use_batch_size", "value": 64}, for
+        example.
+        """
         self.on_open: Callable[[], None] = lambda: None
         """Called when a view has opened."""
         self.opened = False
@@ -109,7 +119,9 @@ class LiveView(Bundled):
         return more
 
     def _fold(self, *later: BenchEvent) -> None:
-        """Draw the waiting events, consecutive flushes as one. After an event that cannot be drawn it draws the others."""
+        """Draw the waiting events, consecutive flushes as one. After an event that cannot be
+        drawn it draws the others.
+        """
         held, self._held = self._held, []
         for event in (*joined(held, across_epochs=True), *later):
             try:

@@ -19,15 +19,20 @@ from workbench.ui.controls.widget_utils import aside
 PART = 30_000
 """Bytes of a part as JSON, so that it fits into one message."""
 MOST = 12
-"""How many parts are shown at most; a longer script is cut, with a note. The written file is complete."""
+"""How many parts are shown at most; a longer script is cut, with a note. The written file is
+complete.
+"""
 _ABOUT, _WRITTEN = "export", "written"
-"""The keys of two notices: why there is no script, and where one was written; a preview does not remove the second one."""
+"""The keys of two notices: why there is no script, and where one was written; a preview does not
+remove the second one.
+"""
 _SOON = 2.0
 """Seconds in which a job that was stopped before its turn ends."""
 
 
 class ScriptPreview:
-    """Sends the text in parts, each small enough for one message. `put` takes a name and plain data.
+    """Sends the text in parts, each small enough for one message. `put` takes a name and plain
+    data.
 
     Each part has the number of its preview, so that parts of two scripts are never joined.
     """
@@ -46,7 +51,16 @@ class ScriptPreview:
         for number, chunk in enumerate(parts):
             self._put(f"script.{number}", {"of": self._showings, "text": chunk})
         self._parts = max(self._parts, len(parts))
-        self._put("script", {"run": run, "format": format, "of": self._showings, "parts": len(parts), "lines": text.count("\n") + 1})
+        self._put(
+            "script",
+            {
+                "run": run,
+                "format": format,
+                "of": self._showings,
+                "parts": len(parts),
+                "lines": text.count("\n") + 1,
+            },
+        )
 
     def hide(self) -> None:
         """Close the preview and drop the text, so that a view that opens later does not get it."""
@@ -68,9 +82,17 @@ def _parts(text: str) -> list[str]:
 
 
 class ExportForm:
-    """The form that Export opens and whose button writes the script. `bar` returns the run buttons, whose clicks call this form."""
+    """The form that Export opens and whose button writes the script. `bar` returns the run
+    buttons, whose clicks call this form.
+    """
 
-    def __init__(self, bench: Bench, bar: Callable[[], RunButtons], put: Callable[[str, Any], None], notice: Notice) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        bar: Callable[[], RunButtons],
+        put: Callable[[str, Any], None],
+        notice: Notice,
+    ) -> None:
         self._bench, self._bar, self._notice = bench, bar, notice
         self._preview = ScriptPreview(put)
         self._run: str | None = None
@@ -82,7 +104,9 @@ class ExportForm:
         self._shown: Any = None
         """The last fit at the time when the shown script was made."""
         self._making, self._placing = threading.Lock(), threading.Lock()
-        """Serializes the making of scripts, so that the newest is shown last, and none is shown after the form was closed."""
+        """Serializes the making of scripts, so that the newest is shown last, and none is shown
+        after the form was closed.
+        """
 
     def open(self, run: str) -> None:
         """Show the script of this run, and the form that writes it."""
@@ -112,12 +136,15 @@ class ExportForm:
     def ended(self, job: Any) -> None:
         """Update the preview when a job has ended, since another fit may now be the last one.
 
-        job: the job that ends, which may still use the model; None: one that was stopped before its turn.
+        job: the job that ends, which may still use the model; None: one that was stopped before its
+        turn.
         """
 
         def work() -> None:
             end = time.monotonic() + _SOON
-            while not (self._idle() if job is None else job.done()) and (job is not None or time.monotonic() < end):
+            while not (self._idle() if job is None else job.done()) and (
+                job is not None or time.monotonic() < end
+            ):
                 time.sleep(0.02)
             # If another job runs or waits, this is called again when it ends.
             if self._idle() and _last_fit(self._bench.jobs) is not self._shown:
@@ -163,7 +190,8 @@ class ExportForm:
             text, written, why = self._script(run, format)
             text = _readable(text) if format == "notebook" else text
             with self._placing:
-                if self._bar().export.value and (self._run, self._format) == (run, format):  # the user has not opened something else
+                # the user has not opened something else
+                if self._bar().export.value and (self._run, self._format) == (run, format):
                     self._notice.drop(_ABOUT)
                     if why:
                         self._notice.say(texts.headless(why), about=_ABOUT)

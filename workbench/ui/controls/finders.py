@@ -24,7 +24,9 @@ from workbench.ui.controls.widget_utils import off
 
 @dataclass(frozen=True)
 class Rate:
-    """The suggestion of a sweep: `value` is the optimizer's own rate, which is `ratio` times the setting."""
+    """The suggestion of a sweep: `value` is the optimizer's own rate, which is `ratio` times the
+    setting.
+    """
 
     value: float
     ratio: float
@@ -43,7 +45,9 @@ class Rate:
 
 
 class Begin(Protocol):
-    """Starts a job for a click and shows an error. `of`: the setting for which it searches a value."""
+    """Starts a job for a click and shows an error. `of`: the setting for which it searches a
+    value.
+    """
 
     def __call__(self, doing: str, kind: str, call: Callable[[], object], of: str = "") -> None: ...
 
@@ -60,17 +64,31 @@ class Finders:
     def find_lr(self, optimizer: int, race: bool) -> None:
         """Start a sweep of this optimizer's rate, and a race if asked for."""
         # The line of code that is shown leaves out defaults.
-        arguments: dict[str, Any] = ({"optimizer": optimizer} if optimizer else {}) | ({"race": True} if race else {})
-        self._begin(texts.ACTIONS["find_lr"], "find_lr", lambda: self._bench.find_lr(**arguments), "lr")
+        arguments: dict[str, Any] = ({"optimizer": optimizer} if optimizer else {}) | (
+            {"race": True} if race else {}
+        )
+        self._begin(
+            texts.ACTIONS["find_lr"], "find_lr", lambda: self._bench.find_lr(**arguments), "lr"
+        )
 
     def find_batch_size(self, keep: bool) -> None:
         """Start a search for the batch size. keep: keep the number of samples in an update."""
         arguments = {"keep_effective": True} if keep else {}
-        self._begin(texts.ACTIONS["find_batch_size"], "find_batch_size", lambda: self._bench.find_batch_size(**arguments), "batch_size")
+        self._begin(
+            texts.ACTIONS["find_batch_size"],
+            "find_batch_size",
+            lambda: self._bench.find_batch_size(**arguments),
+            "batch_size",
+        )
 
     def find_clip_val(self) -> None:
         """Start a search for a clip value."""
-        self._begin(texts.ACTIONS["find_clip_val"], "find_clip_val", self._bench.find_clip_val, "gradient_clip_val")
+        self._begin(
+            texts.ACTIONS["find_clip_val"],
+            "find_clip_val",
+            self._bench.find_clip_val,
+            "gradient_clip_val",
+        )
 
     @property
     def of_settings(self) -> dict[str, tuple[str, Callable[[], None]]]:
@@ -78,21 +96,38 @@ class Finders:
         return {
             "num_workers": (
                 texts.FIND_WORKERS,
-                lambda: self._begin(texts.ACTIONS["find_num_workers"], "find_num_workers", self._bench.find_num_workers, "num_workers"),
+                lambda: self._begin(
+                    texts.ACTIONS["find_num_workers"],
+                    "find_num_workers",
+                    self._bench.find_num_workers,
+                    "num_workers",
+                ),
             ),
             "precision": (
                 texts.FIND_PRECISION,
-                lambda: self._begin(texts.ACTIONS["find_precision"], "find_precision", self._bench.find_precision, "precision"),
+                lambda: self._begin(
+                    texts.ACTIONS["find_precision"],
+                    "find_precision",
+                    self._bench.find_precision,
+                    "precision",
+                ),
             ),
             "weight_decay": (
                 texts.FIND_WEIGHT_DECAY,
-                lambda: self._begin(texts.ACTIONS["find_weight_decay"], "find_weight_decay", self._bench.find_weight_decay, "weight_decay"),
+                lambda: self._begin(
+                    texts.ACTIONS["find_weight_decay"],
+                    "find_weight_decay",
+                    self._bench.find_weight_decay,
+                    "weight_decay",
+                ),
             ),
         }
 
     @staticmethod
     def show_busy(header: Header, form: Form, busy: Callable[[str], bool]) -> None:
-        """Turn off the buttons of the searches that wait or run. busy: returns whether one of this kind does."""
+        """Turn off the buttons of the searches that wait or run. busy: returns whether one of
+        this kind does.
+        """
         off(header.find_batch_size, busy("find_batch_size"))
         off(header.find_clip, busy("find_clip_val"))
         for button in (header.find_lr, header.race):
@@ -123,13 +158,20 @@ class Finders:
                 self._offer_size(event, header)
             case ClipSearchEnded():
                 value = event.best.get("gradient_clip_val")
-                header.use_clip.offer(dict(event.best), format.rate(value) if value else "", event.reason, self._bench.settings)
+                header.use_clip.offer(
+                    dict(event.best),
+                    format.rate(value) if value else "",
+                    event.reason,
+                    self._bench.settings,
+                )
             case SpeedSearchEnded() | DecaySearchEnded():
                 default = "weight_decay" if isinstance(event, DecaySearchEnded) else None
                 name = next((name for name in form.found if name in event.best), default)
                 if name is not None:
                     text = format.assignments(event.best)
-                    form.found[name].offer(dict(event.best), text, event.reason, self._bench.settings)
+                    form.found[name].offer(
+                        dict(event.best), text, event.reason, self._bench.settings
+                    )
             case _:
                 pass
 
@@ -143,7 +185,11 @@ class Finders:
         if event.suggestion is None or alone:  # the setting would change the rates of all groups
             return None
         why = " · ".join(event.doubts) or event.why
-        groups = () if self._started is None else self._started.groups[self._optimizer : self._optimizer + 1]
+        groups = (
+            ()
+            if self._started is None
+            else self._started.groups[self._optimizer : self._optimizer + 1]
+        )
         ratio = groups[0][0][1] if groups and groups[0] else 1.0
         return Rate(event.suggestion, ratio, why)
 
@@ -151,13 +197,19 @@ class Finders:
         if event.best is None:
             header.use_batch_size.offer({}, "", "", self._bench.settings)
             return
-        changes, text, many = {"batch_size": event.best}, str(event.best), event.accumulate_grad_batches
+        changes, text, many = (
+            {"batch_size": event.best},
+            str(event.best),
+            event.accumulate_grad_batches,
+        )
         if many is not None:
             changes["accumulate_grad_batches"], text = many, texts.accumulated(many, event.best)
         header.use_batch_size.offer(changes, text, event.ended, self._bench.settings)
 
 
 def _choose(header: Header, optimizer: int) -> None:
-    """Choose the optimizer in the header, if the bench has it: a record of another kernel may name one that it does not have."""
+    """Choose the optimizer in the header, if the bench has it: a record of another kernel may
+    name one that it does not have.
+    """
     if any(value == optimizer for _, value in header.optimizer.options):
         header.optimizer.value = optimizer

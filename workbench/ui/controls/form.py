@@ -1,4 +1,6 @@
-"""Makes the form of all settings that are not in the header, from their metadata, with a collapsed section for each group."""
+"""Makes the form of all settings that are not in the header, from their metadata, with a
+collapsed section for each group.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,27 @@ class Form(widgets.VBox):  # type: ignore[misc]
     """The accordion with the settings of all groups."""
 
     def __init__(
-        self, settings: Settings, controls: SettingControls, searches: Mapping[str, tuple[str, Callable[[], None]]],
+        self,
+        settings: Settings,
+        controls: SettingControls,
+        searches: Mapping[str, tuple[str, Callable[[], None]]],
         use: Callable[[dict[str, Any]], None],
-    ) -> None:  # fmt: skip
-        """searches: for each setting the tooltip of its Find button, and the call. use: applies a result."""
+    ) -> None:
+        """searches: for each setting the tooltip of its Find button, and the call. use: applies
+        a result.
+        """
         self._searches, self._use = searches, use
         self.find: dict[str, widgets.Button] = {}
         """The Find buttons of the settings that have a search."""
         self.found: dict[str, UseButton] = {}
         """The buttons that apply the results of these searches."""
         self.controls = {name: controls[name] for names in grouped().values() for name in names}
-        self._row_layout = widgets.Layout(width="auto")  # shared: each layout is a model that the browser has to make
-        sections = [widgets.VBox([self._row(name) for name in names]).add_class("wb-form-grid") for names in grouped().values()]
+        # shared: each layout is a model that the browser has to make
+        self._row_layout = widgets.Layout(width="auto")
+        sections = [
+            widgets.VBox([self._row(name) for name in names]).add_class("wb-form-grid")
+            for names in grouped().values()
+        ]
         titles = [group.capitalize() for group in grouped()]
         self.accordion = widgets.Accordion(sections, titles=titles, selected_index=None)
         super().__init__([self.accordion])
@@ -58,7 +69,9 @@ class Form(widgets.VBox):  # type: ignore[misc]
         parts = [control.widget]
         if name in self._searches:
             tooltip, search = self._searches[name]
-            self.find[name] = widgets.Button(description=texts.FIND, tooltip=tooltip, layout=widgets.Layout(width="auto"))
+            self.find[name] = widgets.Button(
+                description=texts.FIND, tooltip=tooltip, layout=widgets.Layout(width="auto")
+            )
             self.find[name].on_click(lambda _: search())
             self.found[name] = UseButton(self._use)
             parts += [self.find[name], self.found[name]]

@@ -1,4 +1,6 @@
-"""Makes the header: batch size, learning rate, clip and epochs, with their finders and the results of these."""
+"""Makes the header: batch size, learning rate, clip and epochs, with their finders and the
+results of these.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,17 @@ from workbench.ui.controls.setting_control import SettingControl, SettingControl
 from workbench.ui.controls.widget_utils import shown
 
 LOWEST, HIGHEST, STEP = -7, 1, 0.02
-"""The slider's range, as powers of ten. The box takes any rate; one outside is shown at the slider's end."""
+"""The slider's range, as powers of ten. The box takes any rate; one outside is shown at the
+slider's end.
+"""
 
 
 class UseButton(widgets.Button):  # type: ignore[misc]
-    """The button 'Use 3.2e-3', whose click applies a search's result. It is hidden without a result.
+    """The button 'Use 3.2e-3', whose click applies a search's result. It is hidden without a
+    result.
 
-    After the click it reads '3.2e-3 in use' and does nothing. It is not disabled, since it has the keyboard focus then.
+    After the click it reads '3.2e-3 in use' and does nothing. It is not disabled, since it has the
+    keyboard focus then.
     """
 
     def __init__(self, use: Callable[[dict[str, Any]], None]) -> None:
@@ -41,7 +47,9 @@ class UseButton(widgets.Button):  # type: ignore[misc]
 
     def settle(self, settings: Settings) -> None:
         """Show whether the result is in use with these settings."""
-        self._used = all(_near(value, getattr(settings, name)) for name, value in self._changes.items())
+        self._used = all(
+            _near(value, getattr(settings, name)) for name, value in self._changes.items()
+        )
         self.description = texts.in_use(self._text) if self._used else texts.use(self._text)
         (self.add_class if self._used else self.remove_class)("wb-used")
         shown(self, bool(self._changes))
@@ -64,44 +72,89 @@ class FinderCalls:
 
 
 class Header(widgets.Box):  # type: ignore[misc]
-    """The four steps. `slid(lr)` is called when the user moves the slider; `show` never calls it."""
+    """The four steps. `slid(lr)` is called when the user moves the slider; `show` never calls
+    it.
+    """
 
-    def __init__(self, settings: Settings, controls: SettingControls, slid: Callable[[float], None], finders: FinderCalls, optimizers: int = 1) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        controls: SettingControls,
+        slid: Callable[[float], None],
+        finders: FinderCalls,
+        optimizers: int = 1,
+    ) -> None:
         self._controls = controls
         self.batch_size = _bare(controls["batch_size"], texts.BATCH_SIZE, "82px")
         self.clip = _bare(controls["gradient_clip_val"], texts.CLIPPING_LABEL, "82px")
         self.epochs = _bare(controls["max_epochs"], texts.EPOCHS, "72px")
         self.lr = _bare(controls["lr"], texts.LEARNING_RATE, "96px")
-        # Not continuous: a continuous slider reports each value that is set from here back, late and rounded, and would
-        # undo the user's choice of that time.
+        # Not continuous: a continuous slider reports each value that is set from here back, late
+        # and rounded, and would undo the user's choice of that time.
         self.slider = widgets.FloatLogSlider(
-            value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout_format=".1e", continuous_update=False,
-            layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"), tooltip=tooltip("lr"),
-        )  # fmt: skip
-        self.use_batch_size, self.use_lr, self.use_clip = UseButton(finders.use), UseButton(finders.use), UseButton(finders.use)
-        self.keep = widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto")).add_class("wb-keep")
+            value=10 ** on_slider(settings.lr),
+            base=10,
+            min=LOWEST,
+            max=HIGHEST,
+            step=STEP,
+            readout_format=".1e",
+            continuous_update=False,
+            layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"),
+            tooltip=tooltip("lr"),
+        )
+        self.use_batch_size, self.use_lr, self.use_clip = (
+            UseButton(finders.use),
+            UseButton(finders.use),
+            UseButton(finders.use),
+        )
+        self.keep = widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto")).add_class(
+            "wb-keep"
+        )
         self.optimizer = widgets.Dropdown(
-            options=[(str(i), i) for i in range(optimizers)], description=texts.OPTIMIZER, layout=widgets.Layout(width="auto"),
-            style={"description_width": "auto"}, tooltip=texts.OPTIMIZER_TOOLTIP,
-        )  # fmt: skip
+            options=[(str(i), i) for i in range(optimizers)],
+            description=texts.OPTIMIZER,
+            layout=widgets.Layout(width="auto"),
+            style={"description_width": "auto"},
+            tooltip=texts.OPTIMIZER_TOOLTIP,
+        )
         shown(self.optimizer, optimizers > 1)
-        self.find_batch_size = _button(texts.FIND, texts.FIND_BATCH_SIZE, lambda: finders.batch_size(self.keep.value))
-        self.find_lr = _button(texts.FIND, texts.FIND_LR, lambda: finders.lr(self.optimizer.value, False))
+        self.find_batch_size = _button(
+            texts.FIND, texts.FIND_BATCH_SIZE, lambda: finders.batch_size(self.keep.value)
+        )
+        self.find_lr = _button(
+            texts.FIND, texts.FIND_LR, lambda: finders.lr(self.optimizer.value, False)
+        )
         self.race = _button(
-            texts.RACE, texts.RACE_TOOLTIP,
+            texts.RACE,
+            texts.RACE_TOOLTIP,
             lambda: finders.lr(self.optimizer.value, True),
-        )  # fmt: skip
+        )
         self.find_clip = _button(texts.FIND, texts.FIND_CLIP, finders.clip_val)
-        self._size_step = _step("①", texts.BATCH_SIZE, self.batch_size, [self.batch_size.widget, self.find_batch_size, self.keep, self.use_batch_size])
+        self._size_step = _step(
+            "①",
+            texts.BATCH_SIZE,
+            self.batch_size,
+            [self.batch_size.widget, self.find_batch_size, self.keep, self.use_batch_size],
+        )
         rate = [self.slider, self.lr.widget, self.find_lr, self.race, self.optimizer, self.use_lr]
-        super().__init__([
-            self._size_step,
-            _step("②", texts.LEARNING_RATE, self.lr, rate).add_class("wb-step-lr"),
-            _step("③", texts.CLIPPING, self.clip, [self.clip.widget, self.find_clip, self.use_clip], texts.CLIPPING_NOTE),
-            _step("④", texts.EPOCHS, self.epochs, [self.epochs.widget]),
-        ])  # fmt: skip
+        super().__init__(
+            [
+                self._size_step,
+                _step("②", texts.LEARNING_RATE, self.lr, rate).add_class("wb-step-lr"),
+                _step(
+                    "③",
+                    texts.CLIPPING,
+                    self.clip,
+                    [self.clip.widget, self.find_clip, self.use_clip],
+                    texts.CLIPPING_NOTE,
+                ),
+                _step("④", texts.EPOCHS, self.epochs, [self.epochs.widget]),
+            ]
+        )
         self.add_class("wb-four")
-        self.slider.observe(lambda change: None if controls.shows else slid(rounded(change["new"])), "value")
+        self.slider.observe(
+            lambda change: None if controls.shows else slid(rounded(change["new"])), "value"
+        )
         self.optimizer.observe(lambda change: finders.look_at(change["new"]), "value")
         self.show(settings)
 
@@ -110,7 +163,9 @@ class Header(widgets.Box):  # type: ignore[misc]
         with self._controls.showing():
             if on_slider(self.slider.value) != on_slider(settings.lr):
                 self.slider.value = 10 ** on_slider(settings.lr)
-            self.epochs.widget.placeholder = texts.NO_NUMBER if settings.epochs is None else str(settings.epochs)
+            self.epochs.widget.placeholder = (
+                texts.NO_NUMBER if settings.epochs is None else str(settings.epochs)
+            )
             self.use_lr.settle(settings)
             self.use_batch_size.settle(settings)
             self.use_clip.settle(settings)
@@ -135,7 +190,9 @@ def on_slider(lr: float) -> float:
 
 
 def rounded(value: float) -> float:
-    """A rate rounded as a person would write it, at the same step of the slider: 3.2e-3, not 0.0031622776."""
+    """A rate rounded as a person would write it, at the same step of the slider: 3.2e-3, not
+    0.0031622776.
+    """
     short = float(f"{value:.1e}")
     return short if on_slider(short) == on_slider(value) else float(f"{value:.2e}")
 
@@ -147,7 +204,9 @@ def _near(value: Any, current: Any) -> bool:
 
 
 def _bare(control: SettingControl, title: str, width: str) -> SettingControl:
-    """Hide a label whose step's title says the same; screen readers still get it (controls/controls.css)."""
+    """Hide a label whose step's title says the same; screen readers still get it
+    (controls/controls.css).
+    """
     control.widget.description = title
     control.widget.layout.width = width
     control.widget.style.description_width = "0"
@@ -160,7 +219,9 @@ def _button(text: str, tooltip: str, clicked: Callable[[], None]) -> widgets.But
     return button
 
 
-def _step(number: str, title: str, control: SettingControl, parts: list[widgets.Widget], note: str = "") -> widgets.VBox:
+def _step(
+    number: str, title: str, control: SettingControl, parts: list[widgets.Widget], note: str = ""
+) -> widgets.VBox:
     row = widgets.HBox(parts)
     control.stands_in(row)
     return widgets.VBox([widgets.HTML(_name(number, title, note)), row]).add_class("wb-step")
@@ -168,7 +229,9 @@ def _step(number: str, title: str, control: SettingControl, parts: list[widgets.
 
 def _name(number: str, title: str, note: str) -> str:
     aside = f" · {html.escape(note)}" if note else ""
-    return f'<div class="wb-step-name">{html.escape(number)} <b>{html.escape(title)}</b>{aside}</div>'
+    return (
+        f'<div class="wb-step-name">{html.escape(number)} <b>{html.escape(title)}</b>{aside}</div>'
+    )
 
 
 def _each(settings: Settings) -> str:

@@ -17,14 +17,17 @@ LIVE = tuple(texts.LIVE)
 GOING = ("queued", "running", "paused")
 """The states of a job that waits or runs."""
 LENGTHS = ("max_epochs", "max_steps", "max_time")
-"""The lengths: with another value of one of these, a fit that has reached its end may have more to do."""
+"""The lengths: with another value of one of these, a fit that has reached its end may have more
+to do.
+"""
 
 
 def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
-    """The settings with which the last fit can be continued; None where it cannot, or where a fit waits or runs.
+    """The settings with which the last fit can be continued; None where it cannot, or where a fit
+    waits or runs.
 
-    A fit that was stopped continues to its own length. One that has reached its end continues to the length in the
-    controls, if that leaves more to do. A deleted one cannot be continued.
+    A fit that was stopped continues to its own length. One that has reached its end continues to
+    the length in the controls, if that leaves more to do. A deleted one cannot be continued.
     """
     fits = [job for job in jobs if job.kind == "fit"]
     if any(job.status in GOING for job in fits):
@@ -37,20 +40,32 @@ def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
     if begun[-1].status != "finished":
         return None
     then = begun[-1].settings
-    other = {name: getattr(now, name) for name in LENGTHS if not same(getattr(now, name), getattr(then, name))}
+    other = {
+        name: getattr(now, name)
+        for name in LENGTHS
+        if not same(getattr(now, name), getattr(then, name))
+    }
     return other if other and _leaves_more(begun[-1].events, then, other) else None
 
 
 def lengths(run: RunBrief, now: Settings) -> dict[str, Any]:
-    """The lengths with which a recorded run is continued: if it has reached its end, those in the controls that differ from its own."""
+    """The lengths with which a recorded run is continued: if it has reached its end, those in
+    the controls that differ from its own.
+    """
     if run.status != "finished":
         return {}
     then = recorded_settings(run.settings)
-    return {name: getattr(now, name) for name in LENGTHS if not same(getattr(now, name), getattr(then, name))}
+    return {
+        name: getattr(now, name)
+        for name in LENGTHS
+        if not same(getattr(now, name), getattr(then, name))
+    }
 
 
 def why_not_continued(run: RunBrief, resumable: bool, now: Settings, parameters: int) -> str:
-    """Why a recorded run cannot be continued; "": it can. resumable: whether it has a checkpoint. parameters: their number in the bench's model."""
+    """Why a recorded run cannot be continued; "": it can. resumable: whether it has a
+    checkpoint. parameters: their number in the bench's model.
+    """
     if run.unseen:
         return texts.MAY_STILL_RUN
     if run.status in GOING:
@@ -73,13 +88,19 @@ def why_not_continued(run: RunBrief, resumable: bool, now: Settings, parameters:
 
 
 def _leaves_more(events: Sequence[Event], then: Settings, other: Mapping[str, Any]) -> bool:
-    """Whether a fit that has reached its end has more to do with these lengths, which count from its beginning."""
+    """Whether a fit that has reached its end has more to do with these lengths, which count from
+    its beginning.
+    """
     end = next((event for event in reversed(events) if isinstance(event, RunEnded)), None)
     epoch = next((event.epoch for event in reversed(events) if isinstance(event, StepsDone)), 0)
     if end is None:
         return False
-    # The last event has the number of its epoch. That epoch was complete if the run can only have ended at an epoch's end.
-    if reached(then, end.step, epoch, end.seconds) is None and reached(then, end.step, epoch + 1, end.seconds) is not None:
+    # The last event has the number of its epoch. That epoch was complete if the run can only have
+    # ended at an epoch's end.
+    if (
+        reached(then, end.step, epoch, end.seconds) is None
+        and reached(then, end.step, epoch + 1, end.seconds) is not None
+    ):
         epoch += 1
     try:
         return reached(then.replace(**other), end.step, epoch, end.seconds) is None
@@ -88,9 +109,12 @@ def _leaves_more(events: Sequence[Event], then: Settings, other: Mapping[str, An
 
 
 def differences(now: Settings, in_run: Mapping[str, Any]) -> dict[str, Any]:
-    """The live settings in which the controls and the running fit differ, with the controls' values."""
+    """The live settings in which the controls and the running fit differ, with the controls'
+    values.
+    """
     wanted = {name: getattr(now, name) for name in in_run}
-    fits = {name: value for name, value in wanted.items() if not isinstance(value, Mapping)}  # a schedule by epochs is not a live value
+    # a schedule by epochs is not a live value
+    fits = {name: value for name, value in wanted.items() if not isinstance(value, Mapping)}
     return {name: value for name, value in fits.items() if not same(value, in_run[name])}
 
 

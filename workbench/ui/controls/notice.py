@@ -15,7 +15,9 @@ from workbench.ui.controls.widget_utils import shown
 Level = Literal["info", "warning", "error"]
 _CLASSES = {"info": "wb-info", "warning": "wb-warning", "error": "wb-error-notice"}
 _KEPT = 4
-"""How many notices are shown at once. When there are more, the oldest that is not an error is removed, or else the oldest."""
+"""How many notices are shown at once. When there are more, the oldest that is not an error is
+removed, or else the oldest.
+"""
 _LONGEST = 1500
 CLICKED = "clicked"
 """The key of notices about clicks that failed; they are removed when the next job starts."""
@@ -28,9 +30,13 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         self._lines: list[tuple[Level, str, str, widgets.Button | None]] = []
         """Level, text, key and button of each."""
         self._lock = threading.Lock()
-        self._text = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", width="auto")).add_class("wb-notice")
+        self._text = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", width="auto")).add_class(
+            "wb-notice"
+        )
         self._close = widgets.Button(
-            icon="times", tooltip=texts.CLOSE_NOTICES, layout=widgets.Layout(width="30px", flex="0 0 auto")
+            icon="times",
+            tooltip=texts.CLOSE_NOTICES,
+            layout=widgets.Layout(width="30px", flex="0 0 auto"),
         )
         self._close.on_click(lambda _: self.clear())
         super().__init__([self._text, self._close])
@@ -42,7 +48,13 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         with self._lock:  # another thread may add one meanwhile
             return [(level, text) for level, text, _, _ in self._lines]
 
-    def say(self, text: str, level: Level = "info", about: str = "", action: tuple[str, Callable[[], None]] | None = None) -> None:
+    def say(
+        self,
+        text: str,
+        level: Level = "info",
+        about: str = "",
+        action: tuple[str, Callable[[], None]] | None = None,
+    ) -> None:
         """Show one notice; the same one twice in a row is shown once.
 
         about: the key for `drop`. action: the text of a button, and what a click on it calls.
@@ -54,7 +66,9 @@ class Notice(widgets.HBox):  # type: ignore[misc]
             offer = None
             if action is not None:
                 words, clicked = action
-                offer = widgets.Button(description=words, layout=widgets.Layout(width="auto", flex="0 0 auto"))
+                offer = widgets.Button(
+                    description=words, layout=widgets.Layout(width="auto", flex="0 0 auto")
+                )
                 offer.on_click(lambda _: clicked())
             self._lines.insert(0, (level, text, about, offer))
             if len(self._lines) > _KEPT:
@@ -91,8 +105,8 @@ class Notice(widgets.HBox):  # type: ignore[misc]
             self._show()
 
     def _show(self, new: bool = False) -> None:
-        """Show all lines. new: the first line is new; only it gets a role, since a screen reader reads each text with a role again
-        when it is written.
+        """Show all lines. new: the first line is new; only it gets a role, since a screen reader
+        reads each text with a role again when it is written.
         """
         lines = []
         for at, (level, text, *_) in enumerate(self._lines):
@@ -100,5 +114,9 @@ class Notice(widgets.HBox):  # type: ignore[misc]
             attribute = f' role="{role}"' if new and at == 0 else ""
             lines.append(f'<div class="{_CLASSES[level]}"{attribute}>{html.escape(text)}</div>')
         self._text.value = "".join(lines)
-        self.children = (self._text, *(offer for *_, offer in self._lines if offer is not None), self._close)
+        self.children = (
+            self._text,
+            *(offer for *_, offer in self._lines if offer is not None),
+            self._close,
+        )
         shown(self, bool(self._lines))

@@ -46,7 +46,18 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.checkpoint = button(texts.CHECKPOINT, texts.CHECKPOINT_TOOLTIP, actions.checkpoint)
         now = widgets.HBox([self.validate, self.checkpoint])
         gap = widgets.Box().add_class("wb-gap")
-        buttons = [self.fit, self.pause, self.stop, self.continue_, self.apply, gap, self.tune, self.settings, self.export, self.more]
+        buttons = [
+            self.fit,
+            self.pause,
+            self.stop,
+            self.continue_,
+            self.apply,
+            gap,
+            self.tune,
+            self.settings,
+            self.export,
+            self.more,
+        ]
         super().__init__([widgets.Box(buttons).add_class("wb-run"), now])
         shown(now, False)
         self.more.observe(lambda change: shown(now, change["new"]), "value")
@@ -57,7 +68,9 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.offer_change("")
 
     def follow(self, status: Status | None, kind: str) -> None:
-        """Enable the buttons that have an effect now: only a fit can be paused, only a job that has not ended can be stopped."""
+        """Enable the buttons that have an effect now: only a fit can be paused, only a job that
+        has not ended can be stopped.
+        """
         live = status in ("running", "paused")
         self.stop.disabled = not (live or status == "queued")
         for control in (self.pause, self.validate, self.checkpoint):
@@ -66,9 +79,14 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.pause.tooltip = texts.RESUME_TOOLTIP if status == "paused" else texts.PAUSE_TOOLTIP
 
     def offer_to_train(self, state: str, wrong: Sequence[str]) -> None:
-        """Update Train. state: of a fit that waits or runs; wrong: the settings whose boxes have invalid values."""
+        """Update Train. state: of a fit that waits or runs; wrong: the settings whose boxes have
+        invalid values.
+        """
         if state:
-            text, why = (texts.QUEUED if state == "queued" else texts.TRAINING), texts.TRAINING_TOOLTIP
+            text, why = (
+                (texts.QUEUED if state == "queued" else texts.TRAINING),
+                texts.TRAINING_TOOLTIP,
+            )
         elif wrong:
             text, why = texts.correct(wrong), texts.not_valid(wrong)
         else:
@@ -81,7 +99,9 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         shown(self.continue_, possible)
 
     def offer_change(self, what: str) -> None:
-        """Show Apply if there are values to change in the running fit; `what` names them, "": none."""
+        """Show Apply if there are values to change in the running fit; `what` names them, "":
+        none.
+        """
         shown(self.apply, bool(what))
         if what:
             self.apply.description = texts.apply(what)
@@ -98,4 +118,6 @@ def button(text: str, tooltip: str, clicked: Callable[[], None], style: str = ""
 
 
 def _toggle(text: str, tooltip: str, icon: str = "") -> widgets.ToggleButton:
-    return widgets.ToggleButton(description=text, tooltip=tooltip, icon=icon, layout=widgets.Layout(width="auto"))
+    return widgets.ToggleButton(
+        description=text, tooltip=tooltip, icon=icon, layout=widgets.Layout(width="auto")
+    )

@@ -1,6 +1,8 @@
-"""Shows recorded runs in the panel: the table of fits, earlier curves, comparisons, and one run drawn again.
+"""Shows recorded runs in the panel: the table of fits, earlier curves, comparisons, and one run
+drawn again.
 
-While a recorded run is shown, the running one is not drawn; afterwards it is drawn again from its job's events.
+While a recorded run is shown, the running one is not drawn; afterwards it is drawn again from its
+job's events.
 """
 
 from __future__ import annotations
@@ -48,20 +50,38 @@ _OF_NO_RUN = Message | Unrecorded
 
 
 class RunHistory:
-    """Shows past runs: their table, their curves on the canvas, and a recorded run in place of the live one.
+    """Shows past runs: their table, their curves on the canvas, and a recorded run in place of the
+    live one.
 
-    The panel calls `on_event` with each event before it draws the event, in one thread. seen: returns the jobs whose plots are
+    The panel calls `on_event` with each event before it draws the event, in one thread. seen:
+    returns the jobs whose plots are
     shown. listed: called when the table was read.
     """
 
     def __init__(
-        self, bench: Bench, canvas: LiveView, seen: Callable[[], Iterable[Any]], failed: Callable[[Exception, str], None],
+        self,
+        bench: Bench,
+        canvas: LiveView,
+        seen: Callable[[], Iterable[Any]],
+        failed: Callable[[Exception, str], None],
         listed: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self._root, self._canvas, self._seen, self._failed, self._listed = bench.root, canvas, seen, failed, listed
+    ) -> None:
+        self._root, self._canvas, self._seen, self._failed, self._listed = (
+            bench.root,
+            canvas,
+            seen,
+            failed,
+            listed,
+        )
         self._model = (bench.summary.name, bench.summary.parameters)
-        self._table = RunsTable(bench.root, self._list, self._move, lambda error: failed(error, texts.ACTIONS["runs"]))
-        self.deletions = PendingDeletions(lambda run: bench.delete(run), lambda pending: canvas.put("deleting", pending), lambda error: failed(error, texts.ACTIONS["delete"]))
+        self._table = RunsTable(
+            bench.root, self._list, self._move, lambda error: failed(error, texts.ACTIONS["runs"])
+        )
+        self.deletions = PendingDeletions(
+            lambda run: bench.delete(run),
+            lambda pending: canvas.put("deleting", pending),
+            lambda error: failed(error, texts.ACTIONS["delete"]),
+        )
         self._looked_at = False
         """Whether a view has opened; before that nothing is read."""
         self._noted: set[str] = set()
@@ -79,7 +99,9 @@ class RunHistory:
         self._live_fit = ""
         self._drawing, self._placing = threading.Lock(), threading.Lock()
         self._turn = 0
-        """Counts the changes of what is shown; reading a record stops when the count has changed."""
+        """Counts the changes of what is shown; reading a record stops when the count has
+        changed.
+        """
 
     def look(self) -> None:
         """Read the folder from now on, since a view has opened."""
@@ -128,7 +150,9 @@ class RunHistory:
 
     @property
     def runs(self) -> list[tuple[RunBrief, bool]]:
-        """The listed runs, newest first, each with whether it has a checkpoint from which a fit can continue."""
+        """The listed runs, newest first, each with whether it has a checkpoint from which a fit
+        can continue.
+        """
         return [(brief, brief.id in self._resumable) for brief in self._briefs]
 
     # -- a recorded run
@@ -142,7 +166,11 @@ class RunHistory:
         if run:
             self._canvas.put("opened", {"run": cut(run, 80)})
             self._look_at(run)
-            aside(lambda: self._draw(run, turn), lambda error: self._failed(error, texts.show_run(run)), "show")
+            aside(
+                lambda: self._draw(run, turn),
+                lambda error: self._failed(error, texts.show_run(run)),
+                "show",
+            )
         elif before:
             self._canvas.put("opened", None)
             self._draw_live()
@@ -158,7 +186,11 @@ class RunHistory:
                 return
             self._canvas.anew(first)
         if self._draw_all(events, turn) and not record.over:
-            aside(lambda: self._draw_on(record, turn), lambda error: self._failed(error, texts.show_run(run)), "follow")
+            aside(
+                lambda: self._draw_on(record, turn),
+                lambda error: self._failed(error, texts.show_run(run)),
+                "follow",
+            )
 
     def _draw_on(self, record: Record, turn: int) -> None:
         """Draw the new events of a record that another bench or process still writes."""
@@ -199,7 +231,8 @@ class RunHistory:
             brief.id: read_annotations(brief.path) for brief in briefs if brief.path is not None
         }
         for run, added in annotated.items():
-            if added.notes or run in self._noted:  # one message each: all of them together may be too long for one
+            # one message each: all of them together may be too long for one
+            if added.notes or run in self._noted:
                 self._noted.add(run)
                 self._canvas.put(f"notes.{run}", added.notes)
         self._canvas.put("runs", listed(briefs, count, annotated))
@@ -227,7 +260,9 @@ class RunHistory:
             self._put_previous()
 
     def _put_previous(self) -> None:
-        """Draw the losses of the last finished fits of this model in grey, except for the shown one."""
+        """Draw the losses of the last finished fits of this model in grey, except for the shown
+        one.
+        """
         fits = [
             brief
             for brief in self._briefs
@@ -245,7 +280,10 @@ class RunHistory:
         known = {brief.id: brief for brief in self._briefs if brief.status in read.OVER}
 
         def work() -> None:
-            briefs = [known[id] if id in known else RunBrief.read(self._root / read.RUNS / id) for id in runs]
+            briefs = [
+                known[id] if id in known else RunBrief.read(self._root / read.RUNS / id)
+                for id in runs
+            ]
             with self._placing:
                 if self._compared == runs:  # the user has not closed it meanwhile
                     self._canvas.put_compared(briefs)
@@ -277,8 +315,11 @@ class Record:
         self._folder, self._tail, self.over = folder, Tail(folder), False
 
     def new(self) -> Iterator[Event]:
-        """The new events; for a killed process, which could not record its end, with a RunEnded at the end."""
-        summary = read.summary(self._folder)  # read before the record: if the run has ended, the record is complete
+        """The new events; for a killed process, which could not record its end, with a RunEnded
+        at the end.
+        """
+        # read before the record: if the run has ended, the record is complete
+        summary = read.summary(self._folder)
         while events := self._tail.new():
             for event in joined(events):
                 self.over = self.over or isinstance(event, RunEnded)

@@ -1,4 +1,6 @@
-"""Makes the control of each setting from its type and metadata in `workbench.settings`, parses typed values, and keeps invalid ones until they are corrected."""
+"""Makes the control of each setting from its type and metadata in `workbench.settings`, parses
+typed values, and keeps invalid ones until they are corrected.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,17 @@ from workbench.ui.controls.widget_utils import shown
 
 
 class SettingControl:
-    """The control of setting `name`. `means` converts the widget's value to the setting's, `write` shows a value of the setting."""
+    """The control of setting `name`. `means` converts the widget's value to the setting's,
+    `write` shows a value of the setting.
+    """
 
-    def __init__(self, name: str, widget: widgets.Widget, means: Callable[[Any], Any], write: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        widget: widgets.Widget,
+        means: Callable[[Any], Any],
+        write: Callable[[Any], None],
+    ) -> None:
         self.name, self.widget, self.means, self.write = name, widget, means, write
         self.why = ""
         """Why the shown value was refused; "": it is the setting's value."""
@@ -46,30 +56,41 @@ class SettingControl:
         if self._row is None:
             return
         if self._reason is None:
-            # Made when first needed, and added at the end, so that the page does not draw the other widgets again.
+            # Made when first needed, and added at the end, so that the page does not draw the other
+            # widgets again.
             self._reason = widgets.HTML().add_class("wb-why")
             self._row.children = (*self._row.children, self._reason)
-        text = why[:1].upper() + why[1:] if why.partition(" ")[0].isalpha() else why  # a text may begin with the name of a setting, which keeps its case
+        # a text may begin with the name of a setting, which keeps its case
+        text = why[:1].upper() + why[1:] if why.partition(" ")[0].isalpha() else why
         self._reason.value = f'<span role="alert">⚠ {html.escape(text)}</span>' if why else ""
         shown(self._reason, bool(why))
 
 
 class SettingControls:
-    """The controls of all settings. An invalid value stays in its box until it is corrected, or the setting is changed elsewhere.
+    """The controls of all settings. An invalid value stays in its box until it is corrected, or the
+    setting is changed elsewhere.
 
-    edited(name, value): sets the setting, and returns why that was refused, or "". refused(): called when the refused settings have changed.
+    edited(name, value): sets the setting, and returns why that was refused, or "". refused():
+    called when the refused settings have changed.
     """
 
-    def __init__(self, settings: Settings, edited: Callable[[str, Any], str], refused: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: Settings, edited: Callable[[str, Any], str], refused: Callable[[], None]
+    ) -> None:
         self._settings, self._edited, self._refused = settings, edited, refused
         self._here = threading.local()
-        """By thread. `showing`: the thread updates the controls, so that its changes are not the user's. `entered`: the control whose new
-        value the thread sets.
+        """By thread. `showing`: the thread updates the controls, so that its changes are not the
+        user's. `entered`: the control whose new value the thread sets.
         """
-        self._controls = {name: make(name, getattr(settings, name)) for name in Settings.model_fields}
+        self._controls = {
+            name: make(name, getattr(settings, name)) for name in Settings.model_fields
+        }
         for control in self._controls.values():
-            # The value that the user sent, and not the present one, which another thread may have overwritten with the old setting.
-            control.widget.observe(lambda change, control=control: self._changed(control, change["new"]), "value")
+            # The value that the user sent, and not the present one, which another thread may have
+            # overwritten with the old setting.
+            control.widget.observe(
+                lambda change, control=control: self._changed(control, change["new"]), "value"
+            )
 
     def __getitem__(self, name: str) -> SettingControl:
         return self._controls[name]
@@ -94,12 +115,18 @@ class SettingControls:
         return getattr(self._here, "showing", False)
 
     def show(self, settings: Settings) -> None:
-        """Set the controls to these settings. A refused value stays where its setting has not changed."""
+        """Set the controls to these settings. A refused value stays where its setting has not
+        changed.
+        """
         before, self._settings = self._settings, settings
         with self.showing():
             for name, control in self._controls.items():
                 value = getattr(settings, name)
-                if control.why and same(value, getattr(before, name)) and name != getattr(self._here, "entered", ""):
+                if (
+                    control.why
+                    and same(value, getattr(before, name))
+                    and name != getattr(self._here, "entered", "")
+                ):
                     continue
                 self._mark(control, "")
                 if not same(control.read(), value):
@@ -127,7 +154,9 @@ class SettingControls:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The parts of a field's annotation: its plain types, its choices, and whether None is allowed."""
+    """The parts of a field's annotation: its plain types, its choices, and whether None is
+    allowed.
+    """
 
     types: tuple[type, ...]
     choices: tuple[Any, ...]
@@ -175,29 +204,45 @@ _WIDE = {"description_width": "184px"}  # as long as the longest name, marked
 
 
 def _common(name: str) -> dict[str, Any]:
-    """The arguments that all controls share. A control has the name that the setting has in code."""
+    """The arguments that all controls share. A control has the name that the setting has in
+    code.
+    """
     return {
-        "description": name, "tooltip": tooltip(name),
-        "style": dict(_WIDE), "layout": widgets.Layout(width="auto"),
-    }  # fmt: skip
+        "description": name,
+        "tooltip": tooltip(name),
+        "style": dict(_WIDE),
+        "layout": widgets.Layout(width="auto"),
+    }
 
 
 def _checkbox(name: str) -> SettingControl:
     box = widgets.Checkbox(**{**_common(name), "style": {"description_width": "0"}}, indent=False)
-    return SettingControl(name, box, lambda shown: shown, lambda value: setattr(box, "value", bool(value)))
+    return SettingControl(
+        name, box, lambda shown: shown, lambda value: setattr(box, "value", bool(value))
+    )
 
 
 def _choice(name: str, options: dict[str, Any]) -> SettingControl:
     box = widgets.Dropdown(options=list(options), **_common(name))
-    words = {value: word for word, value in options.items()}  # for the widget, the value None means that nothing is chosen
-    return SettingControl(name, box, lambda word: options[word], lambda value: setattr(box, "value", words[value]))
+    # for the widget, the value None means that nothing is chosen
+    words = {value: word for word, value in options.items()}
+    return SettingControl(
+        name, box, lambda word: options[word], lambda value: setattr(box, "value", words[value])
+    )
 
 
 def _text(name: str, s: Shape) -> SettingControl:
-    """A text box, for a number, or for a setting that may be None or of several types. An empty box means the default."""
+    """A text box, for a number, or for a setting that may be None or of several types. An empty
+    box means the default.
+    """
     default = Settings.model_fields[name].default
-    number = s.types in ((int,), (float,)) and not s.optional  # its default is shown as a number, too
-    box = widgets.Text(placeholder=typed(name, default) if number else _default_in_words(name), continuous_update=False, **_common(name))
+    # its default is shown as a number, too
+    number = s.types in ((int,), (float,)) and not s.optional
+    box = widgets.Text(
+        placeholder=typed(name, default) if number else _default_in_words(name),
+        continuous_update=False,
+        **_common(name),
+    )
 
     def write(value: Any) -> None:
         box.value = "" if not number and same(value, default) else typed(name, value)
@@ -231,11 +276,13 @@ def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:
     return (origin or annotation,), (), False
 
 
-# ---- typed values ------------------------------------------------------------------------------------------------
+# ---- typed values --------------------------------------------------------------------------------
 
 
 class ParseError:
-    """Typed text that is neither a value nor a word. No setting accepts it, and its repr is the text, which the error shows."""
+    """Typed text that is neither a value nor a word. No setting accepts it, and its repr is the
+    text, which the error shows.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -258,7 +305,8 @@ def parse(name: str, line: str, yes_or_no: bool = False) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         pass
     if set(line) & set("()[]{}='\""):
-        return ParseError(line)  # half a dict, for example, which could pass for the name of a metric
+        # half a dict, for example, which could pass for the name of a metric
+        return ParseError(line)
     if "," in line:
         return [word.strip() for word in line.split(",") if word.strip()]
     return line  # a word; Settings checks it
@@ -281,7 +329,11 @@ def _default_in_words(name: str) -> str:
         return texts.NONE
     if isinstance(value, int | float) and not value:
         return texts.off(value)
-    return texts.all_of_it(value) if value == 1.0 and metadata_of(name).unit == "batches or a fraction" else str(value)
+    return (
+        texts.all_of_it(value)
+        if value == 1.0 and metadata_of(name).unit == "batches or a fraction"
+        else str(value)
+    )
 
 
 def _nothing(name: str, line: str) -> Any:

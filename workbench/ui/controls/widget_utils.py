@@ -13,8 +13,9 @@ import ipywidgets as widgets
 def reachable(root: widgets.Widget) -> None:
     """Let clicks on these widgets arrive while a cell runs.
 
-    ipykernel 7.4 sends a comm's messages to the shell that last published on it. After a cell has used a widget, that is the
-    main shell, which is busy while the cell runs. With this, the sender chooses the shell (a subshell).
+    ipykernel 7.4 sends a comm's messages to the shell that last published on it. After a cell has
+    used a widget, that is the main shell, which is busy while the cell runs. With this, the sender
+    chooses the shell (a subshell).
     """
     for widget in tree(root):
         comm = getattr(widget, "comm", None)
@@ -23,10 +24,11 @@ def reachable(root: widgets.Widget) -> None:
 
 
 def heard_whole(root: widgets.Widget, lock: AbstractContextManager[Any]) -> None:
-    """Handle each message of a front end to these widgets under this lock, from setting the new values to the last callback.
+    """Handle each message of a front end to these widgets under this lock, from setting the new
+    values to the last callback.
 
-    ipywidgets calls the callbacks after setting all new values: without the lock, they could get a value that another thread has set
-    in between.
+    ipywidgets calls the callbacks after setting all new values: without the lock, they could get a
+    value that another thread has set in between.
     """
     for widget in tree(root):
         widget.set_state = _under(lock, widget.set_state)
@@ -41,7 +43,9 @@ def _under(lock: AbstractContextManager[Any], call: Callable[..., None]) -> Call
 
 
 def tree(root: widgets.Widget, seen: set[widgets.Widget] | None = None) -> Iterator[widgets.Widget]:
-    """A widget and all widgets inside it, each once, with layouts and styles, since each is a model with its own comm."""
+    """A widget and all widgets inside it, each once, with layouts and styles, since each is a
+    model with its own comm.
+    """
     seen = set() if seen is None else seen
     for held in (root, getattr(root, "layout", None), getattr(root, "style", None)):
         if isinstance(held, widgets.Widget) and held not in seen:
@@ -57,7 +61,9 @@ def shown(widget: widgets.Widget, visible: bool) -> None:
 
 
 def off(button: widgets.Button, is_off: bool) -> None:
-    """Show that a button has no effect now. It is not disabled, which would take the keyboard focus from it."""
+    """Show that a button has no effect now. It is not disabled, which would take the keyboard
+    focus from it.
+    """
     (button.add_class if is_off else button.remove_class)("wb-off")
 
 

@@ -80,7 +80,9 @@ def told(folder: Path) -> list[str]:
 
 def test_a_stop_by_hand(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAID", str(tmp_path / "said by the script"))
-    bench = make_bench(tmp_path, f"Every(), {DATA}, max_epochs=3, val_check_interval=3", EVERY, PRELUDE)
+    bench = make_bench(
+        tmp_path, f"Every(), {DATA}, max_epochs=3, val_check_interval=3", EVERY, PRELUDE
+    )
     run = fit_asking(bench, lambda job, step: job.stop() if step == 12 else None)
     assert run.status == "stopped"
     check(bench, run, runner.run(bench.export(tmp_path / "train.py")))
@@ -88,28 +90,56 @@ def test_a_stop_by_hand(runner: Runner, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("windows", [1, 3])
-def test_float16(windows: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Precision(torch.float16, torch.device("cpu"), torch.amp.GradScaler("cpu", init_scale=2.0**24))
+def test_float16(
+    windows: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Precision(
+        torch.float16, torch.device("cpu"), torch.amp.GradScaler("cpu", init_scale=2.0**24)
+    )
     monkeypatch.setattr(Precision, "of", lambda *_: made)
     monkeypatch.setenv("SAID", str(tmp_path / "said by the script"))
-    bench = make_bench(tmp_path, f"Every(), {DATA}, max_epochs=3, gradient_clip_val=0.5", EVERY, PRELUDE)
+    bench = make_bench(
+        tmp_path, f"Every(), {DATA}, max_epochs=3, gradient_clip_val=0.5", EVERY, PRELUDE
+    )
     run = bench.fit(precision="16-mixed", accumulate_grad_batches=windows).result()
     script = bench.export(tmp_path / "out" / "train.py")
     lint(script)
-    script.write_text(script.read_text().replace(".device.type)", ".device.type, init_scale=2.0**24)"))
+    script.write_text(
+        script.read_text().replace(".device.type)", ".device.type, init_scale=2.0**24)")
+    )
     check(bench, run, runner.run(script))
     assert told(runner.folder) == told(tmp_path)
     assert 0 < run.skipped < run.step
 
 
-def test_names_of_the_user_stay(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = ("Log", "Stepping", "TrainingStep", "clip_gradients", "moved", "outputs_of", "parameters_of", "trainer", "stepping", "training")
+def test_names_of_the_user_stay(
+    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = (
+        "Log",
+        "Stepping",
+        "TrainingStep",
+        "clip_gradients",
+        "moved",
+        "outputs_of",
+        "parameters_of",
+        "trainer",
+        "stepping",
+        "training",
+    )
     before = "".join(f"{name} = {number}\n" for number, name in enumerate(ours, 1))
-    before += STEPS.replace('self.say("optimizer_step",', f'self.say("optimizer_step", {", ".join(ours)},') + MOVED.partition("def on_fit_end")[0]
+    before += (
+        STEPS.replace(
+            'self.say("optimizer_step",', f'self.say("optimizer_step", {", ".join(ours)},'
+        )
+        + MOVED.partition("def on_fit_end")[0]
+    )
     before += "\n\nclass All(Steps, Moved):\n    def on_train_batch_end(self, outputs, batch, batch_idx):\n        self.say(outputs['loss'].item())\n"
     before += "\n    configure_optimizers = Own.configure_optimizers\n"
     monkeypatch.setenv("SAID", str(tmp_path / "said by the script"))
-    bench = make_bench(tmp_path, f"All(), {DATA}, max_epochs=2, gradient_clip_val=0.4", before, PRELUDE)
+    bench = make_bench(
+        tmp_path, f"All(), {DATA}, max_epochs=2, gradient_clip_val=0.4", before, PRELUDE
+    )
     run = bench.fit().result()
     check(bench, run, runner.run(bench.export(tmp_path / "train.py")))
     assert told(runner.folder) == told(tmp_path)
@@ -143,7 +173,9 @@ class Paced(Own):
 
 
 def test_a_scheduler_of_another_kind_that_the_module_steps(runner: Runner, tmp_path: Path) -> None:
-    repeats(make_bench(tmp_path, f"Paced(), {DATA}, max_epochs=3", PACED, PRELUDE), runner, tmp_path)
+    repeats(
+        make_bench(tmp_path, f"Paced(), {DATA}, max_epochs=3", PACED, PRELUDE), runner, tmp_path
+    )
 
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -180,8 +212,14 @@ def test_what_no_script_does(match: str, tmp_path: Path) -> None:
     if "callback_metrics" in match:  # it shows before the run, and only once
         second = bench.fit()
         second.result()
-        said = [[e.text for e in job.events if isinstance(e, wb.events.Message)] for job in (first, second)]
-        assert [len([text for text in texts if "callback_metrics" in text]) for texts in said] == [1, 0]
+        said = [
+            [e.text for e in job.events if isinstance(e, wb.events.Message)]
+            for job in (first, second)
+        ]
+        assert [len([text for text in texts if "callback_metrics" in text]) for texts in said] == [
+            1,
+            0,
+        ]
 
 
 @pytest.mark.parametrize("case", every(2, [*CASES]))

@@ -10,7 +10,10 @@ from tests.export.export_running import Runner, make_bench, repeats
 from tests.warm import Warm
 
 # some leave parts of a model out of the optimizer, which the bench warns of
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:.*are in no optimizer")]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*are in no optimizer"),
+]
 
 PRELUDE = """\
 import lightning.pytorch as pl
@@ -199,7 +202,10 @@ def runner(with_lightning: Warm, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 
 CASES: dict[str, tuple[str, str]] = {
-    "its own data, hparams, a schedule by epoch": ("Boring(), max_epochs=3, lr=0.02, batch_size=3", ""),
+    "its own data, hparams, a schedule by epoch": (
+        "Boring(), max_epochs=3, lr=0.02, batch_size=3",
+        "",
+    ),
     "a data module, windows, clipping": (
         "Boring(), train=Samples(), max_epochs=2, accumulate_grad_batches=3, gradient_clip_val=0.5, weight_decay=0.1",
         DATA,
@@ -208,8 +214,14 @@ CASES: dict[str, tuple[str, str]] = {
         "Stepping(), train=Samples(), val=torch.randn(5, 32), max_epochs=3, lr=0.05, weight_decay=0.3",
         DATA + OTHER,
     ),
-    "a rate that it has nowhere": ("Fixed(), train=torch.randn(30, 32), lr=0.07, batch_size=4, max_epochs=2", FIXED),
-    "manual optimisation": ("Manual(), max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.5, lr=0.02", MANUAL),
+    "a rate that it has nowhere": (
+        "Fixed(), train=torch.randn(30, 32), lr=0.07, batch_size=4, max_epochs=2",
+        FIXED,
+    ),
+    "manual optimisation": (
+        "Manual(), max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.5, lr=0.02",
+        MANUAL,
+    ),
     "manual optimisation, gradients set to zero": ("Keeps(), max_epochs=2, lr=0.02", KEEPS),
     "a schedule that watches a metric, an average": (
         "Watching(), max_epochs=4, weight_averaging='ema', ema_decay=0.5, early_stopping='val_loss_averaged', min_epochs=4",
@@ -217,11 +229,21 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "hooks of its own": ("Hooks(), max_epochs=9, gradient_clip_val=0.5, min_epochs=2", HOOKS),
     "hooks of its own, windows, a data module's": (
-        "Hooks(), train=Whole(), max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.1", DATA + HOOKS.replace(
-            "def on_train_batch_end", "def not_called") .replace("self.last.item()", "1.0") + WHOLE,
+        "Hooks(), train=Whole(), max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.1",
+        DATA
+        + HOOKS.replace("def on_train_batch_end", "def not_called").replace(
+            "self.last.item()", "1.0"
+        )
+        + WHOLE,
     ),
-    "manual optimisation of a class that is imported": ("ManualOptimBoringModel(), max_epochs=1", IMPORTED),
-    "manual optimisation, a data module's hooks": ("Manual(), train=Whole(), max_epochs=3, lr=0.02", DATA + MANUAL + WHOLE),
+    "manual optimisation of a class that is imported": (
+        "ManualOptimBoringModel(), max_epochs=1",
+        IMPORTED,
+    ),
+    "manual optimisation, a data module's hooks": (
+        "Manual(), train=Whole(), max_epochs=3, lr=0.02",
+        DATA + MANUAL + WHOLE,
+    ),
     "no validation, a schedule in a dict": (
         "Plain(), train=torch.randn(30, 32), max_steps=9, batch_size=6, gradient_clip_val=0.1",
         "class Plain(Boring):\n    validation_step = val_dataloader = None\n\n    def configure_optimizers(self):\n"

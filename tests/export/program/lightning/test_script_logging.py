@@ -303,10 +303,17 @@ def test_the_parts_of_the_loss(case: str, runner: Runner, tmp_path: Path) -> Non
 
 def test_on_two_processes(runner: Runner, tmp_path: Path) -> None:
     """Ten batches of 6: in the last round of each epoch both have one; values of updates are those of the first, or their mean."""
-    before = EPOCHS.replace("self.log(\"train_last\", self.last)", "self.log(\"mean\", loss, sync_dist=True)")
-    before = before.replace("self.log(\"train_right\", self.right, on_step=False, on_epoch=True)", "self.log(\"first\", loss)")
+    before = EPOCHS.replace(
+        'self.log("train_last", self.last)', 'self.log("mean", loss, sync_dist=True)'
+    )
+    before = before.replace(
+        'self.log("train_right", self.right, on_step=False, on_epoch=True)',
+        'self.log("first", loss)',
+    )
     data = "train=(x, y), val=(x[:28], y[:28]), batch_size=3"
-    bench = make_bench(tmp_path, f"Epochs(), {data}, max_epochs=2, devices=2, accelerator='cpu'", before, PRELUDE)
+    bench = make_bench(
+        tmp_path, f"Epochs(), {data}, max_epochs=2, devices=2, accelerator='cpu'", before, PRELUDE
+    )
     run: Any = bench.fit().result()
     script = bench.export(tmp_path / "train.py")
     lint(script)
@@ -329,7 +336,9 @@ def test_the_progress_bar_shows_what_asks_for_it(without: Warm, tmp_path: Path) 
     bench.close()
     text = script.read_text()
     assert "bar.set_postfix" in text
-    script.write_text(text.replace("disable=not accelerator.is_main_process or None", "disable=False"))
+    script.write_text(
+        text.replace("disable=not accelerator.is_main_process or None", "disable=False")
+    )
     done = without.run(str(script), folder=tmp_path)
     done.check_returncode()
     assert "train_loss=" in done.stderr

@@ -10,7 +10,10 @@ from tests.combinations import every
 from tests.export.export_running import Runner, make_bench, repeats
 
 # some leave parts of a model out of the optimizer, which the bench warns of
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:.*are in no optimizer")]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*are in no optimizer"),
+]
 
 PRELUDE = """\
 import torch

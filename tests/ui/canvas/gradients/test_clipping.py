@@ -64,7 +64,11 @@ def test_a_clip_value_is_suggested_from_the_norms_seen() -> None:
     for wrong in ({"track_grad_norm": "inf"}, {"gradient_clip_algorithm": "value"}):
         screen.draw(started(("a",), **wrong), norms_of(0, spread), ended)
         assert state(screen)["norm"]["suggested"] is None, "other norms than those that are clipped"
-    screen.draw(started(("a", "b")), norms_of(0, np.ones((200, 2)), **{"grad_norm.0": spread, "grad_norm.1": 3 * spread}), ended)
+    screen.draw(
+        started(("a", "b")),
+        norms_of(0, np.ones((200, 2)), **{"grad_norm.0": spread, "grad_norm.1": 3 * spread}),
+        ended,
+    )
     assert state(screen)["norm"]["suggested"] == 4.22, "each optimizer is clipped by its own norm"
 
 
@@ -87,7 +91,9 @@ def test_the_suggestion_and_what_it_would_cut_are_of_the_same_norms_and_stay(upd
     screen.draw(SettingsSet(Settings.make(gradient_clip_val=suggested).model_dump()))
     told = state(screen)["norm"]
     assert told["suggested"] == suggested
-    share = re.search(rf"{suggested:g} would cut ([\d.]+)% of the {updates:,} updates$", told["caption"])
+    share = re.search(
+        rf"{suggested:g} would cut ([\d.]+)% of the {updates:,} updates$", told["caption"]
+    )
     assert share is not None
     assert float(share[1]) == pytest.approx(100 * (norms > suggested).mean(), abs=0.5)
     assert 5 < float(share[1]) <= 10
@@ -97,9 +103,14 @@ def test_the_suggestion_and_what_it_would_cut_are_of_the_same_norms_and_stay(upd
 def test_norms_of_another_order_are_not_compared_with_what_is_clipped(order: Any) -> None:
     screen, table = Screen(), np.full((200, 1), 5.0)
     cut = {"grad_norm_clipped": np.ones(200)}
-    screen.draw(started(("a",), gradient_clip_val=1.0, track_grad_norm=order), norms_of(0, table, **cut))
+    screen.draw(
+        started(("a",), gradient_clip_val=1.0, track_grad_norm=order), norms_of(0, table, **cut)
+    )
     told = state(screen)["norm"]
-    assert told["caption"] == "the clip value limits the 2-norm and is not drawn among these norms · p50 5 · p95 5"
+    assert (
+        told["caption"]
+        == "the clip value limits the 2-norm and is not drawn among these norms · p50 5 · p95 5"
+    )
     assert (told["by_norm"], told["lined"], told["suggested"]) == (True, False, None)
     assert not (screen.mirrors[0].rows("fit")[:, CLIPPED] > 0).any()
     screen.draw(started(("a",), gradient_clip_val=1.0), norms_of(0, table, **cut))

@@ -34,7 +34,14 @@ def swept(number: int, optimizer: int = 0, shift: float = 1.0) -> list[Event]:
 
 
 def searched(keep: bool = False) -> list[Event]:
-    return list(sizes(FakeJob("0001-find_batch_size", "find_batch_size", Settings.make(), lambda job: iter(())), keep))
+    return list(
+        sizes(
+            FakeJob(
+                "0001-find_batch_size", "find_batch_size", Settings.make(), lambda job: iter(())
+            ),
+            keep,
+        )
+    )
 
 
 def test_the_last_two_curves_lie_behind_and_a_late_view_sees_them() -> None:
@@ -43,12 +50,17 @@ def test_the_last_two_curves_lie_behind_and_a_late_view_sees_them() -> None:
         screen.draw(*swept(number, shift=shift))
     screen.settle()
     state, earlier = screen.mirrors[0].state, screen.mirrors[0].rows("earlier")
-    assert state["earlier_curves"] == [{"run": "0001", "suggestion": 2.35e-3}, {"run": "0002", "suggestion": 4.7e-3}]
+    assert state["earlier_curves"] == [
+        {"run": "0001", "suggestion": 2.35e-3},
+        {"run": "0002", "suggestion": 4.7e-3},
+    ]
     assert state["swept"]["run"] == "0003"
     assert set(earlier[:, 0]) == {0, 1}
     low = [earlier[earlier[:, 0] == which][:, 1:] for which in (0, 1)]
     lowest = [line[np.argmin(line[:, 1]), 0] for line in low]
-    assert lowest[1] / lowest[0] == pytest.approx(2, rel=0.5), "each is the smoothed line of its own sweep"
+    assert lowest[1] / lowest[0] == pytest.approx(2, rel=0.5), (
+        "each is the smoothed line of its own sweep"
+    )
     before = dict(state)
     screen.mirrors.append(type(screen.mirrors[0])())
     screen.view._heard(screen.view, {"type": "ready"}, [])
@@ -59,7 +71,9 @@ def test_the_last_two_curves_lie_behind_and_a_late_view_sees_them() -> None:
 
 def test_the_race_is_drawn_beside_its_curve_alone() -> None:
     screen = Screen()
-    raced = sweep(FakeJob("0001-find_lr", "find_lr", Settings.make(), lambda job: iter(())), race=True)
+    raced = sweep(
+        FakeJob("0001-find_lr", "find_lr", Settings.make(), lambda job: iter(())), race=True
+    )
     screen.draw(*raced)
     screen.settle()
     state = screen.mirrors[0].state
@@ -97,7 +111,9 @@ def test_race_and_tune_are_buttons_whose_code_is_shown() -> None:
     assert lines == ["bench.find_lr(race=True)", "bench.tune()", "bench.set(batch_size=256)"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_workers", 2), ("precision", "bf16-mixed"), ("weight_decay", 0.1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("num_workers", 2), ("precision", "bf16-mixed"), ("weight_decay", 0.1)]
+)
 def test_workers_precision_and_decay_have_a_find_button_in_the_form(name: str, value: Any) -> None:
     bench = FakeBench()
     panel, lines = Panel(bench), said(bench)
@@ -125,18 +141,36 @@ def test_the_clip_value_has_a_find_button_too() -> None:
 
 def test_the_trials_of_weight_decays_are_on_the_progress_line() -> None:
     screen = Screen()
-    screen.draw(*decays(FakeJob("0001-find_weight_decay", "find_weight_decay", Settings.make(), lambda job: iter(()))))
+    screen.draw(
+        *decays(
+            FakeJob(
+                "0001-find_weight_decay", "find_weight_decay", Settings.make(), lambda job: iter(())
+            )
+        )
+    )
     screen.settle()
     progress = screen.mirrors[0].state["progress"]
-    assert progress["values"] == [["weight_decay=0.01", "held-out loss 0.5"], ["weight_decay=0.1", "held-out loss 0.25"]]
+    assert progress["values"] == [
+        ["weight_decay=0.01", "held-out loss 0.5"],
+        ["weight_decay=0.1", "held-out loss 0.25"],
+    ]
 
 
 def test_the_trials_of_workers_are_on_the_progress_line() -> None:
     screen = Screen()
-    screen.draw(*speeds(FakeJob("0001-find_num_workers", "find_num_workers", Settings.make(), lambda job: iter(()))))
+    screen.draw(
+        *speeds(
+            FakeJob(
+                "0001-find_num_workers", "find_num_workers", Settings.make(), lambda job: iter(())
+            )
+        )
+    )
     screen.settle()
     progress = screen.mirrors[0].state["progress"]
-    assert progress["values"] == [["num_workers=0", "100 updates/s"], ["num_workers=2", "200 updates/s"]]
+    assert progress["values"] == [
+        ["num_workers=0", "100 updates/s"],
+        ["num_workers=2", "200 updates/s"],
+    ]
     assert progress["ended"] == "num_workers=2"
     assert progress["done"] == 2
 
@@ -148,11 +182,19 @@ def test_the_shares_of_the_time_are_shown() -> None:
     screen.draw(started(), *spent, TimeSpent(20, 10.0, {"forward": 10.0}))
     screen.settle()
     live = screen.mirrors[0].state["time"]
-    assert live["shares"] == [["forward", pytest.approx(12.25 / 19, abs=1e-4)], ["data", pytest.approx(6.75 / 19, abs=1e-4)]]
-    screen.draw(TimeSpent(21, 1.0, {"x" * 1000: float("nan"), "data": -1.0}), RunEnded("finished", 20, 25.0))
+    assert live["shares"] == [
+        ["forward", pytest.approx(12.25 / 19, abs=1e-4)],
+        ["data", pytest.approx(6.75 / 19, abs=1e-4)],
+    ]
+    screen.draw(
+        TimeSpent(21, 1.0, {"x" * 1000: float("nan"), "data": -1.0}), RunEnded("finished", 20, 25.0)
+    )
     screen.settle()
     over = screen.mirrors[0].state["time"]
-    assert over["shares"] == [["forward", pytest.approx(13.75 / 25)], ["data", pytest.approx(11.25 / 25)]]
+    assert over["shares"] == [
+        ["forward", pytest.approx(13.75 / 25)],
+        ["data", pytest.approx(11.25 / 25)],
+    ]
     assert over["title"] != live["title"]
     screen.draw(started())
     screen.settle()
@@ -191,7 +233,13 @@ def test_what_a_sweep_says_is_sorted_by_what_it_is_for() -> None:
     assert curve["diverged"] == 2.1
     assert curve["doubts"] == ["The loss fell by only 9%: the curve says little."]
     assert curve["notes"] == ["24x below divergence", "Worth trying: 2.3e-3 to 9.4e-3"]
-    assert [s["name"] for s in curve["suggestions"]] == ["landmarks", "steepest", "valley", "slide", "minimum"]
+    assert [s["name"] for s in curve["suggestions"]] == [
+        "landmarks",
+        "steepest",
+        "valley",
+        "slide",
+        "minimum",
+    ]
 
 
 def test_each_optimizer_has_its_own_curve() -> None:
@@ -205,7 +253,10 @@ def test_each_optimizer_has_its_own_curve() -> None:
     assert "0.5 times" in state["swept"]["whose"]
     second = screen.mirrors[0].rows("curve")
     screen.view.look_at(0)
-    assert state["swept"]["groups"] == [{"name": "backbone", "ratio": 1.0}, {"name": "head", "ratio": 10.0}]
+    assert state["swept"]["groups"] == [
+        {"name": "backbone", "ratio": 1.0},
+        {"name": "head", "ratio": 10.0},
+    ]
     assert (state["swept"]["optimizer"], state["curve"]["suggestion"]) == (0, 4.7e-3)
     assert len(screen.mirrors[0].rows("curve")) != len(second)
     screen.view.look_at(1)
@@ -241,7 +292,9 @@ def test_a_size_is_shown_while_it_is_tried_and_then_with_its_outcome() -> None:
     screen.settle()
     assert state["trying"] is None
     assert [trial["state"] for trial in state["trials"]] == ["fits"] * 9 + ["memory"]
-    assert state["trials"][-1]["error"].startswith("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0")
+    assert state["trials"][-1]["error"].startswith(
+        "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0"
+    )
 
 
 def test_a_search_that_fails_says_so_at_the_size_that_it_failed_of() -> None:
@@ -266,7 +319,9 @@ def test_the_limit_is_said_with_where_it_is_from() -> None:
     screen.settle()
     state = screen.mirrors[0].state
     assert state["room"]["words"] == "80 GB (all of the device)"
-    screen.draw(RunStarted("r", "find_batch_size", settings, "cpu", request={"max_memory": int(3e8)}))
+    screen.draw(
+        RunStarted("r", "find_batch_size", settings, "cpu", request={"max_memory": int(3e8)})
+    )
     screen.settle()
     assert state["room"] is None
     screen.draw(TrialStarted(2), Trial(2, True, limit_bytes=int(3e8)))
@@ -323,7 +378,10 @@ def test_keeping_the_effective_batch_takes_both_settings_with_one_line(bench: Fa
     assert panel.header.use_batch_size.description == "Use 2 x 256"
     panel.header.use_batch_size.click()
     assert (bench.settings.batch_size, bench.settings.accumulate_grad_batches) == (256, 2)
-    assert lines == ["bench.find_batch_size(keep_effective=True)", "bench.set(batch_size=256, accumulate_grad_batches=2)"]
+    assert lines == [
+        "bench.find_batch_size(keep_effective=True)",
+        "bench.set(batch_size=256, accumulate_grad_batches=2)",
+    ]
     assert panel.header.use_batch_size.description == "2 x 256 in use"
     ask(panel, "use_batch_size", value=64, batches=8)
     assert lines[-1] == "bench.set(batch_size=64, accumulate_grad_batches=8)"
@@ -343,7 +401,9 @@ def test_an_effective_batch_that_changes_cannot_be_kept(bench: FakeBench) -> Non
     assert panel.header.keep.value is False
 
 
-def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(bench: FakeBench) -> None:
+def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(
+    bench: FakeBench,
+) -> None:
     bench.summary = type(bench.summary)(optimizers=2)
     panel, lines = Panel(bench), said(bench)
     assert visible(panel.header.optimizer)
@@ -355,7 +415,9 @@ def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(benc
     panel.header.find_lr.click()
     wait_for(lambda: visible(panel.header.use_lr))
     assert lines == ["bench.find_lr()", "bench.find_lr(optimizer=1)"]
-    assert panel.header.use_lr.description == "Use 4.7e-3 (lr=9.4e-3)", "its rate is half of the setting"
+    assert panel.header.use_lr.description == "Use 4.7e-3 (lr=9.4e-3)", (
+        "its rate is half of the setting"
+    )
     panel.header.use_lr.click()
     assert lines[-1] == "bench.set(lr=0.0094)"
     assert panel.header.use_lr.description == "4.7e-3 (lr=9.4e-3) in use"

@@ -86,7 +86,10 @@ def test_checks_of_another_metric_than_a_loss_are_not_drawn_on_its_axis() -> Non
         (("val_loss", "test_loss"), {0, 1}, "test_loss, val_loss"),
         (("val_loss", ""), {0, 1}, "val_loss"),
     ):
-        briefs = [dataclasses.replace(brief(i), monitor=name, checks=check) for i, name in enumerate(monitors)]
+        briefs = [
+            dataclasses.replace(brief(i), monitor=name, checks=check)
+            for i, name in enumerate(monitors)
+        ]
         curves.over_one_another(outbox, briefs)
         while (packet := outbox.take()) is not None:
             mirror.on_event(packet.content, list(packet.buffers))

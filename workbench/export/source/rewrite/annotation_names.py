@@ -1,7 +1,7 @@
 """Keeps the imports and definitions of names in annotations of kept code.
 
-An annotation that stays text (`from __future__ import annotations`, or in quotes) is not evaluated when the code runs. The
-script must still define its names for readers, linters and type checkers.
+An annotation that stays text (`from __future__ import annotations`, or in quotes) is not evaluated
+when the code runs. The script must still define its names for readers, linters and type checkers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ class TypeOnly:
 
 
 def keep_annotations(slicer: Slicer, check: Callable[[], None]) -> tuple[TypeOnly, ...]:
-    """Keep the definitions of names in annotations of kept code; returns the names that only type checkers see.
+    """Keep the definitions of names in annotations of kept code; returns the names that only type
+    checkers see.
 
-    A name stays undefined if its definition cannot be in a script, or would run other statements, too.
+    A name stays undefined if its definition cannot be in a script, or would run other statements,
+    too.
     check: raises ExportError where the kept statements cannot be in one file.
     """
     tried: set[tuple[str, str]] = set()
@@ -46,21 +48,34 @@ def keep_annotations(slicer: Slicer, check: Callable[[], None]) -> tuple[TypeOnl
                 found.setdefault(base, TypeOnly(base, only))
             elif only is not None and only.name == base:
                 slicer.try_to_keep(only.module, base, check)
-    bound = {name for program in slicer.programs.values() for place in program.kept for name in program.bound(place)}
+    bound = {
+        name
+        for program in slicer.programs.values()
+        for place in program.kept
+        for name in program.bound(place)
+    }
     return tuple(one for name, one in found.items() if name not in bound)
 
 
 def type_checking_block(found: tuple[TypeOnly, ...]) -> Block:
     """The `if TYPE_CHECKING:` block that imports these names."""
     text = source_text.set_imports([one.imported for one in found], ()).strip()
-    return Block("if TYPE_CHECKING:\n" + "\n".join(f"    {line}" if line else "" for line in text.split("\n")))
+    return Block(
+        "if TYPE_CHECKING:\n"
+        + "\n".join(f"    {line}" if line else "" for line in text.split("\n"))
+    )
 
 
 def _asked(slicer: Slicer) -> Iterator[tuple[str, str]]:
     """The names in annotations of all kept code, each with its namespace."""
-    for program, statement in [(p, p.statements[place]) for p in slicer.programs.values() for place in sorted(p.kept)]:
+    for program, statement in [
+        (p, p.statements[place]) for p in slicer.programs.values() for place in sorted(p.kept)
+    ]:
         for node in ast.walk(statement.node):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is not None:
+            if (
+                isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                and node.returns is not None
+            ):
                 yield from ((program.name, name) for name in _names(node.returns, program))
             elif isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
                 yield from ((program.name, name) for name in _names(node.annotation, program))

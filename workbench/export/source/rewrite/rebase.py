@@ -1,4 +1,5 @@
-"""Lets the LightningModules of a script inherit from nn.Module, so that it needs no Lightning (`base="nn.Module"`).
+"""Lets the LightningModules of a script inherit from nn.Module, so that it needs no Lightning
+(`base="nn.Module"`).
 
 The script gives the model what its training calls (`log`, `trainer`, `optimizers()`, …). Where the
 code needs more of LightningModule, the script fails, and the verification says so.
@@ -23,7 +24,8 @@ _MODULE = {"torch": ".nn.Module", "torch.nn": ".Module", "torch.nn.Module": ""}
 
 
 def rebased(sliced: Sliced) -> Sliced:
-    """The code with nn.Module in place of LightningModule, without imports of Lightning that nothing uses then.
+    """The code with nn.Module in place of LightningModule, without imports of Lightning that
+    nothing uses then.
 
     Raises ExportError where no class inherits from LightningModule itself, or `nn` is another name.
     """
@@ -40,8 +42,8 @@ def rebased(sliced: Sliced) -> Sliced:
     blocks = tuple(_rebased(block, base, known) for block in sliced.blocks)
     if blocks == sliced.blocks:
         raise ExportError(
-            "base='nn.Module': no class of the script inherits from LightningModule itself, so none "
-            "can inherit from nn.Module instead. Leave base out."
+            "base='nn.Module': no class of the script inherits from LightningModule itself, so none"
+            " can inherit from nn.Module instead. Leave base out."
         )
     arguments = [text for name, text in sliced.arguments.items() if name in CODE_ARGUMENTS]
     texts = [*(block.text for block in blocks), *(f"({text.strip()})" for text in arguments)]
@@ -64,7 +66,9 @@ def _rebased(block: Block, base: str, known: Mapping[str, str]) -> Block:
     """The block, in which a class that inherits from LightningModule inherits from `base`."""
     lines = [line.encode() for line in block.text.split("\n")]
     classes = [node for node in ast.parse(block.text).body if isinstance(node, ast.ClassDef)]
-    found = [expression for node in classes for expression in node.bases if _is_base(expression, known)]
+    found = [
+        expression for node in classes for expression in node.bases if _is_base(expression, known)
+    ]
     for expression in found:
         row, start, end = expression.lineno - 1, expression.col_offset, expression.end_col_offset
         lines[row] = lines[row][:start] + base.encode() + lines[row][end:]

@@ -1,7 +1,9 @@
-"""Replaces secrets that are literals in the user's code: a script reads them from the environment instead.
+"""Replaces secrets that are literals in the user's code: a script reads them from the environment
+instead.
 
-`API_KEY = "…"` becomes `API_KEY = os.environ["API_KEY"]`; `os.environ["API_KEY"] = "…"` is left out, since the user sets
-the variable before starting the script. A comment says which variables the script needs.
+`API_KEY = "…"` becomes `API_KEY = os.environ["API_KEY"]`; `os.environ["API_KEY"] = "…"` is left
+out, since the user sets the variable before starting the script. A comment says which variables the
+script needs.
 """
 
 from __future__ import annotations
@@ -18,12 +20,26 @@ from workbench.export.source.uses import defaults, positional
 from workbench.secrets import HIDDEN, hide, is_secret_name, looks_secret
 
 _SHORTEST = 6
-"""The least length of a secret that is searched for in the whole script; shorter texts are part of too many words."""
+"""The least length of a secret that is searched for in the whole script; shorter texts are part
+of too many words.
+"""
 _SETTER = re.compile(r"(set|use|add|with)(_|(?=[A-Z]))")
 _LOGIN = re.compile(r"(?i)(^|_)(login|authenticate)$")
-_BY_SHAPE = {"sk-": "API_KEY", "hf_": "HF_TOKEN", "gh": "GITHUB_TOKEN", "AKIA": "AWS_ACCESS_KEY_ID", "ASIA": "AWS_ACCESS_KEY_ID"}
+_BY_SHAPE = {
+    "sk-": "API_KEY",
+    "hf_": "HF_TOKEN",
+    "gh": "GITHUB_TOKEN",
+    "AKIA": "AWS_ACCESS_KEY_ID",
+    "ASIA": "AWS_ACCESS_KEY_ID",
+}
 _ENVIRONMENTS = {"os.environ", "environ", "os.environb", "environb"}
-_SETTERS = {"os.environ.setdefault", "os.putenv", "environ.setdefault", "putenv", "os.environ.__setitem__"}
+_SETTERS = {
+    "os.environ.setdefault",
+    "os.putenv",
+    "environ.setdefault",
+    "putenv",
+    "os.environ.__setitem__",
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +63,9 @@ class Secrets:
     read: dict[str, str] = field(default_factory=dict)
     """The expressions that read a variable, each with the name of the variable."""
     parameters: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The positional parameters of each function and class that the code defines: the argument of `load("…")` may be a token."""
+    """The positional parameters of each function and class that the code defines: the argument
+    of `load("…")` may be a token.
+    """
     _names: dict[str | bytes, str] = field(default_factory=dict)
 
     @classmethod
@@ -69,7 +87,9 @@ class Secrets:
         return (f"{needs(self.variables)}",) if self.variables else ()
 
     def sets(self, statement: ast.stmt) -> tuple[str, ...]:
-        """The variables that a statement sets to secrets, if it does nothing else; such a statement is left out."""
+        """The variables that a statement sets to secrets, if it does nothing else; such a
+        statement is left out.
+        """
         pairs = _set_by(statement)
         for name, value in pairs:
             self.variables.setdefault(name, value)
@@ -77,21 +97,29 @@ class Secrets:
         return tuple(name for name, _ in pairs)
 
     def check(self, text: str) -> None:
-        """Raise ExportError if one of the secrets is still in a literal or a comment of the script."""
-        values = {name: v if isinstance(v, str) else v.decode("utf-8", "replace") for name, v in self.variables.items()}
+        """Raise ExportError if one of the secrets is still in a literal or a comment of the
+        script.
+        """
+        values = {
+            name: v if isinstance(v, str) else v.decode("utf-8", "replace")
+            for name, v in self.variables.items()
+        }
         values = {name: value for name, value in values.items() if len(value) >= _SHORTEST}
         for line, word in _texts(text) if values else ():
             for name, value in values.items():
                 if value in word:
                     raise ExportError(
-                        f"the value of {name} is a secret, and is in line {line} of the script in another way "
-                        f"too. Read it from the environment in your code: os.environ[{name!r}]."
+                        f"the value of {name} is a secret, and is in line {line} of the script in"
+                        " another way too. Read it from the environment in your code:"
+                        f" os.environ[{name!r}]."
                     )
 
     def _read(self, found: Literal) -> str:
         name = self._names.get(found.value) or self._free(_variable(found))
         self._names[found.value], self.variables[name] = name, found.value
-        text = f'{self.module}.environ["{name}"]' + (".encode()" if isinstance(found.value, bytes) else "")
+        text = f'{self.module}.environ["{name}"]' + (
+            ".encode()" if isinstance(found.value, bytes) else ""
+        )
         self.read[text] = name
         lines = (found.node.end_lineno or found.node.lineno) - found.node.lineno
         if lines:
@@ -114,19 +142,32 @@ def needs(variables: Iterable[str]) -> str:
     return f"Set {', '.join(variables)} in the environment: the script holds no secrets."
 
 
-def literals(node: ast.AST, parameters: Mapping[str, Sequence[str]] | None = None) -> Iterator[Literal]:
-    """The outermost expressions in `node` that hold a secret as a literal. parameters: as in `Secrets`."""
+def literals(
+    node: ast.AST, parameters: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[Literal]:
+    """The outermost expressions in `node` that hold a secret as a literal. parameters: as in
+    `Secrets`.
+    """
     seen: set[int] = set()
     documented = {id(part.value) for part in ast.walk(node) if isinstance(part, ast.Expr)}
     for name, value, callee in _named(node, parameters or {}):
         for part in _texts_of(value):
             text = _text(part)
-            if id(part) not in seen and text is not None and is_secret_name(name, _as_str(text), callee):
+            if (
+                id(part) not in seen
+                and text is not None
+                and is_secret_name(name, _as_str(text), callee)
+            ):
                 seen |= {id(inner) for inner in ast.walk(part)}
                 yield Literal(part, name, text)
     for part in _outermost_texts(node):
         text = _text(part)
-        if id(part) not in seen and id(part) not in documented and text is not None and looks_secret(_as_str(text)):
+        if (
+            id(part) not in seen
+            and id(part) not in documented
+            and text is not None
+            and looks_secret(_as_str(text))
+        ):
             yield Literal(part, "", text)
 
 
@@ -139,7 +180,11 @@ def hide_in_comments(text: str) -> str:
         return text
     spans = [(t.start, t.end) for t in tokens if t.type == tokenize.COMMENT]
     for part in ast.walk(tree):
-        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) and isinstance(part.value.value, str):
+        if (
+            isinstance(part, ast.Expr)
+            and isinstance(part.value, ast.Constant)
+            and isinstance(part.value.value, str)
+        ):
             spans.append(_span(text, part.value))
     lines = text.split("\n")
     for (row, start), (last, end) in sorted(spans, reverse=True):
@@ -171,24 +216,33 @@ class _Hidden(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-# ---- names of literals ------------------------------------------------------------------------------------------
+# ---- names of literals ---------------------------------------------------------------------------
 
 
-def _named(node: ast.AST, parameters: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ast.expr, str]]:
-    """(name, value, callee) for each expression in `node` that is bound to a name or passed by one."""
+def _named(
+    node: ast.AST, parameters: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, ast.expr, str]]:
+    """(name, value, callee) for each expression in `node` that is bound to a name or passed by
+    one.
+    """
     for part in ast.walk(node):
         match part:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     yield from _bound(target, value)
-            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.AugAssign(target=target, value=value):
+            case (
+                ast.AnnAssign(target=target, value=ast.expr() as value)
+                | ast.AugAssign(target=target, value=value)
+            ):
                 yield from _bound(target, value)
             case ast.NamedExpr(target=target, value=value):
                 yield from _bound(target, value)
             case ast.Dict(keys=keys, values=values):
                 for key, value in zip(keys, values, strict=True):
                     yield _literal(key), value, ""
-            case ast.Tuple(elts=[name, value]) | ast.List(elts=[name, value]) if _is_pair(name, value):
+            case ast.Tuple(elts=[name, value]) | ast.List(elts=[name, value]) if _is_pair(
+                name, value
+            ):
                 yield _literal(name), value, ""
             case ast.Compare(left=left, comparators=[right]):
                 yield _called(left), right, ""
@@ -211,8 +265,8 @@ def _bound(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr, s
 
 
 def _given(call: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
-    """Named arguments: keywords; a string after its name, as in `setdefault("API_KEY", "…")`; the arguments of `set_token("…")`
-    and `login("…")`.
+    """Named arguments: keywords; a string after its name, as in `setdefault("API_KEY", "…")`; the
+    arguments of `set_token("…")` and `login("…")`.
     """
     callee = _called(call.func)
     for keyword in call.keywords:
@@ -222,7 +276,9 @@ def _given(call: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
         yield _literal(before), value, callee
     names = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg in _NAMES)]
     values = [keyword.value for keyword in call.keywords if keyword.arg in _VALUES]
-    yield from ((name, value, callee) for name in filter(None, map(_literal, names)) for value in values)
+    yield from (
+        (name, value, callee) for name in filter(None, map(_literal, names)) for value in values
+    )
     if _LOGIN.search(callee):
         yield from (("password", value, callee) for value in call.args)
     elif call.args and (setter := _SETTER.match(callee)):
@@ -230,7 +286,9 @@ def _given(call: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
 
 
 def _is_pair(name: ast.expr, value: ast.expr) -> bool:
-    """Whether two elements are the name of an environment variable and its value, not two names of columns."""
+    """Whether two elements are the name of an environment variable and its value, not two names
+    of columns.
+    """
     return re.fullmatch(r"[A-Z][A-Z0-9_]*", _literal(name)) is not None and _text(value) is not None
 
 
@@ -248,11 +306,19 @@ def _called(node: ast.expr | None) -> str:
 
 def _literal(node: ast.expr | None) -> str:
     value = node.value if isinstance(node, ast.Constant) else None
-    return value if isinstance(value, str) else value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+    return (
+        value
+        if isinstance(value, str)
+        else value.decode("utf-8", "replace")
+        if isinstance(value, bytes)
+        else ""
+    )
 
 
 def _texts_of(value: ast.expr) -> Iterator[ast.expr]:
-    """The texts that may be the value of an expression: itself, the parts of a choice or a container, the object of a method call."""
+    """The texts that may be the value of an expression: itself, the parts of a choice or a
+    container, the object of a method call.
+    """
     match value:
         case ast.Constant() | ast.JoinedStr():
             yield value
@@ -265,7 +331,12 @@ def _texts_of(value: ast.expr) -> Iterator[ast.expr]:
                 yield from (*_texts_of(left), *_texts_of(right))
         case ast.IfExp(body=first, orelse=second):
             yield from (*_texts_of(first), *_texts_of(second))
-        case ast.BoolOp(values=values) | ast.Tuple(elts=values) | ast.List(elts=values) | ast.Set(elts=values):
+        case (
+            ast.BoolOp(values=values)
+            | ast.Tuple(elts=values)
+            | ast.List(elts=values)
+            | ast.Set(elts=values)
+        ):
             for part in values:
                 yield from _texts_of(part)
         case ast.NamedExpr(value=inner) | ast.Starred(value=inner) | ast.Await(value=inner):
@@ -276,20 +347,39 @@ def _texts_of(value: ast.expr) -> Iterator[ast.expr]:
         case ast.Call(func=ast.Attribute(value=ast.Constant() as inner)):
             yield inner
         case ast.Call(func=func, args=args, keywords=keywords) if _called(func) in _WRAPPERS:
-            for part in (*args[:1], *(keyword.value for keyword in keywords if keyword.arg in _VALUES)):
+            for part in (
+                *args[:1],
+                *(keyword.value for keyword in keywords if keyword.arg in _VALUES),
+            ):
                 yield from _texts_of(part)
 
 
 _VALUES = {"value", "default", "const"}
 """Arguments that are the value for a name in another argument of the call."""
 _NAMES = {"name", "key", "var", "variable"}
-_WRAPPERS = {"str", "bytes", "b64decode", "b64encode", "SecretStr", "SecretBytes", "quote", "encode", "decode", "field", "Field"}
+_WRAPPERS = {
+    "str",
+    "bytes",
+    "b64decode",
+    "b64encode",
+    "SecretStr",
+    "SecretBytes",
+    "quote",
+    "encode",
+    "decode",
+    "field",
+    "Field",
+}
 
 
 def _outermost_texts(node: ast.AST) -> Iterator[ast.expr]:
-    """Literals; an f-string as a whole, since positions inside it are not known before Python 3.12."""
+    """Literals; an f-string as a whole, since positions inside it are not known before Python
+    3.12.
+    """
     for part in ast.iter_child_nodes(node):
-        if isinstance(part, (ast.Constant, ast.JoinedStr)) or (isinstance(part, ast.BinOp) and _text(part) is not None):
+        if isinstance(part, (ast.Constant, ast.JoinedStr)) or (
+            isinstance(part, ast.BinOp) and _text(part) is not None
+        ):
             yield part
         else:
             yield from _outermost_texts(part)
@@ -315,32 +405,42 @@ def _as_str(text: str | bytes) -> str:
     return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
-# ---- statements that set the environment --------------------------------------------------------------------------
+# ---- statements that set the environment ---------------------------------------------------------
 
 
 def _set_by(statement: ast.stmt) -> list[tuple[str, str | bytes]]:
-    """The variables and the values, where a statement sets them and nothing else, and at least one is a secret."""
+    """The variables and the values, where a statement sets them and nothing else, and at least
+    one is a secret.
+    """
     found = _environment(statement)
     texts = [(name, text) for name, value in found if (text := _text(value)) is not None]
-    secret = any(is_secret_name(name, _as_str(text)) or looks_secret(_as_str(text)) for name, text in texts)
+    secret = any(
+        is_secret_name(name, _as_str(text)) or looks_secret(_as_str(text)) for name, text in texts
+    )
     return texts if secret and len(texts) == len(found) == 1 else []
 
 
 def _environment(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
     match statement:
-        case ast.Assign(targets=[ast.Subscript(value=where, slice=key)], value=value) if ast.unparse(where) in _ENVIRONMENTS:
+        case ast.Assign(targets=[ast.Subscript(value=where, slice=key)], value=value) if (
+            ast.unparse(where) in _ENVIRONMENTS
+        ):
             return [(_literal(key), value)] if _literal(key) else []
-        case ast.Expr(value=ast.Call(func=func, args=[key, value], keywords=[])) if ast.unparse(func) in _SETTERS:
+        case ast.Expr(value=ast.Call(func=func, args=[key, value], keywords=[])) if (
+            ast.unparse(func) in _SETTERS
+        ):
             return [(_literal(key), value)] if _literal(key) else []
     return []
 
 
-# ---- names of variables ---------------------------------------------------------------------------------------------
+# ---- names of variables --------------------------------------------------------------------------
 
 
 def _variable(found: Literal) -> str:
     """The environment variable for a secret: its name, in capitals."""
-    name = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", found.name)).strip("_").upper()
+    name = (
+        re.sub(r"\W+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", found.name)).strip("_").upper()
+    )
     if name and not name[0].isdigit():
         return name
     text = _as_str(found.value)
@@ -348,7 +448,9 @@ def _variable(found: Literal) -> str:
 
 
 def module_name(trees: Iterable[ast.AST]) -> str:
-    """A name for the module `os` in a script with this code: `os`, unless the code uses that name for something else."""
+    """A name for the module `os` in a script with this code: `os`, unless the code uses that
+    name for something else.
+    """
     for tree in trees:
         for part in ast.walk(tree):
             bound = (
@@ -356,7 +458,10 @@ def module_name(trees: Iterable[ast.AST]) -> str:
                 or (isinstance(part, ast.arg) and part.arg == "os")
                 or (isinstance(part, (ast.FunctionDef, ast.ClassDef)) and part.name == "os")
                 or (isinstance(part, ast.alias) and part.asname == "os" and part.name != "os")
-                or (isinstance(part, ast.ImportFrom) and any(a.asname is None and a.name == "os" for a in part.names))
+                or (
+                    isinstance(part, ast.ImportFrom)
+                    and any(a.asname is None and a.name == "os" for a in part.names)
+                )
             )
             if bound:
                 return '__import__("os")'
@@ -370,8 +475,16 @@ def _parameters(trees: Iterable[ast.AST]) -> dict[str, list[str]]:
             if isinstance(part, ast.FunctionDef):
                 found[part.name] = positional(part.args)
             elif isinstance(part, ast.ClassDef):
-                inits = [one for one in part.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
-                fields = [one.target.id for one in part.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+                inits = [
+                    one
+                    for one in part.body
+                    if isinstance(one, ast.FunctionDef) and one.name == "__init__"
+                ]
+                fields = [
+                    one.target.id
+                    for one in part.body
+                    if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+                ]
                 found[part.name] = positional(inits[0].args)[1:] if inits else fields
     return found
 

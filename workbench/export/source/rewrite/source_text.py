@@ -34,7 +34,9 @@ Edits = tuple[tuple[ast.AST, str], ...]
 
 
 def cut(statement: Statement, edits: Edits = ()) -> Block:
-    """The text of a statement with the comments directly above it and on its last line, moved to the left margin."""
+    """The text of a statement with the comments directly above it and on its last line, moved to
+    the left margin.
+    """
     node, source = statement.node, statement.source
     definition = isinstance(node, (ast.FunctionDef, ast.ClassDef))
     start, end = first_line(node), node.end_lineno or node.lineno
@@ -43,7 +45,9 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     lines = _edited(source, start, end, (*edits, *renamed))
     if statement.made:
         return Block("\n".join(lines), False, source.label)
-    head = source.lines[start - 1].encode()[: node.col_offset].decode() if start == node.lineno else ""
+    head = (
+        source.lines[start - 1].encode()[: node.col_offset].decode() if start == node.lineno else ""
+    )
     if head.strip():
         # It shares its first line with another statement: only its own text, then.
         lines[-1] = _without_tail(lines[-1], _tail(source, node))
@@ -53,18 +57,31 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     above = _comments_above(source, start, node.col_offset)
     first = start - len(above)
     text = _dedent([*above, *lines], node.col_offset, string_lines(node, first))
-    return Block("\n".join(line for line in text if line != GONE).rstrip(), definition, source.label, first, end)
+    return Block(
+        "\n".join(line for line in text if line != GONE).rstrip(),
+        definition,
+        source.label,
+        first,
+        end,
+    )
 
 
 def cut_expression(source: Source, node: ast.expr, edits: Edits = ()) -> str:
     """The text of an expression, in brackets if it has several lines and needs them."""
     start, end = node.lineno, node.end_lineno or node.lineno
-    lines = _edited(source, start, end, tuple(edit for edit in (*edits, *source.edits) if _is_within(edit[0], node)))
+    lines = _edited(
+        source,
+        start,
+        end,
+        tuple(edit for edit in (*edits, *source.edits) if _is_within(edit[0], node)),
+    )
     grown = len(lines[-1].encode()) - len(source.lines[end - 1].encode())
     lines[-1] = lines[-1].encode()[: (node.end_col_offset or 0) + grown].decode()
     lines[0] = lines[0].encode()[node.col_offset :].decode()
     strings = string_lines(node, start)
-    free = [line for index, line in enumerate(lines[1:], 1) if index not in strings and line.strip()]
+    free = [
+        line for index, line in enumerate(lines[1:], 1) if index not in strings and line.strip()
+    ]
     shift = min((len(line) - len(line.lstrip()) for line in free), default=0)
     indent = max(0, shift - 4)
     text = "\n".join([lines[0], *_dedent(lines[1:], indent, {index - 1 for index in strings})])
@@ -78,8 +95,14 @@ def cut_expression(source: Source, node: ast.expr, edits: Edits = ()) -> str:
 def _is_within(inner: ast.AST, outer: ast.expr) -> bool:
     if not isinstance(inner, ast.expr):
         return False
-    start, end = (outer.lineno, outer.col_offset), (outer.end_lineno or 0, outer.end_col_offset or 0)
-    own_start, own_end = (inner.lineno, inner.col_offset), (inner.end_lineno or 0, inner.end_col_offset or 0)
+    start, end = (
+        (outer.lineno, outer.col_offset),
+        (outer.end_lineno or 0, outer.end_col_offset or 0),
+    )
+    own_start, own_end = (
+        (inner.lineno, inner.col_offset),
+        (inner.end_lineno or 0, inner.end_col_offset or 0),
+    )
     return start <= own_start and own_end <= end
 
 
@@ -98,10 +121,18 @@ def _without_tail(line: str, tail: str) -> str:
 
 
 def _edited(source: Source, start: int, end: int, edits: Edits) -> list[str]:
-    """The lines `start` to `end` with the edits applied, the last ones first so that places stay right."""
+    """The lines `start` to `end` with the edits applied, the last ones first so that places stay
+    right.
+    """
     lines = [line.encode() for line in source.lines[start - 1 : end]]
-    wanted = [(node, text) for node, text in edits if isinstance(node, ast.expr) and start <= node.lineno <= end]
-    for node, text in sorted(wanted, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
+    wanted = [
+        (node, text)
+        for node, text in edits
+        if isinstance(node, ast.expr) and start <= node.lineno <= end
+    ]
+    for node, text in sorted(
+        wanted, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True
+    ):
         first, last = node.lineno - start, (node.end_lineno or node.lineno) - start
         rest = lines[last][node.end_col_offset or 0 :]
         lines[first : last + 1] = [lines[first][: node.col_offset] + text.encode() + rest]
@@ -112,7 +143,11 @@ def _comments_above(source: Source, start: int, column: int) -> list[str]:
     found: list[str] = []
     for line in reversed(source.lines[: start - 1]):
         text = line.strip()
-        if not text.startswith("#") or len(line) - len(line.lstrip()) != column or _CELL_MARK.match(text):
+        if (
+            not text.startswith("#")
+            or len(line) - len(line.lstrip()) != column
+            or _CELL_MARK.match(text)
+        ):
             break
         if text.startswith("#!") or re.match(r"#.*coding[:=]", text):
             break
@@ -124,14 +159,19 @@ def string_lines(node: ast.AST, first: int) -> set[int]:
     """The lines (counted from 0 at line `first`) that begin inside a string and must not change."""
     found: set[int] = set()
     for part in ast.walk(node):
-        is_text = isinstance(part, ast.JoinedStr) or (isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes)))
+        is_text = isinstance(part, ast.JoinedStr) or (
+            isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes))
+        )
         if is_text and isinstance(part, ast.expr) and part.end_lineno is not None:
             found |= {line - first for line in range(part.lineno + 1, part.end_lineno + 1)}
     return found
 
 
 def _dedent(lines: list[str], column: int, keep: set[int]) -> list[str]:
-    return [line if index in keep else line[min(column, len(line) - len(line.lstrip())) :] for index, line in enumerate(lines)]
+    return [
+        line if index in keep else line[min(column, len(line) - len(line.lstrip())) :]
+        for index, line in enumerate(lines)
+    ]
 
 
 def join(blocks: Iterable[Block]) -> str:
@@ -141,23 +181,29 @@ def join(blocks: Iterable[Block]) -> str:
     for block in blocks:
         if before is not None:
             together = before.origin == block.origin and 0 <= block.start - before.end <= 1
-            text += "\n\n\n" if before.definition or block.definition else "\n" if together else "\n\n"
+            text += (
+                "\n\n\n" if before.definition or block.definition else "\n" if together else "\n\n"
+            )
         text += block.text
         before = block
     return text + "\n" if text else ""
 
 
-# ---- imports ----------------------------------------------------------------------------------------------------
+# ---- imports -------------------------------------------------------------------------------------
 
 
 def parsed_imports(text: str) -> tuple[list[Import], set[str]]:
     """The imports of import statements, and the features imported from `__future__`."""
     found = [item for node in ast.parse(text).body for item in imported(node)]
-    return [item for item in found if item.module != "__future__"], {str(item.name) for item in found if item.module == "__future__"}
+    return [item for item in found if item.module != "__future__"], {
+        str(item.name) for item in found if item.module == "__future__"
+    }
 
 
 def set_imports(imports: Iterable[Import], futures: Iterable[str]) -> str:
-    """The import statements: __future__, the standard library, the rest; star imports in their order, at the end."""
+    """The import statements: __future__, the standard library, the rest; star imports in their
+    order, at the end.
+    """
     unique = list(dict.fromkeys(imports))
     groups: list[list[Import]] = [[], []]
     stars = [item for item in unique if item.name == "*"]
@@ -178,9 +224,17 @@ def _sorted(group: list[Import]) -> list[str]:
     taken: dict[tuple[str, str], list[str]] = {}
     for item in group:
         if item.name is not None:
-            taken.setdefault((item.module, f"{item.name} as {item.alias}" if item.alias else ""), []).append(item.name)
-    ordered = sorted(taken.items(), key=lambda entry: (entry[0][0].lower(), _by_type(entry[1][0]) if entry[0][1] else (-1,)))
-    return plain + [_from(module, [alias] if alias else sorted(names, key=_by_type)) for (module, alias), names in ordered]
+            taken.setdefault(
+                (item.module, f"{item.name} as {item.alias}" if item.alias else ""), []
+            ).append(item.name)
+    ordered = sorted(
+        taken.items(),
+        key=lambda entry: (entry[0][0].lower(), _by_type(entry[1][0]) if entry[0][1] else (-1,)),
+    )
+    return plain + [
+        _from(module, [alias] if alias else sorted(names, key=_by_type))
+        for (module, alias), names in ordered
+    ]
 
 
 def _by_type(name: str) -> tuple[int, str, str]:
@@ -200,4 +254,8 @@ def _from(module: str, names: list[str]) -> str:
 def third_party(modules: Iterable[str]) -> frozenset[str]:
     """The packages among `modules` that must be installed."""
     tops = {module.partition(".")[0] for module in modules}
-    return frozenset(top for top in tops if top and top not in sys.stdlib_module_names and origin(top) == "installed")
+    return frozenset(
+        top
+        for top in tops
+        if top and top not in sys.stdlib_module_names and origin(top) == "installed"
+    )

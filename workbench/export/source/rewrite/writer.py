@@ -36,7 +36,9 @@ class Writer:
     _environment: bool = False
 
     def write(self, program: Namespace) -> None:
-        """Write the kept statements of `program`; those of a module of the user are written where it is first imported."""
+        """Write the kept statements of `program`; those of a module of the user are written
+        where it is first imported.
+        """
         if program.name in self._written:
             return
         self._written.add(program.name)
@@ -64,10 +66,16 @@ class Writer:
             before = next((b for b in reversed(self.blocks) if not b.definition), None)
             if before is not None and before.text == block.text:
                 return
-        self._environment = self._environment or (state and any(word in block.text for word in ("os.environ", "os.putenv")))
+        self._environment = self._environment or (
+            state and any(word in block.text for word in ("os.environ", "os.putenv"))
+        )
         self.blocks.append(block)
         self.names |= program.bound(place)
-        self.modules |= {item.module for part in ast.walk(statement.node) for item in origins.imported(part, program.package)}
+        self.modules |= {
+            item.module
+            for part in ast.walk(statement.node)
+            for item in origins.imported(part, program.package)
+        }
 
     def _without_secrets(self, statement: Statement, edits: source_text.Edits) -> Block:
         """The text of a statement, in which secrets are read from the environment."""
@@ -77,9 +85,15 @@ class Writer:
             return replace(cut, text=f"# {needs(set_here)}")
         secret = self.secrets.edits(statement.node)
         block = source_text.cut(statement, joined(edits, secret))
-        return replace(block, text=f"# {needs(self.secrets.variables_of(secret))}\n{block.text}") if secret else block
+        return (
+            replace(block, text=f"# {needs(self.secrets.variables_of(secret))}\n{block.text}")
+            if secret
+            else block
+        )
 
-    def _write_import(self, program: Namespace, place: int, node: ast.Import | ast.ImportFrom) -> None:
+    def _write_import(
+        self, program: Namespace, place: int, node: ast.Import | ast.ImportFrom
+    ) -> None:
         for item in origins.imported(node, program.package):
             name, is_star = item.binds, item.name == "*"
             if not is_star and (place, name) not in program.needed:
@@ -96,7 +110,14 @@ class Writer:
             self.modules.add(item.module)
             self.names |= self.slicer.star_names(program, node) if is_star else {name}
             if self._environment or len(_identities(program).get(name, ())) > 1:
-                self.blocks.append(Block(item.text, origin=program.statements[place].source.label, start=node.lineno, end=node.lineno))
+                self.blocks.append(
+                    Block(
+                        item.text,
+                        origin=program.statements[place].source.label,
+                        start=node.lineno,
+                        end=node.lineno,
+                    )
+                )
             else:
                 self.imports.append(item)
 
@@ -128,7 +149,11 @@ class Writer:
             if (other, item.binds) in program.needed:
                 for one in origins.imported(program.statements[other].node):
                     path = one.module.split(".")
-                    if one.name is None and one.alias is None and (len(path) == 1 or ".".join(path[:2]) in chains):
+                    if (
+                        one.name is None
+                        and one.alias is None
+                        and (len(path) == 1 or ".".join(path[:2]) in chains)
+                    ):
                         used.append(other)
         return bool(used) and place not in used
 
@@ -145,14 +170,18 @@ class Writer:
     # -- one name, one meaning
 
     def check(self, call: Uses) -> None:
-        """Raise ExportError for names that would have two meanings with all code in one namespace."""
+        """Raise ExportError for names that would have two meanings with all code in one
+        namespace.
+        """
         meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]] = {}
         for program in self._programs():
             for place in sorted(program.kept):
                 statement = program.statements[place]
                 for name, meaning in _meanings(program, place):
                     known = meanings.setdefault(name, {})
-                    known.setdefault((program.name, statement.scope), (set(), statement.place))[0].add(meaning)
+                    known.setdefault((program.name, statement.scope), (set(), statement.place))[
+                        0
+                    ].add(meaning)
         for name, spaces in sorted(meanings.items()):
             if len(spaces) > 1 and len(set().union(*(found for found, _ in spaces.values()))) > 1:
                 raise _two_meanings(name, [place for _, place in spaces.values()])
@@ -161,20 +190,30 @@ class Writer:
                 for space, (_, there) in meanings.get(name, {}).items():
                     if space != (program.name, scope):
                         raise _two_meanings(name, [there, f"the built-in used in {program.label}"])
-            shortened = [(program.uses[place], program.statements[place].place) for place in sorted(program.kept)]
+            shortened = [
+                (program.uses[place], program.statements[place].place)
+                for place in sorted(program.kept)
+            ]
             if program.name == "":
                 shortened.append((call, "the Workbench call"))
             for own, where in shortened:
                 self._check_short(program, own, where, meanings)
 
     def _check_short(
-        self, program: Namespace, own: Uses, where: str, meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]]
+        self,
+        program: Namespace,
+        own: Uses,
+        where: str,
+        meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]],
     ) -> None:
         for node, short in self.slicer.shortened(program, own):
-            if short in own.inner or any(space[0] == program.name for space in meanings.get(short, {})):
+            if short in own.inner or any(
+                space[0] == program.name for space in meanings.get(short, {})
+            ):
                 raise ExportError(
-                    f"`{ast.unparse(node)}` ({where}) cannot be shortened to `{short}`, which means something else there. "
-                    f"Import it under a name of its own: `from … import {short} as …`."
+                    f"`{ast.unparse(node)}` ({where}) cannot be shortened to `{short}`, which means"
+                    " something else there. Import it under a name of its own: `from … import"
+                    f" {short} as …`."
                 )
 
     def _programs(self) -> list[Namespace]:
@@ -217,6 +256,6 @@ def _identities(program: Namespace) -> dict[str, set[str]]:
 def _two_meanings(name: str, places: list[str]) -> ExportError:
     listed = " and ".join(dict.fromkeys(places))
     return ExportError(
-        f"`{name}` means two things in code that must stand in one file: {listed}. Rename one of them, and make the "
-        "Workbench again."
+        f"`{name}` means two things in code that must stand in one file: {listed}. Rename one of"
+        " them, and make the Workbench again."
     )

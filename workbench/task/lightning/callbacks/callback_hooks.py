@@ -1,4 +1,6 @@
-"""Calls the hooks of callbacks that need nothing else of Lightning (LambdaCallback, BaseFinetuning, a user's own), and stores and restores their state."""
+"""Calls the hooks of callbacks that need nothing else of Lightning (LambdaCallback,
+BaseFinetuning, a user's own), and stores and restores their state.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _HOOKS = frozenset({
         for stage in _STAGES for unit in ("", "_epoch", "_batch") for moment in ("start", "end")
     ),
 })  # fmt: skip
-"""The hooks of Lightning 2's Callback. Other methods are not called, also where a module's hook has the same name."""
+"""The hooks of Lightning 2's Callback. Other methods are not called, also where a module's hook
+has the same name.
+"""
 
 _GIVEN = frozenset({"log", "log_dict"})
 """Attributes that a callback has only while a job runs."""
@@ -37,9 +41,13 @@ _SHARED = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType
 
 
 class CallbackHooks(Shared):
-    """The callbacks of a module whose hooks are called, each with (trainer, module, …), in the order in which they were given."""
+    """The callbacks of a module whose hooks are called, each with (trainer, module, …), in the
+    order in which they were given.
+    """
 
-    def __init__(self, callbacks: Sequence[Any] = (), module: Any = None, trainer: Any = None) -> None:
+    def __init__(
+        self, callbacks: Sequence[Any] = (), module: Any = None, trainer: Any = None
+    ) -> None:
         self.objects = list(callbacks)
         self._module, self._trainer = module, trainer
         self._initial = _copied(self.objects, module)
@@ -51,7 +59,10 @@ class CallbackHooks(Shared):
             callback.state_key for callback in self.objects if _overrides(callback, "state_dict")
         ]
         if twice := [key for key in keys if keys.count(key) > 1]:
-            raise TaskError(f"callbacks=: two of them keep their state as {twice[0]!r}: override state_key, or leave one out.")
+            raise TaskError(
+                f"callbacks=: two of them keep their state as {twice[0]!r}: override state_key, or"
+                " leave one out."
+            )
 
     def has(self, name: str) -> bool:
         """Whether one of them has this hook."""
@@ -73,7 +84,9 @@ class CallbackHooks(Shared):
         return bool(self._set_up)
 
     def begin_fit(self) -> None:
-        """Give each the state that it had when the bench was made, with the attributes that the user has set since then."""
+        """Give each the state that it had when the bench was made, with the attributes that the
+        user has set since then.
+        """
         initial, _ = self._initial.with_changes(self._left, _copied(self.objects, self._module))
         initial.put()
         self._initial = initial.reached_in(_copied(self.objects, self._module))
@@ -91,7 +104,9 @@ class CallbackHooks(Shared):
                     callback.setup(self._trainer, self._module, stage=stage)
 
     def tear_down(self, stage: str) -> None:
-        """Call `teardown` of each whose `setup` was called. The first error is raised once all have been called."""
+        """Call `teardown` of each whose `setup` was called. The first error is raised once all
+        have been called.
+        """
         done, self._set_up = self._set_up, []
         errors = []
         for callback in done:
@@ -122,7 +137,11 @@ class CallbackHooks(Shared):
         """The states of these callbacks in a checkpoint that Lightning wrote."""
         states = checkpoint.get("callbacks")
         keys = [callback.state_key for callback in self.objects]
-        return {key: states[key] for key in keys if key in states} if isinstance(states, Mapping) else {}
+        return (
+            {key: states[key] for key in keys if key in states}
+            if isinstance(states, Mapping)
+            else {}
+        )
 
     @contextlib.contextmanager
     def attached(self, log: Log) -> Iterator[None]:
@@ -136,7 +155,9 @@ class CallbackHooks(Shared):
 
 
 def joined(given: Sequence[Any], own: Sequence[Any]) -> list[Any]:
-    """All callbacks of a module. As in Lightning, its own come last, and each replaces given ones of its class or of a class from which it inherits."""
+    """All callbacks of a module. As in Lightning, its own come last, and each replaces given
+    ones of its class or of a class from which it inherits.
+    """
     replaced = {
         type(callback)
         for callback in given
@@ -153,7 +174,7 @@ def _overrides(callback: Any, name: str) -> bool:
     return home is not None and not (home.__name__ == "Callback" and from_lightning(home))
 
 
-# ---- their state ------------------------------------------------------------------------------------------------
+# ---- their state ---------------------------------------------------------------------------------
 
 
 def _copied(callbacks: Iterable[Any], module: Any) -> StateCopy:
@@ -185,5 +206,7 @@ def _parts_of(module: Any) -> dict[int, Any]:
 def _storage(tensor: Tensor) -> int:
     if xla.is_xla(tensor.device):
         return xla.tensor_id(tensor)
-    stored = tensor.layout is torch.strided and not tensor.is_meta and not nn.parameter.is_lazy(tensor)
+    stored = (
+        tensor.layout is torch.strided and not tensor.is_meta and not nn.parameter.is_lazy(tensor)
+    )
     return tensor.untyped_storage().data_ptr() if stored else 0

@@ -1,7 +1,8 @@
-"""Translates Lightning's callbacks into settings: for `callbacks=[EarlyStopping("val_loss")]` a fit has a setting of its own.
+"""Translates Lightning's callbacks into settings: for `callbacks=[EarlyStopping("val_loss")]` a fit
+has a setting of its own.
 
-A subclass, which may do something else, and an option without a counterpart are refused with the remedy. The hooks of other
-callbacks are called (callback_hooks.py).
+A subclass, which may do something else, and an option without a counterpart are refused with the
+remedy. The hooks of other callbacks are called (callback_hooks.py).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _NOTHING = "nothing: "
 
 
 def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
-    """The settings that replace these callbacks of Lightning, and a sentence about which callback became which setting.
+    """The settings that replace these callbacks of Lightning, and a sentence about which callback
+    became which setting.
 
-    where: where they were given, for errors. Raises TaskError for one that has no counterpart and for an object that is not
-    Lightning's; the callbacks of `with_hooks` are left out.
+    where: where they were given, for errors. Raises TaskError for one that has no counterpart and
+    for an object that is not Lightning's; the callbacks of `with_hooks` are left out.
     """
     settings: dict[str, Any] = {}
     sentences = []
@@ -59,7 +61,9 @@ def translated(callbacks: Any, where: str) -> tuple[dict[str, Any], str]:
 
 
 def with_hooks(callbacks: Any) -> list[Any]:
-    """The callbacks of Lightning whose hooks are called, because they act through their hooks alone."""
+    """The callbacks of Lightning whose hooks are called, because they act through their hooks
+    alone.
+    """
     return [callback for callback in _listed(callbacks) if kind_of(callback) == "Callback"]
 
 
@@ -90,14 +94,18 @@ def _add(settings: dict[str, Any], additions: Mapping[str, Any], where: str) -> 
 
 
 def _refuse_monitors_of_averages(settings: Mapping[str, Any], where: str) -> None:
-    """Raise TaskError for a monitor together with an EMA: in Lightning the monitor is of the averaged weights, and that metric has another name here."""
+    """Raise TaskError for a monitor together with an EMA: in Lightning the monitor is of the
+    averaged weights, and that metric has another name here.
+    """
     watched = [stopping.monitor for stopping in settings.get("early_stopping", ())]
     watched += [settings["monitor"]] if "monitor" in settings else []
     if watched and settings.get("weight_averaging") == "ema":
         raise TaskError(
-            f"{where}: together with EMAWeightAveraging, Lightning's {watched[0]!r} is that of the averaged weights, which has the name "
-            f"'{watched[0]}_averaged' here. Give settings: weight_averaging='ema', ema_decay={settings['ema_decay']!r}, and "
-            f"early_stopping=wb.EarlyStopping('{watched[0]}_averaged') or monitor='{watched[0]}_averaged'."
+            f"{where}: together with EMAWeightAveraging, Lightning's {watched[0]!r} is that of the"
+            f" averaged weights, which has the name '{watched[0]}_averaged' here. Give settings:"
+            f" weight_averaging='ema', ema_decay={settings['ema_decay']!r}, and"
+            f" early_stopping=wb.EarlyStopping('{watched[0]}_averaged') or"
+            f" monitor='{watched[0]}_averaged'."
         )
 
 
@@ -126,18 +134,30 @@ def _early_stopping(callback: Any, where: str) -> _Translated:
         )
     known = known_mode(callback.monitor)
     monitor = EarlyStopping(
-        callback.monitor, mode=callback.mode, patience=callback.patience,
-        min_delta=callback.min_delta if callback.mode == "max" else -callback.min_delta,  # the callback stores it with a sign
-        check_finite=callback.check_finite, stopping_threshold=callback.stopping_threshold, divergence_threshold=callback.divergence_threshold,
-    )  # fmt: skip
+        callback.monitor,
+        mode=callback.mode,
+        patience=callback.patience,
+        # the callback stores it with a sign
+        min_delta=callback.min_delta if callback.mode == "max" else -callback.min_delta,
+        check_finite=callback.check_finite,
+        stopping_threshold=callback.stopping_threshold,
+        divergence_threshold=callback.divergence_threshold,
+    )
     notes = ["it looks at the metric after each validation"]
     if known not in (None, callback.mode):
-        notes.append(f"a {'lower' if callback.mode == 'min' else 'higher'} {callback.monitor} counts as better, as in Lightning: is mode={known!r} meant?")
+        notes.append(
+            f"a {'lower' if callback.mode == 'min' else 'higher'} {callback.monitor} counts as"
+            f" better, as in Lightning: is mode={known!r} meant?"
+        )
     return {"early_stopping": (monitor,)}, notes
 
 
 def _checkpoints(callback: Any, where: str) -> _Translated:
-    updates, time, epochs = callback._every_n_train_steps, callback._train_time_interval, callback._every_n_epochs
+    updates, time, epochs = (
+        callback._every_n_train_steps,
+        callback._train_time_interval,
+        callback._every_n_epochs,
+    )
     if epochs > 1:
         _refuse(
             where,
@@ -146,7 +166,8 @@ def _checkpoints(callback: Any, where: str) -> _Translated:
         )
     settings: dict[str, Any] = {}
     if callback.monitor is not None:
-        mode = None if known_mode(callback.monitor) == callback.mode else callback.mode  # None replaces that of another monitor
+        # None replaces that of another monitor
+        mode = None if known_mode(callback.monitor) == callback.mode else callback.mode
         settings = {
             "monitor": callback.monitor,
             "monitor_mode": mode,
@@ -171,9 +192,11 @@ def _accumulation(callback: Any, where: str) -> _Translated:
 def _average(callback: Any, where: str) -> _Translated:
     if callback.update_starting_at_epoch is not None:
         _refuse(
-            where, f"update_starting_at_epoch={callback.update_starting_at_epoch}",
-            "averaging_start_epoch=… averages every update from an epoch on, where Lightning adds one at the end of each epoch",
-        )  # fmt: skip
+            where,
+            f"update_starting_at_epoch={callback.update_starting_at_epoch}",
+            "averaging_start_epoch=… averages every update from an epoch on, where Lightning adds"
+            " one at the end of each epoch",
+        )
     if set(callback._kwargs) != {"avg_fn"}:
         _refuse(
             where,
@@ -201,15 +224,19 @@ def _swa(callback: Any, where: str) -> _Translated:
         _refuse(where, "avg_fn=…", "give avg_fn= to the bench")
     if not isinstance(start, int):
         _refuse(
-            where, f"swa_epoch_start={start}",
-            "Lightning begins one epoch before that share of max_epochs. Give the epoch as an int, from 1; or the settings weight_averaging='swa', "
-            f"swa_lrs={rates[0] if isinstance(rates, list) else rates}, swa_epoch_start={start}",
-        )  # fmt: skip
+            where,
+            f"swa_epoch_start={start}",
+            "Lightning begins one epoch before that share of max_epochs. Give the epoch as an int,"
+            " from 1; or the settings weight_averaging='swa',"
+            f" swa_lrs={rates[0] if isinstance(rates, list) else rates}, swa_epoch_start={start}",
+        )
     return {
-        "weight_averaging": "swa", "swa_lrs": rates[0] if isinstance(rates, list) else rates,
+        "weight_averaging": "swa",
+        "swa_lrs": rates[0] if isinstance(rates, list) else rates,
         "swa_epoch_start": max(start - 1, 0),  # Lightning counts from 1
-        "annealing_epochs": callback._annealing_epochs, "annealing_strategy": callback._annealing_strategy,
-    }, ["it averages at the ends of epochs, Lightning at their starts"]  # fmt: skip
+        "annealing_epochs": callback._annealing_epochs,
+        "annealing_strategy": callback._annealing_strategy,
+    }, ["it averages at the ends of epochs, Lightning at their starts"]
 
 
 def _timer(callback: Any, where: str) -> _Translated:

@@ -1,6 +1,8 @@
-"""Collects what a module logs (`self.log`): values of single updates, and reduced values of epochs and evaluations.
+"""Collects what a module logs (`self.log`): values of single updates, and reduced values of epochs
+and evaluations.
 
-Names, defaults and reductions are Lightning's. Values stay on their device, so that nothing waits for it before an epoch ends.
+Names, defaults and reductions are Lightning's. Values stay on their device, so that nothing waits
+for it before an epoch ends.
 """
 
 from __future__ import annotations
@@ -39,13 +41,24 @@ class LogTarget:
 
 
 _IN_UPDATES = (
-    "training_step", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "optimizer_zero_grad",
-    "on_before_backward", "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step",
+    "training_step",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_before_zero_grad",
+    "optimizer_zero_grad",
+    "on_before_backward",
+    "backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "optimizer_step",
     "configure_gradient_clipping",
-)  # fmt: skip
+)
 LOG_TARGETS: Mapping[str, LogTarget] = {
     **dict.fromkeys(_IN_UPDATES, LogTarget(False, True, True)),
-    **dict.fromkeys(("on_train_start", "on_train_epoch_start", "on_train_epoch_end"), LogTarget(False, False, False)),
+    **dict.fromkeys(
+        ("on_train_start", "on_train_epoch_start", "on_train_epoch_end"),
+        LogTarget(False, False, False),
+    ),
     **{
         hook: LogTarget(True, True, False)
         for stage in ("validation", "test")
@@ -60,12 +73,17 @@ LOG_TARGETS: Mapping[str, LogTarget] = {
 """The hooks in which values may be logged."""
 _KEPT = ("_session", "_module", "_synced", "_agreed", "dataloader_idx")
 """The attributes that are kept when logged values are discarded."""
-_ENDS = {"on_train_epoch_end": False, **{f"on_{s}_{end}": True for s in ("validation", "test") for end in ("epoch_end", "end")}}
+_ENDS = {
+    "on_train_epoch_end": False,
+    **{f"on_{s}_{end}": True for s in ("validation", "test") for end in ("epoch_end", "end")},
+}
 """The hooks in which all values are known, and whether the values are those of an evaluation."""
 
 
 def suffix(dataloader_idx: int) -> str:
-    """The end of the name of a value that is logged for one of several sets of data, as in Lightning."""
+    """The end of the name of a value that is logged for one of several sets of data, as in
+    Lightning.
+    """
     return f"/{UNNAMED}{dataloader_idx}"
 
 
@@ -77,7 +95,9 @@ class Shared:
 
 
 class Log(Shared):
-    """Implements `self.log` and `self.log_dict` of one module. `hook`: the name of the hook that runs."""
+    """Implements `self.log` and `self.log_dict` of one module. `hook`: the name of the hook that
+    runs.
+    """
 
     def __init__(self) -> None:
         self.hook: str | None = None
@@ -87,14 +107,16 @@ class Log(Shared):
         """The latest value of each name that was logged for single updates."""
         self._fresh: dict[str, Value] = {}
         self._kept: dict[bool, dict[Key, LoggedValue]] = {False: {}, True: {}}
-        """What was logged in training (False) and in the current evaluation (True), by hook and name."""
+        """What was logged in training (False) and in the current evaluation (True), by hook and
+        name.
+        """
         self.samples_in: Callable[[Any], int] = sample_count
         """Counts the samples of a batch."""
         self.batch: Any = None
         """The batch to which logged values belong; None: none."""
         self.batch_values: dict[str, Value] = {}
-        """The latest values of single batches of evaluations, by their names in the record, which does not have
-        them.
+        """The latest values of single batches of evaluations, by their names in the record, which
+        does not have them.
         """
         self._open: list[tuple[LoggedValue, int]] = []
         """The values of the current batch, whose weight is not known yet."""
@@ -104,13 +126,19 @@ class Log(Shared):
         self._module: Any = None
         self._of_epochs: set[str] = set()
         self._synced: dict[str, str] = {}
-        """The names in the record of values logged for updates with sync_dist, each with its reduction."""
+        """The names in the record of values logged for updates with sync_dist, each with its
+        reduction.
+        """
         self._agreed: dict[str, str] = {}
         """The entries of `_synced` that all ranks know."""
         self._so_far: dict[Key, tuple[list[str], Value]] = {}
-        """The values over all ranks, gathered at the end of an epoch or an evaluation before the hooks that run then."""
+        """The values over all ranks, gathered at the end of an epoch or an evaluation before the
+        hooks that run then.
+        """
         self.dataloader_idx: int | None = None
-        """The number of the set that an evaluation reads, where there are several; None: there is one."""
+        """The number of the set that an evaluation reads, where there are several; None: there
+        is one.
+        """
         self._of_sets: dict[Key, tuple[list[str], Value]] = {}
         """The values over all ranks of the sets that the current evaluation has read."""
 
@@ -119,7 +147,9 @@ class Log(Shared):
         return {**vars(self), "_session": None, "_module": None, "_agreed": {}}
 
     def follow(self, progress: Progress, module: Any) -> None:
-        """Note the session that has begun; on several ranks the logged values of all ranks are reduced to one."""
+        """Note the session that has begun; on several ranks the logged values of all ranks are
+        reduced to one.
+        """
         self._session = progress if progress.ranks.several else None
         self._module = module
         self._agree()
@@ -144,12 +174,14 @@ class Log(Shared):
         rank_zero_only: bool = False,
         **_: Any,
     ) -> None:
-        """Log a number, a tensor that holds one, or an object with `compute()` and `reset()` (a metric).
+        """Log a number, a tensor that holds one, or an object with `compute()` and `reset()` (a
+        metric).
 
-        On several ranks, values of epochs and evaluations (`on_epoch`) are reduced over all ranks' batches, each with its
-        weight, whether `sync_dist` is given or not. Values of single updates are rank 0's, or with `sync_dist=True`
-        their mean (`reduce_fx`) over ranks. A metric is computed on every rank, and gathers its state itself, as those of
-        torchmetrics do; for one that does not, the mean over ranks is recorded. rank_zero_only: only rank 0's values count.
+        On several ranks, values of epochs and evaluations (`on_epoch`) are reduced over all ranks'
+        batches, each with its weight, whether `sync_dist` is given or not. Values of single updates
+        are rank 0's, or with `sync_dist=True` their mean (`reduce_fx`) over ranks. A metric is
+        computed on every rank, and gathers its state itself, as those of torchmetrics do; for one
+        that does not, the mean over ranks is recorded. rank_zero_only: only rank 0's values count.
         Arguments about loggers have no effect.
         """
         if rank_zero_only and self._session is not None and self._session.ranks.rank:
@@ -157,7 +189,10 @@ class Log(Shared):
         hook = self.hook
         target = LOG_TARGETS.get(hook or "")
         if hook is None or target is None:
-            raise TaskError(f"self.log({name!r}) in {hook or 'no hook of a running job'}: nothing can be logged there.")
+            raise TaskError(
+                f"self.log({name!r}) in {hook or 'no hook of a running job'}: nothing can be logged"
+                " there."
+            )
         asked = (prog_bar, on_step, on_epoch, reduce_fx, self.dataloader_idx)
         key, logged = (hook, name), self._kept[target.evaluation]
         if self.dataloader_idx is not None and add_dataloader_idx:
@@ -169,13 +204,14 @@ class Log(Shared):
             )
         elif kept.asked[:-1] == asked[:-1] and kept.asked != asked:
             raise TaskError(
-                f"self.log({name!r}, add_dataloader_idx=False) in {hook}: several sets of data log it, and a value would be of one of "
-                "them alone: leave add_dataloader_idx out, or put the set into the name."
+                f"self.log({name!r}, add_dataloader_idx=False) in {hook}: several sets of data log"
+                " it, and a value would be of one of them alone: leave add_dataloader_idx out, or"
+                " put the set into the name."
             )
         elif kept.asked != asked:
             raise TaskError(
-                f"self.log({name!r}) is called twice in {hook} with other arguments (prog_bar, on_step, on_epoch or "
-                "reduce_fx): log it once, or under another name."
+                f"self.log({name!r}) is called twice in {hook} with other arguments (prog_bar,"
+                " on_step, on_epoch or reduce_fx): log it once, or under another name."
             )
         if sync_dist and kept.on_step and not target.evaluation:
             self._synced[kept.step_name] = kept.how if isinstance(kept.how, str) else "mean"
@@ -184,8 +220,12 @@ class Log(Shared):
     def log_dict(self, dictionary: Any, *arguments: Any, **options: Any) -> None:
         """Log each value by its key, with the same options for all."""
         take = dictionary.items
-        # A MetricCollection copies the states of its metrics by default, which would only take time.
-        plain = isinstance(dictionary, Mapping) or "copy_state" not in inspect.signature(take).parameters
+        # A MetricCollection copies the states of its metrics by default, which would only take
+        # time.
+        plain = (
+            isinstance(dictionary, Mapping)
+            or "copy_state" not in inspect.signature(take).parameters
+        )
         for name, value in take() if plain else take(keep_base=False, copy_state=False):
             self.log(name, value, *arguments, **options)
 
@@ -212,7 +252,9 @@ class Log(Shared):
         self._open.clear()
 
     def has(self, name: str) -> bool:
-        """Whether the current evaluation will have a value of this name for the present set of data."""
+        """Whether the current evaluation will have a value of this name for the present set of
+        data.
+        """
         present_suffix = "" if self.dataloader_idx is None else suffix(self.dataloader_idx)
         return any(
             name == kept.name and kept.on_epoch and kept.suffix == present_suffix
@@ -225,7 +267,9 @@ class Log(Shared):
 
     @property
     def epoch_names(self) -> frozenset[str]:
-        """The names in the record of values logged for whole epochs of training, in this epoch or an earlier one."""
+        """The names in the record of values logged for whole epochs of training, in this epoch
+        or an earlier one.
+        """
         for kept in self._kept[False].values():
             if kept.on_epoch:
                 self._of_epochs |= {*kept.epoch_names}
@@ -234,7 +278,9 @@ class Log(Shared):
     # -- the results
 
     def steps(self) -> dict[str, Value]:
-        """Return the values logged for single updates since the last call; all ranks call it together."""
+        """Return the values logged for single updates since the last call; all ranks call it
+        together.
+        """
         if self._agreed and self._session is not None:
             values = update_over_ranks(
                 self._session.ranks, self._session.device, self._agreed, self._fresh
@@ -249,13 +295,19 @@ class Log(Shared):
     def reduced(self, *, evaluation: bool) -> dict[str, Value]:
         """Return the values logged for the epoch or for the current evaluation.
 
-        A value with on_step and on_epoch is also returned by its plain name. On several ranks the values are reduced over all
-        ranks at the end of the epoch or evaluation; before that they are this rank's.
+        A value with on_step and on_epoch is also returned by its plain name. On several ranks the
+        values are reduced over all ranks at the end of the epoch or evaluation; before that they
+        are this rank's.
         """
         self.end_batch()
         values: dict[str, Value] = {}
         for key, kept in self._kept[evaluation].items():
-            if kept.on_epoch and key not in self._so_far and key not in self._of_sets and (value := kept.result()) is not None:
+            if (
+                kept.on_epoch
+                and key not in self._so_far
+                and key not in self._of_sets
+                and (value := kept.result()) is not None
+            ):
                 values |= dict.fromkeys(kept.epoch_names, value)
         for names, value in (*self._of_sets.values(), *self._so_far.values()):
             values |= dict.fromkeys(names, value)
@@ -269,8 +321,8 @@ class Log(Shared):
             self._agree()
 
     def end_set(self) -> None:
-        """Reduce the values of one of several sets of data, since the next set may update the same metric objects. All ranks call it
-        together.
+        """Reduce the values of one of several sets of data, since the next set may update the same
+        metric objects. All ranks call it together.
         """
         self.end_batch()
         if self._session is not None:
@@ -279,19 +331,28 @@ class Log(Shared):
                 kept.forget_result()
             return
         for key, kept in self._kept[True].items():
-            if kept.metric is not None and kept.on_epoch and key not in self._of_sets and (value := kept.result()) is not None:
+            if (
+                kept.metric is not None
+                and kept.on_epoch
+                and key not in self._of_sets
+                and (value := kept.result()) is not None
+            ):
                 self._of_sets[key] = kept.epoch_names, value
 
     def _over_ranks(self, *, evaluation: bool) -> dict[Key, tuple[list[str], Value]]:
         """The values over all ranks, except for those of sets that have ended."""
         assert self._session is not None
-        open_ones = {key: kept for key, kept in self._kept[evaluation].items() if key not in self._of_sets}
+        open_ones = {
+            key: kept for key, kept in self._kept[evaluation].items() if key not in self._of_sets
+        }
         reduced = over_ranks(self._session.ranks, open_ones, self._module)
         self._kept[evaluation] |= open_ones  # includes metrics that only other ranks have logged
         return reduced
 
     def known(self) -> dict[str, Value]:
-        """Return the latest values by the module's names; at the end of an epoch or evaluation also the reduced ones."""
+        """Return the latest values by the module's names; at the end of an epoch or evaluation
+        also the reduced ones.
+        """
         values = dict(self.latest)
         if self.hook in _ENDS:
             values |= self.reduced(evaluation=_ENDS[self.hook])
@@ -302,7 +363,8 @@ class Log(Shared):
         self.gather(evaluation=evaluation)
         values = self.reduced(evaluation=evaluation)
         self._so_far, self._of_sets = {}, {}
-        # The plain name of a value with on_step and on_epoch has the latest value, which is now the epoch's.
+        # The plain name of a value with on_step and on_epoch has the latest value, which is now the
+        # epoch's.
         self.latest.update({name: values[name] for name in values.keys() & self.latest.keys()})
         self._reset(evaluation)
         return values
@@ -343,8 +405,11 @@ class Log(Shared):
     # -- inside
 
     def _agree(self) -> None:
-        """Agree on the values of updates that ranks exchange; a new one is added at the next validation."""
-        if self._session is not None and self._session.ranks.several:  # else this rank runs a trial alone
+        """Agree on the values of updates that ranks exchange; a new one is added at the next
+        validation.
+        """
+        # else this rank runs a trial alone
+        if self._session is not None and self._session.ranks.several:
             for known in self._session.ranks.all_gather_object(self._synced):
                 self._synced |= known
             self._agreed = dict(sorted(self._synced.items()))
@@ -359,27 +424,44 @@ class Log(Shared):
         *,
         add_dataloader_idx: bool,
     ) -> LoggedValue:
-        """Make the value for a name that is logged for the first time; known: its value from a checkpoint, if any."""
+        """Make the value for a name that is logged for the first time; known: its value from a
+        checkpoint, if any.
+        """
         prog_bar, on_step, on_epoch, reduce_fx, number = asked
         on_step = target.on_step if on_step is None else bool(on_step)
         # By default a value is logged either for steps or for epochs.
         on_epoch = not target.on_step if on_epoch is None else bool(on_epoch)
         if not on_step and not on_epoch:
-            raise TaskError(f"self.log({name!r}, on_step=False, on_epoch=False) logs nothing: leave out one of them.")
+            raise TaskError(
+                f"self.log({name!r}, on_step=False, on_epoch=False) logs nothing: leave out one of"
+                " them."
+            )
         if not target.by_step and (on_step or not on_epoch):
-            raise TaskError(f"self.log({name!r}, on_step=True) in {hook}: it belongs to no step; leave on_step out.")
+            raise TaskError(
+                f"self.log({name!r}, on_step=True) in {hook}: it belongs to no step; leave on_step"
+                " out."
+            )
         if not isinstance(name, str):
             raise TaskError(f"self.log({name!r}, …): a name is needed, a string.")
         added = suffix(number) if number is not None and add_dataloader_idx else ""
-        kept = LoggedValue(name, on_step, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch, suffix=added)
+        kept = LoggedValue(
+            name,
+            on_step,
+            on_epoch,
+            reduction(name, reduce_fx),
+            fork=on_step and on_epoch,
+            suffix=added,
+        )
         if known is not None:
             kept.continue_from(known)
         kept.asked = asked
         if target.evaluation and not on_epoch:
             warnings.warn(
-                f"self.log({name!r}, on_step=True, on_epoch=False) in {hook}: a record has one value for each validation, and this one is in "
-                "self.trainer.logged_metrics alone; with on_epoch=True its mean is recorded.", stacklevel=4,
-            )  # fmt: skip
+                f"self.log({name!r}, on_step=True, on_epoch=False) in {hook}: a record has one"
+                " value for each validation, and this one is in self.trainer.logged_metrics alone;"
+                " with on_epoch=True its mean is recorded.",
+                stacklevel=4,
+            )
         if prog_bar:
             shown = [kept.step_name] if kept.on_step and not target.evaluation else []
             self.on_bar |= {*shown, *(kept.epoch_names[:1] if on_epoch else [])}
@@ -390,18 +472,24 @@ class Log(Shared):
         if isinstance(value, Tensor):
             if value.numel() != 1:
                 raise TaskError(
-                    f"self.log({name!r}): the value has shape {tuple(value.shape)}, and one number is needed: "
-                    "log its mean(), say."
+                    f"self.log({name!r}): the value has shape {tuple(value.shape)}, and one number"
+                    " is needed: log its mean(), say."
                 )
             return value.detach().clone().reshape(())  # the tensor may be changed in place later
         if isinstance(value, numbers.Real):
             return float(value)
         if callable(getattr(value, "compute", None)) and callable(getattr(value, "reset", None)):
             return value
-        remedy = "self.log_dict logs the values of a dict" if isinstance(value, Mapping) else "log a number or a tensor"
+        remedy = (
+            "self.log_dict logs the values of a dict"
+            if isinstance(value, Mapping)
+            else "log a number or a tensor"
+        )
         raise TaskError(f"self.log({name!r}): a {type(value).__name__} cannot be logged; {remedy}.")
 
-    def _take(self, kept: LoggedValue, value: Any, batch_size: int | None, *, evaluation: bool) -> None:
+    def _take(
+        self, kept: LoggedValue, value: Any, batch_size: int | None, *, evaluation: bool
+    ) -> None:
         if not isinstance(value, (Tensor, float)):
             kept.metric = value
             value = step_value(kept.name, value) if kept.on_step else None

@@ -1,7 +1,8 @@
-"""Reduces the values that several ranks have logged: for epochs over all batches, for updates over all ranks.
+"""Reduces the values that several ranks have logged: for epochs over all batches, for updates over
+all ranks.
 
-Where a rank has logged nothing under a name, since it had no batch, the values of the others count. The result is the
-same on every rank, bit by bit.
+Where a rank has logged nothing under a name, since it had no batch, the values of the others count.
+The result is the same on every rank, bit by bit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class RankValues:
-    """The values of one rank under one name. how: the reduction by name, "own" (a reduce_fx) or "metric"."""
+    """The values of one rank under one name. how: the reduction by name, "own" (a reduce_fx) or
+    "metric".
+    """
 
     names: list[str]
     """The names in the record."""
@@ -39,11 +42,13 @@ class RankValues:
     """Whether the rank has the metric from other ranks, and has logged nothing itself."""
 
 
-def over_ranks(ranks: Communication, kept: dict[Key, LoggedValue], module: Any) -> dict[Key, tuple[list[str], Value]]:
+def over_ranks(
+    ranks: Communication, kept: dict[Key, LoggedValue], module: Any
+) -> dict[Key, tuple[list[str], Value]]:
     """The reduced values by hook and name, with their names in the record.
 
-    A metric that only other ranks have logged is found on the module and computed too, since it may gather its state from
-    all ranks; it is then added to `kept`.
+    A metric that only other ranks have logged is found on the module and computed too, since it may
+    gather its state from all ranks; it is then added to `kept`.
     """
     of_rank = _parts({key: logged for key, logged in kept.items() if logged.on_epoch}, module)
     of_all = ranks.all_gather_object(of_rank)
@@ -103,7 +108,9 @@ def _nan_first(*, least: bool) -> Callable[[float], float]:
     return lambda value: end if value != value else value
 
 
-def _computed(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], module: Any, world: int) -> float | None:
+def _computed(
+    key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], module: Any, world: int
+) -> float | None:
     """Return this rank's value where a reduce_fx or a metric computes it; None: it has none."""
     logged = kept.get(key)
     if parts[0].how == "own":
@@ -120,8 +127,9 @@ def _computed(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue
         path = parts[0].path
         if not path:
             raise TaskError(
-                f"self.log({key[1]!r}) in {key[0]}: {len(parts)} of {world} ranks have logged this metric, and the others "
-                "do not find it, to compute it with them: keep it as an attribute of the module."
+                f"self.log({key[1]!r}) in {key[0]}: {len(parts)} of {world} ranks have logged this"
+                " metric, and the others do not find it, to compute it with them: keep it as an"
+                " attribute of the module."
             )
         logged = kept[key] = LoggedValue.borrowed(key[1], parts[0].names, _at(module, path))
     reporting = sum(not rank_values.also for rank_values in parts)
@@ -143,9 +151,15 @@ def _computed(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue
     return None if value is None else _float(value)
 
 
-def _agreed(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, RankValues]]) -> float | None:
+def _agreed(
+    key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, RankValues]]
+) -> float | None:
     """Return the value for all ranks: the value that all ranks with data have, else their mean."""
-    logged = [v for v, parts in zip(said, of_all, strict=True) if v is not None and key in parts and not parts[key].also]
+    logged = [
+        v
+        for v, parts in zip(said, of_all, strict=True)
+        if v is not None and key in parts and not parts[key].also
+    ]
     if not logged:
         return None
     return logged[0] if all(value == logged[0] for value in logged) else sum(logged) / len(logged)
@@ -154,7 +168,9 @@ def _agreed(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key
 def update_over_ranks(
     ranks: Communication, device: torch.device, names: Mapping[str, str], own: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Reduce the values of one update over the ranks that have any. names: the reductions by name, equal on all ranks."""
+    """Reduce the values of one update over the ranks that have any. names: the reductions by
+    name, equal on all ranks.
+    """
     wide = torch.float32 if device.type == "mps" else torch.float64
     has = [float(name in own) for name in names]
     table = torch.zeros(ranks.world, len(names), dtype=wide, device=device)

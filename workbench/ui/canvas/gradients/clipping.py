@@ -1,4 +1,6 @@
-"""Draws clipping on the canvas: the clip values of a fit, the share of clipped updates, and a suggested clip value."""
+"""Draws clipping on the canvas: the clip values of a fit, the share of clipped updates, and a
+suggested clip value.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,14 @@ class Clipping:
         self._outbox.put("clips", [*self._clips])
 
     def cut(self, event: StepsDone, norm: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which updates of a flush were clipped, from their norms before and after clipping; shape (rows,)."""
-        after = column(event, "grad_norm_clipped").astype(np.float64) if self._same else np.full(event.rows, np.nan)
+        """Which updates of a flush were clipped, from their norms before and after clipping;
+        shape (rows,).
+        """
+        after = (
+            column(event, "grad_norm_clipped").astype(np.float64)
+            if self._same
+            else np.full(event.rows, np.nan)
+        )
         return was_cut(norm, after) > 0
 
     def add(self, event: StepsDone, norm: NDArray[np.float64], cut: NDArray[np.bool_]) -> None:
@@ -68,16 +76,20 @@ class Clipping:
         self._of_run.add({**norm_columns(event), "grad_norm": norm})
 
     def settle(self, *, training: bool) -> None:
-        """Send the caption and, unless the fit is training, the suggestion: it comes from all of its norms,
-        and stays.
+        """Send the caption and, unless the fit is training, the suggestion: it comes from all of
+        its norms, and stays.
         """
         suggests = self._by_norm and self._same and not training
-        self._outbox.put("norm", {
-            "caption": self._caption(),
-            "by_norm": self._by_norm,
-            "lined": self._by_norm and self._same,  # whether the clip value is a line among these norms
-            "suggested": suggest_clip(*self._of_run.clipped) if suggests else None,
-        })  # fmt: skip
+        self._outbox.put(
+            "norm",
+            {
+                "caption": self._caption(),
+                "by_norm": self._by_norm,
+                # whether the clip value is a line among these norms
+                "lined": self._by_norm and self._same,
+                "suggested": suggest_clip(*self._of_run.clipped) if suggests else None,
+            },
+        )
 
     def _caption(self) -> str:
         if not len(self.norms):
@@ -92,7 +104,9 @@ class Clipping:
         return texts.clipped(share, len(self._cut), spread) + self._would_cut()
 
     def _would_cut(self) -> str:
-        """What share of this fit's updates the clip value of the next fit would have clipped, in words; "": it is the same value, or off."""
+        """What share of this fit's updates the clip value of the next fit would have clipped, in
+        words; "": it is the same value, or off.
+        """
         value = self._chosen
         if not value or value == self._clips[-1][1] or not self._by_norm or not self._same:
             return ""

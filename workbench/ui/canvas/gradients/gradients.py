@@ -1,4 +1,6 @@
-"""Draws a fit's gradients on the canvas: the total norm, each layer's norms and update ratios, and where they were not finite."""
+"""Draws a fit's gradients on the canvas: the total norm, each layer's norms and update ratios,
+and where they were not finite.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ class Gradients:
     def __init__(self, outbox: Outbox, layers: Layers) -> None:
         self._outbox, self.layers, self.clipping = outbox, layers, Clipping(outbox)
         self._running = self._paused = self._resting = False
-        """Whether the last event was no update (a validation, a pause): the next update may take a while, so everything is
-        shown.
+        """Whether the last event was no update (a validation, a pause): the next update may take a
+        while, so everything is shown.
         """
         self._unsent = False
         self._view = -1
@@ -93,7 +95,10 @@ class Gradients:
 
     def steps(self, event: StepsDone, loss: NDArray[np.float64]) -> Norms:
         """Add one flush; `loss` is of shape (rows,)."""
-        norm, layers = column(event, "grad_norm").astype(np.float64), _by_layer(event, "layer_norms")
+        norm, layers = (
+            column(event, "grad_norm").astype(np.float64),
+            _by_layer(event, "layer_norms"),
+        )
         known = np.isfinite(norm)
         bad = ~np.isfinite(loss)
         if not known.all():  # an update without norms is not bad
@@ -105,7 +110,9 @@ class Gradients:
         self._look_for_life(layers)
         if bad.any():
             # In a bad update, the NaN of a layer that has gradients is drawn as an infinite norm.
-            layers = np.where(self._wrong(layers) & (bad & event.layer_rows)[:, None], np.float32(np.inf), layers)
+            layers = np.where(
+                self._wrong(layers) & (bad & event.layer_rows)[:, None], np.float32(np.inf), layers
+            )
         if layers.shape[1] > 1 or not np.isnan(layers).all():  # not a flush without norms
             self.layers.add_norms(event.steps, event.every, layers)
         if "update_ratios" in event.columns:
@@ -129,7 +136,9 @@ class Gradients:
             self._unsent = True
 
     def look(self, message: dict[str, Any]) -> bool:
-        """Change the view of the heat map for a request; False: the request is about something else."""
+        """Change the view of the heat map for a request; False: the request is about something
+        else.
+        """
         match message:
             case {"what": "open_group", "first": int(first), "end": int(end)}:
                 self.layers.open(first, end)
@@ -145,7 +154,9 @@ class Gradients:
         return True
 
     def settle(self) -> None:
-        """Update caption and suggestion; called once before each message, for all events since the last one."""
+        """Update caption and suggestion; called once before each message, for all events since
+        the last one.
+        """
         if not self._unsent:
             return
         self._unsent = False
@@ -156,26 +167,31 @@ class Gradients:
         if self._view != self.layers.heat.view:
             self._view = self.layers.heat.view
             self._outbox.put("map", self.layers.map())
-        self._outbox.put("picks", self.layers.picks(float(total[-1]) if len(total) else np.nan, self.clipping.order))
+        self._outbox.put(
+            "picks",
+            self.layers.picks(float(total[-1]) if len(total) else np.nan, self.clipping.order),
+        )
         self._outbox.put("broken", self._broken)
         self._send_ratios()
 
-    # -- within ----------------------------------------------------------------------------------------------------
+    # -- within ------------------------------------------------------------------------------------
 
     def _look_for_life(self, layers: Floats) -> None:
         if layers.shape[1] == len(self._names) and not self._alive.all():
             self._alive |= np.isfinite(layers).any(axis=0)
 
     def _wrong(self, layers: Floats) -> NDArray[np.bool_]:
-        """Where a gradient is not finite, shape (rows, layers). Before the first finite one it is unknown which
-        layers have none.
+        """Where a gradient is not finite, shape (rows, layers). Before the first finite one it is
+        unknown which layers have none.
         """
         if layers.shape[1] != len(self._names):
             return np.zeros(layers.shape, np.bool_)
         alive = self._alive if self._alive.any() else True
         return np.isinf(layers) | (np.isnan(layers) & alive)
 
-    def _note_first(self, event: StepsDone, row: int, loss: NDArray[np.float64], layers: Floats) -> None:
+    def _note_first(
+        self, event: StepsDone, row: int, loss: NDArray[np.float64], layers: Floats
+    ) -> None:
         """Note where the first non-finite value was; later ones are its consequence."""
         if self._broken is not None:
             return
@@ -212,5 +228,7 @@ def _by_layer(event: StepsDone, name: str) -> Floats:
 
 
 def _trend(smoother: Smoother, norm: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The norms smoothed on a logarithmic scale, as in the plot; a mean of the norms would follow their spikes."""
+    """The norms smoothed on a logarithmic scale, as in the plot; a mean of the norms would
+    follow their spikes.
+    """
     return np.exp(smoother.add(np.log(np.where(norm > 0, norm, np.nan))))

@@ -1,7 +1,8 @@
 """Keeps the history of each layer, in bounded memory, and selects the part that the canvas shows.
 
-The history of every layer is kept, also of those that no row shows now, so that a module is drawn from the first update on
-when it is opened. The shown rows, the open module and the layers with a line are the same in every view.
+The history of every layer is kept, also of those that no row shows now, so that a module is drawn
+from the first update on when it is opened. The shown rows, the open module and the layers with a
+line are the same in every view.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Range = tuple[int, int]
 BUCKETS = 512
 """How many columns the heat map has at most."""
 MOST_LAYERS = 4000
-"""How many histories are kept: beyond that, neighbouring layers share one. 8 MB for each quantity."""
+"""How many histories are kept: beyond that, neighbouring layers share one. 8 MB for each
+quantity.
+"""
 PICKED = 5
 """How many layers have a line; when one more is picked, the one picked first is removed."""
 _NAME = 120
@@ -34,7 +37,9 @@ Quantity = Literal["norm", "ratio"]
 
 
 class ColumnView(Sent):
-    """A channel that shows some columns of a `Buckets`; its rows are computed when they are sent."""
+    """A channel that shows some columns of a `Buckets`; its rows are computed when they are
+    sent.
+    """
 
     def __init__(self, source: Buckets) -> None:
         super().__init__()
@@ -46,7 +51,9 @@ class ColumnView(Sent):
         """The number of the present view; descriptions of its columns contain it."""
 
     def look(self, source: Buckets, ranges: Sequence[Range]) -> None:
-        """Show the maximum of each of these `ranges` of columns of `source` from now on; no ranges: no rows."""
+        """Show the maximum of each of these `ranges` of columns of `source` from now on; no
+        ranges: no rows.
+        """
         self._source, self._ranges = source, list(ranges)
         self._row = _in_a_row(self._ranges)
         self._known = source.generation
@@ -88,7 +95,9 @@ class ColumnView(Sent):
 
 
 def _in_a_row(ranges: Sequence[Range]) -> slice | None:
-    if not ranges or any(end != first + 1 or first != ranges[0][0] + i for i, (first, end) in enumerate(ranges)):
+    if not ranges or any(
+        end != first + 1 or first != ranges[0][0] + i for i, (first, end) in enumerate(ranges)
+    ):
         return None
     return slice(ranges[0][0], ranges[-1][1])
 
@@ -109,10 +118,14 @@ class Layers:
         self._order = None if order == list(range(len(layers))) else np.array(order)
         self._each = max(1, -(-len(layers) // MOST_LAYERS))
         self._starts = np.arange(0, len(layers), self._each)
-        self._names = [_named([layers[i] for i in order[at : at + self._each]]) for at in self._starts]
+        self._names = [
+            _named([layers[i] for i in order[at : at + self._each]]) for at in self._starts
+        ]
         self._path: list[Row] = []
         self._picks: dict[int, Row] = {}
-        """By the stroke of their lines, which stays the same as long as they are picked; the last picked last."""
+        """By the stroke of their lines, which stays the same as long as they are picked; the
+        last picked last.
+        """
         self._rows = layer_groups.rows(self._names)
 
     def start(self, layers: tuple[str, ...]) -> None:
@@ -135,20 +148,26 @@ class Layers:
         self._last: Floats = np.full(len(self._given), np.nan, np.float32)
         self._held: Floats = self._last.copy()
 
-    # -- events ----------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def add_norms(self, steps: NDArray[np.int64], every: int, table: Floats) -> None:
-        """Add norms, shape (rows, layers), of updates `steps`; a table with another number of layers is of another model and left out."""
+        """Add norms, shape (rows, layers), of updates `steps`; a table with another number of
+        layers is of another model and left out.
+        """
         if table.shape[1] != len(self._given) or not self._given:
             return
         ordered = self._in_order(table)
-        known = ordered if not np.isnan(ordered[-1]).all() else ordered[~np.isnan(ordered).all(axis=1)]
+        known = (
+            ordered if not np.isnan(ordered[-1]).all() else ordered[~np.isnan(ordered).all(axis=1)]
+        )
         if len(known):
             self._last = known[-1]
         self._add(self._norms, steps, every, ordered)
 
     def add_ratios(self, steps: NDArray[np.int64], every: int, table: Floats) -> None:
-        """Add update ratios. They are measured every few updates; each is repeated until the next one of its layer."""
+        """Add update ratios. They are measured every few updates; each is repeated until the
+        next one of its layer.
+        """
         if table.shape[1] != len(self._given) or not self._given:
             return
         first = not self._ratios.length
@@ -184,7 +203,7 @@ class Layers:
             self.heat.follow(source, row)
             self.picked.follow(source, row)
 
-    # -- requests --------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def show(self, quantity: Quantity) -> None:
         """Show this quantity by layer from now on."""
@@ -206,7 +225,10 @@ class Layers:
 
     def pick(self, first: int, end: int) -> None:
         """Add a line for this row, or remove it."""
-        known = next((stroke for stroke, row in self._picks.items() if (row.first, row.end) == (first, end)), None)
+        known = next(
+            (stroke for stroke, row in self._picks.items() if (row.first, row.end) == (first, end)),
+            None,
+        )
         row = next((row for row in self._rows if (row.first, row.end) == (first, end)), None)
         if known is not None:
             del self._picks[known]
@@ -228,7 +250,7 @@ class Layers:
     def _look_at_picks(self) -> None:
         self.picked.look(self._norms, [(r.first, r.end) for r in self._picks.values()])
 
-    # -- descriptions ----------------------------------------------------------------------------------------------
+    # -- descriptions ------------------------------------------------------------------------------
 
     @property
     def measured(self) -> bool:
@@ -246,19 +268,27 @@ class Layers:
         }
 
     def picks(self, total: float, order: float | None) -> list[dict[str, Any]]:
-        """The picked rows, each with its last value (for a module, the maximum) and its share of the total.
+        """The picked rows, each with its last value (for a module, the maximum) and its share of
+        the total.
 
-        The total p-norm is (sum of norm**p) ** (1/p) over the layers; the share of a row is its part of that sum.
+        The total p-norm is (sum of norm**p) ** (1/p) over the layers; the share of a row is its
+        part of that sum.
         """
         out = []
         for stroke, row in self._picks.items():
             here = self._last[row.first * self._each : row.end * self._each]
-            known = here[~np.isnan(here)].astype(np.float64)  # a layer without a gradient has no norm
+            # a layer without a gradient has no norm
+            known = here[~np.isnan(here)].astype(np.float64)
             value = float(known.max()) if len(known) and np.isfinite(known).all() else None
             share = None
             if value is not None and order is not None and np.isfinite(total) and total > 0:
                 share = min(1.0, float(((known / total) ** order).sum()))
-            said = {"name": cut(row.name, _NAME), "first": row.first, "end": row.end, "stroke": stroke}
+            said = {
+                "name": cut(row.name, _NAME),
+                "first": row.first,
+                "end": row.end,
+                "stroke": stroke,
+            }
             out.append({**said, "value": value, "share": share})
         return out
 

@@ -53,11 +53,12 @@ class StaticTable(SentTable):
 
 
 class PastCurves:
-    """Two static tables: "past" with columns (which, updates, epochs, seconds, loss), "compared" with (which, kind, updates, epochs,
-    seconds, value).
+    """Two static tables: "past" with columns (which, updates, epochs, seconds, loss), "compared"
+    with (which, kind, updates, epochs, seconds, value).
 
-    `which` is the index of the run's name; kind 0 is the smoothed training loss, 1 a validation. Validations are drawn only
-    if those of each run are of a loss, as in `workbench.plots.training.compare`: another metric has another axis.
+    `which` is the index of the run's name; kind 0 is the smoothed training loss, 1 a validation.
+    Validations are drawn only if those of each run are of a loss, as in
+    `workbench.plots.training.compare`: another metric has another axis.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,9 @@ class PastCurves:
         parts = []
         for i, brief in enumerate(briefs):
             for kind, rows in enumerate((brief.curve, brief.checks) if checked else (brief.curve,)):
-                parts.append(np.column_stack([np.full(len(rows), i), np.full(len(rows), kind), rows]))
+                parts.append(
+                    np.column_stack([np.full(len(rows), i), np.full(len(rows), kind), rows])
+                )
         self.compared.show(_stack(parts, 6))
         table = None
         if briefs:
@@ -91,7 +94,8 @@ class PastCurves:
 
 
 def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
-    """The table below the curves: names, the settings that differ, the last values; a cell for each run.
+    """The table below the curves: names, the settings that differ, the last values; a cell for each
+    run.
 
     metric: the metric of the drawn validations; "": none are drawn.
     """

@@ -1,4 +1,6 @@
-"""Deletes runs some seconds after the user has asked for it; until then the deletion can be undone."""
+"""Deletes runs some seconds after the user has asked for it; until then the deletion can be
+undone.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,18 @@ class _Deletion:
 
 
 class PendingDeletions:
-    """Calls `delete(run)` for each run after `SECONDS`. show: called with the list for the canvas; failed: called with an error of `delete`.
+    """Calls `delete(run)` for each run after `SECONDS`. show: called with the list for the canvas;
+    failed: called with an error of `delete`.
 
     If the process ends before, the runs stay.
     """
 
-    def __init__(self, delete: Callable[[str], None], show: Callable[[list[dict[str, Any]]], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        delete: Callable[[str], None],
+        show: Callable[[list[dict[str, Any]]], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
         self._delete, self._show, self._failed = delete, show, failed
         self._lock = threading.RLock()
         self._pending: list[_Deletion] = []

@@ -28,8 +28,9 @@ class LiveRunBrief:
     def brief(self, until: float = math.inf) -> RunBrief:
         """The present brief. Raises OSError or ValueError where there is no run.
 
-        until: when to stop reading, by `time.monotonic`; each call reads at least a part. Before the whole record is read, the
-        brief has the present state of the run, and the curves up to there.
+        until: when to stop reading, by `time.monotonic`; each call reads at least a part. Before
+        the whole record is read, the brief has the present state of the run, and the curves up to
+        there.
         """
         brief = RunBrief.so_far(self._folder, self._new(until), self._fold)
         if self._created not in (None, brief.created):  # a deleted run's name may be used again

@@ -40,16 +40,20 @@ ROOM = 34_000
 
 
 class RunsTable:
-    """Reads the folder in a thread of its own after `refresh`. `read_it` is called with the fits read so far, newest first.
+    """Reads the folder in a thread of its own after `refresh`. `read_it` is called with the fits
+    read so far, newest first.
 
-    While one of them runs, in any process, another thread reads its record regularly: `moved` is called with the fits of which
-    only the values have changed.
+    While one of them runs, in any process, another thread reads its record regularly: `moved` is
+    called with the fits of which only the values have changed.
     """
 
     def __init__(
-        self, root: Path, read_it: Callable[[list[RunBrief], int], None], moved: Callable[[list[RunBrief]], None],
+        self,
+        root: Path,
+        read_it: Callable[[list[RunBrief], int], None],
+        moved: Callable[[list[RunBrief]], None],
         failed: Callable[[Exception], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._root, self._read_it, self._moved, self._failed = root, read_it, moved, failed
         self._known: dict[Path, tuple[tuple[int, int], RunBrief]] = {}
         self._growing: dict[Path, LiveRunBrief] = {}
@@ -61,7 +65,9 @@ class RunsTable:
         self._closed = threading.Event()
 
     def refresh(self) -> None:
-        """Read new and changed runs; returns at once. A call during a read causes one more read afterwards."""
+        """Read new and changed runs; returns at once. A call during a read causes one more read
+        afterwards.
+        """
         with self._lock:
             self._again = True
             if self._reading or self._closed.is_set():
@@ -90,7 +96,9 @@ class RunsTable:
     def _read(self) -> None:
         paths = fits(self._root)
         self._known = {path: self._known[path] for path in paths[:MOST] if path in self._known}
-        self._growing = {path: self._growing[path] for path in paths[:MOST] if path in self._growing}
+        self._growing = {
+            path: self._growing[path] for path in paths[:MOST] if path in self._growing
+        }
         briefs: list[RunBrief] = []
         said = time.monotonic()
         for at, path in enumerate(paths[:MOST], 1):
@@ -99,7 +107,8 @@ class RunsTable:
             brief = self._brief(path)
             if brief is not None:
                 briefs.append(brief)
-            if time.monotonic() > said + 0.5:  # for long records: show the part that is read together with the earlier rows
+            # for long records: show the part that is read together with the earlier rows
+            if time.monotonic() > said + 0.5:
                 known = [self._known[path][1] for path in paths[at:MOST] if path in self._known]
                 self._read_it([*briefs, *known], len(paths))
                 said = time.monotonic()
@@ -157,7 +166,9 @@ class RunsTable:
             self._read_it(*self._listed)
 
     def _brief(self, path: Path) -> RunBrief | None:
-        """The brief of one folder. A record that has not grown is not read again, unless its process may have died meanwhile."""
+        """The brief of one folder. A record that has not grown is not read again, unless its
+        process may have died meanwhile.
+        """
         try:
             stat = os.stat(path / read.RECORD)
             stamp = (stat.st_mtime_ns, stat.st_size)
@@ -199,8 +210,11 @@ def fits(root: Path) -> list[Path]:
     return [path for _, path in sorted(dated, reverse=True)]
 
 
-def listed(briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annotations]) -> dict[str, Any]:
-    """The table for the canvas, small enough for one message; `count`: how many fits there are in all.
+def listed(
+    briefs: Sequence[RunBrief], count: int, annotated: Mapping[str, Annotations]
+) -> dict[str, Any]:
+    """The table for the canvas, small enough for one message; `count`: how many fits there are in
+    all.
 
     annotated: by run, the user's annotations.
     """
@@ -247,7 +261,9 @@ def _of_metrics(briefs: Sequence[RunBrief], names: Sequence[str]) -> dict[str, l
 
 
 def moving(one: RunBrief) -> dict[str, Any]:
-    """The part of a run's row that changes while it runs. "order" has numbers to sort by, null where a value is missing."""
+    """The part of a run's row that changes while it runs. "order" has numbers to sort by, null
+    where a value is missing.
+    """
     spark, dots = _drawn(one)
     return {
         "run": one.id,
@@ -270,7 +286,9 @@ def finite(value: float | None) -> float | None:
 
 
 def _drawn(brief: RunBrief) -> tuple[list[int], list[list[int]]]:
-    """The smoothed loss as heights from 0 to 99 at even distances, and the validations as [x, y] on the same scale."""
+    """The smoothed loss as heights from 0 to 99 at even distances, and the validations as [x, y]
+    on the same scale.
+    """
     if not len(brief.curve):
         return [], []
     steps, loss = brief.curve[:, 0], brief.curve[:, 3]
@@ -290,4 +308,6 @@ def _drawn(brief: RunBrief) -> tuple[list[int], list[list[int]]]:
     heights = np.rint(99 * (line - low) / span).astype(int)
     across = np.clip(np.rint(99 * (checks[:, 0] - steps[0]) / length), 0, 99).astype(int)
     up = np.rint(99 * (checked - low) / span).astype(int)
-    return heights.tolist(), [list(point) for point in zip(across.tolist(), up.tolist(), strict=True)]
+    return heights.tolist(), [
+        list(point) for point in zip(across.tolist(), up.tolist(), strict=True)
+    ]

@@ -1,4 +1,6 @@
-"""Draws a batch-size search on the canvas: each size while it is tried, the memory limit, and the size in use."""
+"""Draws a batch-size search on the canvas: each size while it is tried, the memory limit, and
+the size in use.
+"""
 
 from __future__ import annotations
 
@@ -60,29 +62,48 @@ class BatchSizeSearch:
         self._try(None)
         if event.limit_bytes is not None:
             self._outbox.put("room", _room(self._asked, event.limit_bytes, None))
-        self._put(event.size, {
-            "size": event.size,
-            "batches": event.accumulate_grad_batches,
-            "state": _state(event),
-            "rate": event.samples_per_second,
-            "rate_words": "" if event.samples_per_second is None else format.count(event.samples_per_second),
-            "rate_within": event.uncertainty,
-            "peak": event.peak_bytes,
-            "peak_words": "" if event.peak_bytes is None else format.size(event.peak_bytes),
-            "error": None if event.error is None else _whose(event), "updates": event.updates_per_epoch,
-        })  # fmt: skip
+        self._put(
+            event.size,
+            {
+                "size": event.size,
+                "batches": event.accumulate_grad_batches,
+                "state": _state(event),
+                "rate": event.samples_per_second,
+                "rate_words": (
+                    ""
+                    if event.samples_per_second is None
+                    else format.count(event.samples_per_second)
+                ),
+                "rate_within": event.uncertainty,
+                "peak": event.peak_bytes,
+                "peak_words": "" if event.peak_bytes is None else format.size(event.peak_bytes),
+                "error": None if event.error is None else _whose(event),
+                "updates": event.updates_per_epoch,
+            },
+        )
 
     def ended(self, event: SearchEnded) -> None:
         """Show the result of the search."""
         self.over = True
         self._try(None)
         together = "" if self._ranks == 1 else texts.ranks_together(self._ranks)
-        known = event.noise_scale is not None and math.isfinite(event.noise_scale) and event.noise_scale > 0
-        self._outbox.put("search", {
-            "best": event.best, "fastest": event.fastest, "largest": event.largest, "reason": cut(event.reason, REASON),
-            "noise": event.noise_scale if known else None, "noise_reason": cut(event.noise_reason, REASON),
-            "ended": _sentence(event.ended[:200] + together),
-        })  # fmt: skip
+        known = (
+            event.noise_scale is not None
+            and math.isfinite(event.noise_scale)
+            and event.noise_scale > 0
+        )
+        self._outbox.put(
+            "search",
+            {
+                "best": event.best,
+                "fastest": event.fastest,
+                "largest": event.largest,
+                "reason": cut(event.reason, REASON),
+                "noise": event.noise_scale if known else None,
+                "noise_reason": cut(event.noise_reason, REASON),
+                "ended": _sentence(event.ended[:200] + together),
+            },
+        )
 
     def left(self) -> None:
         """Note that a search inside a fit has ended and the fit continues."""
@@ -91,25 +112,50 @@ class BatchSizeSearch:
             self._try(None)
 
     def run_ended(self, event: RunEnded) -> None:
-        """Note that the job has ended while a size was tried. If it failed, the row of that size shows the error."""
+        """Note that the job has ended while a size was tried. If it failed, the row of that size
+        shows the error.
+        """
         tried = self._trying
         self.over = True
         self._try(None)
         if tried is not None and event.error is not None:
             lines = event.error.strip().splitlines() or [texts.NO_REASON]
-            self._put(tried.size, {
-                "size": tried.size, "batches": tried.accumulate_grad_batches, "state": "error", "rate": None, "rate_words": "", "rate_within": None,
-                "peak": None, "peak_words": "", "updates": None, "error": "\n".join([lines[-1], *lines[:-1]]),
-            })  # fmt: skip
+            self._put(
+                tried.size,
+                {
+                    "size": tried.size,
+                    "batches": tried.accumulate_grad_batches,
+                    "state": "error",
+                    "rate": None,
+                    "rate_words": "",
+                    "rate_within": None,
+                    "peak": None,
+                    "peak_words": "",
+                    "updates": None,
+                    "error": "\n".join([lines[-1], *lines[:-1]]),
+                },
+            )
 
     def chosen(self, settings: Mapping[str, Any]) -> None:
-        """Show the bench's present batch size and accumulation; None: the accumulation changes during the run."""
+        """Show the bench's present batch size and accumulation; None: the accumulation changes
+        during the run.
+        """
         many = settings.get("accumulate_grad_batches")
-        self._outbox.put("chosen", {"size": settings.get("batch_size"), "batches": many if isinstance(many, int) else None})
+        self._outbox.put(
+            "chosen",
+            {
+                "size": settings.get("batch_size"),
+                "batches": many if isinstance(many, int) else None,
+            },
+        )
 
     def _try(self, event: TrialStarted | None) -> None:
         self._trying = event
-        now = None if event is None else {"size": event.size, "batches": event.accumulate_grad_batches}
+        now = (
+            None
+            if event is None
+            else {"size": event.size, "batches": event.accumulate_grad_batches}
+        )
         self._outbox.put("trying", now)
 
     def _put(self, size: int, row: dict[str, Any]) -> None:
@@ -119,7 +165,10 @@ class BatchSizeSearch:
         failed = sum(known["error"] is not None for known in self._trials.values())
         room = min(ERROR, ERRORS // max(1, failed))
         rows = sorted(self._trials.values(), key=lambda known: int(known["size"]))
-        self._outbox.put("trials", [{**known, "error": known["error"] and cut(known["error"], room)} for known in rows])
+        self._outbox.put(
+            "trials",
+            [{**known, "error": known["error"] and cut(known["error"], room)} for known in rows],
+        )
 
 
 def _sentence(text: str) -> str:
@@ -131,7 +180,11 @@ def _room(asked: Mapping[str, Any], limit: int | None, memory: int | None) -> di
     if limit is not None:
         source = "max_memory" if limit == asked.get("max_memory") else texts.FREE
         return {"bytes": limit, "words": texts.room(format.size(limit), source)}
-    return None if memory is None else {"bytes": memory, "words": texts.whole_device(format.size(memory))}
+    return (
+        None
+        if memory is None
+        else {"bytes": memory, "words": texts.whole_device(format.size(memory))}
+    )
 
 
 def _state(event: Trial) -> str:
@@ -141,6 +194,10 @@ def _state(event: Trial) -> str:
 
 
 def _whose(event: Trial) -> str:
-    """The error of a trial; on several ranks, if it does not name the rank, with a note that one of them had it."""
+    """The error of a trial; on several ranks, if it does not name the rank, with a note that one
+    of them had it.
+    """
     said = str(event.error)
-    return said if event.ranks == 1 or said.startswith("rank ") else texts.one_rank(event.ranks, said)
+    return (
+        said if event.ranks == 1 or said.startswith("rank ") else texts.one_rank(event.ranks, said)
+    )

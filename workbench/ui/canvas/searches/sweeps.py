@@ -46,7 +46,9 @@ class Curve:
 
 
 class LRSweeps:
-    """The learning-rate finder. Each optimizer's last curves are kept, and one optimizer's are shown."""
+    """The learning-rate finder. Each optimizer's last curves are kept, and one optimizer's are
+    shown.
+    """
 
     def __init__(self, outbox: Outbox, curve: Samples, earlier: Samples) -> None:
         self._outbox, self._curve, self._earlier = outbox, curve, earlier
@@ -91,7 +93,9 @@ class LRSweeps:
     def raced(self, event: RaceTrial) -> None:
         """Add the loss of a rate that was raced."""
         if self._going is not None and len(self._going.raced) < RACED:
-            self._going.raced.append({"lr": event.lr, "loss": event.loss if math.isfinite(event.loss) else None})
+            self._going.raced.append(
+                {"lr": event.lr, "loss": event.loss if math.isfinite(event.loss) else None}
+            )
             if self._going.optimizer == self._shown:
                 self._outbox.put("raced", list(self._going.raced))
         self.done, self.lr, self.loss = self.done + event.updates, event.lr, event.loss
@@ -117,9 +121,16 @@ class LRSweeps:
         self._outbox.put("swept", last.swept)
         self._outbox.put("curve", last.end)
         self._outbox.put("raced", list(last.raced))
-        self._outbox.put("earlier_curves", [
-            {"run": curve.swept["run"], "suggestion": None if curve.end is None else curve.end["suggestion"]} for curve in earlier
-        ])  # fmt: skip
+        self._outbox.put(
+            "earlier_curves",
+            [
+                {
+                    "run": curve.swept["run"],
+                    "suggestion": None if curve.end is None else curve.end["suggestion"],
+                }
+                for curve in earlier
+            ],
+        )
 
 
 def _swept(event: RunStarted, optimizer: int, count: int) -> dict[str, Any]:
@@ -142,7 +153,9 @@ def _swept(event: RunStarted, optimizer: int, count: int) -> dict[str, Any]:
 
 
 def whose(optimizer: int, count: int, ratio: float) -> str:
-    """A sentence, for several optimizers, about whose rates are shown and what the setting means for the others."""
+    """A sentence, for several optimizers, about whose rates are shown and what the setting means
+    for the others.
+    """
     if count < 2:
         return ""
     if optimizer == 0:
@@ -157,7 +170,10 @@ def _end(event: CurveEnded) -> dict[str, Any]:
         "ended": event.ended[:200],
         "notes": [cut(note, TEXT) for note in event.notes[:8] if note not in event.doubts],
         "doubts": [cut(doubt, TEXT) for doubt in event.doubts[:8]],
-        "suggestions": [{"name": s.name[:30], "lr": _rate(s), "why": cut(s.why, TEXT)} for s in event.suggestions[:16]],
+        "suggestions": [
+            {"name": s.name[:30], "lr": _rate(s), "why": cut(s.why, TEXT)}
+            for s in event.suggestions[:16]
+        ],
     }
 
 

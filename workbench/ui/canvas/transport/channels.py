@@ -1,7 +1,9 @@
-"""Keeps the tables that the canvas draws, in bounded memory: rows of float32, sent from the first unsent row on.
+"""Keeps the tables that the canvas draws, in bounded memory: rows of float32, sent from the first
+unsent row on.
 
-A *generation* is one numbering of rows. When rows change their meaning (a new job, a merge), a new generation starts and
-the browser gets all of it; until it is complete, the browser draws the old one.
+A *generation* is one numbering of rows. When rows change their meaning (a new job, a merge), a new
+generation starts and the browser gets all of it; until it is complete, the browser draws the old
+one.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ class SentTable(Sent):
 
 
 class Group:
-    """Columns whose values merge by one rule, with a row for each bucket. NaN means no value, and is ignored in a merge."""
+    """Columns whose values merge by one rule, with a row for each bucket. NaN means no value,
+    and is ignored in a merge.
+    """
 
     def __init__(self, how: Merge, table: Numbers) -> None:
         """table: the values, of shape (buckets, columns)."""
@@ -87,7 +91,9 @@ class Group:
         self._weight: Table = np.zeros(table.shape if how == "mean" else (0, table.shape[1]))
 
     def add(self, index: NDArray[np.int64], starts: NDArray[np.intp], values: Numbers) -> None:
-        """Add values of the buckets `index`, which is sorted; `starts` are the rows at which another bucket begins."""
+        """Add values of the buckets `index`, which is sorted; `starts` are the rows at which
+        another bucket begins.
+        """
         buckets = index[starts]
         if self._how == "mean":
             self._add_mean(buckets, starts, values)
@@ -98,7 +104,9 @@ class Group:
             first = values if len(starts) == len(values) else wins.reduceat(values, starts, axis=0)
             self._table[buckets] = wins(self._table[buckets], first)
 
-    def _add_mean(self, buckets: NDArray[np.int64], starts: NDArray[np.intp], values: Numbers) -> None:
+    def _add_mean(
+        self, buckets: NDArray[np.int64], starts: NDArray[np.intp], values: Numbers
+    ) -> None:
         finite = np.isfinite(values)
         before = self._weight[buckets]
         weight = before + np.add.reduceat(finite, starts, axis=0, dtype=np.float64)
@@ -129,7 +137,9 @@ class Group:
             merged = np.where(np.isnan(right), left, right)
         else:
             weights = self._weight[0::2] + self._weight[1::2]
-            total = np.nan_to_num(left) * self._weight[0::2] + np.nan_to_num(right) * self._weight[1::2]
+            total = (
+                np.nan_to_num(left) * self._weight[0::2] + np.nan_to_num(right) * self._weight[1::2]
+            )
             merged = np.where(weights > 0, total / np.maximum(weights, 1.0), np.nan)
             self._weight[: len(weights)] = weights
             self._weight[len(weights) :] = 0.0
@@ -146,18 +156,30 @@ def _starts(index: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 def _ends(index: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The last row of each bucket. Only these are assigned: NumPy does not define which of several assignments to a place wins."""
-    return np.flatnonzero(np.append(index[1:] != index[:-1], True)) if len(index) else np.zeros(0, np.intp)
+    """The last row of each bucket. Only these are assigned: NumPy does not define which of
+    several assignments to a place wins.
+    """
+    return (
+        np.flatnonzero(np.append(index[1:] != index[:-1], True))
+        if len(index)
+        else np.zeros(0, np.intp)
+    )
 
 
 class Buckets(SentTable):
-    """Any number of updates in at most `cap` buckets of equal width, which doubles when they are full.
+    """Any number of updates in at most `cap` buckets of equal width, which doubles when they are
+    full.
 
-    Bucket `row` has the updates from origin + row * width on; every `every`-th of them was recorded (set by the first call of
-    `add`). `kind` is the dtype of the table; rows are sent as float32.
+    Bucket `row` has the updates from origin + row * width on; every `every`-th of them was recorded
+    (set by the first call of `add`). `kind` is the dtype of the table; rows are sent as float32.
     """
 
-    def __init__(self, groups: Sequence[tuple[Merge, int]], cap: int, kind: type[np.floating[Any]] = np.float64) -> None:
+    def __init__(
+        self,
+        groups: Sequence[tuple[Merge, int]],
+        cap: int,
+        kind: type[np.floating[Any]] = np.float64,
+    ) -> None:
         super().__init__()
         assert cap % 2 == 0
         self._spec, self._cap, self._kind = tuple(groups), cap, kind
@@ -167,7 +189,8 @@ class Buckets(SentTable):
         ends = np.cumsum([width for _, width in self._spec])
         self._table = np.full((self._cap, int(ends[-1])), np.nan, self._kind)
         self._groups = [
-            Group(how, self._table[:, end - width : end]) for (how, width), end in zip(self._spec, ends.tolist(), strict=True)
+            Group(how, self._table[:, end - width : end])
+            for (how, width), end in zip(self._spec, ends.tolist(), strict=True)
         ]
         self._origin: int | None = None
         self._every = self._width = 1
@@ -180,7 +203,9 @@ class Buckets(SentTable):
         self.restart()
 
     def add(self, steps: NDArray[np.int64], every: int, values: Sequence[Numbers]) -> None:
-        """Add rows of updates `steps`; `values` has one array of shape (rows, columns) for each group."""
+        """Add rows of updates `steps`; `values` has one array of shape (rows, columns) for each
+        group.
+        """
         if not len(steps):
             return
         if self._origin is None:
@@ -212,7 +237,9 @@ class Buckets(SentTable):
         return rows
 
     def head(self) -> dict[str, Any]:
-        """The first update, the width of a bucket in updates, and the stride of recorded updates."""
+        """The first update, the width of a bucket in updates, and the stride of recorded
+        updates.
+        """
         return {"origin": self._origin or 0, "width": self._width, "every": self._every}
 
 

@@ -17,7 +17,9 @@ _ROOM = LIMIT - _FRAME
 
 
 def cut(text: str, size: int) -> str:
-    """The longest beginning of `text` that takes at most `size` bytes in JSON, where one character may take twelve."""
+    """The longest beginning of `text` that takes at most `size` bytes in JSON, where one
+    character may take twelve.
+    """
     length = 0
     for i, character in enumerate(text):
         length += len(json.dumps(character)) - 2
@@ -28,7 +30,9 @@ def cut(text: str, size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One message. `content` is its JSON and describes the buffers, which are rows of the channels in the order of `parts`."""
+    """One message. `content` is its JSON and describes the buffers, which are rows of the
+    channels in the order of `parts`.
+    """
 
     content: dict[str, Any]
     buffers: tuple[bytes, ...]
@@ -40,7 +44,9 @@ class Packet:
 
 
 class Outbox:
-    """The changes that the browser does not have yet. `take` returns the next message with some of them."""
+    """The changes that the browser does not have yet. `take` returns the next message with some
+    of them.
+    """
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
@@ -49,7 +55,9 @@ class Outbox:
         self._changed: dict[str, None] = {}
 
     def put(self, key: str, value: Any) -> None:
-        """Queue a small value of plain data. Only the newest value of a key is sent; ValueError: it is too large for a message."""
+        """Queue a small value of plain data. Only the newest value of a key is sent; ValueError:
+        it is too large for a message.
+        """
         if key in self._values and self._values[key] == value:
             return
         text = json.dumps({key: value}, allow_nan=False)
