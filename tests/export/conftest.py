@@ -8,6 +8,17 @@ import pytest
 
 from tests.export.export_running import Runner, bare
 from tests.warm import Warm
+from workbench.bench.workbench import Workbench
+
+
+@pytest.fixture(scope="session", autouse=True)
+def comparable_scripts() -> Iterator[None]:
+    """Scripts have a log of their losses and comparisons with the run, unless a test says otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        for function in (Workbench.export, Workbench.script):
+            for name in ("checks", "log_file"):
+                patch.setitem(function.__kwdefaults__, name, True)
+        yield
 
 
 @pytest.fixture(scope="session")

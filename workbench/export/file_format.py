@@ -32,12 +32,18 @@ class ExportOptions:
     """"beside": write the data of train and val next to the script, too."""
     base: Literal["nn.Module"] | None = None
     """"nn.Module": let LightningModules inherit from nn.Module instead."""
+    resume: bool = False
+    """Whether the script writes a checkpoint after each epoch, from which `--resume` continues."""
+    checks: bool = False
+    """Whether it compares the weights and batches that it begins with to the run's."""
+    log_file: bool = False
+    """Whether it has `--log_file`, for a line of JSON for each update and validation."""
+    tracker: bool = False
+    """Whether it has `--tracker`, for one of accelerate's trackers."""
 
 
 def format_of(path: Path, format: Format | None) -> Format:
-    """The format of a file: the one that is given, else that of its extension. Raises
-    ExportError where the two contradict each other.
-    """
+    """The format of a file: the one that is given, else that of its extension. Raises ExportError where the two contradict each other."""
     if not path.name.strip(".") or path.is_dir():
         raise ExportError(
             f"{str(path)!r} is not a name for a script: give a file, as in 'train.py'."

@@ -1,19 +1,17 @@
-"""Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another
-format.
+"""Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another format.
 
-The script has the code that the run used (`source/` slices it), a Config, and a loop with only the
-techniques that were on. What it does not support raises NotStandAlone; without `format=`, a
-headless script is written then, in which the workbench trains. ExportError is left for code that
-cannot be found; then nothing is written. read_run.py   what the script depends on, from the run and
-the bench: a ScriptSpec (`script_spec.py`) inputs/       … from the user's data, training step,
-optimizers, hooks supported.py  the settings that a script supports unsupported.py  combinations
-that a run may have and a script does not support yet resume_points.py  what changed during the run,
-and where it continues another one
-program/      the training program: `templates/` has it with every technique, `render.py` drops what
-the run did not need, `text.py` joins it with the user's code verification/ runs the written script
-for its first updates, and compares its losses with the run's
-formats/      the other formats: a notebook made from the script, a script on Lightning, a headless
-script, the settings alone
+The script has the code that the run used (`source/` slices it), a Config, and a loop with only the techniques that were
+on. What it does not support raises NotStandAlone; without `format=`, a headless script is written then, in which the
+workbench trains. ExportError is left for code that cannot be found; then nothing is written.
+read_run.py   what the script depends on, from the run and the bench: a ScriptSpec (`script_spec.py`)
+inputs/       … from the user's data, training step, optimizers, hooks
+supported.py  the settings that a script supports
+unsupported.py  combinations that a run may have and a script does not support yet
+resume_points.py  what changed during the run, and where it continues another one
+program/      the training program: `templates/` has it with every technique, `render.py` drops what the run did not need, `text.py`
+joins it with the user's code
+verification/ runs the written script for its first updates, and compares its losses with the run's
+formats/      the other formats: a notebook made from the script, a script on Lightning, a headless script, the settings alone
 """
 
 from __future__ import annotations
@@ -24,10 +22,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workbench.engine.checkpoint.files import write_tensors
+from workbench.export.assembly.text import text_of
 from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.file_format import ExportOptions, Format, format_of
 from workbench.export.formats.headless_script import headless_script
@@ -35,10 +34,8 @@ from workbench.export.formats.lightning_script import lightning_script
 from workbench.export.formats.notebook import notebook
 from workbench.export.formats.settings_yaml import settings_yaml
 from workbench.export.inputs.saved_data import SavedData
-from workbench.export.program.text import text_of
 from workbench.export.read_run import script_spec_of, start_of
 from workbench.export.source.capture import CallSite
-from workbench.export.unsupported import refuse
 from workbench.runs.folder.files import aside_of
 from workbench.runs.run import Run
 from workbench.task.protocol import Task
@@ -65,6 +62,8 @@ class Exported:
     """Why it is a headless script, where none was asked for."""
     saved: SavedData | None = None
     """The data next to it."""
+    to_verify: str = ""
+    """The same script with a log of its losses and comparisons with the run, which is run to verify it."""
 
 
 def export(
@@ -72,8 +71,8 @@ def export(
 ) -> Exported:
     """Write `path` and, where needed, its starting weights and data next to it.
 
-    Raises `ExportError`, and writes nothing, where the run has something that is not supported, or
-    where a file would be lost that no export has written.
+    Raises `ExportError`, and writes nothing, where the run has something that is not supported, or where a file would be lost that no
+    export has written.
     """
     with _naming(path):
         start, of_settings = start_of(run), format_of(path, options.format) == "settings"
@@ -103,9 +102,7 @@ def export(
 def script(
     path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL
 ) -> str:
-    """The text that `export` would write into `path`, without writing it. Raises the same
-    ExportErrors.
-    """
+    """The text that `export` would write into `path`, without writing it. Raises the same ExportErrors."""
     return _made(path, run, site, task, options).text
 
 
@@ -119,14 +116,12 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
         raise ExportError(f"base={base!r} is unknown: give 'nn.Module', or None.")
     if base is not None and format in ("settings", "lightning", "workbench"):
         raise ExportError(
-            f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py',"
-            " base='nn.Module')."
+            f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py', base='nn.Module')."
         )
     if format == "settings":
         if data is not None:
             raise ExportError(
-                "format='settings' has no data='beside': the file has no code that could read them."
-                " Export a script, bench.export('train.py')."
+                "format='settings' has no data='beside': the file has no code that could read them. Export a script, bench.export('train.py')."
             )
         return Exported(settings_yaml(run, site), format)
     if format == "workbench":
@@ -179,15 +174,15 @@ def _without_workbench(
         plain=base is not None,
     )
     if format == "lightning":
-        text = lightning_script(recipe, task)
+        text, equipped = lightning_script(recipe, task), ""
     else:
-        refuse(recipe)
-        text = text_of(recipe)
+        text = text_of(recipe, options)
+        equipped = text_of(recipe, replace(options, checks=True, log_file=True))
     _check(text, path, run)
     recipe.sliced.secrets.check(text)
     if format == "notebook":
         text = notebook(recipe, text)
-    return Exported(text, format, tuple(recipe.sliced.differs), saved=saved)
+    return Exported(text, format, tuple(recipe.sliced.differs), saved=saved, to_verify=equipped)
 
 
 def _check(text: str, path: Path, run: Run) -> None:
@@ -216,9 +211,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _check_free(path: Path, beside: Sequence[Path], site: CallSite) -> None:
-    """Raise ExportError where this would replace a file that no export wrote, or from which the
-    run's own code was read.
-    """
+    """Raise ExportError where this would replace a file that no export wrote, or from which the run's own code was read."""
     ours = False
     if path.exists():
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -226,14 +219,13 @@ def _check_free(path: Path, beside: Sequence[Path], site: CallSite) -> None:
         ran = text in {piece.source for piece in site.pieces} | set(site.sources.values())
         if not ours or ran or any(_MAKES_BENCH.search(cell) for cell in _cells(path, text)):
             raise ExportError(
-                f"{path} was not written by export, and is not overwritten: give another name for"
-                " the script."
+                f"{path} was not written by export, and is not overwritten: give another name for the script."
             )
     for file in beside:
         if file.exists() and not (ours and file.is_file()):
             raise ExportError(
-                f"{file} exists without the script that it would belong to, and is not overwritten:"
-                " remove it, or give another name for the script."
+                f"{file} exists without the script that it would belong to, and is not overwritten: "
+                "remove it, or give another name for the script."
             )
 
 
@@ -242,8 +234,12 @@ def _cells(path: Path, text: str) -> list[str]:
     try:
         cells = json.loads(text)["cells"] if path.suffix == ".ipynb" else []
         return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        # it is no notebook, although its name says so
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # it is no notebook, although its name says so
         return []
 
 

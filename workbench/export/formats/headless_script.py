@@ -14,9 +14,9 @@ from typing import Any
 
 from workbench._version import __version__
 from workbench.events import Changed, CurveEnded, Event, Resumed, SearchEnded
+from workbench.export.assembly.text import free, plain, rule
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import quoted
-from workbench.export.program.text import free, plain, rule
 from workbench.export.read_run import check_run, check_start, header_of
 from workbench.export.resume_points import refuse_other_start
 from workbench.export.source.capture import CallSite

@@ -1,116 +1,93 @@
-"""Writes a script that trains with Lightning: a LightningModule, and a Trainer with the run's
-settings.
+"""Writes a script that trains with Lightning: a LightningModule, and a Trainer with the run's settings.
 
-The script's docstring lists what Lightning does in another way than the run; ExportError names what
-Lightning cannot do.
+The script's docstring lists what Lightning does in another way than the run; ExportError names what Lightning cannot do.
 """
 
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 
+from workbench.export.assembly.program_source import ON_LIGHTNING, program_imports
+from workbench.export.assembly.run_constants import constants_of, takes_updates
+from workbench.export.assembly.text import evidence, plain, program_of, saved_data, with_users_code
 from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import Schedule, quoted
-from workbench.export.program.optimizers import takes_updates
-from workbench.export.program.render import rendered
-from workbench.export.program.text import (
-    config_class,
-    evidence,
-    parse_function,
-    plain,
-    rule,
-    saved_data,
-    with_users_code,
-)
-from workbench.export.program.unused import without_unused
-from workbench.export.program.values import values
+from workbench.export.file_format import ExportOptions
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.origins import Import
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
-from workbench.techniques.averaging import swa_first_epoch
-from workbench.techniques.limits import is_whole
-from workbench.values import EarlyStopping
 
-_CALLBACKS = (
-    "EarlyStopping",
-    "EMAWeightAveraging",
-    "GradientAccumulationScheduler",
-    "ModelCheckpoint",
-    "StochasticWeightAveraging",
-)
-"""The callbacks that a script may use."""
 _OWN = "return it from configure_optimizers"
 
 
 def lightning_script(r: ScriptSpec, task: Task) -> str:
-    """The text of the script. Raises ExportError naming what Lightning cannot do."""
+    """The text of the script. Raises NotStandAlone naming what Lightning cannot do."""
     package = _package(task)
     _refuse(r, package)
-    found = {**values(r), **_values(r, task)}
-    main = rendered("lightning/main.py.jinja", found)
-    program = "\n\n\n".join(
-        part
-        for part in (without_unused(rendered("lightning/functions.py.jinja", found), main), main)
-        if part
-    )
-    callbacks = "lightning.pytorch.callbacks" if package == "lightning" else f"{package}.callbacks"
-    imports = [Import(package, None, "L"), *(Import(callbacks, name) for name in _CALLBACKS)]
-    imports += [
-        Import(callbacks.replace("callbacks", "loggers"), "CSVLogger"),
-        Import("torch.utils.data", "Sampler"),
+    constants = {**constants_of(r, _title(r), ExportOptions(), torchs=False), **_constants(r, task)}
+    renamed = {
+        "lightning": package,
+        "lightning.pytorch.callbacks": f"{package}.callbacks",
+        "lightning.pytorch.loggers": f"{package}.loggers",
+    }
+    imports = [
+        item
+        if package == "lightning"
+        else replace(item, module=renamed.get(item.module, item.module))
+        for item in program_imports(ON_LIGHTNING)
     ]
-    config = config_class(found, program)
-    parse = parse_function(r, found, config, _title(r), by_trainer=True)
-    ours = f"{config}\n\n\n{rule('the training')}\n\n\n{program}\n\n\n{parse}\n"
-    return with_users_code(r, ours, _head(r, package), imports)
+    return with_users_code(r, program_of(r, constants, ON_LIGHTNING), _head(r, package), imports)
 
 
-def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
-    """The values that only this template reads, besides those of the script on torch."""
-    own = _makes_loaders(r)
+def _constants(r: ScriptSpec, task: Task) -> dict[str, object]:
+    """The constants that only the program on Lightning reads, or that differ in it."""
+    s = r.settings
     shuffles = (
         r.train.kind == "samples"
-        and r.settings.shuffle
+        and s.shuffle
         and not r.train.sampler
         and not r.train.batch_sampler
     )
-    loaders = [] if own else ["loader", *(["val_loader"] if r.validates else [])]
+    makes_loaders = _makes_loaders(r)
+    is_by_updates = isinstance(s.val_check_interval, int)
     return {
-        "makes_loaders": own,
-        # each order of samples is drawn to the end, as in the run
-        "orders_train": not own and shuffles and not r.limits,
-        "brings_callbacks": (
-            isinstance(task, LightningTask)
-            and own_method(task.module, "configure_callbacks") is not None
-        ),
-        "by_updates": _by_updates(r),
-        "scheduled_updates": _updates(r),
-        "lightning_schedules": (
-            [] if r.built_in else [_schedule(one) for one in r.optimizers[0].schedules]
-        ),
-        "trainer_arguments": _trainer_arguments(r),
-        "callbacks": _trainer_callbacks(r),
-        "fit_arguments": (
-            loaders
-            if r.lightning.datamodule == "None"
-            else [f"datamodule={r.lightning.datamodule}"]
-        ),
+        "SINGLE_PROCESS": "Lightning has its own",
+        "WORKER_SEEDS": False,
+        "DRAWS_TO_THE_END": not makes_loaders and shuffles and not r.limits,
+        "MAKES_LOADERS": makes_loaders,
+        "DATAMODULE": r.lightning.datamodule != "None",
+        "BRINGS_CALLBACKS": isinstance(task, LightningTask)
+        and own_method(task.module, "configure_callbacks") is not None,
+        "ACCELERATOR": s.accelerator,
+        "DEVICES": r.local_ranks,
+        "NUM_NODES": s.num_nodes,
+        "STRATEGY": "ddp" if r.distributed else "auto",
+        "TRAINER_PRECISION": s.precision,
+        "MAX_TIME": s.max_time if r.ended_at is None else None,
+        "CLIPS": s.gradient_clip_val is not None,
+        "NUM_SANITY_VAL_STEPS": s.num_sanity_val_steps,
+        "SAVE_TOP_K": s.save_top_k if r.best is not None else 1,
+        "LOG_EVERY_N_STEPS": s.log_every_n_steps,
+        "CHECKS_WITHIN_EPOCHS": "updates"
+        if is_by_updates
+        else "fraction"
+        if s.val_check_interval != 1.0
+        else "",
+        "CHECK_VAL_EVERY_N_EPOCH": s.check_val_every_n_epoch,
+        "LENGTH": (_length(r) or "scheduled") if _by_updates(r) else "",
     }
 
 
 def _package(task: Task) -> str:
-    """The package of the user's LightningModule; "lightning" where the script makes one; "": the
-    user's object is none.
-    """
+    """The package of the user's LightningModule; "lightning" where the script makes one; "": the user's object is none."""
     if not isinstance(task, LightningTask):
         return "lightning"
     classes = [base for base in type(task.module).__mro__ if base.__name__ == "LightningModule"]
     return classes[0].__module__.partition(".")[0] if classes else ""
 
 
-# ---- the head ------------------------------------------------------------------------------------
+# ---- the head ---------------------------------------------------------------------------------------------------
 
 
 def _title(r: ScriptSpec) -> str:
@@ -144,51 +121,33 @@ def _by_updates(r: ScriptSpec) -> bool:
     return r.hooks is None and (takes_updates(r) if r.built_in else bool(r.optimizers[0].schedules))
 
 
-def _updates(r: ScriptSpec) -> str:
-    """The number of updates of the run, as an expression.
+def _length(r: ScriptSpec) -> str:
+    """What says for how many updates the schedule is made.
 
-    Lightning's own estimate (`trainer.estimated_stepping_batches`) begins to read the loader, which
-    changes the order of samples.
+    Lightning's own estimate (`trainer.estimated_stepping_batches`) begins to read the loader, which changes the order of samples.
     """
     known = r.ended_at is None and r.windows is None
     if known and r.max_epochs is None and r.max_steps is not None:
-        return "config.max_steps"
+        return "steps"
     if not known or r.max_epochs is None or r.limits or not r.train.sized:
-        return "config.scheduled_steps"
-    total = (
-        "config.max_epochs *"
-        f" {'-(-len(loader) // config.accumulate_grad_batches)' if r.accumulates else 'len(loader)'}"
-    )
-    return total if r.max_steps is None else f"min(config.max_steps, {total})"
+        return "scheduled"
+    return "epochs" if r.max_steps is None else "both"
 
 
-def _schedule(one: Schedule) -> str:
-    items = {"scheduler": f"made{one.place}", "interval": quoted(one.interval)}
-    items |= {"frequency": str(one.frequency)} if one.frequency != 1 else {}
-    items |= {"monitor": quoted(one.monitor)} if one.monitor is not None else {}
-    items |= {} if one.strict else {"strict": "False"}
-    return "{" + ", ".join(f'"{name}": {value}' for name, value in items.items()) + "}"
-
-
-# ---- what Lightning cannot do --------------------------------------------------------------------
+# ---- what Lightning cannot do ------------------------------------------------------------------------------------
 
 
 def _refuse(r: ScriptSpec, package: str) -> None:
-    """Raise ExportError for the first thing that a script on Lightning cannot do. package: ""
-    for an object that is no LightningModule.
-    """
+    """Raise ExportError for the first thing that a script on Lightning cannot do. package: "" for an object that is no LightningModule."""
     for what, there in {**_technique(r), **_given(r), **_module(r, package)}.items():
         if there:
             raise ExportError(
-                f"format='lightning' cannot have {what}. Export the script on torch instead:"
-                " bench.export('train.py')."
+                f"format='lightning' cannot have {what}. Export the script on torch instead: bench.export('train.py')."
             )
 
 
 def _technique(r: ScriptSpec) -> dict[str, bool]:
-    """Settings of the run that Lightning does not have; by description, whether the run has
-    them.
-    """
+    """Settings of the run that Lightning does not have; by description, whether the run has them."""
     s = r.settings
     changed = sorted(
         {name for _, values in r.changes for name in values}
@@ -204,98 +163,78 @@ def _technique(r: ScriptSpec) -> dict[str, bool]:
         ),
         "accelerator='tpu', with whose losses Lightning's were not compared": r.on_tpu,
         "truncated_bptt_steps, which Lightning 2 no longer has": r.tbptt,
-        "on_nonfinite='skip': Lightning takes an update whatever its gradients": (
-            s.on_nonfinite == "skip"
-        ),
+        "on_nonfinite='skip': Lightning takes an update whatever its gradients": s.on_nonfinite
+        == "skip",
         "EarlyStopping with warmup": any(monitor.warmup for monitor in s.early_stopping),
         "weight_averaging='swa' without swa_lrs": s.weight_averaging == "swa" and s.swa_lrs is None,
-        "averaging_start_epoch: Lightning's EMAWeightAveraging waits for updates, never for an epoch": (
-            s.weight_averaging == "ema" and s.averaging_start_epoch > 0
-        ),
-        "a val_check_interval that is a time": (
-            isinstance(s.val_check_interval, str) and r.validates
-        ),
-        "a val_check_interval in updates with accumulate_grad_batches by epoch: Lightning counts batches": (
-            by_updates and r.windows is not None
-        ),
-        "a schedule that steps every few updates with accumulate_grad_batches: Lightning leaves out steps": (
-            r.accumulates
-            and any(one.interval == "step" and one.frequency > 1 for one in r.schedules)
-        ),
-        "the schedule of a run without a length": (
-            (r.built_in or bool(r.schedules)) and r.ended_at is not None and r.planned is None
-        ),
-        f"compile={s.compile!r} of a LightningModule: call trainer.fit(torch.compile(module))": (
-            bool(s.compile) and r.hooks is not None
-        ),
+        "averaging_start_epoch: Lightning's EMAWeightAveraging waits for updates, never for an epoch": s.weight_averaging
+        == "ema"
+        and s.averaging_start_epoch > 0,
+        "a val_check_interval that is a time": isinstance(s.val_check_interval, str)
+        and r.validates,
+        "a val_check_interval in updates with accumulate_grad_batches by epoch: Lightning counts batches": by_updates
+        and r.windows is not None,
+        "a schedule that steps every few updates with accumulate_grad_batches: Lightning leaves out steps": r.accumulates
+        and any(one.interval == "step" and one.frequency > 1 for one in r.schedules),
+        "the schedule of a run without a length": (r.built_in or bool(r.schedules))
+        and r.ended_at is not None
+        and r.planned is None,
+        f"compile={s.compile!r} of a LightningModule: call trainer.fit(torch.compile(module))": bool(
+            s.compile
+        )
+        and r.hooks is not None,
     }
 
 
 def _given(r: ScriptSpec) -> dict[str, bool]:
-    """Arguments of the bench that a LightningModule made by the script cannot have; by
-    description, whether there are any.
-    """
+    """Arguments of the bench that a LightningModule made by the script cannot have; by description, whether there are any."""
     optimizer = r.optimizers[0]
     return {
-        "metrics that are computed over a validation: log them in a LightningModule": (
-            r.metrics.objects
-        ),
+        "metrics that are computed over a validation: log them in a LightningModule": r.metrics.objects,
         "metrics that give several numbers by name": r.metrics.dicts,
         "several validation sets": bool(r.val_sets),
-        "avg_fn or should_update": (
-            r.given("avg_fn") is not None or r.given("should_update") is not None
-        ),
+        "avg_fn or should_update": r.given("avg_fn") is not None
+        or r.given("should_update") is not None,
         "an optimizer with train() and eval() (schedule-free)": r.schedule_free,
-        "an optimizer that evaluates the loss again, with accumulate_grad_batches or gradient_clip_val": (
-            r.closure and (r.accumulates or r.clips)
-        ),
-        "an optimizer that expects gradients and evaluates the loss again": (
-            optimizer.closure == "after gradients"
-        ),
+        "an optimizer that evaluates the loss again, with accumulate_grad_batches or gradient_clip_val": r.closure
+        and (r.accumulates or r.clips),
+        "an optimizer that expects gradients and evaluates the loss again": optimizer.closure
+        == "after gradients",
         "batches that say how much they count, with accumulate_grad_batches": r.reports_weight,
-        "a validation of batches that do not show how many samples they hold": (
-            r.hooks is None
-            and r.val is not None
-            and r.validates
-            and r.weighs(r.val)
-            and not r.val.counts
-        ),
-        "ready batches, or a batch_sampler, of several processes": (
-            r.distributed and any(d.kind != "samples" or d.batch_sampler for d in r.loaders)
-        ),
+        "a validation of batches that do not show how many samples they hold": r.hooks is None
+        and r.val is not None
+        and r.validates
+        and r.weighs(r.val)
+        and not r.val.counts,
+        "ready batches, or a batch_sampler, of several processes": r.distributed
+        and any(d.kind != "samples" or d.batch_sampler for d in r.loaders),
     }
 
 
 def _module(r: ScriptSpec, package: str) -> dict[str, bool]:
-    """Properties of the user's own object that Lightning refuses; by description, whether it has
-    them.
-    """
+    """Properties of the user's own object that Lightning refuses; by description, whether it has them."""
     s, own = r.settings, r.hooks is not None
     rate = r.optimizers[0].made_lr
     lightning_1 = [name for name, hook in r.lightning.hooks.items() if hook.arguments]
     return {
-        f"{r.model}, which has a training_step and is no LightningModule: let it inherit from lightning.LightningModule": (
-            not package
-        ),
-        "several optimizers without manual optimisation, which Lightning 2 no longer has": (
-            r.several and not r.manual
-        ),
+        f"{r.model}, which has a training_step and is no LightningModule: let it inherit from lightning.LightningModule": not package,
+        "several optimizers without manual optimisation, which Lightning 2 no longer has": r.several
+        and not r.manual,
         f"{', '.join(lightning_1)} written for Lightning 1": bool(lightning_1),
         f"{', '.join(r.extra_arguments)} in training_step, which Lightning 2 no longer has": bool(
             r.extra_arguments
         ),
-        "gradient_clip_val or accumulate_grad_batches with manual optimisation": (
-            r.manual and (r.clips or r.accumulates)
-        ),
+        "gradient_clip_val or accumulate_grad_batches with manual optimisation": r.manual
+        and (r.clips or r.accumulates),
         f"lr_schedule or warmup beside a LightningModule: {_OWN}": own and r.built_in,
         f"weight_decay beside a LightningModule: {_OWN}": own and s.weight_decay is not None,
-        f"lr={s.lr} beside a LightningModule that makes its optimizer with {rate}: {_OWN}": (
-            own and rate is not None and rate != s.lr
-        ),
+        f"lr={s.lr} beside a LightningModule that makes its optimizer with {rate}: {_OWN}": own
+        and rate is not None
+        and rate != s.lr,
     }
 
 
-# ---- the Trainer ---------------------------------------------------------------------------------
+# ---- the Trainer -------------------------------------------------------------------------------------------------
 
 
 def _makes_loaders(r: ScriptSpec) -> bool:
@@ -303,107 +242,8 @@ def _makes_loaders(r: ScriptSpec) -> bool:
     return r.lightning.datamodule != "None" or any(data.before for data in r.loaders)
 
 
-def _trainer_arguments(r: ScriptSpec) -> list[str]:
-    """The arguments of the Trainer; those that have Lightning's default are left out."""
-    s = r.settings
-    found = {
-        "accelerator": quoted(s.accelerator) if s.accelerator != "auto" else "",
-        "devices": str(r.local_ranks),
-        "num_nodes": str(s.num_nodes) if s.num_nodes > 1 else "",
-        "strategy": '"ddp"' if r.distributed else "",
-        "precision": quoted(s.precision) if s.precision != "32-true" else "",
-        **_length(r),
-        "gradient_clip_val": "config.gradient_clip_val" if s.gradient_clip_val is not None else "",
-        "gradient_clip_algorithm": (
-            '"value"'
-            if s.gradient_clip_val is not None and s.gradient_clip_algorithm == "value"
-            else ""
-        ),
-        "accumulate_grad_batches": (
-            "config.accumulate_grad_batches"
-            if s.accumulate_grad_batches != 1 and r.windows is None
-            else ""
-        ),
-        "limit_train_batches": (
-            "" if is_whole(s.limit_train_batches) else "config.limit_train_batches"
-        ),
-        "limit_val_batches": "" if is_whole(s.limit_val_batches) else "config.limit_val_batches",
-        **_validation(r),
-        "num_sanity_val_steps": str(s.num_sanity_val_steps) if s.num_sanity_val_steps != 2 else "",
-        "deterministic": repr(s.deterministic).replace("'", '"') if s.deterministic else "",
-        "benchmark": str(s.benchmark) if s.benchmark is not None else "",
-        "log_every_n_steps": str(s.log_every_n_steps),
-        "logger": "CSVLogger(output)",
-    }
-    return [f"{name}={value}" for name, value in found.items() if value]
-
-
-def _length(r: ScriptSpec) -> dict[str, str]:
-    s = r.settings
-    endless = r.max_epochs is None and r.max_steps is None
-    return {
-        "max_epochs": "config.max_epochs" if r.max_epochs is not None else "-1" if endless else "",
-        "max_steps": "config.max_steps" if r.max_steps is not None else "",
-        "min_epochs": "config.min_epochs" if s.min_epochs else "",
-        "min_steps": "config.min_steps" if s.min_steps else "",
-        "max_time": quoted(s.max_time) if s.max_time is not None and r.ended_at is None else "",
-    }
-
-
-def _validation(r: ScriptSpec) -> dict[str, str]:
-    s = r.settings
-    interval = "config.val_check_interval"
-    if isinstance(s.val_check_interval, int) and s.accumulate_grad_batches != 1:
-        # Lightning counts batches, the run counted updates
-        interval += " * config.accumulate_grad_batches"
-    every = "config.check_val_every_n_epoch" if s.check_val_every_n_epoch is not None else "None"
-    return {
-        "check_val_every_n_epoch": every if s.check_val_every_n_epoch != 1 else "",
-        "val_check_interval": (
-            interval if s.val_check_interval != 1.0 or isinstance(s.val_check_interval, int) else ""
-        ),
-    }
-
-
-def _trainer_callbacks(r: ScriptSpec) -> list[str]:
-    """The Trainer's callbacks."""
-    s = r.settings
-    best = f", monitor={quoted(r.best[0])}, mode={quoted(r.best[1])}" if r.best is not None else ""
-    many = f", save_top_k={s.save_top_k}" if r.best is not None and s.save_top_k != 1 else ""
-    found = [f"ModelCheckpoint(output{best}{many})", *map(_stopping, s.early_stopping)]
-    if r.windows is not None:
-        found.append(f"GradientAccumulationScheduler({r.windows})")
-    if s.weight_averaging == "ema":
-        every = s.averaging_every_n_steps if s.averaging_every_n_steps != 1 else 0
-        given = {"update_every_n_steps": every, "update_starting_at_step": s.averaging_start}
-        found.append(
-            f"EMAWeightAveraging(decay=config.ema_decay{''.join(f', {name}={value}' for name, value in given.items() if value)})"
-        )
-    elif s.weight_averaging == "swa":
-        options = (
-            f"annealing_epochs={s.annealing_epochs},"
-            f" annealing_strategy={quoted(s.annealing_strategy)}"
-        )
-        found.append(
-            "StochasticWeightAveraging(swa_lrs=config.swa_lrs,"
-            f" swa_epoch_start={swa_first_epoch(s) + 1}, {options})"
-        )
-    return found
-
-
-def _stopping(monitor: EarlyStopping) -> str:
-    there = {**dict(monitor), "mode": None if monitor.direction == "min" else "max"}
-    fields = type(monitor).model_fields
-    named = {name: there[name] for name in there if name not in ("monitor", "restore_best")}
-    changed = {name: value for name, value in named.items() if value != fields[name].default}
-    options = "".join(f", {name}={quoted(value)}" for name, value in changed.items())
-    return f"EarlyStopping({quoted(monitor.monitor)}{options})"
-
-
 def _differences(r: ScriptSpec) -> list[str]:
-    """A sentence for each difference between Lightning and the run, as far as it concerns this
-    run.
-    """
+    """A sentence for each difference between Lightning and the run, as far as it concerns this run."""
     s = r.settings
     averages = (
         "An average of weights has the layers' buffers too"
@@ -413,39 +253,32 @@ def _differences(r: ScriptSpec) -> list[str]:
     sentences = {
         "A loss that is NaN does not end the training.": s.on_nonfinite == "stop",
         "Random numbers that a validation draws move those of the training after it.": r.validates,
-        f"Each batch of an update weighs 1 / accumulate_grad_batches, in a shorter window at the end of an epoch too; the run weighted by {'samples' if r.mean else 'the batches in that window'}.": (
-            r.accumulates
-        ),
-        "Loader workers draw other random numbers than those of the run, where samples draw any.": (
-            bool(s.num_workers)
+        "Each batch of an update weighs 1 / accumulate_grad_batches, in a shorter window at the end of an epoch too; the run weighted "
+        f"by {'samples' if r.mean else 'the batches in that window'}.": r.accumulates,
+        "Loader workers draw other random numbers than those of the run, where samples draw any.": bool(
+            s.num_workers
         ),
         "Your own loaders are used; they draw from the numbers that dropout draws from too, which the run's did not.": _makes_loaders(
             r
         ),
-        "self.trainer.estimated_stepping_batches begins to read the loader, so that the order of samples is another.": (
-            "estimated_stepping_batches" in r.lightning.asks
-        ),
-        "Each process gets its samples from Lightning's DistributedSampler, in another order than in the run.": (
-            r.distributed
-        ),
-        "A learning rate that is scheduled by updates stays within a window of batches.": (
-            r.accumulates and r.schedules_by_batches
-        ),
-        f"{averages}; batch-norm statistics are {'averaged' if s.weight_averaging == 'ema' else 'collected anew at the end'}, and a validation has the averaged weights alone.": (
-            r.averages
-        ),
-        f"Weights are averaged after update 1 and then after every {s.averaging_every_n_steps}; the run began with update {s.averaging_every_n_steps}.": (
-            s.weight_averaging == "ema" and s.averaging_every_n_steps > 1
-        ),
-        "Lightning's exponential average does not warm up: it keeps ema_decay of itself from the beginning.": (
-            s.weight_averaging == "ema" and s.ema_warmup
-        ),
+        "self.trainer.estimated_stepping_batches begins to read the loader, so that the order of samples is another.": "estimated_stepping_batches"
+        in r.lightning.asks,
+        "Each process gets its samples from Lightning's DistributedSampler, in another order than in the run.": r.distributed,
+        "A learning rate that is scheduled by updates stays within a window of batches.": r.accumulates
+        and r.schedules_by_batches,
+        f"{averages}; batch-norm statistics are {'averaged' if s.weight_averaging == 'ema' else 'collected anew at the end'}, and a "
+        "validation has the averaged weights alone.": r.averages,
+        f"Weights are averaged after update 1 and then after every {s.averaging_every_n_steps}; the run began with update {s.averaging_every_n_steps}.": s.weight_averaging
+        == "ema"
+        and s.averaging_every_n_steps > 1,
+        "Lightning's exponential average does not warm up: it keeps ema_decay of itself from the beginning.": s.weight_averaging
+        == "ema"
+        and s.ema_warmup,
         "The model has its last weights at the end; the best are in the checkpoint.": any(
             stop.restore_best for stop in s.early_stopping
         ),
-        f"The run was ended after {r.ended_at} updates, which is max_steps here.": (
-            r.ended_at is not None
-        ),
+        f"The run was ended after {r.ended_at} updates, which is max_steps here.": r.ended_at
+        is not None,
         "With fp16, a step that the scaler skips is counted, and the schedule moves on.": r.scales,
     }
     return [line for line, there in sentences.items() if there] or ["Nothing that this run had."]

@@ -47,17 +47,17 @@ _CAUSES = {
     "weights": "it begins with other weights",
     "order": "its samples come in another order: the generator that shuffles them had moved",
     "batches": (
-        "its first batches are others, so its code makes other data: look for numbers drawn without"
-        " a seed, or after other draws that the script does not have (set the seed where the data"
-        " are made, fit again and export that run; or export with data='beside'), for values that"
-        " the notebook changed without an assignment (%env, %run, exec, setattr), for the clock,"
-        " the order of a set, a generator that had moved"
+        "its first batches are others, so its code makes other data: look for numbers drawn without "
+        "a seed, or after other draws that the script does not have (set the seed where the data are "
+        "made, fit again and export that run; or export with data='beside'), for values that the "
+        "notebook changed without an assignment (%env, %run, exec, setattr), for the clock, the "
+        "order of a set, a generator that had moved"
     ),
     "setup": (
-        "its model is set up in another way (an attribute, requires_grad, a hook, train() or"
-        " eval()), so something changed it before the fit that the script does not have. Write the"
-        " change in a statement of its own, without the workbench in it (as `model.scale = 2.0`),"
-        " make the model and the Workbench anew, fit and export that run"
+        "its model is set up in another way (an attribute, requires_grad, a hook, train() or eval())"
+        ", so something changed it before the fit that the script does not have. Write the change in "
+        "a statement of its own, without the workbench in it (as `model.scale = 2.0`), make the "
+        "model and the Workbench anew, fit and export that run"
     ),
 }
 _SAME_START = (
@@ -106,11 +106,12 @@ class Verification:
 
 
 def verify(
-    path: Path, run: Run, notes: Sequence[str] = (), *, headless: bool = False
+    path: Path, text: str, run: Run, notes: Sequence[str] = (), *, headless: bool = False
 ) -> Verification:
-    """Run the script or notebook that an export wrote to `path`, and compare its first losses.
+    """Run the script that an export wrote to `path`, and compare its first losses.
 
-    headless: the workbench trains in it, so its losses are those of a run that it records.
+    text: the code to run. For a script or notebook it is the same program with a log of its losses
+    and comparisons with the run. headless: the workbench trains in it, so its losses are those of a run that it records.
     notes: why it may differ, as far as reading its code tells. They are possible causes of a
     difference that is measured; a script that repeats the updates and a validation answers them.
     """
@@ -125,7 +126,7 @@ def verify(
         folder = Path(temporary).resolve()
         files = folder / "files"
         files.mkdir()
-        script = _placed(path, files, headless=headless)
+        script = _placed(path, text, files, headless=headless)
         log = files / ".workbench" / RUNS if headless else folder / "log.jsonl"
         plan = Plan(os.getpid(), str(log), steps[-1], len(run.validation["step"]) > 0)
         options = [] if headless else ["--log_file", plan.log, "--output", str(folder / "output")]
@@ -324,8 +325,8 @@ def _checksums(run: Run) -> Checksums:
 # -- the script
 
 
-def _placed(path: Path, folder: Path, *, headless: bool) -> Path:
-    """The script, put into this folder with its files. Of a notebook it is the cells' code."""
+def _placed(path: Path, text: str, folder: Path, *, headless: bool) -> Path:
+    """The script, put into this folder with its files."""
     stem = path.name if path.suffix == ".ipynb" else path.stem
     files = (path.with_name(f"{stem}.{kind}.safetensors") for kind in ("start", "data"))
     for file in filter(Path.exists, files):
@@ -337,19 +338,8 @@ def _placed(path: Path, folder: Path, *, headless: bool) -> Path:
         except OSError:
             shutil.copyfile(file, folder / file.name)
     script = folder / f"{path.stem}.py"
-    script.write_text(_code(path), encoding="utf-8")
+    script.write_text(text, encoding="utf-8")
     return script
-
-
-def _code(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix != ".ipynb":
-        return text
-    cells = [
-        "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"
-    ]
-    main = cells[-1].rstrip().removesuffix(")")
-    return "\n".join([*cells[:-1], "import sys", f"{main}, log_file=sys.argv[2])", ""])
 
 
 def _borrow(missing: str | None, folder: Path) -> str:
@@ -431,9 +421,9 @@ def _failure(end: Mapping[str, Any], script: str) -> str:
     place = "" if end["line"] is None else f" ({script}, line {end['line']}: `{end['code']}`)"
     if end["missing"] is not None and not os.path.isabs(end["missing"]):
         return (
-            f"it fails{place}: it reads {end['missing']}, which is neither beside the script nor in"
-            f" {os.getcwd()}. Start it in the folder where this file lies, or name the file by its"
-            " whole path, fit again and export that run"
+            f"it fails{place}: it reads {end['missing']}, which is neither beside the script nor "
+            f"in {os.getcwd()}. Start it in the folder where this file lies, or name the file by its "
+            "whole path, fit again and export that run"
         )
     variable = re.fullmatch(r"KeyError: '(\w+)'", end["error"])
     if variable is not None and "environ" in (end["code"] or ""):

@@ -1,0 +1,70 @@
+"""The checkpoint of each epoch, from which `--resume` continues to the last bit."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+
+
+def save_checkpoint(config, stateful, generators, accelerator, epoch, step):
+    """Write all that the rest of the training depends on, whole or not at all."""
+    device = torch.get_device_module(accelerator.device)
+    on_device = device.get_rng_state() if hasattr(device, "get_rng_state") else None
+    name, keys, *rest = np.random.get_state()
+    numbers = (
+        random.getstate(),
+        (name, np.asarray(keys).tolist(), *rest),
+        torch.get_rng_state(),
+        on_device,
+    )
+    state = {
+        "settings": {
+            name: value for name, value in vars(config).items() if name not in ("output", "resume")
+        },
+        "stateful": {
+            name: part.state_dict() for name, part in stateful.items() if part is not None
+        },
+        "generators": [generator.get_state() for generator in generators],
+        "random": gather_object([numbers]),  # one from each process
+        "epoch": epoch,
+        "step": step,
+    }
+    path = config.output / "checkpoint.pt"
+    accelerator.save(state, path.with_suffix(".part"))
+    if accelerator.is_main_process:
+        path.with_suffix(".part").replace(path)
+
+
+def load_checkpoint(config, stateful, generators, accelerator):
+    """Restore what `save_checkpoint` wrote; returns the number of epochs and of updates that are done."""
+    try:
+        state = torch.load(
+            config.resume, map_location={"cuda:0": str(accelerator.device)}, weights_only=True
+        )
+        parts, random_states = state["stateful"], state["random"]
+    except Exception as error:  # of many types
+        raise SystemExit(f"{config.resume} is no checkpoint of this script: {error}") from error
+    if len(random_states) != accelerator.num_processes:
+        raise SystemExit(
+            f"{config.resume} was written by {len(random_states)} processes: resume with as many."
+        )
+    for name, value in state["settings"].items():
+        if getattr(config, name, value) != value and name not in ("max_epochs", "max_steps"):
+            raise SystemExit(
+                f"{name} is {getattr(config, name)}, and {config.resume} was trained with {value}: resume with --{name} {value}."
+            )
+    for name, part in stateful.items():
+        if part is not None:
+            part.load_state_dict(parts[name])
+    for generator, value in zip(generators, state["generators"]):
+        generator.set_state(value)
+    python, numpy, cpu, on_device = random_states[accelerator.process_index]
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.set_rng_state(cpu)
+    if on_device is not None:
+        torch.get_device_module(accelerator.device).set_rng_state(on_device)
+    return state["epoch"], state["step"]

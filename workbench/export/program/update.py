@@ -1,0 +1,71 @@
+"""The gradient of an update, of one batch or of several."""
+
+from __future__ import annotations
+
+import contextlib
+
+from accelerate.utils import find_batch_size, send_to_device
+
+from workbench.export.program.constants import (
+    BATCH,
+    MAY_BE_EMPTY,
+    MEAN,
+    METRICS,
+    PRECISION,
+    SINGLE_PROCESS,
+    TAKES_NUMBER,
+    WEIGHS,
+)
+from workbench.export.program.model import forward, mixed_precision
+
+
+def accumulate(model, window, number, parameters, scaler, accelerator):
+    """The gradient of several batches, each of which counts by its samples; returns the loss."""
+    if MAY_BE_EMPTY:
+        window = [batch for batch in window if batch is not None]
+    if MEAN and not WEIGHS:
+        sizes = [find_batch_size(batch) for batch in window]
+    loss = 0.0
+    shares = []
+    for place, batch in enumerate(window):
+        batch = send_to_device(batch, accelerator.device, non_blocking=True)
+        last = place == len(window) - 1
+        with contextlib.nullcontext() if last or SINGLE_PROCESS else accelerator.no_sync(model):
+            with (
+                mixed_precision(accelerator.device)
+                if PRECISION != "32"
+                else contextlib.nullcontext()
+            ):
+                if BATCH == "step":
+                    part = model(batch, number + place) if TAKES_NUMBER else model(batch)
+                elif WEIGHS:
+                    part, share, *_ = forward(model, batch)
+                elif METRICS:
+                    part, *_ = forward(model, batch)
+                else:
+                    part = forward(model, batch)
+                if MAY_BE_EMPTY and part is None:
+                    continue
+                if WEIGHS:
+                    part = part * share if len(window) > 1 else part
+                else:
+                    share = sizes[place] / sum(sizes) if MEAN else 1 / len(window)
+                    part = part * share
+            if PRECISION == "16":
+                scaler.scale(part).backward()
+            else:
+                part.backward()
+        loss += part.detach()
+        if MAY_BE_EMPTY or WEIGHS:
+            shares.append(share)
+    if MAY_BE_EMPTY and not shares:
+        return None
+    if WEIGHS or MAY_BE_EMPTY:
+        if (
+            len(window) > 1 if WEIGHS else len(shares) < len(window)
+        ):  # what was left out does not count
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad /= sum(shares)
+            loss = loss / sum(shares)
+    return loss
