@@ -1,4 +1,6 @@
-"""Defines Workbench: one task, its settings, its jobs. The panel, cells and scripts all work on it."""
+"""Defines Workbench: one task, its settings, its jobs. The panel, cells and scripts all work on
+it.
+"""
 
 from __future__ import annotations
 
@@ -74,43 +76,55 @@ class Workbench(Searches):
     """A model and its data on the bench: find a batch size and a learning rate, fit, watch, export.
 
     Args:
-        model: an nn.Module with `loss=` (or whose output has `.loss`), an object with `training_step` and
-            `configure_optimizers` (a LightningModule, unchanged), or a `wb.Task`.
-        unnamed: give nothing here. Other positional arguments raise an error, which names the keywords to use.
-        train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x, y) or (x1, x2, y), a dict
-            of these, a list of samples, ready batches as `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's own.
-            `val` and `test` may be several sets, {"clean": a, "shifted": b} or a list; metrics end with the set: "val_loss/clean".
-        loss: a function of (output, target) that gives one number. Parameters of a loss module are trained with the model.
-        optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A learning rate that it has already
-            (`partial(SGD, lr=0.5)`) is used until `lr` is set. Or a dict with one for each part of the model, which step together:
-            {"backbone": SGD, "head": AdamW}; the key "" stands for all parameters that no other key names.
-        scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
-            it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each validation),
-            or a list of these.
-        metrics: {"accuracy": f}, reported as val_accuracy. A function `f(output, y)` of a batch is averaged over the
-            samples of a validation. An object with `update`, `compute` and `reset` (a torchmetrics.Metric, a MetricCollection)
-            is updated with each batch and computed once per validation, over all ranks. `wb.over_epoch(f)` calls a function once, on all
-            outputs and targets of a validation. A dict of numbers is reported by its own names.
+        model: an nn.Module with `loss=` (or whose output has `.loss`), an object with
+            `training_step` and `configure_optimizers` (a LightningModule, unchanged), or a
+            `wb.Task`.
+        unnamed: give nothing here. Other positional arguments raise an error, which names the
+            keywords to use.
+        train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x,
+            y) or (x1, x2, y), a dict of these, a list of samples, ready batches as
+            `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's
+            own. `val` and `test` may be several sets, {"clean": a, "shifted": b} or a list; metrics
+            end with the set: "val_loss/clean".
+        loss: a function of (output, target) that gives one number. Parameters of a loss module are
+            trained with the model.
+        optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A learning rate
+            that it has already (`partial(SGD, lr=0.5)`) is used until `lr` is set. Or a dict with
+            one for each part of the model, which step together: {"backbone": SGD, "head": AdamW};
+            the key "" stands for all parameters that no other key names.
+        scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For
+            anything else it returns a `wb.Schedule` (every so many updates or epochs), a
+            ReduceLROnPlateau (after each validation), or a list of these.
+        metrics: {"accuracy": f}, reported as val_accuracy. A function `f(output, y)` of a batch is
+            averaged over the samples of a validation. An object with `update`, `compute` and
+            `reset` (a torchmetrics.Metric, a MetricCollection) is updated with each batch and
+            computed once per validation, over all ranks. `wb.over_epoch(f)` calls a function once,
+            on all outputs and targets of a validation. A dict of numbers is reported by its own
+            names.
         collate_fn: how samples become a batch, as for a DataLoader.
         val_collate_fn: the same for `val`, `test` and `predict`; None: `collate_fn` for all data.
-        avg_fn: with `weight_averaging`, how a weight enters its average: `avg_fn(averaged, current, count)`
-            returns the new average; `count` weights are in the old one.
-        should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
-            settings' rule. `step` updates have been taken; it is called after each (EMA), or each epoch (SWA).
-        listeners: functions of one event, called in a thread of this process that does not train. From a run
-            with strategy="launch" they get events as long as this process follows it.
-        trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
-            {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A launched run starts trackers that are given
-            by name itself, and logs to them after this process has ended; tracker objects get events as listeners do.
+        avg_fn: with `weight_averaging`, how a weight enters its average: `avg_fn(averaged, current,
+            count)` returns the new average; `count` weights are in the old one.
+        should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`,
+            instead of the settings' rule. `step` updates have been taken; it is called after each
+            (EMA), or each epoch (SWA).
+        listeners: functions of one event, called in a thread of this process that does not train.
+            From a run with strategy="launch" they get events as long as this process follows it.
+        trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of
+            them, {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A
+            launched run starts trackers that are given by name itself, and logs to them after this
+            process has ended; tracker objects get events as listeners do.
         root: the folder for the record of all runs.
-        dry_run: try the model on two samples now, so that a mistake shows at once. What this changes in your own objects
-            (generators, counters) is restored; a warning names what cannot be. False: no sample is read before the first job.
+        dry_run: try the model on two samples now, so that a mistake shows at once. What this
+            changes in your own objects (generators, counters) is restored; a warning names what
+            cannot be. False: no sample is read before the first job.
         settings: any field of `Settings`; `help(wb.Settings)` lists them.
 
     Attributes:
         model: the model object that you gave.
         root: the folder for the record of all runs.
-        summary: the numbers of parameters, their bytes, the device on which jobs train, the number of optimizers.
+        summary: the numbers of parameters, their bytes, the device on which jobs train, the number
+            of optimizers.
         jobs: all jobs of this bench, oldest first.
 
     Raises `TaskError` or `SettingsError`, which say what is wrong and what to do.
@@ -140,10 +154,19 @@ class Workbench(Searches):
     ) -> None:
         refuse_unnamed(model, unnamed)
         objects = {
-            "model": model, "train": train, "val": val, "test": test, "loss": loss, "scheduler": scheduler, "metrics": metrics,
-            "optimizer": None if optimizer is torch.optim.AdamW else optimizer, "collate_fn": collate_fn,
-            "val_collate_fn": val_collate_fn, "avg_fn": avg_fn, "should_update": should_update,
-        }  # fmt: skip
+            "model": model,
+            "train": train,
+            "val": val,
+            "test": test,
+            "loss": loss,
+            "scheduler": scheduler,
+            "metrics": metrics,
+            "optimizer": None if optimizer is torch.optim.AdamW else optimizer,
+            "collate_fn": collate_fn,
+            "val_collate_fn": val_collate_fn,
+            "avg_fn": avg_fn,
+            "should_update": should_update,
+        }
         self._site = CallSite.capture(
             sys._getframe(1), [name for name, value in objects.items() if value is not None]
         )
@@ -183,7 +206,9 @@ class Workbench(Searches):
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute that the bench itself keeps; any other name raises an error, since it would have no effect."""
+        """Set an attribute that the bench itself keeps; any other name raises an error, since it
+        would have no effect.
+        """
         begun = "_launcher" in vars(self)
         addition = (
             type(self) is not Workbench and name not in Settings.model_fields and name not in PUBLIC
@@ -208,17 +233,20 @@ class Workbench(Searches):
     def fit(self, start: str | Path = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[Run]:
         """Train; `settings` hold for this job alone. Afterwards the model has the trained weights.
 
-        start: "fresh" starts from the weights that the model had when the bench was made (or that you gave it since).
-        "continue" continues the last fit as if it had not ended: optimizers, schedules, the position in the data,
-        random numbers; if the weights were changed since, or there is no such fit, it starts from the present weights,
-        with a message. The id of a run continues from its last checkpoint, "0012-fit@best" from its best one,
-        "0012-fit@1200" from the one after 1200 updates, in this process or another. Such a fit has the settings of its
-        run, except for those that you `set` since or give here; lengths count from the beginning of the whole run.
-        Where it runs (`strategy`, `devices`, `launch`, …) and what is deleted (`keep_runs`, `save_top_k`) is never
-        taken from the checkpoint: this bench decides it.
-        A checkpoint that Lightning's Trainer wrote, "last.ckpt", continues as Trainer.fit(ckpt_path=…) does: its weights, optimizers, schedulers,
-        epoch and step, with this bench's settings and the file's learning rate. What does not fit is named in a warning.
-        With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
+        start: "fresh" starts from the weights that the model had when the bench was made (or that
+        you gave it since). "continue" continues the last fit as if it had not ended: optimizers,
+        schedules, the position in the data, random numbers; if the weights were changed since, or
+        there is no such fit, it starts from the present weights, with a message. The id of a run
+        continues from its last checkpoint, "0012-fit@best" from its best one, "0012-fit@1200" from
+        the one after 1200 updates, in this process or another. Such a fit has the settings of its
+        run, except for those that you `set` since or give here; lengths count from the beginning of
+        the whole run. Where it runs (`strategy`, `devices`, `launch`, …) and what is deleted
+        (`keep_runs`, `save_top_k`) is never
+        taken from the checkpoint: this bench decides it. A checkpoint that Lightning's Trainer
+        wrote, "last.ckpt", continues as Trainer.fit(ckpt_path=…) does: its weights, optimizers,
+        schedulers, epoch and step, with this bench's settings and the file's learning rate. What
+        does not fit is named in a warning. With `fast_dev_run=n` everything is tried with n batches
+        of each kind of data, and nothing is recorded.
         """
         overrides = settings_named(settings, self.fit)
         wanted = StartSpec.of(start)
@@ -251,11 +279,14 @@ class Workbench(Searches):
 
     @lists_keywords(SettingsKwargs)
     def predict(self, data: Any = None, **settings: Unpack[SettingsKwargs]) -> Job[list[Any]]:
-        """Compute the model's output for each batch of `data`, with its present weights: a list, on the CPU, in order.
+        """Compute the model's output for each batch of `data`, with its present weights: a list, on
+        the CPU, in order.
 
-        `torch.cat(outputs)` joins the batches of a model that returns a tensor. A stopped job returns the outputs so far.
-        data: anything that the bench takes as data, with targets or without, or one array of inputs; None: the model
-        object's own `predict_dataloader`, else the test data. It is not shuffled.
+        `torch.cat(outputs)` joins the batches of a model that returns a tensor. A stopped job
+        returns the outputs so far.
+        data: anything that the bench takes as data, with targets or without, or one array of
+        inputs; None: the model object's own `predict_dataloader`, else the test data. It is not
+        shuffled.
         """
         overrides = settings_named(settings, self.predict)
         refuse_of_training("predict", overrides)
@@ -272,7 +303,9 @@ class Workbench(Searches):
         )
 
     def _export_notes(self) -> list[Message]:
-        """The message, before the first fit, that its runs have no scripts, or none that is stand-alone."""
+        """The message, before the first fit, that its runs have no scripts, or none that is
+        stand-alone.
+        """
         if self._site.problem is not None:
             return [
                 Message(
@@ -284,7 +317,8 @@ class Workbench(Searches):
         return (
             [
                 Message(
-                    f"bench.export writes this bench's runs as headless scripts, which need the workbench: {why}",
+                    "bench.export writes this bench's runs as headless scripts, which need the"
+                    f" workbench: {why}",
                     "info",
                 )
             ]
@@ -307,16 +341,18 @@ class Workbench(Searches):
     def runs(self) -> RunList:
         """The fits recorded under `root`, oldest first; it prints as a table.
 
-        `bench.runs[-1]` is the newest, `bench.runs[2:5]` three of them, `bench.runs["0012-fit"]` or `bench.runs["12"]` the one with this id.
-        The end of each record is read now, the rest when it is needed.
+        `bench.runs[-1]` is the newest, `bench.runs[2:5]` three of them, `bench.runs["0012-fit"]` or
+        `bench.runs["12"]` the one with this id. The end of each record is read now, the rest when
+        it is needed.
         """
         return RunList.of(self.root, reference(self.model))
 
     def load(self, run: Run | str | Path, which: str | int = "last") -> None:
-        """Give the model the weights of a run, of a file with weights ("train.start.safetensors"), or of a checkpoint that
-        Lightning's Trainer wrote ("last.ckpt"); later fits start from them.
+        """Give the model the weights of a run, of a file with weights ("train.start.safetensors"),
+        or of a checkpoint that Lightning's Trainer wrote ("last.ckpt"); later fits start from them.
 
-        which: of a run, "last", "best", "start" (those at its beginning), or those after this many updates.
+        which: of a run, "last", "best", "start" (those at its beginning), or those after this many
+        updates.
         """
         self._check_idle("load")
         if isinstance(run, str | Path) and (
@@ -324,7 +360,8 @@ class Workbench(Searches):
         ):
             if which != "last":
                 raise TaskError(
-                    f"load({str(run)!r}, {which!r}): the file has one set of weights: leave out which={which!r}."
+                    f"load({str(run)!r}, {which!r}): the file has one set of weights: leave out"
+                    f" which={which!r}."
                 )
             self._start.load(Path(run).expanduser())
             self._listeners.notify(Called(line("load", {}, str(run))))
@@ -334,7 +371,8 @@ class Workbench(Searches):
             raise FileNotFoundError(f"load({str(run)!r}): it is {other}.")
         if not isinstance(run, Run | str):
             raise TypeError(
-                f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or the path of a file of weights (.safetensors) or of a checkpoint of Lightning (.ckpt)."
+                f"load({shown(run)}): give a run (bench.runs[-1], say), its id, or the path of a"
+                " file of weights (.safetensors) or of a checkpoint of Lightning (.ckpt)."
             )
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
         self._start.load(weights_of(folder or run_folder(self.root, id), which))
@@ -355,30 +393,36 @@ class Workbench(Searches):
         tracker: bool = False,
         verify: bool = True,
     ) -> Path:
-        """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
+        """Write a script that repeats a run (None: the last finished fit), with its starting
+        weights beside it.
 
-        torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
-        be resolved. A warning names a statement that the script does not have, and what the
+        torch and accelerate are all it needs beyond what your own code imports. `ExportError` names
+        what cannot be resolved. A warning names a statement that the script does not have, and what
+        the
         verification found to differ. evidence: the comment at its top says which searches found
         its settings, and the reason that each search gave.
 
-        format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer), "workbench" (a headless
-        script, in which the workbench trains) or "settings" (YAML for `wb.Settings.load`). None: what the ending of `path`
-        says: .ipynb is a notebook, .yaml are settings; .py is a headless script where a stand-alone one is not possible,
-        with a warning that says why.
+        format: "script", "notebook", "lightning" (a script with a LightningModule and a Trainer),
+        "workbench" (a headless script, in which the workbench trains) or "settings" (YAML for
+        `wb.Settings.load`). None: what the ending of `path`
+        says: .ipynb is a notebook, .yaml are settings; .py is a headless script where a stand-alone
+        one is not possible, with a warning that says why.
 
-        data: "beside" saves the data of train and val beside it, up to 100 MB, and the script reads them instead of making them.
+        data: "beside" saves the data of train and val beside it, up to 100 MB, and the script reads
+        them instead of making them.
 
-        base: "nn.Module" lets a LightningModule inherit from nn.Module, where its code allows it, so that the script needs no Lightning.
+        base: "nn.Module" lets a LightningModule inherit from nn.Module, where its code allows it,
+        so that the script needs no Lightning.
 
-        A stand-alone script is short. What it does besides the training is there where you ask for it. resume: it writes a
-        checkpoint after each epoch, and continues from one (`--resume FILE`). checks: it says where its weights or batches are
-        not the run's. log_file: it has `--log_file FILE`, for a line of JSON for each update and validation. tracker: it has
+        A stand-alone script is short. What it does besides the training is there where you ask for
+        it. resume: it writes a checkpoint after each epoch, and continues from one (`--resume
+        FILE`). checks: it says where its weights or batches are not the run's. log_file: it has
+        `--log_file FILE`, for a line of JSON for each update and validation. tracker: it has
         `--tracker NAME`, for one of accelerate's trackers.
 
-        verify: run the written script or notebook for its first updates, in an empty folder with its
-        own files alone, and compare its losses with the run's. It takes 5 to 10 seconds. The result is
-        printed; a difference is a warning with its possible causes. False: leave it out.
+        verify: run the written script or notebook for its first updates, in an empty folder with
+        its own files alone, and compare its losses with the run's. It takes 5 to 10 seconds. The
+        result is printed; a difference is a warning with its possible causes. False: leave it out.
         """
         from workbench.export.script import export
         from workbench.export.verification.verify import verify as verified
@@ -442,7 +486,8 @@ class Workbench(Searches):
         log_file: bool = False,
         tracker: bool = False,
     ) -> str:
-        """The text that `export` would write into `path` (None: train.py, or as the format ends); nothing is written.
+        """The text that `export` would write into `path` (None: train.py, or as the format ends);
+        nothing is written.
 
         It raises the errors of `export`.
         """
@@ -468,7 +513,8 @@ class Workbench(Searches):
     def compare(self, *runs: Run | str) -> Comparison | None:
         """Compare two or more fits: `bench.compare("0011-fit", "0012-fit").plot()`.
 
-        Up to five that are recorded under this bench's root are shown in the panel as well. `bench.compare()` closes the comparison in the panel.
+        Up to five that are recorded under this bench's root are shown in the panel as well.
+        `bench.compare()` closes the comparison in the panel.
         """
         if not runs:
             self._listeners.notify(Called(line("compare", {})))
@@ -486,8 +532,8 @@ class Workbench(Searches):
         return comparison
 
     def show(self, run: Run | str | None = None) -> None:
-        """Draw a recorded run of this bench's folder in the panel, as if it had just run; None: show the present job
-        again.
+        """Draw a recorded run of this bench's folder in the panel, as if it had just run; None:
+        show the present job again.
         """
         id = "" if run is None else own(run, self.root).name
         self._listeners.notify(Called(line("show", {}, *([id] if id else []))))
@@ -496,10 +542,10 @@ class Workbench(Searches):
     def delete(self, run: Run | str, *, force: bool = False) -> None:
         """Delete a run for good: its record, its checkpoints, its weights.
 
-        force: also a run that is shown as "running?": its process cannot be seen from here (another machine, container or
-        boot), so that only you can know that it has ended.
-        RuntimeError where it runs, or where a fit that waits starts from it; ValueError where it is not among the runs of
-        this bench's folder.
+        force: also a run that is shown as "running?": its process cannot be seen from here (another
+        machine, container or boot), so that only you can know that it has ended. RuntimeError where
+        it runs, or where a fit that waits starts from it; ValueError where it is not among the runs
+        of this bench's folder.
         """
         folder = own(run, self.root)
         with self._lock:
@@ -511,13 +557,19 @@ class Workbench(Searches):
         self._listeners.notify(Deleted(folder.name))
 
     def annotate(
-        self, run: Run | str, *, name: str | None = None, notes: str | None = None, tags: Iterable[str] | None = None,
+        self,
+        run: Run | str,
+        *,
+        name: str | None = None,
+        notes: str | None = None,
+        tags: Iterable[str] | None = None,
         pinned: bool | None = None,
-    ) -> None:  # fmt: skip
-        """Give a run a name, notes, tags or a pin: `bench.annotate("0012-fit", name="baseline", tags=["sgd"], pinned=True)`.
+    ) -> None:
+        """Give a run a name, notes, tags or a pin: `bench.annotate("0012-fit", name="baseline",
+        tags=["sgd"], pinned=True)`.
 
-        They stay in its folder: `run.name`, `run.notes`, `run.tags`, `run.pinned`. None does not change one; "" and [] remove
-        it. `keep_runs` does not delete a pinned run.
+        They stay in its folder: `run.name`, `run.notes`, `run.tags`, `run.pinned`. None does not
+        change one; "" and [] remove it. `keep_runs` does not delete a pinned run.
         """
         folder = own(run, self.root)
         changes = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
@@ -536,7 +588,8 @@ class Workbench(Searches):
     def close(self) -> None:
         """Stop running jobs, drop waiting ones, close the views. The record stays.
 
-        A run with strategy="launch" continues; `wb.attach(run_id)` follows it. To end it, call `job.stop()` before.
+        A run with strategy="launch" continues; `wb.attach(run_id)` follows it. To end it, call
+        `job.stop()` before.
         """
         self._launcher.close()
         for callback in tuple(self._closing):
@@ -560,11 +613,15 @@ class Workbench(Searches):
     # -- views
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every event from now on, in a thread that does not train; call the returned function to end that."""
+        """Call `listener` with every event from now on, in a thread that does not train; call
+        the returned function to end that.
+        """
         return self._listeners.add(listener)
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when the bench has closed; call the returned function to cancel that."""
+        """Call `callback` once when the bench has closed; call the returned function to cancel
+        that.
+        """
         self._closing.append(callback)
 
         def forget() -> None:
@@ -593,20 +650,25 @@ class Workbench(Searches):
 
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:
-        """Context manager in which no job begins, while export opens a session on the model to read it."""
+        """Context manager in which no job begins, while export opens a session on the model to
+        read it.
+        """
         with alone():
             self._check_idle("export")
             yield
 
     def _site_of(self, run: Run) -> CallSite:
-        """Where a fit was called; for a run of another root, which may have the same id, where the bench was made."""
+        """Where a fit was called; for a run of another root, which may have the same id, where
+        the bench was made.
+        """
         is_of_bench = run.folder is None or is_own(run.folder, self.root)
         return self._sites.get(run.id, self._site) if is_of_bench else self._site
 
     def _check_idle(self, then: str) -> None:
         if any(not job.done() for job in self.jobs):
             raise RuntimeError(
-                f"a job is running or queued and uses the model: wait for it or stop() it, then {then}."
+                "a job is running or queued and uses the model: wait for it or stop() it, then"
+                f" {then}."
             )
 
     def _run_of(self, job: Job[Run]) -> Run:

@@ -43,7 +43,9 @@ class ExportOptions:
 
 
 def format_of(path: Path, format: Format | None) -> Format:
-    """The format of a file: the one that is given, else that of its extension. Raises ExportError where the two contradict each other."""
+    """The format of a file: the one that is given, else that of its extension. Raises
+    ExportError where the two contradict each other.
+    """
     if not path.name.strip(".") or path.is_dir():
         raise ExportError(
             f"{str(path)!r} is not a name for a script: give a file, as in 'train.py'."

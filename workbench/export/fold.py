@@ -1,9 +1,10 @@
 """Cuts a run's script from the training program: folds the constants that say what the run used.
 
-`program/` is ordinary Python. It reads constants in capitals (`program/constants.py`), each of which
-says whether a run used something (`if CLIPS:`), or how (`"norm"`). Folding puts a run's values in
-their place and leaves out what never runs then: branches, conditional expressions, arguments that
-have their default, parameters that nobody reads, functions that nobody calls. Comments stay.
+`program/` is ordinary Python. It reads constants in capitals (`program/constants.py`), each of
+which says whether a run used something (`if CLIPS:`), or how (`"norm"`). Folding puts a run's
+values in their place and leaves out what never runs then: branches, conditional expressions,
+arguments that have their default, parameters that nobody reads, functions that nobody calls.
+Comments stay.
 """
 
 from __future__ import annotations

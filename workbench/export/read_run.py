@@ -1,4 +1,6 @@
-"""Builds the ScriptSpec of a run from its record and its bench; raises ExportError for what no script supports."""
+"""Builds the ScriptSpec of a run from its record and its bench; raises ExportError for what no
+script supports.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,8 @@ def script_spec_of(
     data_file: str | None = None,
     plain: bool = False,
 ) -> tuple[ScriptSpec, SavedData | None]:
-    """The ScriptSpec of the script at `path`, and the data for `data_file` next to it, if there is to be one.
+    """The ScriptSpec of the script at `path`, and the data for `data_file` next to it, if there is
+    to be one.
 
     plain: LightningModules inherit from nn.Module.
     """
@@ -139,7 +142,9 @@ def script_spec_of(
 
 
 def _checksums(run: Run) -> Checksums:
-    """The checksums of the run's beginning. Entries of the record that are no checksums are dropped, since it may come from an untrusted source."""
+    """The checksums of the run's beginning. Entries of the record that are no checksums are
+    dropped, since it may come from an untrusted source.
+    """
     recorded = next((e for e in run.outline if isinstance(e, Checksums)), Checksums())
     found = (recorded.weights, recorded.order, recorded.setup, *recorded.batches[:BATCHES])
     weights, order, setup, *batches = (text if _CHECKSUM.fullmatch(text) else "" for text in found)
@@ -147,7 +152,9 @@ def _checksums(run: Run) -> Checksums:
 
 
 def _best(run: Run, settings: Settings) -> tuple[str, str] | None:
-    """The metric that chose the run's best checkpoint, if every validation had it, and whether lower is better."""
+    """The metric that chose the run's best checkpoint, if every validation had it, and whether
+    lower is better.
+    """
     name = settings.monitor or "val_loss"
     checks = [e.metrics for e in run.outline if isinstance(e, Validated) and not e.asked]
     there = settings.save_top_k and checks and all(name in metrics for metrics in checks)
@@ -155,12 +162,14 @@ def _best(run: Run, settings: Settings) -> tuple[str, str] | None:
 
 
 def _ended_at(run: Run, settings: Settings) -> int | None:
-    """The number of updates after which the run was stopped by hand or by the clock, or after which a run without a length ended. None: its
-    length ended it."""
+    """The number of updates after which the run was stopped by hand or by the clock, or after
+    which a run without a length ended. None: its length ended it.
+    """
     no_number = settings.epochs is None and settings.max_steps is None
     if run.status != "stopped" and settings.max_time is None and not no_number:
         return None
-    # If a metric ended the run, it ends the script too: the limit of one more update is not reached.
+    # If a metric ended the run, it ends the script too: the limit of one more update is not
+    # reached.
     return int(run.step) + bool(run.ended_early)
 
 
@@ -185,24 +194,28 @@ def check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
     """Raise ExportError unless it is a fit of this task's model that ended."""
     if run.kind != "fit" or run.status not in ("finished", "stopped"):
         raise ExportError(
-            f"run {run.id} is a {run.kind} that {run.status}: only a fit that ended can be repeated."
+            f"run {run.id} is a {run.kind} that {run.status}: only a fit that ended can be"
+            " repeated."
         )
     there = _recorded_task(header).get("parameters")
     here = sum(p.numel() for p in task.trained_parameters().values())
     if there not in (None, here):
         raise ExportError(
-            f"run {run.id} trained a model of {there} parameters, and this bench has one of {here}: "
-            "export it from the bench that made it."
+            f"run {run.id} trained a model of {there} parameters, and this bench has one of {here}:"
+            " export it from the bench that made it."
         )
     name, own = _recorded_task(header).get("model"), ModelSummary.of(task).name
     if name not in (None, own):
         raise ExportError(
-            f"run {run.id} trained {name}, and this bench has {own}: export it from the bench that made it."
+            f"run {run.id} trained {name}, and this bench has {own}: export it from the bench that"
+            " made it."
         )
 
 
 def _recorded_task(header: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entries of a header about the model; empty where they do not have the form that the workbench writes."""
+    """The entries of a header about the model; empty where they do not have the form that the
+    workbench writes.
+    """
     task = header.get("task")
     return task if isinstance(task, Mapping) else {}
 
@@ -219,8 +232,9 @@ def check_start(run: Run, task: Task) -> None:
         return
     if not start.exists():
         raise ExportError(
-            f"the starting weights of run {run.id} are gone ({start} was removed, or could not be written), so no script "
-            "can begin where it began: fit again, and raise keep_runs if runs are removed too early."
+            f"the starting weights of run {run.id} are gone ({start} was removed, or could not be"
+            " written), so no script can begin where it began: fit again, and raise keep_runs if"
+            " runs are removed too early."
         )
     with safetensors(start) as file:
         tied = file.metadata() or {}  # names of weights that are stored under another name
@@ -229,8 +243,8 @@ def check_start(run: Run, task: Task) -> None:
     for name in [*here, *there]:
         if there.get(name) != here.get(name):
             raise ExportError(
-                f"run {run.id} began with {name} of shape {there.get(name)}, and in the model of this bench it is "
-                f"{here.get(name)}: export it from the bench that made it."
+                f"run {run.id} began with {name} of shape {there.get(name)}, and in the model of"
+                f" this bench it is {here.get(name)}: export it from the bench that made it."
             )
 
 
@@ -274,7 +288,9 @@ def _logged(run: Run, task: Task) -> LoggedNames:
 
 
 def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
-    """The live changes that were followed by an update, in order, except for those of accumulate_grad_batches."""
+    """The live changes that were followed by an update, in order, except for those of
+    accumulate_grad_batches.
+    """
     found = [
         (e.step, {name: value for name, value in e.values.items() if name not in NOT_NEEDED})
         for e in _followed(run)
@@ -282,7 +298,8 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
     for _, values in found:
         if unknown := sorted(set(values) - REPLAYED):
             raise NotStandAlone(
-                f"{', '.join(unknown)} was changed during run {run.id}, which a stand-alone script does not replay."
+                f"{', '.join(unknown)} was changed during run {run.id}, which a stand-alone script"
+                " does not replay."
             )
     kept = [
         (step, {name: value for name, value in values.items() if name in SET})
@@ -292,7 +309,9 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
 
 
 def _sizes(run: Run) -> tuple[tuple[int, int], ...]:
-    """The live changes of accumulate_grad_batches, each with its update; of several at one update the last counts."""
+    """The live changes of accumulate_grad_batches, each with its update; of several at one
+    update the last counts.
+    """
     name = "accumulate_grad_batches"
     return tuple(
         {int(e.step): int(e.values[name] or 1) for e in _followed(run) if name in e.values}.items()
@@ -304,12 +323,14 @@ def _followed(run: Run) -> list[Changed]:
     return [change for change in run.changes if change.step < run.step]
 
 
-# ---- the task ---------------------------------------------------------------------------------------------------
+# ---- the task ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
-    """Context manager with a session like the run's, in which the user's objects are set up as in the run; it trains nothing."""
+    """Context manager with a session like the run's, in which the user's objects are set up as
+    in the run; it trains nothing.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_devices(task))
         try:
@@ -339,12 +360,14 @@ def _of_task(
     batch = first_batch(task.train, settings)
     found: dict[str, Any] = {
         "train": train,
-        "val": None
-        if task.val is None
-        else held_out_of(task.val, owner, sliced, settings, sets.get("val")),
-        "val_sets": tuple(one.key for one in task.val.sets)
-        if several and task.val is not None
-        else (),
+        "val": (
+            None
+            if task.val is None
+            else held_out_of(task.val, owner, sliced, settings, sets.get("val"))
+        ),
+        "val_sets": (
+            tuple(one.key for one in task.val.sets) if several and task.val is not None else ()
+        ),
         "step": step_of(session, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
         "partial": task.partial,
@@ -354,14 +377,15 @@ def _of_task(
         "overrides_modes": any(
             overrides_modes(part) for module in task.modules for part in module.modules()
         ),
-        "tensor_first": isinstance(batch, (list, tuple))
-        and len(batch) > 0
-        and isinstance(batch[0], Tensor),
+        "tensor_first": (
+            isinstance(batch, (list, tuple)) and len(batch) > 0 and isinstance(batch[0], Tensor)
+        ),
         "sparse": bool(task.sparse_layer),
         "compiled": task.compiler is not None,
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
-        "unsaved_buffers": not task.model.state_dict().keys()
-        >= {name for name, _ in task.model.named_buffers()},
+        "unsaved_buffers": (
+            not task.model.state_dict().keys() >= {name for name, _ in task.model.named_buffers()}
+        ),
         "buffers": tuple(_with_buffers(task)),
         "changed_by_validation": _changed_by_validation(session, settings),
     }
@@ -386,7 +410,9 @@ def _of_task(
 
 
 def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) -> str:
-    """The kind of the batches. Raises NotStandAlone where training and validation differ, since a script has one forward pass for both."""
+    """The kind of the batches. Raises NotStandAlone where training and validation differ, since
+    a script has one forward pass for both.
+    """
     has_loss = sliced.arguments.get("loss", "None") != "None"
     train = layout_of(batch, has_loss)
     if task.val is None or settings.limit_val_batches == 0:
@@ -424,7 +450,9 @@ def _in_words(layout: str) -> str:
 
 
 def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
-    """The description of a task's metrics for a script. batches: the number in a validation, over all processes."""
+    """The description of a task's metrics for a script. batches: the number in a validation,
+    over all processes.
+    """
     functions, objects = task.metrics, task.epoch_metrics
     return Metrics(
         functions=bool(functions),
@@ -442,7 +470,9 @@ def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
 
 
 def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
-    """The fields of ScriptSpec that decide whether torch's `AveragedModel`, which copies the model, gives the run's averages."""
+    """The fields of ScriptSpec that decide whether torch's `AveragedModel`, which copies the
+    model, gives the run's averages.
+    """
     task = session.task
     modes = Modes.of(task.modules)
     session.train_mode()
@@ -458,8 +488,9 @@ def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
 
 
 def _is_copied(model: nn.Module) -> bool:
-    """Whether a deep copy of the model computes the same. A model with hooks or attached functions may not: they may refer to the original.
-    Buffers of classes that are not torch's may change in an evaluation.
+    """Whether a deep copy of the model computes the same. A model with hooks or attached functions
+    may not: they may refer to the original. Buffers of classes that are not torch's may change in
+    an evaluation.
     """
     for part in model.modules():
         own = part.__dict__.values()
@@ -492,7 +523,9 @@ def _with_buffers(task: Task) -> Iterator[str]:
 
 
 def _changed_by_validation(session: Session, settings: Settings) -> bool:
-    """Whether a validation step changes buffers of the model or of the loss, such as a count: it is run on a few samples."""
+    """Whether a validation step changes buffers of the model or of the loss, such as a count: it
+    is run on a few samples.
+    """
     task = session.task
     assert isinstance(task, (Supervised, LightningTask))
 

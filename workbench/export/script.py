@@ -1,17 +1,19 @@
-"""Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another format.
+"""Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another
+format.
 
-The script has the code that the run used (`source/` slices it), a Config, and a loop with only the techniques that were
-on. What it does not support raises NotStandAlone; without `format=`, a headless script is written then, in which the
-workbench trains. ExportError is left for code that cannot be found; then nothing is written.
-read_run.py   what the script depends on, from the run and the bench: a ScriptSpec (`script_spec.py`)
-inputs/       … from the user's data, training step, optimizers, hooks
-supported.py  the settings that a script supports
-unsupported.py  combinations that a run may have and a script does not support yet
-resume_points.py  what changed during the run, and where it continues another one
-program/      the training program: `templates/` has it with every technique, `render.py` drops what the run did not need, `text.py`
-joins it with the user's code
-verification/ runs the written script for its first updates, and compares its losses with the run's
-formats/      the other formats: a notebook made from the script, a script on Lightning, a headless script, the settings alone
+The script has the code that the run used (`source/` slices it), a Config, and a loop with only the
+techniques that were on. What it does not support raises NotStandAlone; without `format=`, a
+headless script is written then, in which the workbench trains. ExportError is left for code that
+cannot be found; then nothing is written. read_run.py   what the script depends on, from the run and
+the bench: a ScriptSpec (`script_spec.py`) inputs/       … from the user's data, training step,
+optimizers, hooks supported.py  the settings that a script supports unsupported.py  combinations
+that a run may have and a script does not support yet resume_points.py  what changed during the run,
+and where it continues another one
+program/      the training program: `templates/` has it with every technique, `render.py` drops what
+the run did not need, `text.py` joins it with the user's code verification/ runs the written script
+for its first updates, and compares its losses with the run's
+formats/      the other formats: a notebook made from the script, a script on Lightning, a headless
+script, the settings alone
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class Exported:
     saved: SavedData | None = None
     """The data next to it."""
     to_verify: str = ""
-    """The same script with a log of its losses and comparisons with the run, which is run to verify it."""
+    """The same script with a log of its losses and comparisons with the run, which is run to
+    verify it.
+    """
 
 
 def export(
@@ -71,8 +75,8 @@ def export(
 ) -> Exported:
     """Write `path` and, where needed, its starting weights and data next to it.
 
-    Raises `ExportError`, and writes nothing, where the run has something that is not supported, or where a file would be lost that no
-    export has written.
+    Raises `ExportError`, and writes nothing, where the run has something that is not supported, or
+    where a file would be lost that no export has written.
     """
     with _naming(path):
         start, of_settings = start_of(run), format_of(path, options.format) == "settings"
@@ -102,7 +106,9 @@ def export(
 def script(
     path: Path, run: Run, site: CallSite, task: Task, options: ExportOptions = _USUAL
 ) -> str:
-    """The text that `export` would write into `path`, without writing it. Raises the same ExportErrors."""
+    """The text that `export` would write into `path`, without writing it. Raises the same
+    ExportErrors.
+    """
     return _made(path, run, site, task, options).text
 
 
@@ -116,12 +122,14 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
         raise ExportError(f"base={base!r} is unknown: give 'nn.Module', or None.")
     if base is not None and format in ("settings", "lightning", "workbench"):
         raise ExportError(
-            f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py', base='nn.Module')."
+            f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py',"
+            " base='nn.Module')."
         )
     if format == "settings":
         if data is not None:
             raise ExportError(
-                "format='settings' has no data='beside': the file has no code that could read them. Export a script, bench.export('train.py')."
+                "format='settings' has no data='beside': the file has no code that could read them."
+                " Export a script, bench.export('train.py')."
             )
         return Exported(settings_yaml(run, site), format)
     if format == "workbench":
@@ -211,7 +219,9 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _check_free(path: Path, beside: Sequence[Path], site: CallSite) -> None:
-    """Raise ExportError where this would replace a file that no export wrote, or from which the run's own code was read."""
+    """Raise ExportError where this would replace a file that no export wrote, or from which the
+    run's own code was read.
+    """
     ours = False
     if path.exists():
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -219,13 +229,14 @@ def _check_free(path: Path, beside: Sequence[Path], site: CallSite) -> None:
         ran = text in {piece.source for piece in site.pieces} | set(site.sources.values())
         if not ours or ran or any(_MAKES_BENCH.search(cell) for cell in _cells(path, text)):
             raise ExportError(
-                f"{path} was not written by export, and is not overwritten: give another name for the script."
+                f"{path} was not written by export, and is not overwritten: give another name for"
+                " the script."
             )
     for file in beside:
         if file.exists() and not (ours and file.is_file()):
             raise ExportError(
-                f"{file} exists without the script that it would belong to, and is not overwritten: "
-                "remove it, or give another name for the script."
+                f"{file} exists without the script that it would belong to, and is not overwritten:"
+                " remove it, or give another name for the script."
             )
 
 

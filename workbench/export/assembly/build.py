@@ -1,8 +1,10 @@
-"""Moves the statements that make the model and the data into a function, so that importing the script, and `--help`, do nothing.
+"""Moves the statements that make the model and the data into a function, so that importing the
+script, and `--help`, do nothing.
 
-Definitions, imports and constants stay. Of the other statements the last ones move, as many as possible without changing the result,
-and in their order. A name that a function reads as a global stays global. A statement does not move if a spawned worker process, which
-does not run `main`, or a type checker needs it.
+Definitions, imports and constants stay. Of the other statements the last ones move, as many as
+possible without changing the result, and in their order. A name that a function reads as a global
+stays global. A statement does not move if a spawned worker process, which does not run `main`, or a
+type checker needs it.
 """
 
 from __future__ import annotations
@@ -22,15 +24,33 @@ _LOOKS_AROUND = {"globals", "locals", "vars", "exec", "eval", "dir"}
 _CHEAP = re.compile(
     r"torch\.nn\.(?!Adaptive)\w+Loss|torch\.device|pathlib\.Path|functools\.partial|torchmetrics\..+|torchvision\.transforms\..+"
 )
-"""Imported functions whose calls take no time, draw no random numbers and do not depend on code that ran before."""
+"""Imported functions whose calls take no time, draw no random numbers and do not depend on code
+that ran before.
+"""
 _BUILT_IN = set("range dict set frozenset tuple list len min max int float str bool".split())
 _OF_CLASSES = re.compile(r"(dataclasses\.)?field|property|staticmethod|classmethod|(enum\.)?auto")
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _PARTS = (
-    ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.BinOp, ast.UnaryOp, ast.JoinedStr, ast.FormattedValue,
-    ast.Subscript, ast.Slice, ast.Call, ast.keyword, ast.operator, ast.unaryop, ast.expr_context,
-)  # fmt: skip
+    ast.Constant,
+    ast.Name,
+    ast.Attribute,
+    ast.Tuple,
+    ast.List,
+    ast.Dict,
+    ast.Set,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.JoinedStr,
+    ast.FormattedValue,
+    ast.Subscript,
+    ast.Slice,
+    ast.Call,
+    ast.keyword,
+    ast.operator,
+    ast.unaryop,
+    ast.expr_context,
+)
 """The node types of which constants consist."""
 
 
@@ -134,7 +154,9 @@ class _Statement:
 
     @cached_property
     def stores(self) -> set[str]:
-        """The paths in imports that it, or a call of it, may change: "torch.backends.cudnn.benchmark"."""
+        """The paths in imports that it, or a call of it, may change:
+        "torch.backends.cudnn.benchmark".
+        """
         found = {
             self._path(p)
             for p in self.parts
@@ -160,7 +182,9 @@ class _Statement:
 
     @cached_property
     def looks(self) -> set[str]:
-        """The names, and the paths in imports, whose attributes, items or value it reads when it runs; not those to which it only refers."""
+        """The names, and the paths in imports, whose attributes, items or value it reads when it
+        runs; not those to which it only refers.
+        """
         return {
             name
             for node in self.nodes
@@ -219,7 +243,9 @@ class _Statement:
 
     @property
     def defines(self) -> bool:
-        """Whether it is a definition that does nothing else when it runs, or is only for type checkers."""
+        """Whether it is a definition that does nothing else when it runs, or is only for type
+        checkers.
+        """
         return all(
             (isinstance(node, _DEFINES) and not self.calls(node))
             or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
@@ -230,10 +256,12 @@ class _Statement:
     def constant(self) -> bool:
         """Whether it binds a name to a value that is always the same."""
         return all(
-            isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and self._is_constant(node.value)
+            isinstance(node, (ast.Assign, ast.AnnAssign))
+            and node.value is not None
+            and self._is_constant(node.value)
             and all(isinstance(target, ast.Name) for target in targets(node))
             for node in self.nodes
-        )  # fmt: skip
+        )
 
     def _is_constant(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Lambda):
@@ -281,8 +309,8 @@ def built(
 ) -> Built:
     """Divide the user's statements into those that stay and those that move.
 
-    ours: the text of the script's own functions, one of which is `main`; imported: the full path of each imported name; in_workers: the
-    names that worker processes use.
+    ours: the text of the script's own functions, one of which is `main`; imported: the full path of
+    each imported name; in_workers: the names that worker processes use.
     """
     statements = [_Statement(block, imported) for block in blocks]
     nodes = names.parsed(ours).body
@@ -318,9 +346,11 @@ def _takes_time(statements: list[_Statement]) -> bool:
 def _moving(
     statements: list[_Statement], changes: _Changes, first: int, fixed: set[str], there: set[str]
 ) -> list[_Statement]:
-    """The statements that move if those from number `first` on may; empty where that would change the result.
+    """The statements that move if those from number `first` on may; empty where that would change
+    the result.
 
-    fixed: the names that the script's own code reads when it is imported; there: those that a worker process may read.
+    fixed: the names that the script's own code reads when it is imported; there: those that a
+    worker process may read.
     """
     moves = [s for s in statements[first:] if not (s.defines or s.constant)]
     while True:
@@ -359,7 +389,9 @@ def _moving(
 
 
 def _needs(s: _Statement, made: set[str], changes: _Changes, there: set[str]) -> bool:
-    """Whether a statement that stays needs these names when it runs, or in a process that has not run `main`."""
+    """Whether a statement that stays needs these names when it runs, or in a process that has
+    not run `main`.
+    """
     read = s.reads & made
     return bool(
         s.binds & made
@@ -369,7 +401,9 @@ def _needs(s: _Statement, made: set[str], changes: _Changes, there: set[str]) ->
 
 
 class _Changes:
-    """The objects that statements may change in place, as the user's names and dotted paths of imports."""
+    """The objects that statements may change in place, as the user's names and dotted paths of
+    imports.
+    """
 
     def __init__(self, statements: list[_Statement]) -> None:
         self.makers: dict[str, list[_Statement]] = {}
@@ -441,7 +475,9 @@ def _unused(moves: list[_Statement], returned: list[str]) -> bool:
 
 
 def _single(target: ast.expr, value: ast.expr) -> Iterator[str]:
-    """The names that an assignment binds to one value each; names that unpack the result of a call are left out."""
+    """The names that an assignment binds to one value each; names that unpack the result of a
+    call are left out.
+    """
     if isinstance(target, ast.Name):
         yield target.id
     elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):

@@ -1,4 +1,6 @@
-"""Chooses names: the user's names stay, and those of the script's own code change where they are the same."""
+"""Chooses names: the user's names stay, and those of the script's own code change where they are
+the same.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,16 @@ _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @functools.lru_cache(maxsize=8)
 def parsed(text: str) -> ast.Module:
-    """The tree of a program. It is cached, since each step of an export reads it again, and must not be changed."""
+    """The tree of a program. It is cached, since each step of an export reads it again, and must
+    not be changed.
+    """
     return ast.parse(text)
 
 
 def replaced(text: str, names: Mapping[str, str]) -> str:
-    """`text` with some of its names replaced; attributes, methods, keywords and strings do not change."""
+    """`text` with some of its names replaced; attributes, methods, keywords and strings do not
+    change.
+    """
     if not names:
         return text
     classes = [node for node in ast.walk(parsed(text)) if isinstance(node, ast.ClassDef)]
@@ -64,9 +70,11 @@ def defined(tree: ast.Module) -> set[str]:
 
 
 def fits(name: str, expression: str, functions: Sequence[tuple[set[str], set[str]]]) -> bool:
-    """Whether `expression` can replace `name` in all functions that read it. functions: for each, the names that it binds and reads.
+    """Whether `expression` can replace `name` in all functions that read it. functions: for each,
+    the names that it binds and reads.
 
-    The expression must be a name that has the same meaning in them, or attributes of one; an attribute cannot replace a parameter.
+    The expression must be a name that has the same meaning in them, or attributes of one; an
+    attribute cannot replace a parameter.
     """
     if not _DOTTED.fullmatch(expression):
         return False

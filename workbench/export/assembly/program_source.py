@@ -12,9 +12,20 @@ from typing import Any
 from workbench.export.source.origins import Import
 
 ON_TORCH = (
-    "settings", "main", "checks", "data", "model", "update", "optimizers", "averaging", "validation", "logs", "checkpoint",
-    "compare", "__main__",
-)  # fmt: skip
+    "settings",
+    "main",
+    "checks",
+    "data",
+    "model",
+    "update",
+    "optimizers",
+    "averaging",
+    "validation",
+    "logs",
+    "checkpoint",
+    "compare",
+    "__main__",
+)
 """The modules of a script on torch and accelerate, in the order in which it has their code."""
 ON_LIGHTNING = ("settings", "on_lightning", "data", "model", "optimizers", "__main__")
 """Those of a script on Lightning."""

@@ -19,11 +19,28 @@ from workbench.techniques.limits import is_whole
 USUAL = {name: value for name, value in vars(constants).items() if name.isupper()}
 """The constants of the program as it stands."""
 _SETTINGS = (
-    "lr", "weight_decay", "batch_size", "min_epochs", "min_steps", "check_val_every_n_epoch", "val_check_interval",
-    "limit_train_batches", "limit_val_batches", "num_workers", "seed", "warmup", "ema_decay", "averaging_every_n_steps",
-    "averaging_start", "averaging_start_epoch", "swa_lrs", "annealing_epochs", "annealing_strategy",
-    "gradient_clip_val", "log_every_n_steps",
-)  # fmt: skip
+    "lr",
+    "weight_decay",
+    "batch_size",
+    "min_epochs",
+    "min_steps",
+    "check_val_every_n_epoch",
+    "val_check_interval",
+    "limit_train_batches",
+    "limit_val_batches",
+    "num_workers",
+    "seed",
+    "warmup",
+    "ema_decay",
+    "averaging_every_n_steps",
+    "averaging_start",
+    "averaging_start_epoch",
+    "swa_lrs",
+    "annealing_epochs",
+    "annealing_strategy",
+    "gradient_clip_val",
+    "log_every_n_steps",
+)
 """The settings whose values the program reads as they are."""
 _FIRST = re.compile(r"len\(batch(\[[^\]]+\])*\)|1")
 """The expression for the number of samples in a batch that its first tensor shows."""
@@ -79,15 +96,18 @@ def _of_model_not_in(run: ScriptSpec) -> dict[str, bool]:
         f"attributes of the trainer ({asks})": bool(asks),
         "manual optimization": run.manual,
         "objects that make their loaders": bool(run.prepare or run.teardown),
-        "values that are logged in another way than self.log(name, value) in a step": run.logs_widely,
+        "values that are logged in another way than self.log(name, value) in a step": (
+            run.logs_widely
+        ),
         f"early_stopping or a scheduler that follows {followed}, which training logs": bool(
             followed
         ),
         "a model whose step changes what is trained": run.lightning.freezes,
         "a validation that changes the model": run.tries_validation,
         f"metrics[{pairs[:1]}] whose update takes one pair (output, target)": bool(pairs),
-        f"compile={run.settings.compile!r} of a model that came compiled": run.compiled
-        and run.settings.compile is not True,
+        f"compile={run.settings.compile!r} of a model that came compiled": (
+            run.compiled and run.settings.compile is not True
+        ),
         "an object with a training_step that came compiled": run.compiled and run.hooks is not None,
         "a part of the model that came compiled": run.compiled_parts,
     }
@@ -104,16 +124,19 @@ def _of_data_not_in(run: ScriptSpec) -> dict[str, bool]:
             for data in run.loaders
         ),
         "loaders with lines of their own": any(data.before for data in run.loaders),
-        "several validation sets in loaders": bool(run.val_sets)
-        and run.val is not None
-        and run.val.dataset != "val_data",
-        "accumulate_grad_batches with a loader that uses the memory of a batch again": run.accumulates
-        and run.train.reuses_memory,
-        "a sampler of your own that is read again for batch-norm statistics, or at another batch_size": own_order
-        and run.remakes_loader,
+        "several validation sets in loaders": (
+            bool(run.val_sets) and run.val is not None and run.val.dataset != "val_data"
+        ),
+        "accumulate_grad_batches with a loader that uses the memory of a batch again": (
+            run.accumulates and run.train.reuses_memory
+        ),
+        "a sampler of your own that is read again (for batch norm, or another batch_size)": (
+            own_order and run.remakes_loader
+        ),
         "batch-norm statistics of data without a length": run.refreshes_batch_norm and unmeasured,
-        "a batch_size that was changed by hand": run.changed("batch_size")
-        and not run.settings.find_batch_size_at,
+        "a batch_size that was changed by hand": (
+            run.changed("batch_size") and not run.settings.find_batch_size_at
+        ),
     }
 
 
@@ -128,20 +151,26 @@ def _of_optimizers_not_in(run: ScriptSpec) -> dict[str, bool]:
         "a scheduler that follows every few values of a metric": any(
             schedule.frequency > 1 for schedule in followed
         ),
-        "an optimizer that evaluates the loss again, with batches that are left out": run.closure
-        and gaps,
-        "an optimizer that evaluates the loss again, with several batches in an update": run.closure
-        and run.accumulates,
-        "an optimizer that evaluates the loss again, with on_nonfinite='skip' or 16-mixed": run.closure
-        and run.leaves_out,
-        "an optimizer that trains only some of the parameters of model and loss": run.trains_loss
-        and not optimizer.whole,
+        "an optimizer that evaluates the loss again, with batches that are left out": (
+            run.closure and gaps
+        ),
+        "an optimizer that evaluates the loss again, with several batches in an update": (
+            run.closure and run.accumulates
+        ),
+        "an optimizer that evaluates the loss again, with on_nonfinite='skip' or 16-mixed": (
+            run.closure and run.leaves_out
+        ),
+        "an optimizer that trains only some of the parameters of model and loss": (
+            run.trains_loss and not optimizer.whole
+        ),
         "gradient_clip_val with sparse gradients": run.sparse and run.clips,
         "on_nonfinite='skip' of a model with buffers": bool(run.restored_buffers),
-        "accumulate_grad_batches that was changed, in a plan by epochs": bool(run.sizes)
-        and isinstance(s.accumulate_grad_batches, dict),
-        "accumulate_grad_batches that was changed, with batches that are left out": bool(run.sizes)
-        and run.may_skip_updates,
+        "accumulate_grad_batches that was changed, in a plan by epochs": (
+            bool(run.sizes) and isinstance(s.accumulate_grad_batches, dict)
+        ),
+        "accumulate_grad_batches that was changed, with batches that are left out": (
+            bool(run.sizes) and run.may_skip_updates
+        ),
     }
 
 
@@ -150,8 +179,9 @@ def _of_settings_not_in(run: ScriptSpec) -> dict[str, bool]:
         f"a run of {run.ranks} processes": run.distributed,
         "a TPU": run.on_tpu,
         "truncated_bptt_steps": run.tbptt,
-        "a val_check_interval that is a time": isinstance(run.settings.val_check_interval, str)
-        and run.validates,
+        "a val_check_interval that is a time": (
+            isinstance(run.settings.val_check_interval, str) and run.validates
+        ),
         "a run that continues another one": bool(run.resume_points.all),
         "a change at the end of an epoch": bool(run.epoch_ends),
         "a run that was stopped before something that follows its last epoch": run.stops_short,
@@ -164,15 +194,16 @@ def why_not_resumed(run: ScriptSpec) -> str:
     workers = bool(run.settings.num_workers)
     reasons = {
         f"no checkpoint keeps where {positions} stands after an epoch": bool(positions),
-        "an optimizer holds another one, whose state is in no state_dict": run.optimizers[
-            0
-        ].holds_another,
+        "an optimizer holds another one, whose state is in no state_dict": (
+            run.optimizers[0].holds_another
+        ),
         "its batch size changes on the way": run.changed("batch_size"),
         "the state of a scheduler is not plain data": any(
             not schedule.restores for schedule in run.schedules
         ),
-        "workers that stay alive keep random numbers of their own": workers
-        and bool(run.settings.persistent_workers),
+        "workers that stay alive keep random numbers of their own": (
+            workers and bool(run.settings.persistent_workers)
+        ),
         "the model has buffers that its state_dict leaves out": run.unsaved_buffers,
     }
     return next((why for why, holds in reasons.items() if holds), "") or run.state
@@ -203,9 +234,9 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         "WINDOWS": run.windows,
         "WINDOWS_BY": "step" if run.sizes else "epoch",
         "LIMITS": "" if not run.limits else _counted(s.limit_train_batches, "batches"),
-        "LIMITS_VAL": ""
-        if is_whole(s.limit_val_batches)
-        else _counted(s.limit_val_batches, "batches"),
+        "LIMITS_VAL": (
+            "" if is_whole(s.limit_val_batches) else _counted(s.limit_val_batches, "batches")
+        ),
         "CHANGES": {step: dict(values) for step, values in run.changes},
         "CHANGED": tuple(sorted({name for _, values in run.changes for name in values})),
     }
@@ -276,13 +307,14 @@ def _of_data(run: ScriptSpec) -> dict[str, Any]:
         "TRAIN_KIND": run.train.kind,
         "TRAIN_FORM": _form(run.train),
         "TRAIN_OWN": _own(run.train),
-        "MAY_BE_EMPTY": run.may_skip_batches
-        or run.train.empty
-        or (run.val is not None and run.val.empty),
+        "MAY_BE_EMPTY": (
+            run.may_skip_batches or run.train.empty or (run.val is not None and run.val.empty)
+        ),
         "SIZED": run.train.sized,
         "MEAN": run.mean,
-        "DRAWS_ELSEWHERE": "random"
-        in run.sliced.code.replace("torch.random", "").replace("random_split", ""),
+        "DRAWS_ELSEWHERE": (
+            "random" in run.sliced.code.replace("torch.random", "").replace("random_split", "")
+        ),
     }
     if run.val is not None and run.validates:
         found |= {"VAL_KIND": run.val.kind, "VAL_FORM": _form(run.val), "VAL_OWN": _own(run.val)}
@@ -329,9 +361,9 @@ def _of_checks(run: ScriptSpec) -> dict[str, Any]:
         "METRIC_MODULES": run.has_metrics and run.metrics.modules,
         "BEST": None if run.best is None else run.best[0],
         "BEST_IS_HIGHEST": run.best is not None and run.best[1] == "max",
-        "BEST_IS_OF_AVERAGE": run.best is not None
-        and run.averages
-        and run.best[0].endswith(AVERAGED),
+        "BEST_IS_OF_AVERAGE": (
+            run.best is not None and run.averages and run.best[0].endswith(AVERAGED)
+        ),
         "EARLY_STOPPING": [_monitor(monitor) for monitor in run.monitors],
         "FOLLOWS_TRAIN_LOSS": run.monitors_train_loss,
         "CHECKS_WITHIN_EPOCHS": within,
@@ -359,9 +391,11 @@ def _of_update(run: ScriptSpec) -> dict[str, Any]:
     return {
         "WEIGHS": run.hooks is None and run.step.reports_weight,
         "CLIPS": run.clips,
-        "GRADIENT_CLIP_VAL": float("inf")
-        if run.settings.gradient_clip_val is None
-        else run.settings.gradient_clip_val,
+        "GRADIENT_CLIP_VAL": (
+            float("inf")
+            if run.settings.gradient_clip_val is None
+            else run.settings.gradient_clip_val
+        ),
         "CLIP_ALGORITHM": run.settings.gradient_clip_algorithm,
         "LEAVES_OUT": run.settings.on_nonfinite == "skip",
         "CLOSURE": "" if closure == "never" else closure,
@@ -392,10 +426,12 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
         "MONITOR": "val_loss" if schedule is None or schedule.monitor is None else schedule.monitor,
         "OVERSHOOTS": s.lr_schedule == "one_cycle" and run.another_length,
         "FROZEN_GROUPS": optimizer.frozen_groups,
-        "COUNTS_TAKEN": run.leaves_out
-        and schedule is not None
-        and schedule.frequency > 1
-        and schedule.interval == "step",
+        "COUNTS_TAKEN": (
+            run.leaves_out
+            and schedule is not None
+            and schedule.frequency > 1
+            and schedule.interval == "step"
+        ),
     }
 
 
@@ -419,7 +455,8 @@ def _of_configured(run: ScriptSpec) -> dict[str, Any]:
     form = forms.get((optimizer.place.replace("'", '"'), place.replace("'", '"')))
     if form is None:
         raise NotStandAlone(
-            f"a stand-alone script does not support configure_optimizers() with an optimizer at {optimizer.place}."
+            "a stand-alone script does not support configure_optimizers() with an optimizer at"
+            f" {optimizer.place}."
         )
     return {"OPTIMIZER_FORM": form[0], "SCHEDULER_IN_DICT": form[1]}
 

@@ -30,11 +30,15 @@ from workbench.export.source.rewrite.source_text import Block, join, parsed_impo
 from workbench.task.data.to_dataset import UNNAMED
 
 THREADS = "torch.set_num_threads(config.threads)"
-"""The line of `main` that sets the number of threads: after the user's code where that sets it, else before."""
+"""The line of `main` that sets the number of threads: after the user's code where that sets it,
+else before.
+"""
 CONVERTED = (
     "column if isinstance(column, torch.Tensor) else torch.as_tensor(np.array(column, dtype=kind))"
 )
-"""The expression for a tensor from a data frame, or from an array that torch does not accept directly."""
+"""The expression for a tensor from a data frame, or from an array that torch does not accept
+directly.
+"""
 _LIBRARIES = (
     Import("torch"),
     Import("numpy", None, "np"),
@@ -208,9 +212,15 @@ def title_of(r: ScriptSpec) -> str:
 
 def _head(r: ScriptSpec) -> str:
     script = shlex.quote(r.script)
-    start = "The weights that the run began with were not recorded: it begins with those that its code makes."
+    start = (
+        "The weights that the run began with were not recorded: it begins with those that its code"
+        " makes."
+    )
     if r.weights is not None:
-        start = f"The weights that the run began with are read from {plain(r.weights)}, if that is there."
+        start = (
+            f"The weights that the run began with are read from {plain(r.weights)}, if that is"
+            " there."
+        )
     own = ["torch", "torch_xla", "accelerate"] if r.on_tpu else ["torch", "accelerate"]
     needed = [*own, *sorted(r.sliced.modules - set(own))]
     needs = textwrap.fill(
@@ -238,7 +248,10 @@ def _start(r: ScriptSpec, script: str) -> str:
     if r.single_process_reason:
         return f"    python {script}    (in one process)"
     if not r.distributed:
-        return f"    python {script}\n    accelerate launch {script}    (or torchrun; on every device there is)"
+        return (
+            f"    python {script}\n    accelerate launch {script}    (or torchrun; on every device"
+            " there is)"
+        )
     devices = r.settings.devices
     visible = (
         f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))} " if isinstance(devices, tuple) else ""
@@ -248,7 +261,10 @@ def _start(r: ScriptSpec, script: str) -> str:
         nodes = f"--nnodes {r.settings.num_nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
         where = f", on each of {r.settings.num_nodes} machines"
     again = f"    (as the run was made: {r.ranks} processes{where})"
-    return f"    {visible}torchrun {nodes}--nproc-per-node {r.local_ranks} {script}{again}\n    python {script}"
+    return (
+        f"    {visible}torchrun {nodes}--nproc-per-node {r.local_ranks} {script}{again}\n    python"
+        f" {script}"
+    )
 
 
 def saved_data(r: ScriptSpec) -> list[str]:
@@ -263,14 +279,18 @@ def saved_data(r: ScriptSpec) -> list[str]:
 def _notes(r: ScriptSpec) -> list[str]:
     """Sentences about what the script does in another way than the run."""
     cores = r.settings.devices
-    notes = {
-        "The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time.": bool(
-            r.settings.preload
-        ),
-        f"The run divided its batches among {cores} cores. The script trains with whole batches on one: with the same numbers, not as fast.": r.on_tpu
-        and cores not in ("auto", 1),
-    }
-    return [note for note, holds in notes.items() if holds]
+    notes = []
+    if r.settings.preload:
+        notes.append(
+            "The run read each sample once (preload): if samples draw random numbers, here they"
+            " draw new ones each time."
+        )
+    if r.on_tpu and cores not in ("auto", 1):
+        notes.append(
+            f"The run divided its batches among {cores} cores. The script trains with whole"
+            " batches on one: with the same numbers, not as fast."
+        )
+    return notes
 
 
 def evidence(r: ScriptSpec) -> list[str]:
@@ -279,16 +299,20 @@ def evidence(r: ScriptSpec) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Text that is safe in a docstring: without quotes that end it, escapes, line breaks and unprintable characters."""
+    """Text that is safe in a docstring: without quotes that end it, escapes, line breaks and
+    unprintable characters.
+    """
     printed = "".join(character if character.isprintable() else " " for character in text)
     return printed.replace("\\", "/").replace('"""', "'''")
 
 
-# ---- names and imports ------------------------------------------------------------------------------------------
+# ---- names and imports ---------------------------------------------------------------------------
 
 
 def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
-    """The expression for one of `GIVEN`: the script's text with `...` for each piece of the user's, and those pieces."""
+    """The expression for one of `GIVEN`: the script's text with `...` for each piece of the
+    user's, and those pieces.
+    """
     given = r.given(GIVEN[name])
     if given is None:
         return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
@@ -306,7 +330,9 @@ def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
 
 
 def _sets(r: ScriptSpec, given: str) -> tuple[str, list[str]]:
-    """A dict of the validation sets, from a dict or a list; a LightningModule's are named by their numbers, as in Lightning."""
+    """A dict of the validation sets, from a dict or a list; a LightningModule's are named by
+    their numbers, as in Lightning.
+    """
     assert r.val is not None
     node = ast.parse(given.strip(), mode="eval").body
     named = any(key != f"{UNNAMED}{number}" for number, key in enumerate(r.val_sets))
@@ -385,7 +411,8 @@ def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
     )
     if "super" in found:
         raise NotStandAlone(
-            "`super` means something else in the code of this bench, and the script needs it: rename yours."
+            "`super` means something else in the code of this bench, and the script needs it:"
+            " rename yours."
         )
     return found
 

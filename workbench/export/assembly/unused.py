@@ -11,7 +11,9 @@ from workbench.export.source.statements import first_line
 
 
 def without_unused(functions: str, caller: str) -> str:
-    """`functions` without the functions and classes that neither `caller` nor a function that it needs names."""
+    """`functions` without the functions and classes that neither `caller` nor a function that it
+    needs names.
+    """
     defined = {
         node.name: node
         for node in parsed(functions).body

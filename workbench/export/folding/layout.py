@@ -16,7 +16,9 @@ _AFTER = {"", ",", ")", "]", ":"}
 
 
 def bare(text: str) -> str:
-    """The text without brackets around single values and around whole ones: `x = (y)`, `f((a + b))`."""
+    """The text without brackets around single values and around whole ones: `x = (y)`, `f((a +
+    b))`.
+    """
     while True:
         tokens = [
             each
@@ -132,7 +134,9 @@ def _joined(lines: list[str]) -> str | None:
 
 
 def _broken(line: str) -> list[str]:
-    """A line, or several ones that are not too long: broken in its last bracket with the most in it."""
+    """A line, or several ones that are not too long: broken in its last bracket with the most in
+    it.
+    """
     if len(line) <= WIDTH or "  # " in line:
         return [line]
     indent = len(line) - len(line.lstrip())

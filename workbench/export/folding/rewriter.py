@@ -1,4 +1,6 @@
-"""Writes a program anew: with values in place of constants, without what never runs, and with edits."""
+"""Writes a program anew: with values in place of constants, without what never runs, and with
+edits.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +178,9 @@ class Rewriter:
     # -- statements
 
     def block(self, body: Sequence[ast.stmt], after: int) -> str:
-        """The new lines of statements, with the comments before each. after: the line before them."""
+        """The new lines of statements, with the comments before each. after: the line before
+        them.
+        """
         code = ""
         for node in body:
             first = min(
@@ -249,7 +253,8 @@ class Rewriter:
             test, body = self.value(branch.test), self.block(branch.body, self.header_end(branch))
             if test is _UNKNOWN:
                 condition = self.header(branch, branch.lineno).lstrip().removeprefix("el")
-                code += f"{indent}{'el' if code else ''}{condition}{body or f'{indent}    pass' + chr(10)}"
+                keyword = "el" if code else ""
+                code += f"{indent}{keyword}{condition}{body or f'{indent}    pass{chr(10)}'}"
                 if not body and branch is node and not node.orelse:
                     return ""
             elif test:
@@ -275,7 +280,9 @@ def _shifted(code: str) -> str:
 
 
 def _children(node: ast.AST) -> Iterator[Any]:
-    """The outermost expressions in a node, in arguments of functions too, but not in its statements."""
+    """The outermost expressions in a node, in arguments of functions too, but not in its
+    statements.
+    """
     if isinstance(node, ast.JoinedStr):
         return  # the positions of what is in it are not known before Python 3.12
     for child in ast.iter_child_nodes(node):
@@ -301,7 +308,9 @@ def names_in_strings(node: ast.AST) -> set[str]:
 
 
 def callables(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    """The functions at the top level, and the `__init__` of each class, by the name that is called."""
+    """The functions at the top level, and the `__init__` of each class, by the name that is
+    called.
+    """
     functions = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):

@@ -93,14 +93,18 @@ def parameters(tree: ast.Module, code: Callable[[ast.AST], str]) -> Edits:
 
 
 def _passed(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.AST]:
-    """The arguments of a call, by the parameter that gets each; those by keyword as their keyword."""
+    """The arguments of a call, by the parameter that gets each; those by keyword as their
+    keyword.
+    """
     return dict(zip(parameters, call.args, strict=False)) | {
         each.arg: each for each in call.keywords if each.arg is not None
     }
 
 
 def inlined(tree: ast.Module, code: Callable[[ast.AST], str]) -> Edits:
-    """Puts what a function returns in place of its call, where it does no more and that is short or called once."""
+    """Puts what a function returns in place of its call, where it does no more and that is short
+    or called once.
+    """
     calls = [
         each
         for each in ast.walk(tree)

@@ -1,4 +1,6 @@
-"""Turns a script into a notebook: the same statements in cells, with a call of `main` in place of the command line."""
+"""Turns a script into a notebook: the same statements in cells, with a call of `main` in place
+of the command line.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def notebook(r: ScriptSpec, script: str) -> str:
     """The script of a run as the text of an .ipynb file (nbformat 4)."""
     if r.distributed:
         raise ExportError(
-            f"a notebook trains in one process, and run {r.run} was made by {r.ranks}: export a script, bench.export('train.py')."
+            f"a notebook trains in one process, and run {r.run} was made by {r.ranks}: export a"
+            " script, bench.export('train.py')."
         )
     command_line = [node for node in ast.parse(script).body if _is_command_line(node)]
     lines = _without(script.splitlines(), command_line)
@@ -67,11 +70,16 @@ def _markdown(text: str) -> dict[str, object]:
 
 
 def _title(docstring: str) -> str:
-    """The script's docstring as Markdown, without the lines about the command line and without its last line."""
+    """The script's docstring as Markdown, without the lines about the command line and without
+    its last line.
+    """
     first, *rest = docstring.split("\n\n")
     parts = [
         f"# {first.removesuffix('.')}",
-        "Run all cells. `Config` has the settings: with `Config(lr=1e-3)` in the last cell it trains at another rate.",
+        (
+            "Run all cells. `Config` has the settings: with `Config(lr=1e-3)` in the last cell it"
+            " trains at another rate."
+        ),
     ]
     for part in rest:
         lines = [
@@ -92,7 +100,9 @@ def _is_command_line(node: ast.stmt) -> bool:
 
 
 def _without(lines: list[str], nodes: Iterable[ast.stmt]) -> list[str]:
-    """The lines without those of some top-level statements, and without the empty lines below them."""
+    """The lines without those of some top-level statements, and without the empty lines below
+    them.
+    """
     left: list[str] = []
     cut = {
         number
@@ -112,7 +122,8 @@ def _groups(
 ) -> Iterable[tuple[str, list[str]]]:
     """The lines of each cell, with a title where a section begins.
 
-    The imports are one cell, a section of the script another; the user's own code is split at its definitions.
+    The imports are one cell, a section of the script another; the user's own code is split at its
+    definitions.
     """
     group: list[str] = []
     title, section, before = "", "", False

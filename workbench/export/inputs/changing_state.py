@@ -492,7 +492,8 @@ def _candidates(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 def _mentions(
     node: ast.AST, building: Container[ast.AST], *, lazy: bool
 ) -> Iterator[tuple[str, bool]]:
-    """Each name that code reads, and whether it is called at once. building: functions that run at once.
+    """Each name that code reads, and whether it is called at once. building: functions that run at
+    once.
     lazy: the code runs later, as in a lambda.
     """
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)):

@@ -43,18 +43,22 @@ def data_of(
     settings: Settings,
     saved: SavedSet | None = None,
 ) -> Data:
-    """The description of one loader, from the data that the user gave. saved: its samples, if they are saved next to the script."""
+    """The description of one loader, from the data that the user gave. saved: its samples, if
+    they are saved next to the script.
+    """
     if saved is not None:
         spec = saved.spec
     parts, dataset = spec.parts, spec.parts.dataset
     base, before, is_loader = _base(spec, name, owner, sliced)
     if isinstance(dataset, Batches) and dataset.one_shot and not before:
         raise NotStandAlone(
-            f"{name} can be read only once (an iterator), so no script can repeat it: give a Dataset."
+            f"{name} can be read only once (an iterator), so no script can repeat it: give a"
+            " Dataset."
         )
     if isinstance(dataset, CombinedBatches):
         raise NotStandAlone(
-            f"{name} has several loaders side by side, which no script has yet: give one, of a StackDataset, say."
+            f"{name} has several loaders side by side, which no script has yet: give one, of a"
+            " StackDataset, say."
         )
     stream = isinstance(dataset, IterableDataset)
     kind = "batches" if parts.ready else "stream" if stream else "samples"
@@ -70,8 +74,9 @@ def data_of(
         )
     ):
         raise NotStandAlone(
-            f"the loader of {name} gives batches of the data set's own making (batch_size=None) in the order of a sampler, which "
-            "no script can repeat yet: give the samples in a Dataset."
+            f"the loader of {name} gives batches of the data set's own making (batch_size=None) in"
+            " the order of a sampler, which no script can repeat yet: give the samples in a"
+            " Dataset."
         )
     if name == "train":
         _refuse_longer_epochs(parts.batch_sampler or parts.sampler, settings)
@@ -91,11 +96,13 @@ def data_of(
         kinds=dataset.kinds if isinstance(dataset, Columns) else (),
         sampler=None if parts.sampler is None else f"{base}.batch_sampler.sampler",
         batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
-        generator=None
-        if parts.generator is None
-        else saved.generator
-        if saved is not None
-        else f"{base}.generator.clone_state()",
+        generator=(
+            None
+            if parts.generator is None
+            else saved.generator
+            if saved is not None
+            else f"{base}.generator.clone_state()"
+        ),
         collate=None if parts.collate_fn is None else collate or f"{base}.collate_fn",
         worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
         with_set_epoch=_with_set_epoch(
@@ -118,7 +125,9 @@ def data_of(
 
 
 def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
-    """Raise NotStandAlone for a sampler whose later epochs are longer than the first: the run left out the rest, since its schedule was planned so."""
+    """Raise NotStandAlone for a sampler whose later epochs are longer than the first: the run
+    left out the rest, since its schedule was planned so.
+    """
     limited = not is_whole(settings.limit_train_batches) or settings.overfit_batches
     if (
         limited
@@ -132,17 +141,19 @@ def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
         lengths.append(len(trial))
     if lengths and max(lengths) > lengths[0]:
         raise NotStandAlone(
-            f"{type(sampler).__name__}, the sampler of train, gives {lengths[0]} in epoch 0 and {max(lengths)} in epoch "
-            f"{lengths.index(max(lengths))}: the run left out samples beyond the first epoch's length, and a script would read them. Let each "
-            "epoch have the same length, or make a fit of each stage."
+            f"{type(sampler).__name__}, the sampler of train, gives {lengths[0]} in epoch 0 and"
+            f" {max(lengths)} in epoch {lengths.index(max(lengths))}: the run left out samples"
+            " beyond the first epoch's length, and a script would read them. Let each epoch have"
+            " the same length, or make a fit of each stage."
         )
 
 
 def held_out_of(
     spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None
 ) -> Data:
-    """The description of the validation data. For several sets it is that of the first one, which the script uses in a loop over them;
-    ExportError says what differs where the others are read in another way.
+    """The description of the validation data. For several sets it is that of the first one, which
+    the script uses in a loop over them; ExportError says what differs where the others are read in
+    another way.
     """
     first, *others = (data_of(one, "val", owner, sliced, settings, saved) for one in spec.sets)
     if not others:
@@ -155,7 +166,8 @@ def held_out_of(
             else "are no data sets with samples by number"
         )
         raise NotStandAlone(
-            f"the sets of val ({names}) {what}: no script has several such sets. Fit with one of them to export it."
+            f"the sets of val ({names}) {what}: no script has several such sets. Fit with one of"
+            " them to export it."
         )
     for one, other in zip(spec.sets[1:], others, strict=True):
         different = [
@@ -165,8 +177,9 @@ def held_out_of(
         ]
         if different:
             raise NotStandAlone(
-                f"{one.name} is read in another way than {spec.sets[0].name} ({', '.join(different)}), and a script has one for all sets: "
-                "give all of them as data sets, or all as loaders of one form, or fit with one of them to export it."
+                f"{one.name} is read in another way than {spec.sets[0].name}"
+                f" ({', '.join(different)}), and a script has one for all sets: give all of them as"
+                " data sets, or all as loaders of one form, or fit with one of them to export it."
             )
     return dataclasses.replace(first, combined=spec.from_combined)
 
@@ -177,16 +190,20 @@ def _with_set_epoch(
     """Expressions for the objects whose `set_epoch` the bench calls for each epoch."""
     parts, dataset = spec.parts, spec.parts.dataset
     pairs: list[tuple[Any, str]] = [
-        (parts.batch_sampler, f"{base}.batch_sampler"), (getattr(parts.batch_sampler, "sampler", None), f"{base}.batch_sampler.sampler"),
+        (parts.batch_sampler, f"{base}.batch_sampler"),
+        (getattr(parts.batch_sampler, "sampler", None), f"{base}.batch_sampler.sampler"),
         (parts.sampler, f"{base}.{'sampler' if parts.ready else 'batch_sampler.sampler'}"),
-    ]  # fmt: skip
+    ]
     if isinstance(dataset, Batches):
         users, given = dataset.users, f"{base}.users" if inner else base
         own = getattr(users, "batch_sampler", None)
         pairs += [
-            (users, given), (getattr(users, "sampler", None), f"{given}.sampler"), (own, f"{given}.batch_sampler"),
-            (getattr(own, "sampler", None), f"{given}.batch_sampler.sampler"), (getattr(users, "dataset", None), f"{given}.dataset"),
-        ]  # fmt: skip
+            (users, given),
+            (getattr(users, "sampler", None), f"{given}.sampler"),
+            (own, f"{given}.batch_sampler"),
+            (getattr(own, "sampler", None), f"{given}.batch_sampler.sampler"),
+            (getattr(users, "dataset", None), f"{given}.dataset"),
+        ]
     else:
         pairs.append((dataset, f"{base}.dataset" if from_loader else base))
     found: dict[int, str] = {}
@@ -197,7 +214,9 @@ def _with_set_epoch(
 
 
 def _position(spec: DataSpec, base: str) -> tuple[list[str], str]:
-    """The generators of the user's samplers; and the class of another object that may advance from epoch to epoch, "": none."""
+    """The generators of the user's samplers; and the class of another object that may advance
+    from epoch to epoch, "": none.
+    """
     parts, dataset = spec.parts, spec.parts.dataset
     found: list[str] = []
     pending: list[tuple[Any, str]] = [
@@ -241,7 +260,9 @@ def _may_be_empty(collate: Any, dataset: Any) -> bool:
 
 
 def _draws(loader: Loader, settings: Settings) -> bool:
-    """Whether all processes must draw the same random numbers to read the same batches (`task/data/sharding.py`)."""
+    """Whether all processes must draw the same random numbers to read the same batches
+    (`task/data/sharding.py`).
+    """
     deals = resumable_sampler_of(loader)
     if deals is None:
         ready = users_dataset(loader)
@@ -290,7 +311,8 @@ def maker_of(spec: DataSpec) -> Any:
     maker = inspect.getclosurevars((spec._whole or spec)._given).nonlocals["make"]  # type: ignore[arg-type]
     if not inspect.ismethod(maker):
         raise NotStandAlone(
-            f"{spec.name}_dataloader is no method of a class, so a script cannot call it: define it in one."
+            f"{spec.name}_dataloader is no method of a class, so a script cannot call it: define it"
+            " in one."
         )
     return maker
 
@@ -308,7 +330,9 @@ def first_batch(spec: DataSpec, settings: Settings) -> Any:
 
 
 def _counts_right(spec: DataSpec, settings: Settings) -> bool:
-    """Whether the number of samples of a batch is that of its first tensor, or is stated by the batch."""
+    """Whether the number of samples of a batch is that of its first tensor, or is stated by the
+    batch.
+    """
     if spec.parts.ready or spec.parts.collate_fn is None:
         return True
     parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
@@ -332,7 +356,9 @@ def layout_of(batch: Any, has_loss: bool) -> str:
 
 
 def _count(batch: Any) -> str | None:
-    """The expression for the number of samples in `batch`, counted as by `task.batch.sample_count`; None: it has no tensor."""
+    """The expression for the number of samples in `batch`, counted as by
+    `task.batch.sample_count`; None: it has no tensor.
+    """
     if (own := own_count(batch)) is not None:
         return f"batch.{own}"
     return _first_count(batch, "batch")

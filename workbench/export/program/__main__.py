@@ -11,4 +11,5 @@ from workbench.export.program.settings import parse
 if __name__ == "__main__":
     main(parse())
     if not SINGLE_PROCESS and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # after `main`, whose wrapped model is to go first
+        # after `main`, whose wrapped model is to go first
+        torch.distributed.destroy_process_group()

@@ -125,7 +125,9 @@ def refresh_batch_norm(network, batches, device):
 
 @contextlib.contextmanager
 def evaluation_weights(optimizer):
-    """Inside, the model has the weights to evaluate; afterwards those of the training, to the last bit."""
+    """Inside, the model has the weights to evaluate; afterwards those of the training, to the
+    last bit.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     before = [p.detach().clone() for p in parameters]
     optimizer.eval()

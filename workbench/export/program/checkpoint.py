@@ -39,7 +39,9 @@ def save_checkpoint(config, stateful, generators, accelerator, epoch, step):
 
 
 def load_checkpoint(config, stateful, generators, accelerator):
-    """Restore what `save_checkpoint` wrote; returns the number of epochs and of updates that are done."""
+    """Restore what `save_checkpoint` wrote; returns the number of epochs and of updates that are
+    done.
+    """
     try:
         state = torch.load(
             config.resume, map_location={"cuda:0": str(accelerator.device)}, weights_only=True
@@ -54,7 +56,8 @@ def load_checkpoint(config, stateful, generators, accelerator):
     for name, value in state["settings"].items():
         if getattr(config, name, value) != value and name not in ("max_epochs", "max_steps"):
             raise SystemExit(
-                f"{name} is {getattr(config, name)}, and {config.resume} was trained with {value}: resume with --{name} {value}."
+                f"{name} is {getattr(config, name)}, and {config.resume} was trained with {value}:"
+                f" resume with --{name} {value}."
             )
     for name, part in stateful.items():
         if part is not None:

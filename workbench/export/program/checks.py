@@ -1,4 +1,6 @@
-"""What follows a validation: the best weights, schedules that follow a metric, the end of the training."""
+"""What follows a validation: the best weights, schedules that follow a metric, the end of the
+training.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,22 @@ from workbench.export.program.validation import validate, validate_sets
 
 
 def check(
-    network, val_loader, config, accelerator, optimizer, scheduler, annealing, average, best, stoppers, logged, losses, epoch, step, finished,
-):  # fmt: skip
+    network,
+    val_loader,
+    config,
+    accelerator,
+    optimizer,
+    scheduler,
+    annealing,
+    average,
+    best,
+    stoppers,
+    logged,
+    losses,
+    epoch,
+    step,
+    finished,
+):
     """Validate, and do what follows from the metrics."""
     if not VALIDATES:
         scores = mean_of(losses)

@@ -1,7 +1,7 @@
 """What a run used, as constants that the training program reads.
 
-A script is the program with a run's own values, folded (`export/fold.py`). The values here are those
-of a small run, with which the program can be imported, read and run as it stands.
+A script is the program with a run's own values, folded (`export/fold.py`). The values here are
+those of a small run, with which the program can be imported, read and run as it stands.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ MAX_STEPS: Any = None
 MIN_EPOCHS: Any = None
 MIN_STEPS: Any = None
 SCHEDULED_STEPS: Any = None
-"""The number of updates that the schedule was made for, where that does not follow from the length."""
+"""The number of updates that the schedule was made for, where that does not follow from the
+length.
+"""
 CHECK_VAL_EVERY_N_EPOCH: int = 1
 VAL_CHECK_INTERVAL: float = 1.0
 LIMIT_TRAIN_BATCHES: float = 1.0
@@ -77,8 +79,8 @@ COMPILES: bool | str = False
 START: Any = None
 """The file with the weights that the run began with."""
 BATCH: str = "pair"
-"""The form of a batch: "pair" (inputs, target), "tuple" (several inputs, target), "dict", "single" (one tensor, of a model that gives its
-loss), "step" (for the network's own training_step).
+"""The form of a batch: "pair" (inputs, target), "tuple" (several inputs, target), "dict", "single"
+(one tensor, of a model that gives its loss), "step" (for the network's own training_step).
 """
 TARGET: Any = "labels"
 """The key of the target, where a batch is a dict."""
@@ -130,10 +132,14 @@ WORKER_SEEDS: bool = False
 SETS_EPOCH: bool = False
 """Whether samplers or data sets are told the epoch."""
 TRAIN_OWN: tuple[str, ...] = ()
-"""What the loader has of the user's: "sampler", "batch_sampler", "generator", "collate_fn", "worker_init_fn"."""
+"""What the loader has of the user's: "sampler", "batch_sampler", "generator", "collate_fn",
+"worker_init_fn".
+"""
 VAL_OWN: tuple[str, ...] = ()
 TRAIN_FORM: str = "dataset"
-"""What `train_data` is: a "dataset", a tuple of "arrays", a dict of "columns", a list of "batches"."""
+"""What `train_data` is: a "dataset", a tuple of "arrays", a dict of "columns", a list of
+"batches".
+"""
 VAL_FORM: str = "dataset"
 MAY_BE_EMPTY: bool = False
 """Whether a batch may be None, or has no loss."""
@@ -199,7 +205,9 @@ SCHEDULE_FREE: bool = False
 LEADING: int = 0
 """The parameter group whose rate is reported."""
 SCHEDULE: str = ""
-"""The schedule that the settings ask for: "", "constant" (a warm-up), "linear", "cosine", "one_cycle"."""
+"""The schedule that the settings ask for: "", "constant" (a warm-up), "linear", "cosine",
+"one_cycle".
+"""
 WARMS_UP: bool = False
 WARMUP_IS_FRACTION: bool = False
 MOMENTUM: bool = True
@@ -225,9 +233,13 @@ HAS_BUFFERS: bool = False
 BEST_IS_OF_AVERAGE: bool = False
 """Whether BEST is a metric of the averaged weights."""
 LENGTH: str = "epochs"
-"""What says for how many updates a schedule is made: "epochs", "steps", or "scheduled" (SCHEDULED_STEPS)."""
+"""What says for how many updates a schedule is made: "epochs", "steps", or "scheduled"
+(SCHEDULED_STEPS).
+"""
 REMAKES: bool = False
-"""Whether the training data are read from their beginning again: at another batch size, or for batch-norm statistics."""
+"""Whether the training data are read from their beginning again: at another batch size, or for
+batch-norm statistics.
+"""
 OVERSHOOTS: bool = False
 """Whether a one-cycle schedule may end before the training."""
 NEEDS_PARAMETERS: bool = True

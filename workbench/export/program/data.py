@@ -255,7 +255,9 @@ def first_of(loader, count):
 
 
 class WholeOrder(Sampler):
-    """An epoch's order, drawn at once to its end: Lightning does not ask for that, and samplers draw there."""
+    """An epoch's order, drawn at once to its end: Lightning does not ask for that, and samplers
+    draw there.
+    """
 
     def __init__(self, sampler):
         self.sampler = sampler
@@ -328,7 +330,9 @@ class SeededBatches:
 
 
 class WorkerInit:
-    """A worker_init_fn that finds the data set in `get_worker_info()`, without the seeds around it."""
+    """A worker_init_fn that finds the data set in `get_worker_info()`, without the seeds around
+    it.
+    """
 
     def __init__(self, init):
         self.init = init

@@ -263,9 +263,22 @@ def main(config):
         def check_now(epoch, finished):
             """Validate in the middle of the epoch, or at its end."""
             return check(
-                network, val_loader, config, accelerator, optimizer, scheduler, annealing, average, best, stoppers, logged, losses,
-                epoch, step, finished,
-            )  # fmt: skip
+                network,
+                val_loader,
+                config,
+                accelerator,
+                optimizer,
+                scheduler,
+                annealing,
+                average,
+                best,
+                stoppers,
+                logged,
+                losses,
+                epoch,
+                step,
+                finished,
+            )
 
     epochs = itertools.count() if MAX_EPOCHS is None else range(config.max_epochs)
     for epoch in itertools.islice(epochs, first_epoch, None) if RESUMES else epochs:
@@ -474,9 +487,22 @@ def main(config):
         elif HAS_CHECKS:
             if CHECK_VAL_EVERY_N_EPOCH == 1 or is_due_after(epoch, step, config):
                 ended = check(
-                    network, val_loader, config, accelerator, optimizer, scheduler, annealing, average, best, stoppers,
-                    logged, losses, epoch, step, epoch + 1,
-                )  # fmt: skip
+                    network,
+                    val_loader,
+                    config,
+                    accelerator,
+                    optimizer,
+                    scheduler,
+                    annealing,
+                    average,
+                    best,
+                    stoppers,
+                    logged,
+                    losses,
+                    epoch,
+                    step,
+                    epoch + 1,
+                )
         if EARLY_STOPPING and ended:
             break
         if RESUMES:

@@ -44,12 +44,15 @@ def load_start(network):
             )
     except RuntimeError as error:
         raise SystemExit(
-            f"{path} has the weights of another model: remove it to begin with those that the code makes.\n{error}"
+            f"{path} has the weights of another model: remove it to begin with those that the code"
+            f" makes.\n{error}"
         ) from error
 
 
 class Together(torch.nn.Module):
-    """Model and loss as one module, so that DistributedDataParallel follows the parameters of both."""
+    """Model and loss as one module, so that DistributedDataParallel follows the parameters of
+    both.
+    """
 
     def __init__(self, network, loss):
         super().__init__()
@@ -111,7 +114,9 @@ def forward(model, batch):
 
 
 def compile_calls(module):
-    """Calls of the module go through torch.compile, which looks into torch's own classes only from a function."""
+    """Calls of the module go through torch.compile, which looks into torch's own classes only
+    from a function.
+    """
 
     def call(*args, **kwargs):
         return module._call_impl(*args, **kwargs)

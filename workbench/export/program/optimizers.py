@@ -29,7 +29,8 @@ def make_schedule(optimizer, config, updates=0):
         warmup = round(config.warmup * updates) if WARMUP_IS_FRACTION else config.warmup
         if SCHEDULE != "constant" and warmup >= updates:
             raise SystemExit(
-                f"warmup={config.warmup} is not shorter than the training, which has {updates} updates."
+                f"warmup={config.warmup} is not shorter than the training, which has {updates}"
+                " updates."
             )
     if SCHEDULE == "one_cycle":
         return torch.optim.lr_scheduler.OneCycleLR(

@@ -214,8 +214,16 @@ class EarlyStopping:
     """Says when a metric ends the training."""
 
     def __init__(
-        self, monitor, mode="min", patience=3, min_delta=0.0, warmup=0, stopping_threshold=None, divergence_threshold=None, check_finite=True
-    ):  # fmt: skip
+        self,
+        monitor,
+        mode="min",
+        patience=3,
+        min_delta=0.0,
+        warmup=0,
+        stopping_threshold=None,
+        divergence_threshold=None,
+        check_finite=True,
+    ):
         self.monitor, self.sign = monitor, 1.0 if mode == "min" else -1.0
         self.patience, self.min_delta, self.warmup, self.check_finite = (
             patience,

@@ -47,17 +47,17 @@ _CAUSES = {
     "weights": "it begins with other weights",
     "order": "its samples come in another order: the generator that shuffles them had moved",
     "batches": (
-        "its first batches are others, so its code makes other data: look for numbers drawn without "
-        "a seed, or after other draws that the script does not have (set the seed where the data are "
-        "made, fit again and export that run; or export with data='beside'), for values that the "
-        "notebook changed without an assignment (%env, %run, exec, setattr), for the clock, the "
-        "order of a set, a generator that had moved"
+        "its first batches are others, so its code makes other data: look for numbers drawn without"
+        " a seed, or after other draws that the script does not have (set the seed where the data"
+        " are made, fit again and export that run; or export with data='beside'), for values that"
+        " the notebook changed without an assignment (%env, %run, exec, setattr), for the clock,"
+        " the order of a set, a generator that had moved"
     ),
     "setup": (
-        "its model is set up in another way (an attribute, requires_grad, a hook, train() or eval())"
-        ", so something changed it before the fit that the script does not have. Write the change in "
-        "a statement of its own, without the workbench in it (as `model.scale = 2.0`), make the "
-        "model and the Workbench anew, fit and export that run"
+        "its model is set up in another way (an attribute, requires_grad, a hook, train() or"
+        " eval()), so something changed it before the fit that the script does not have. Write the"
+        " change in a statement of its own, without the workbench in it (as `model.scale = 2.0`),"
+        " make the model and the Workbench anew, fit and export that run"
     ),
 }
 _SAME_START = (
@@ -111,7 +111,8 @@ def verify(
     """Run the script that an export wrote to `path`, and compare its first losses.
 
     text: the code to run. For a script or notebook it is the same program with a log of its losses
-    and comparisons with the run. headless: the workbench trains in it, so its losses are those of a run that it records.
+    and comparisons with the run. headless: the workbench trains in it, so its losses are those of a
+    run that it records.
     notes: why it may differ, as far as reading its code tells. They are possible causes of a
     difference that is measured; a script that repeats the updates and a validation answers them.
     """
@@ -421,9 +422,9 @@ def _failure(end: Mapping[str, Any], script: str) -> str:
     place = "" if end["line"] is None else f" ({script}, line {end['line']}: `{end['code']}`)"
     if end["missing"] is not None and not os.path.isabs(end["missing"]):
         return (
-            f"it fails{place}: it reads {end['missing']}, which is neither beside the script nor "
-            f"in {os.getcwd()}. Start it in the folder where this file lies, or name the file by its "
-            "whole path, fit again and export that run"
+            f"it fails{place}: it reads {end['missing']}, which is neither beside the script nor in"
+            f" {os.getcwd()}. Start it in the folder where this file lies, or name the file by its"
+            " whole path, fit again and export that run"
         )
     variable = re.fullmatch(r"KeyError: '(\w+)'", end["error"])
     if variable is not None and "environ" in (end["code"] or ""):
