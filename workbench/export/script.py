@@ -1,19 +1,19 @@
 """Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another
 format.
 
-The script has the code that the run used (`source/` slices it), a Config, and a loop with only the
-techniques that were on. What it does not support raises NotStandAlone; without `format=`, a
-headless script is written then, in which the workbench trains. ExportError is left for code that
-cannot be found; then nothing is written. read_run.py   what the script depends on, from the run and
-the bench: a ScriptSpec (`script_spec.py`) inputs/       … from the user's data, training step,
-optimizers, hooks supported.py  the settings that a script supports unsupported.py  combinations
-that a run may have and a script does not support yet resume_points.py  what changed during the run,
-and where it continues another one
-program/      the training program: `templates/` has it with every technique, `render.py` drops what
-the run did not need, `text.py` joins it with the user's code verification/ runs the written script
-for its first updates, and compares its losses with the run's
-formats/      the other formats: a notebook made from the script, a script on Lightning, a headless
-script, the settings alone
+The script has the code that the run used (`source/` slices it) and the training program with what
+the run used. What it does not support raises NotStandAlone; without `format=`, a headless script is
+written then, in which the workbench trains. ExportError is left for code that cannot be found; then
+nothing is written.
+read_run.py       what the script depends on, from the run and the bench: a ScriptSpec
+inputs/           ... from the user's data, training step, optimizers, hooks
+supported.py      the settings that a script supports
+resume_points.py  what changed during the run, and where it continues another one
+program/          the training program, with every technique
+fold.py           cuts a run's script from it (`folding/`)
+assembly/         what a run used, as the program's constants; joins it with the user's code
+verification/     runs the written script for its first updates, and compares its losses
+formats/          the other formats: a notebook, a script on Lightning, a headless one, the settings
 """
 
 from __future__ import annotations
@@ -125,6 +125,12 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
             f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py',"
             " base='nn.Module')."
         )
+    asked = [name for name in ("resume", "checks", "log_file", "tracker") if getattr(options, name)]
+    if asked and format in ("settings", "lightning", "workbench"):
+        raise ExportError(
+            f"format={format!r} has no {asked[0]}=True: leave it out, or export a script,"
+            f" bench.export('train.py', {asked[0]}=True)."
+        )
     if format == "settings":
         if data is not None:
             raise ExportError(
@@ -139,7 +145,8 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
     try:
         return _without_workbench(path, run, site, task, options, format)
     except ExportError as error:
-        if options.format is None and format == "script" and data is None and base is None:
+        is_script = options.format is None and format == "script" and data is None and base is None
+        if is_script and not asked:
             return _headless(path, run, site, task, options, str(error))
         if isinstance(error, NotStandAlone):
             raise NotStandAlone(f"{error} {_REMEDY}") from error

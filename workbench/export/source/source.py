@@ -3,14 +3,19 @@ and nothing else.
 
 `CallSite.capture` stores the code that had run when the Workbench was made; `slice_call` goes
 backwards from the arguments of that call, by definition and use, and copies the needed statements
-as they were written. capture.py     the call site, as plain data origins.py     which modules are
-the user's own, so that their code is written out uses.py        which names a statement reads and
-binds changes.py     the objects that a statement changes statements.py  pieces of source, and the
-statements that had run in them order.py       these statements in the order in which they ran
-owner.py       a Workbench that a method of a class makes namespace.py   one namespace and its
-statements slicer.py      the slice rewrite/       writes the slice as one file: `writer.py` its
-text, `source_text.py` lines, `secret_literals.py` secrets, … unresolved.py  the errors for names
-that a script cannot define
+as they were written.
+capture.py     the call site, as plain data
+origins.py     which modules are the user's own, so that their code is written out
+uses.py        which names a statement reads and binds
+changes.py     the objects that a statement changes
+statements.py  pieces of source, and the statements that had run in them
+order.py       these statements in the order in which they ran
+owner.py       a Workbench that a method of a class makes
+namespace.py   one namespace and its statements
+slicer.py      the slice
+rewrite/       writes the slice as one file: `writer.py` its text, `source_text.py` lines,
+               `secret_literals.py` secrets, …
+unresolved.py  the errors for names that a script cannot define
 Known limits: what a statement changes cannot be known in general (`changes` has the assumptions),
 and random numbers drawn by code that is not needed are not drawn by the script. `export` runs the
 script and finds such differences (`verification/`).
