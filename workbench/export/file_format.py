@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from workbench.export.errors import ExportError
 
@@ -18,6 +18,15 @@ ENDINGS: Mapping[str, str] = {
     "settings": ".yaml",
 }
 """The formats of an export, each with its file name extension."""
+
+
+class ScriptOptions(TypedDict, total=False):
+    """What a stand-alone script does besides the training; `ExportOptions` explains each."""
+
+    resume: bool
+    checks: bool
+    log_file: bool
+    tracker: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,11 @@ def format_of(path: Path, format: Format | None) -> Format:
     raise ExportError(
         f"{path} does not fit format={format!r}: give a name that ends in {ENDINGS[format]}."
     )
+
+
+def has_options(format: Format) -> bool:
+    """Whether a file of this format can have the `ScriptOptions`."""
+    return format in ("script", "notebook")
 
 
 def is_verified(format: Format) -> bool:

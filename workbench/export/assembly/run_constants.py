@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.engine.data.checksums import FIRST
-from workbench.export.errors import ExportError, NotStandAlone
+from workbench.export.errors import NotResumable, NotStandAlone
 from workbench.export.file_format import ExportOptions
 from workbench.export.inputs.collect import Data
 from workbench.export.program import constants
@@ -57,7 +57,7 @@ def constants_of(
         if is_used:
             raise NotStandAlone(f"a stand-alone script does not support {what}.")
     if options.resume and (why := why_not_resumed(run)):
-        raise ExportError(f"resume=True is not possible: {why}. Leave it out.")
+        raise NotResumable(why)
     found = {name.upper(): getattr(run.settings, name) for name in _SETTINGS}
     found |= _of_lengths(run) | _of_device(run) | _of_model(run) | _of_data(run) | _of_checks(run)
     found |= _of_update(run) | _of_optimizer(run) | _of_averages(run)

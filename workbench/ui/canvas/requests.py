@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Unpack
 
 from workbench.events import BenchEvent, Called
-from workbench.export.file_format import Format
+from workbench.export.file_format import Format, ScriptOptions
 from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.runs.pending_deletions import PendingDeletions
@@ -37,6 +37,9 @@ class ScriptForm(Protocol):
 
     def choose(self, format: Format) -> None:
         """Show and write it in this format."""
+
+    def choose_options(self, **options: Unpack[ScriptOptions]) -> None:
+        """Show and write it with these options, or without those that are False."""
 
     def write(self, path: str) -> None:
         """Write it to this file."""
@@ -100,6 +103,14 @@ class CanvasRequests:
                 "format": "script" | "notebook" | "settings" | "lightning" | "workbench" as format,
             }:
                 self._export.choose(format)
+            case {
+                "what": "choose_option",
+                "option": "resume" | "checks" | "log_file" | "tracker" as option,
+                "wanted": bool(wanted),
+            }:
+                changes: ScriptOptions = {}
+                changes[option] = wanted
+                self._export.choose_options(**changes)
             case {"what": "close_script"}:
                 self._export.close()
             case {"what": "show", "run": str(run)}:
