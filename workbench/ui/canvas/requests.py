@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, Unpack
+from typing import Any, Literal, Protocol
 
 from workbench.events import BenchEvent, Called
-from workbench.export.file_format import Format, ScriptOptions
+from workbench.export.file_format import Format
 from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.runs.pending_deletions import PendingDeletions
@@ -38,8 +38,8 @@ class ScriptForm(Protocol):
     def choose(self, format: Format) -> None:
         """Show and write it in this format."""
 
-    def choose_options(self, **options: Unpack[ScriptOptions]) -> None:
-        """Show and write it with these options, or without those that are False."""
+    def choose_option(self, option: str, wanted: bool) -> None:
+        """Show and write it with this option, or without it."""
 
     def write(self, path: str) -> None:
         """Write it to this file."""
@@ -106,11 +106,9 @@ class CanvasRequests:
             case {
                 "what": "choose_option",
                 "option": "resume" | "checks" | "log_file" | "tracker" as option,
-                "wanted": bool(wanted),
+                "wanted": bool(is_wanted),
             }:
-                changes: ScriptOptions = {}
-                changes[option] = wanted
-                self._export.choose_options(**changes)
+                self._export.choose_option(option, is_wanted)
             case {"what": "close_script"}:
                 self._export.close()
             case {"what": "show", "run": str(run)}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Unpack
+from typing import Any
 
 from workbench.export.errors import NotResumable, NotStandAlone
 from workbench.export.file_format import (
@@ -119,8 +119,8 @@ class ExportForm:
         """The format that was chosen."""
         self._written: Format = "script"
         """The format that is shown and written: where a script is not possible, a headless one."""
-        self._options: ScriptOptions = {}
-        """The options that were chosen. A run that cannot have one is shown without it."""
+        self._options: frozenset[str] = frozenset()
+        """The names of the options that were chosen. A run that cannot have one is shown without it."""
         self._refused: Mapping[str, str] = {}
         """Why the script that is shown cannot have some of them."""
         self._shown: Any = None
@@ -143,9 +143,9 @@ class ExportForm:
         if self._bar().export.value:
             aside(self._show, self._failed, "preview")
 
-    def choose_options(self, **options: Unpack[ScriptOptions]) -> None:
-        """Show and write scripts with these options from now on, or without those that are False."""
-        self._options = {**self._options, **options}
+    def choose_option(self, option: str, wanted: bool) -> None:
+        """Show and write scripts with this option from now on, or without it."""
+        self._options = self._options | {option} if wanted else self._options - {option}
         if self._bar().export.value:
             aside(self._show, self._failed, "preview")
 
@@ -230,7 +230,7 @@ class ExportForm:
                     self._preview.show(run or texts.LAST_RUN, text, written, names, refused)
 
     def _script(
-        self, run: str | None, format: Format, options: ScriptOptions
+        self, run: str | None, format: Format, options: frozenset[str]
     ) -> tuple[str, Format, str, Mapping[str, str]]:
         """The text; its format, which is "workbench" where a stand-alone script is not possible;
         why it is not; and why it cannot have some of the options, by name.
@@ -257,13 +257,12 @@ class ExportForm:
         self._notice.error(error, texts.ACTIONS["export"], _ABOUT)
 
 
-def _possible(options: ScriptOptions, refused: Mapping[str, str], format: Format) -> ScriptOptions:
+def _possible(options: frozenset[str], refused: Mapping[str, str], format: Format) -> ScriptOptions:
     """The chosen options that a file of this format can have."""
     possible: ScriptOptions = {}
     if has_options(format):
-        for name, wanted in options.items():
-            if wanted and name not in refused:
-                possible[name] = True  # type: ignore[literal-required]  # a key of the same type
+        for name in sorted(options - refused.keys()):
+            possible[name] = True  # type: ignore[literal-required]  # a request has no other names
     return possible
 
 
