@@ -120,7 +120,9 @@ class ExportForm:
         self._written: Format = "script"
         """The format that is shown and written: where a script is not possible, a headless one."""
         self._options: frozenset[str] = frozenset()
-        """The names of the options that were chosen. A run that cannot have one is shown without it."""
+        """The names of the options that were chosen. A run that cannot have one is shown without
+        it.
+        """
         self._refused: Mapping[str, str] = {}
         """Why the script that is shown cannot have some of them."""
         self._shown: Any = None
