@@ -17,7 +17,7 @@ from tests.export.export_running import (
     make_bench,
     repeats,
 )
-from workbench.export.errors import ExportError
+from workbench.export.errors import ExportError, NotStandAlone
 from workbench.launch.job import Job
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -276,12 +276,18 @@ def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_t
     alone = runner.run(script)
     check(bench, run, alone)  # the code makes the same weights from its seed
     assert (
-        alone.said.count(
-            f"There is no {weights}: it begins with the weights that its code makes, and losses may differ"
-        )
+        alone.said.count(f"There is no {weights}: it begins with the weights that its code makes.")
         == 1
     )
     assert runner.run(script, "--seed", "1").losses[1] != run.history["loss"][1]
+
+
+def test_a_run_that_continues_another_is_headless(tmp_path: Path) -> None:
+    with make_bench(tmp_path, f"{PAIR}, max_epochs=1") as bench:
+        bench.fit().result()
+        bench.fit(start="continue", max_epochs=2).result()
+        with pytest.raises(NotStandAlone, match="a run that continues another one"):
+            bench.script(format="script")
 
 
 def test_without_a_record(runner: Runner, tmp_path: Path) -> None:
@@ -292,22 +298,6 @@ def test_without_a_record(runner: Runner, tmp_path: Path) -> None:
     assert "safetensors" not in script.read_text()
     assert "The weights that the run began with were not recorded" in script.read_text()
     check(bench, run, runner.run(script))
-
-
-def test_other_starts(runner: Runner, tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")
-    first = bench.fit().result()
-    second = bench.fit(start="continue", max_epochs=2).result()
-    script = bench.export(tmp_path / "continued.py")
-    check(bench, second, runner.run(script))
-    assert len(second.history["loss"]) == 2 * len(first.history["loss"])
-    bench.fit(start=second.id, lr=1e-2, max_epochs=3).result()
-    script = bench.export(tmp_path / "from_run.py")
-    third = bench.job.result()  # type: ignore[union-attr]
-    check(bench, third, runner.run(script))
-    bench.load(first)
-    script = bench.export(tmp_path / "chosen.py", run=first.id)
-    check(bench, first, runner.run(script))
 
 
 LIVE = (

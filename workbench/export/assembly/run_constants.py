@@ -42,8 +42,6 @@ _SETTINGS = (
     "log_every_n_steps",
 )
 """The settings whose values the program reads as they are."""
-_FIRST = re.compile(r"len\(batch(\[[^\]]+\])*\)|1")
-"""The expression for the number of samples in a batch that its first tensor shows."""
 
 
 def constants_of(
@@ -120,8 +118,7 @@ def _of_data_not_in(run: ScriptSpec) -> dict[str, bool]:
     )
     return {
         "batches whose number of samples their first tensor does not show": any(
-            run.weighs(data) and not (data.counts and _FIRST.fullmatch(data.count))
-            for data in run.loaders
+            run.weighs(data) and not data.counts for data in run.loaders
         ),
         "loaders with lines of their own": any(data.before for data in run.loaders),
         "several validation sets in loaders": (
@@ -237,9 +234,15 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         "LIMITS_VAL": (
             "" if is_whole(s.limit_val_batches) else _counted(s.limit_val_batches, "batches")
         ),
-        "CHANGES": {step: dict(values) for step, values in run.changes},
+        "CHANGES": {step: _with_numbers(values) for step, values in run.changes},
         "CHANGED": tuple(sorted({name for _, values in run.changes for name in values})),
     }
+
+
+def _with_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Changed settings, with a bound where a gradient is clipped no more."""
+    clip = values.get("gradient_clip_val", 0)
+    return {**values, "gradient_clip_val": float("inf")} if clip is None else dict(values)
 
 
 def _counted(value: Any, whole: str) -> str:

@@ -63,14 +63,16 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     """
     tree = names.parsed(ours)
     used = names.read(tree) | {"torch"}
-    saved = (
-        set() if r.data_file is None else {read.dataset for read in r.loaders}
-    )  # `main` makes them
+    saved = {} if r.data_file is None else {read.dataset: (read.saved, []) for read in r.loaders}
     other = "val_data" if r.val_sets else "val_sets"
-    given = {
-        name: _expression(r, name)
+    given: dict[str, tuple[str, list[str]]] = {}
+    if saved:
+        file = f"Path(__file__).with_name({quoted(r.data_file)})"
+        given["tensors"] = f"load_file({file})", []
+    given |= {
+        name: saved[name] if name in saved else _expression(r, name)
         for name in GIVEN
-        if name in used and name not in saved and name != other
+        if name in used and name != other
     }
     used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
     every = {item.binds: item for item in [*_LIBRARIES, *further]}
@@ -97,6 +99,8 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
 
 def _place(r: ScriptSpec, name: str) -> int:
     """The position of an argument in the call; arguments were evaluated in that order."""
+    if name not in GIVEN:
+        return -1
     arguments = list(r.sliced.arguments)
     return arguments.index(GIVEN[name]) if GIVEN[name] in arguments else len(arguments)
 
@@ -149,9 +153,9 @@ def _joined(
     first = [] if r.sets_threads else [names.replaced(THREADS, renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
     if made.at_once:
-        parts += [
-            f"torch.set_num_threads({r.threads})" for _ in first
-        ]  # an import of the script makes the same data
+        # an import of the script makes the same data
+        threads = names.replaced(f"torch.set_num_threads({r.threads})", renamed)
+        parts += [threads for _ in first]
     ours = build.with_lines(ours, own_main, [*first, *made.call(make)])
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
     code = "\n\n\n".join(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import dataclasses
 import inspect
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import find_batch_size
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -330,11 +333,17 @@ def first_batch(spec: DataSpec, settings: Settings) -> Any:
 
 
 def _counts_right(spec: DataSpec, settings: Settings) -> bool:
-    """Whether the number of samples of a batch is that of its first tensor, or is stated by the
-    batch.
-    """
+    """Whether the number of samples of a batch is that which accelerate reads from it."""
+    batch = first_batch(spec, settings)
+    try:
+        if batch is not None and find_batch_size(batch) != sample_count(batch):
+            return False
+    except (TypeError, IndexError):  # it starts with something else than a tensor
+        return False
     if spec.parts.ready or spec.parts.collate_fn is None:
         return True
+    if _leaves_samples_out(spec.parts.collate_fn):
+        return False
     parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
     for size in range(1, min(3, settings.batch_size, spec.samples or 3) + 1):
         try:
@@ -344,6 +353,35 @@ def _counts_right(spec: DataSpec, settings: Settings) -> bool:
         except Exception:  # noqa: BLE001  # a collate function may refuse such a small batch
             continue
     return True
+
+
+def _leaves_samples_out(collate: Callable[..., Any]) -> bool:
+    """Whether the code of a collate function, or of a function that it calls, chooses samples."""
+    functions, seen = [inspect.unwrap(collate)], set[int]()
+    while functions:
+        function = functions.pop()
+        code = getattr(function, "__code__", None)
+        if code is None or id(code) in seen or not is_inlined(getattr(function, "__module__", "")):
+            continue
+        seen.add(id(code))
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        except (OSError, SyntaxError, TypeError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.comprehension, ast.For)) and _chooses(node):
+                return True
+            if isinstance(node, ast.Name) and node.id in ("filter", "filterfalse", "compress"):
+                return True
+        functions += [function.__globals__.get(name) for name in code.co_names]
+    return False
+
+
+def _chooses(loop: ast.comprehension | ast.For) -> bool:
+    """Whether a loop leaves some of its items out."""
+    if isinstance(loop, ast.comprehension):
+        return bool(loop.ifs)
+    return any(isinstance(node, (ast.If, ast.Continue, ast.Break)) for node in ast.walk(loop))
 
 
 def layout_of(batch: Any, has_loss: bool) -> str:
