@@ -250,11 +250,13 @@ def make_bench(
     return found
 
 
-def exported(folder: Path, arguments: str, before: str = "") -> Any:
+def exported(folder: Path, arguments: str, before: str = "", **options: Any) -> Any:
     """The script of a run, as a module."""
     bench = make_bench(folder, arguments, before)
     bench.fit().result()
-    spec = importlib.util.spec_from_file_location("train", bench.export(folder / "train.py"))
+    spec = importlib.util.spec_from_file_location(
+        "train", bench.export(folder / "train.py", **options)
+    )
     bench.close()
     assert spec is not None
     assert spec.loader is not None

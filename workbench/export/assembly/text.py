@@ -30,9 +30,7 @@ from workbench.export.source.rewrite.source_text import Block, join, parsed_impo
 from workbench.task.data.to_dataset import UNNAMED
 
 THREADS = "torch.set_num_threads(config.threads)"
-"""The line of `main` that sets the number of threads: after the user's code where that sets it,
-else before.
-"""
+"""The line of `main` that sets the number of threads, where the user's code does not."""
 CONVERTED = (
     "column if isinstance(column, torch.Tensor) else torch.as_tensor(np.array(column, dtype=kind))"
 )
@@ -110,7 +108,8 @@ def program_of(r: ScriptSpec, constants: Mapping[str, object], modules: tuple[st
     program = fold(program_source(modules), constants, known_names(modules))
     program = names.replaced(program, _places(r))
     head, _, rest = program.partition("\n\n\ndef parse(")
-    return without_unread(head, f"{program}\n{THREADS}") + "\n\n\ndef parse(" + rest
+    read = program if r.sets_threads else f"{program}\n{THREADS}"
+    return without_unread(head, read) + "\n\n\ndef parse(" + rest
 
 
 def _places(r: ScriptSpec) -> dict[str, str]:

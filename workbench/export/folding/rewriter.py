@@ -122,6 +122,8 @@ class Rewriter:
                 return self.code(node.body if test else node.orelse)
             case ast.BoolOp():
                 operands = [each for each in node.values if self.value(each) is _UNKNOWN]
+                if isinstance(node.values[-1], ast.Constant):  # as in `name or None`
+                    operands.append(node.values[-1])
                 if len(operands) < len(node.values):
                     word = " or " if isinstance(node.op, ast.Or) else " and "
                     if len(operands) == 1:

@@ -25,7 +25,7 @@ from workbench.export.inputs.step import may_skip
 from workbench.export.source.origins import is_inlined
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
-from workbench.task.batch import TARGETS, own_count, sample_count
+from workbench.task.batch import TARGETS, leaves, own_count, sample_count
 from workbench.task.data.combined import CombinedBatches, in_turn
 from workbench.task.data.datasets import Batches, Columns
 from workbench.task.data.loader_parts import length_of, makes_batches_itself
@@ -117,7 +117,8 @@ def data_of(
         count=_count(first_batch(spec, settings)) or "1",
         counts=_counts_right(spec, settings),
         empty=_may_be_empty(parts.collate_fn, dataset),
-        reuses_memory=loader.reuses_memory,
+        reuses_memory=loader.reuses_memory
+        and (kind != "samples" or _shares_memory(spec, settings)),
         draws=_draws(loader, settings),
         generators=tuple(generators),
         unkept=unkept,
@@ -355,13 +356,24 @@ def _counts_right(spec: DataSpec, settings: Settings) -> bool:
     return True
 
 
+def _shares_memory(spec: DataSpec, settings: Settings) -> bool:
+    """Whether two batches of samples lie in the same memory."""
+    pair = [first_batch(spec, settings) for _ in range(2)]
+    first, second = (
+        {tensor.untyped_storage().data_ptr() for _, tensor in leaves(batch)} for batch in pair
+    )
+    return bool(first & second)
+
+
 def _leaves_samples_out(collate: Callable[..., Any]) -> bool:
     """Whether the code of a collate function, or of a function that it calls, chooses samples."""
     functions, seen = [inspect.unwrap(collate)], set[int]()
     while functions:
         function = functions.pop()
         code = getattr(function, "__code__", None)
-        if code is None or id(code) in seen or not is_inlined(getattr(function, "__module__", "")):
+        module = getattr(function, "__module__", None) or "__main__"
+        is_users = module == "__main__" or is_inlined(module)
+        if code is None or id(code) in seen or not is_users:
             continue
         seen.add(id(code))
         try:
