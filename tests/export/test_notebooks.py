@@ -1,4 +1,4 @@
-"""The script of a notebook, of any way of defining things, repeats its run to the last bit in a fresh process; killed, it continues."""
+"""The script of a notebook, of any way of defining things, repeats its run to the last bit in a fresh process."""
 
 from __future__ import annotations
 
@@ -40,13 +40,3 @@ def test_its_script_repeats_the_run(name: str, runner: Runner, tmp_path: Path) -
     run = ran(name, tmp_path)
     runner.folder = tmp_path  # beside the files that it wrote
     compare(run, runner.run(tmp_path / "out" / "train.py"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_its_script_continues(name: str, runner: Runner, tmp_path: Path) -> None:
-    run, script = ran(name, tmp_path), tmp_path / "out" / "train.py"
-    runner.folder = tmp_path
-    if "--resume is not possible" in script.read_text():
-        pytest.skip("it says why it cannot")
-    compare(run, runner.run_resumed(script, "(output / 'checkpoint.pt').exists()"))

@@ -239,7 +239,6 @@ def _head(r: ScriptSpec) -> str:
 
         {}
 
-        Every setting has an option: --lr 1e-3. --help lists them.
         {}
         {}{}
         Written by Tuning Workbench {}.

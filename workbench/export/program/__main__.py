@@ -10,6 +10,5 @@ from workbench.export.program.settings import parse
 
 if __name__ == "__main__":
     main(parse())
-    if not SINGLE_PROCESS and torch.distributed.is_initialized():
-        # after `main`, whose wrapped model is to go first
+    if not SINGLE_PROCESS and torch.distributed.is_initialized():  # when main's model is gone
         torch.distributed.destroy_process_group()

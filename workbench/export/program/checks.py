@@ -85,11 +85,8 @@ def check(
             accelerator,
             step,
         )
-    accelerator.print(
-        f"epoch {epoch + 1}  step {step}",
-        *(f"{name} {value:.4f}" for name, value in scores.items()),
-        sep="  ",
-    )
+    shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+    accelerator.print(f"epoch {epoch + 1}  step {step}  {shown}")
     if EARLY_STOPPING:
         verdicts = [stopper.should_stop(scores) for stopper in stoppers]
         ended = any(verdicts)

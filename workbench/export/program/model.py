@@ -32,7 +32,7 @@ def load_start(network):
         print(f"There is no {path}: it begins with the weights that its code makes.")
         return
     try:
-        load_model(network._orig_mod if COMPILED else network, str(path), strict=not TRAINS_LOSS)
+        load_model(network._orig_mod if COMPILED else network, path, strict=not TRAINS_LOSS)
         if TRAINS_LOSS:
             own = {
                 name: value
@@ -43,10 +43,7 @@ def load_start(network):
                 {name.removeprefix(LOSS_PREFIX): value for name, value in own.items()}
             )
     except RuntimeError as error:
-        raise SystemExit(
-            f"{path} has the weights of another model: remove it to begin with those that the code"
-            f" makes.\n{error}"
-        ) from error
+        raise SystemExit(f"{path} has the weights of another model.\n{error}") from error
 
 
 class Together(torch.nn.Module):

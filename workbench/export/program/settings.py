@@ -35,6 +35,7 @@ from workbench.export.program.constants import (
     WEIGHT_DECAY,
 )
 
+
 OUTPUT = Path(__file__).with_name(Path(__file__).stem + "-output")
 
 

@@ -139,10 +139,11 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
     else:
         model.train()
     everyone = gather_object([seen])
-    scores = {
-        name: weighted_mean([pair for each in everyone for pair in each.get(name, ())])
-        for name in seen
-    }
+    scores = {}
+    for name in seen:
+        pairs = [pair for each in everyone for pair in each.get(name, ())]
+        values, weights = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
+        scores[name] = float((values * weights).sum() / weights.sum())
     if METRIC_OBJECTS:
         for name, metric in objects.items():
             scores |= {key: float(value) for key, value in named(name, metric.compute()).items()}
@@ -163,12 +164,6 @@ def as_number(value):
     if isinstance(value, torch.Tensor):
         return value.to(torch.promote_types(value.dtype, torch.float32)).mean().item()
     return float(np.mean(value))
-
-
-def weighted_mean(pairs):
-    """The mean of (value, weight) pairs."""
-    values, weights = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
-    return float((values * weights).sum() / weights.sum())
 
 
 def validate_sets(model, loaders, config, accelerator, logged=None):
