@@ -4,16 +4,16 @@ format.
 The script has the code that the run used (`source/` slices it), a Config, and a loop with only the
 techniques that were on. What it does not support raises NotStandAlone; without `format=`, a
 headless script is written then, in which the workbench trains. ExportError is left for code that
-cannot be found; then nothing is written. read_run.py   what the script depends on, from the run and
-the bench: a ScriptSpec (`script_spec.py`) inputs/       … from the user's data, training step,
-optimizers, hooks supported.py  the settings that a script supports unsupported.py  combinations
-that a run may have and a script does not support yet resume_points.py  what changed during the run,
-and where it continues another one
-program/      the training program: `templates/` has it with every technique, `render.py` drops what
-the run did not need, `text.py` joins it with the user's code verification/ runs the written script
-for its first updates, and compares its losses with the run's
-formats/      the other formats: a notebook made from the script, a script on Lightning, a headless
-script, the settings alone
+cannot be found; then nothing is written.
+read_run.py       what the script depends on, from the run and the bench: a ScriptSpec
+inputs/           … from the user's data, training step, optimizers, hooks
+supported.py      the settings that a script supports
+unsupported.py    combinations that a run may have and a script does not support yet
+resume_points.py  what changed during the run, and where it continues another one
+program/          the training program: `templates/` has it with every technique, `render.py` drops
+                  what the run did not need, `text.py` joins it with the user's code
+verification/     runs the written script for its first updates, and compares its losses
+formats/          the other formats: a notebook, a script on Lightning, a headless one, the settings
 """
 
 from __future__ import annotations
