@@ -42,12 +42,11 @@ def description(error: BaseException, script: str) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if frame.filename == script]
     message = next(iter(str(error).strip().splitlines()), "")
-    refusal = isinstance(error, SystemExit) and isinstance(error.code, str)
+    if not (isinstance(error, SystemExit) and isinstance(error.code, str)):
+        message = ": ".join(filter(None, [type(error).__name__, message]))
     missing = error.filename if isinstance(error, FileNotFoundError) else None
     return {
-        "error": (
-            message if refusal else f"{type(error).__name__}{f': {message}' if message else ''}"
-        ),
+        "error": message,
         "line": lines[-1].lineno if lines else None,
         "code": lines[-1].line if lines else None,
         "missing": missing if isinstance(missing, str) else None,
