@@ -22,6 +22,7 @@ from torch.utils.data import (
 
 from workbench.export.program.constants import (
     ACCUMULATES,
+    DISTRIBUTED,
     DRAWS_TO_THE_END,
     DROP_LAST,
     LIMITS,
@@ -114,6 +115,18 @@ def make_loader(
     """A loader with a generator of its own: nothing else moves the order of its samples."""
     if DRAWS_TO_THE_END:
         generator = torch.Generator().manual_seed(config.seed)
+    if DISTRIBUTED:
+        generator = generator or torch.Generator().manual_seed(config.seed)
+        drop_last = train and DROP_LAST and batch_sampler is None
+        if batch_sampler is None:
+            if sampler is None:
+                sampler = (
+                    RandomSampler(dataset, generator=generator)
+                    if train and SHUFFLE
+                    else SequentialSampler(dataset)
+                )
+            batch_sampler = BatchSampler(sampler, config.batch_size, drop_last)
+        batch_sampler = Share(batch_sampler, accelerator, drop_last)
     if WORKER_SEEDS and samples:
         return seeded_loader(
             dataset,
@@ -126,7 +139,7 @@ def make_loader(
             collate_fn,
             worker_init_fn,
         )
-    if batch_sampler is not None:
+    if DISTRIBUTED or batch_sampler is not None:
         loader = DataLoader(
             dataset,
             batch_sampler=batch_sampler,
@@ -159,7 +172,7 @@ def make_loader(
             else None,
             pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
         )
-    if not SINGLE_PROCESS and accelerator.num_processes > 1:
+    if not SINGLE_PROCESS and not DISTRIBUTED and accelerator.num_processes > 1:
         loader = prepare_data_loader(loader, even_batches=train)
     return loader
 
@@ -177,14 +190,18 @@ def seeded_loader(
 ):
     """A loader each of whose batches has random numbers of its own, whichever worker makes it."""
     generator = generator or torch.Generator().manual_seed(config.seed)
-    if sampler is None:
+    if not DISTRIBUTED and sampler is None:
         sampler = (
             RandomSampler(dataset, generator=generator)
             if train and SHUFFLE
             else SequentialSampler(dataset)
         )
-    batches = batch_sampler or BatchSampler(sampler, config.batch_size, train and DROP_LAST)
-    if accelerator.num_processes > 1:
+    batches = (
+        batch_sampler
+        if DISTRIBUTED
+        else batch_sampler or BatchSampler(sampler, config.batch_size, train and DROP_LAST)
+    )
+    if not DISTRIBUTED and accelerator.num_processes > 1:
         batches = BatchSamplerShard(
             batches, accelerator.num_processes, accelerator.process_index, even_batches=train
         )
@@ -252,6 +269,26 @@ def windows(batches, config, epoch, step):
 def first_of(loader, count):
     """A loader's first batches; all of them to the very end, where a sampler may draw once more."""
     return iter(loader) if count >= len(loader) else itertools.islice(loader, count)
+
+
+class Share:
+    """Of batches that all processes go through alike, those of this process."""
+
+    def __init__(self, batches, accelerator, drop_last=False):
+        self.batches = batches
+        self.first, self.stride = accelerator.process_index, accelerator.num_processes
+        self.drop_last = drop_last
+
+    def __len__(self):
+        rounds = len(self.batches) / self.stride
+        return math.floor(rounds) if self.drop_last else math.ceil(rounds)
+
+    def __iter__(self):
+        batches = iter(self.batches)
+        while shares := list(itertools.islice(batches, self.stride)):
+            # The last round may have fewer batches than there are processes.
+            if len(shares) > (self.stride - 1 if self.drop_last else self.first):
+                yield shares[self.first]
 
 
 class WholeOrder(Sampler):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 
+import torch
 from accelerate.utils import find_batch_size, send_to_device
 
 from workbench.export.program.constants import (
+    ACCUMULATES,
     BATCH,
     MAY_BE_EMPTY,
     MEAN,
@@ -16,6 +19,7 @@ from workbench.export.program.constants import (
     TAKES_NUMBER,
     WEIGHS,
 )
+from workbench.export.program.data import window_size
 from workbench.export.program.model import forward, mixed_precision
 
 
@@ -69,3 +73,55 @@ def accumulate(model, window, number, parameters, scaler, accelerator):
                     parameter.grad /= sum(shares)
             loss = loss / sum(shares)
     return loss
+
+
+def rounds(batches, config, epoch, accelerator):
+    """The batches of each update: those of this process, none where only others have some left.
+
+    With them: what they weigh, what those of all processes weigh, whether each process has some.
+    """
+    batches = iter(batches)
+    while True:
+        size = window_size(config, epoch) if ACCUMULATES else 1
+        window = list(itertools.islice(batches, size))
+        weights = [find_batch_size(batch) if MEAN else 1 for batch in window]
+        counts = torch.tensor([sum(weights), len(window) > 0], dtype=torch.float64)
+        total, present = accelerator.reduce(counts.to(accelerator.device), "sum").tolist()
+        if not present:
+            return
+        yield window, weights, total, present == accelerator.num_processes
+
+
+def accumulate_in_all(model, update, number, parameters, scaler, accelerator):
+    """The gradient of an update in which all processes take part; returns the loss of all."""
+    window, weights, total, is_complete = update
+    unit = accelerator.num_processes / total
+    loss = torch.zeros((), device=accelerator.device)
+    for place, (batch, weight) in enumerate(zip(window, weights)):
+        batch = send_to_device(batch, accelerator.device, non_blocking=True)
+        # The wrapped model averages gradients over the processes, at the last batch.
+        is_last = is_complete and place == len(window) - 1
+        through = model if is_last else accelerator.unwrap_model(model)
+        with mixed_precision(accelerator.device) if PRECISION != "32" else contextlib.nullcontext():
+            if BATCH == "step":
+                part = through(batch, number + place) if TAKES_NUMBER else through(batch)
+            elif METRICS:
+                part, *_ = forward(through, batch)
+            else:
+                part = forward(through, batch)
+            part = part * (weight * unit)
+        if PRECISION == "16":
+            scaler.scale(part).backward()
+        else:
+            part.backward()
+        loss = loss + part.detach()
+    if not is_complete:
+        average_gradients(parameters, accelerator)
+    return accelerator.reduce((loss / unit).double(), "sum").to(loss.dtype) / total
+
+
+def average_gradients(parameters, accelerator):
+    """Gradients become their means over the processes."""
+    for parameter in parameters:
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        parameter.grad = accelerator.reduce(gradient, "mean")
