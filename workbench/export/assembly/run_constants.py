@@ -64,7 +64,8 @@ def constants_of(
     if torchs:
         found |= _of_configured(run)
     else:
-        found["DISTRIBUTED"] = False  # Lightning shares the batches
+        # Lightning shares the batches.
+        found |= {"DISTRIBUTED": False, "ACCUMULATES": run.accumulates}
     sums = _checksums(run)
     found |= {
         "TITLE": title,
@@ -256,7 +257,7 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         "MAX_STEPS": run.max_steps,
         "SCHEDULED_STEPS": run.planned,
         "LENGTH": length if takes_updates(run) else "",
-        "ACCUMULATES": run.accumulates,
+        "ACCUMULATES": run.accumulates or run.distributed,
         "ACCUMULATE_GRAD_BATCHES": size if isinstance(size, int) else 1,
         "WINDOWS": run.windows,
         "WINDOWS_BY": "step" if run.sizes else "epoch",

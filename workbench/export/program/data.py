@@ -9,6 +9,7 @@ import random
 import numpy as np
 import torch
 from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
+from accelerate.utils import find_batch_size
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -26,6 +27,7 @@ from workbench.export.program.constants import (
     DRAWS_TO_THE_END,
     DROP_LAST,
     LIMITS,
+    MEAN,
     NUM_WORKERS,
     PERSISTENT_WORKERS,
     PIN_MEMORY,
@@ -116,17 +118,14 @@ def make_loader(
     if DRAWS_TO_THE_END:
         generator = torch.Generator().manual_seed(config.seed)
     if DISTRIBUTED:
-        generator = generator or torch.Generator().manual_seed(config.seed)
-        drop_last = train and DROP_LAST and batch_sampler is None
-        if batch_sampler is None:
-            if sampler is None:
-                sampler = (
-                    RandomSampler(dataset, generator=generator)
-                    if train and SHUFFLE
-                    else SequentialSampler(dataset)
-                )
-            batch_sampler = BatchSampler(sampler, config.batch_size, drop_last)
-        batch_sampler = Share(batch_sampler, accelerator, drop_last)
+        draws = generator or torch.Generator().manual_seed(config.seed)
+        order = SequentialSampler(dataset)
+        if train and SHUFFLE:
+            order = RandomSampler(dataset, generator=draws)
+        batches = batch_sampler or BatchSampler(
+            sampler or order, config.batch_size, train and DROP_LAST
+        )
+        shares = Share(batches, accelerator, train and DROP_LAST and batch_sampler is None)
     if WORKER_SEEDS and samples:
         return seeded_loader(
             dataset,
@@ -134,16 +133,18 @@ def make_loader(
             accelerator,
             train,
             sampler,
-            batch_sampler,
-            generator,
+            shares if DISTRIBUTED else batch_sampler,
+            draws if DISTRIBUTED else generator,
             collate_fn,
             worker_init_fn,
         )
     if DISTRIBUTED or batch_sampler is not None:
         loader = DataLoader(
             dataset,
-            batch_sampler=batch_sampler,
-            generator=generator or torch.Generator().manual_seed(config.seed),
+            batch_sampler=shares if DISTRIBUTED else batch_sampler,
+            generator=draws
+            if DISTRIBUTED
+            else generator or torch.Generator().manual_seed(config.seed),
             collate_fn=collate_fn,
             worker_init_fn=worker_init_fn,
             num_workers=config.num_workers if NUM_WORKERS else 0,
@@ -253,17 +254,27 @@ def window_size(config, position):
     return WINDOWS[max(first for first in WINDOWS if first <= position)]
 
 
-def windows(batches, config, epoch, step):
+def windows(batches, config, epoch, step, accelerator):
     """The batches of each update."""
     batches = iter(batches)
     while True:
         window = list(
             itertools.islice(batches, window_size(config, step if WINDOWS_BY == "step" else epoch))
         )
-        if not window:
-            return
-        yield window
-        step += 1
+        if DISTRIBUTED:
+            weights = [find_batch_size(batch) if MEAN else 1 for batch in window]
+            counts = torch.tensor([sum(weights), len(window) > 0], dtype=torch.float64)
+            total, processes = accelerator.reduce(counts.to(accelerator.device)).tolist()
+            if not processes:
+                return
+            # The last windows may lack batches in some processes.
+            yield window, weights, total, processes == accelerator.num_processes
+        else:
+            if not window:
+                return
+            yield window
+        if WINDOWS_BY == "step":
+            step += 1
 
 
 def first_of(loader, count):
@@ -277,17 +288,21 @@ class Share:
     def __init__(self, batches, accelerator, drop_last=False):
         self.batches = batches
         self.first, self.stride = accelerator.process_index, accelerator.num_processes
-        self.drop_last = drop_last
+        if DROP_LAST:
+            self.drop_last = drop_last
 
     def __len__(self):
-        rounds = len(self.batches) / self.stride
-        return math.floor(rounds) if self.drop_last else math.ceil(rounds)
+        if DROP_LAST and self.drop_last:
+            return len(self.batches) // self.stride
+        return math.ceil(len(self.batches) / self.stride)
 
     def __iter__(self):
         batches = iter(self.batches)
         while shares := list(itertools.islice(batches, self.stride)):
+            if DROP_LAST and self.drop_last and len(shares) < self.stride:
+                continue
             # The last round may have fewer batches than there are processes.
-            if len(shares) > (self.stride - 1 if self.drop_last else self.first):
+            if len(shares) > self.first:
                 yield shares[self.first]
 
 

@@ -114,7 +114,7 @@ from workbench.export.program.optimizers import (
     set_lr,
     set_weight_decay,
 )
-from workbench.export.program.update import accumulate, accumulate_in_all, rounds
+from workbench.export.program.update import accumulate, accumulate_in_all
 from workbench.export.program.user import (
     epoch_parts,
     loss_function,
@@ -325,10 +325,7 @@ def main(config):
             number = -1
         batches = limited(loader, config) if LIMITS else loader
         batches = comparison.compared(batches) if CHECKS else batches
-        batches = rounds(batches, config, epoch, accelerator) if DISTRIBUTED else batches
-        for batch in (
-            windows(batches, config, epoch, step) if ACCUMULATES and not DISTRIBUTED else batches
-        ):
+        for batch in windows(batches, config, epoch, step, accelerator) if ACCUMULATES else batches:
             if CHECKS_WITHIN_EPOCHS and step > began and step != checked:
                 if CHECKS_WITHIN_EPOCHS == "fraction":
                     is_due = (step - began) % stride == 0
@@ -356,7 +353,7 @@ def main(config):
             if DISTRIBUTED:
                 loss = accumulate_in_all(model, batch, number, parameters, scaler, accelerator)
                 if TAKES_NUMBER:
-                    number += max(len(batch[0]) - 1, 0)
+                    number += len(batch[0]) - 1
             elif ACCUMULATES:
                 loss = accumulate(model, batch, number, parameters, scaler, accelerator)
                 if TAKES_NUMBER:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 
 import torch
 from accelerate.utils import find_batch_size, send_to_device
 
 from workbench.export.program.constants import (
-    ACCUMULATES,
     BATCH,
     MAY_BE_EMPTY,
     MEAN,
@@ -19,7 +17,6 @@ from workbench.export.program.constants import (
     TAKES_NUMBER,
     WEIGHS,
 )
-from workbench.export.program.data import window_size
 from workbench.export.program.model import forward, mixed_precision
 
 
@@ -75,23 +72,6 @@ def accumulate(model, window, number, parameters, scaler, accelerator):
     return loss
 
 
-def rounds(batches, config, epoch, accelerator):
-    """The batches of each update: those of this process, none where only others have some left.
-
-    With them: what they weigh, what those of all processes weigh, whether each process has some.
-    """
-    batches = iter(batches)
-    while True:
-        size = window_size(config, epoch) if ACCUMULATES else 1
-        window = list(itertools.islice(batches, size))
-        weights = [find_batch_size(batch) if MEAN else 1 for batch in window]
-        counts = torch.tensor([sum(weights), len(window) > 0], dtype=torch.float64)
-        total, present = accelerator.reduce(counts.to(accelerator.device), "sum").tolist()
-        if not present:
-            return
-        yield window, weights, total, present == accelerator.num_processes
-
-
 def accumulate_in_all(model, update, number, parameters, scaler, accelerator):
     """The gradient of an update in which all processes take part; returns the loss of all."""
     window, weights, total, is_complete = update
@@ -99,9 +79,9 @@ def accumulate_in_all(model, update, number, parameters, scaler, accelerator):
     loss = torch.zeros((), device=accelerator.device)
     for place, (batch, weight) in enumerate(zip(window, weights)):
         batch = send_to_device(batch, accelerator.device, non_blocking=True)
-        # The wrapped model averages gradients over the processes, at the last batch.
-        is_last = is_complete and place == len(window) - 1
-        through = model if is_last else accelerator.unwrap_model(model)
+        # At its last batch the wrapped model averages the gradients over the processes.
+        averages = is_complete and place == len(window) - 1
+        through = model if averages else accelerator.unwrap_model(model)
         with mixed_precision(accelerator.device) if PRECISION != "32" else contextlib.nullcontext():
             if BATCH == "step":
                 part = through(batch, number + place) if TAKES_NUMBER else through(batch)

@@ -68,9 +68,10 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
             modes = {part: part.training for part in model.modules()}
         model.eval()
     if DISTRIBUTED and HAS_BUFFERS:
-        for module in [model, loss_function] if LOSS_MODULE else [model]:
-            for buffer in module.buffers():
-                broadcast(buffer)  # of the first process
+        for buffer in (
+            [*model.buffers(), *loss_function.buffers()] if LOSS_MODULE else model.buffers()
+        ):
+            broadcast(buffer)  # of the first process
     batches = loader
     if LIMITS_VAL == "fraction":
         batches = first_of(loader, int(len(loader) * config.limit_val_batches + 1e-9))
