@@ -9,13 +9,15 @@ import random
 
 import numpy as np
 import torch
-from accelerate.utils import find_batch_size, gather_object, send_to_device
+from accelerate.utils import broadcast, find_batch_size, gather_object, send_to_device
 
 from workbench.export.program.constants import (
     BATCH,
     BEST_IS_HIGHEST,
     COMPILED,
+    DISTRIBUTED,
     DRAWS_ELSEWHERE,
+    HAS_BUFFERS,
     KEEPS_MODES,
     LIMITS_VAL,
     LOSS_MODULE,
@@ -65,6 +67,11 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
         if KEEPS_MODES:
             modes = {part: part.training for part in model.modules()}
         model.eval()
+    if DISTRIBUTED and HAS_BUFFERS:
+        for buffer in (
+            [*model.buffers(), *loss_function.buffers()] if LOSS_MODULE else model.buffers()
+        ):
+            broadcast(buffer)  # of the first process
     batches = loader
     if LIMITS_VAL == "fraction":
         batches = first_of(loader, int(len(loader) * config.limit_val_batches + 1e-9))
@@ -140,8 +147,10 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
         model.train()
     everyone = gather_object([seen])
     scores = {
-        name: weighted_mean([pair for each in everyone for pair in each.get(name, ())])
-        for name in seen
+        name: weighted_mean_of_all([each.get(name) for each in everyone])
+        if DISTRIBUTED
+        else weighted_mean([pair for each in everyone for pair in each.get(name, ())])
+        for name in everyone[0]
     }
     if METRIC_OBJECTS:
         for name, metric in objects.items():
@@ -169,6 +178,15 @@ def weighted_mean(pairs):
     """The mean of (value, weight) pairs."""
     values, weights = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
     return float((values * weights).sum() / weights.sum())
+
+
+def weighted_mean_of_all(lists):
+    """The mean of (value, weight) pairs, of which each process has a list, or None."""
+    total = torch.zeros(2, dtype=torch.float64)
+    for pairs in filter(None, lists):
+        values, weights = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
+        total += torch.stack([(values * weights).sum(), weights.sum()])
+    return float(total[0] / total[1])
 
 
 def validate_sets(model, loaders, config, accelerator, logged=None):

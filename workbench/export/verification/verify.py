@@ -80,6 +80,8 @@ class Plan:
     """The update that is enough."""
     validates: bool
     """Whether a validation is wanted, too, if it comes soon."""
+    ranks: int = 1
+    """The number of processes that the script has."""
     until_first: float = 90.0
     """From the start to the first update: imports, the data, the model."""
     until_last: float = 60.0
@@ -129,7 +131,8 @@ def verify(
         files.mkdir()
         script = _placed(path, text, files, headless=headless)
         log = files / ".workbench" / RUNS if headless else folder / "log.jsonl"
-        plan = Plan(os.getpid(), str(log), steps[-1], len(run.validation["step"]) > 0)
+        ranks = 1 if headless else _ranks(run)
+        plan = Plan(os.getpid(), str(log), steps[-1], len(run.validation["step"]) > 0, ranks)
         options = [] if headless else ["--log_file", plan.log, "--output", str(folder / "output")]
         code = _run(script, options, plan, folder)
         end = _end_of(folder / "outcome.json")
@@ -237,18 +240,14 @@ def _equal(value: float, recorded: float, tolerance: float) -> bool:
 
 def _obstacle(run: Run, *, headless: bool) -> str:
     """Why the script of this run cannot be verified here; "": it can."""
-    started = next((event for event in run.outline if isinstance(event, RunStarted)), None)
-    ranks = 1 if started is None else int(started.ranks)
+    ranks = _ranks(run)
     if headless and run.settings.strategy == "launch":
         return (
             "the script launches its training, which would outlive this check. "
             "wb.rerun repeats the run here"
         )
-    if ranks > 1 and not headless:
-        return (
-            f"the run trained on {ranks} processes, whose mean loss one process does not have. "
-            f"Launched on {ranks}, the script compares its weights and first batches with the run's"
-        )
+    if ranks > 1 and not headless and (run.settings.num_nodes > 1 or not _has_devices(run)):
+        return f"the run trained on {ranks} processes, for which there are not the devices here"
     here, recorded_device = _script_device(run), torch.device(_device(run)).type
     if here != recorded_device:
         return (
@@ -259,6 +258,20 @@ def _obstacle(run: Run, *, headless: bool) -> str:
     if not hasattr(os, "killpg"):
         return "this system cannot end a group of processes"
     return ""
+
+
+def _ranks(run: Run) -> int:
+    """How many processes made the run."""
+    started = (event for event in run.outline if isinstance(event, RunStarted))
+    return next((int(event.ranks) for event in started), 1)
+
+
+def _has_devices(run: Run) -> bool:
+    """Whether each process of the run has a device here, and would take the one that it had."""
+    if torch.device(_device(run)).type == "cpu":
+        return True
+    chosen = isinstance(run.settings.devices, tuple)
+    return not chosen and torch.accelerator.device_count() >= _ranks(run)
 
 
 def _device(run: Run) -> str:
@@ -391,8 +404,9 @@ def _run(script: Path, options: Sequence[str], plan: Plan, folder: Path) -> int:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(plan.until_first + plan.until_last + plan.until_validation + 5)
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            if process.poll() is None or plan.ranks > 1:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     return process.returncode
 
