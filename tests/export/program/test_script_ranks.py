@@ -23,9 +23,9 @@ PAIR = f"model, train=(x[:66], y[:66]), val=(x[:41], y[:41]), loss=F.cross_entro
 
 
 CASES = {
-    "windows, clipping, a schedule, buffers, metrics, checks within epochs": (
+    "windows, clipping, a schedule, averages with batch norm, metrics, checks within epochs": (
         f"{PAIR}, accumulate_grad_batches=2, gradient_clip_val=0.5, lr_schedule='cosine', "
-        "warmup=2, val_check_interval=2, "
+        "warmup=2, val_check_interval=2, weight_averaging='ema', "
         "metrics={'right': lambda o, t: (o.argmax(1) == t).float()}, "
         "early_stopping=[wb.EarlyStopping(monitor='train_loss', patience=9)]",
         "",
@@ -60,6 +60,12 @@ class Own(Net):
         "nn.Linear(8, 3).double(), train=(x[:66].double(), y[:66]), val={'a': (x[:41].double(), "
         f"y[:41]), 'b': (x[50:57].double(), y[50:57])}}, loss=F.cross_entropy, {COMMON}, "
         "weight_averaging='ema', limit_train_batches=4",
+        "",
+    ),
+    "ready batches": (
+        "model, train=wb.batches([(x[i : i + 8], y[i : i + 8]) for i in range(0, 66, 8)]), "
+        "val=wb.batches([(x[:30], y[:30])]), loss=F.cross_entropy, max_epochs=2, devices=2, "
+        "accelerator='cpu', accumulate_grad_batches=2",
         "",
     ),
     "a float64 loss of a float32 model": (
@@ -126,9 +132,9 @@ def test_a_script_of_one_process_does_not_grow(tmp_path: Path) -> None:
 ALONE = "train=(x, y), loss=F.cross_entropy, max_epochs=1, accelerator='cpu'"
 REFUSED = {
     "in which the optimizer evaluates the loss again": f"model, {ALONE}, optimizer=torch.optim.LBFGS",
-    "with batch-norm statistics that are collected anew": f"model, {ALONE}, weight_averaging='ema'",
-    "with a stream, or with ready batches": (
-        "nn.Linear(8, 3), train=wb.batches([(x[:8], y[:8])]), loss=F.cross_entropy, max_epochs=1"
+    "whose data draw random numbers of the process": (
+        "model, train=torch.utils.data.DataLoader(list(zip(x, y)), 8, sampler=torch.utils.data."
+        "WeightedRandomSampler(torch.ones(100), 30)), loss=F.cross_entropy, max_epochs=1"
     ),
 }
 

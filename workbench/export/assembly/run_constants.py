@@ -199,17 +199,13 @@ def _of_ranks_not_in(run: ScriptSpec) -> dict[str, bool]:
         f"{of} in which {reason}": bool(reason),
         f"{of} that share a device": shared,
         f"{of} with options of a launcher": bool(run.settings.launch),
-        f"{of} with a stream, or with ready batches": any(
-            data.kind != "samples" for data in run.loaders
-        ),
-        f"{of} whose samplers draw random numbers of the process": any(
-            data.draws for data in run.loaders
+        f"{of} whose data draw random numbers of the process": any(
+            data.draws or data.reuses_memory for data in run.loaders
         ),
         f"{of} of a model with parameters that may have no gradient": run.partial,
         f"{of} with a loss that is trained": run.trains_loss,
         f"{of} with metrics that keep a state": run.has_metrics
         and (run.metrics.objects or run.metrics.modules),
-        f"{of} with batch-norm statistics that are collected anew": run.refreshes_batch_norm,
         f"{of} in which accumulate_grad_batches or batch_size was changed": bool(run.sizes)
         or run.changed("batch_size"),
     }

@@ -69,7 +69,7 @@ def check(
                 refresh_batch_norm(
                     network,
                     limited(training_loader(config, accelerator), config),
-                    accelerator.device,
+                    accelerator,
                 )
             averages = (validate_sets if VAL_SETS else validate)(
                 network, val_loader, config, accelerator, logged

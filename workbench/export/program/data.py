@@ -117,7 +117,7 @@ def make_loader(
     """A loader with a generator of its own: nothing else moves the order of its samples."""
     if DRAWS_TO_THE_END:
         generator = torch.Generator().manual_seed(config.seed)
-    if DISTRIBUTED:
+    if DISTRIBUTED and samples:
         draws = generator or torch.Generator().manual_seed(config.seed)
         order = SequentialSampler(dataset)
         if train and SHUFFLE:
@@ -138,7 +138,7 @@ def make_loader(
             collate_fn,
             worker_init_fn,
         )
-    if DISTRIBUTED or batch_sampler is not None:
+    if (DISTRIBUTED and samples) or batch_sampler is not None:
         loader = DataLoader(
             dataset,
             batch_sampler=shares if DISTRIBUTED else batch_sampler,
@@ -175,6 +175,8 @@ def make_loader(
         )
     if not SINGLE_PROCESS and not DISTRIBUTED and accelerator.num_processes > 1:
         loader = prepare_data_loader(loader, even_batches=train)
+    if DISTRIBUTED and not samples:
+        loader = Share(loader, accelerator, train and not ready and DROP_LAST)
     return loader
 
 

@@ -535,7 +535,7 @@ def main(config):
         average.hand_over()
         if BATCH_NORM:
             refresh_batch_norm(
-                network, limited(training_loader(config, accelerator), config), accelerator.device
+                network, limited(training_loader(config, accelerator), config), accelerator
             )
     if SCHEDULE_FREE:
         optimizer.eval()
