@@ -339,9 +339,8 @@ def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> No
     from workbench.runs.folder.lookup import check_not_linked, find_run
 
     check_not_linked(root)
-    paths = dict.fromkeys(
-        [find_run(root, name) for name in deleted]
-    )  # all are found before one is deleted
+    # all are found before one is deleted
+    paths = dict.fromkeys([find_run(root, name) for name in deleted])
     gone, errors = _delete(paths, force=force)
     if as_json:
         _print_json({"deleted": gone})

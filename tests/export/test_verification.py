@@ -226,7 +226,7 @@ def test_a_script_may_exit(
     script = tmp_path / "train.py"
     monkeypatch.setattr(sys, "argv", ["child.py", "{}", "", str(script)])
     script.write_text(f"import sys\nsys.exit({code})\n")
-    child.main({}, "", str(script))
+    child.main({"ranks": 1}, "", str(script))
     assert end in told[0]
 
 
@@ -304,6 +304,18 @@ def test_a_headless_script_is_verified_by_the_run_that_it_records(
     assert capsys.readouterr().out.splitlines() == [said]
     assert not [*(here / "temporary").glob("workbench-verify-*")]
     bench.close()
+
+
+def test_a_script_of_two_processes_is_verified_on_two(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = make_bench(here, f"{DATA}, val=(x[:20], y[:20]), devices=2, accelerator='cpu'")
+    bench.fit().result()
+    script = bench.export(here / "train.py", verify=True)
+    bench.close()
+    said = f"{script}: verified: 3 updates and a validation repeat the run"
+    assert capsys.readouterr().out.splitlines() == [said]
+    assert not [*(here / "temporary").glob("workbench-verify-*")]
 
 
 def test_a_headless_script_says_what_it_begins_with(here: Path) -> None:

@@ -108,9 +108,8 @@ def sweep(
         )
     else:
         _refuse_unfit(study, monitor, mode, direction=direction, sampler=sampler, pruner=pruner)
-        tag = (
-            study.study_name if len(study.study_name) <= TAG else tag
-        )  # Optuna's own names are longer
+        # Optuna's own names are longer
+        tag = study.study_name if len(study.study_name) <= TAG else tag
 
     def objective(trial: Trial) -> float:
         chosen = {
@@ -260,9 +259,8 @@ def _check(base: Settings, name: str, values: Iterable[Any]) -> None:
 
 
 def _check_range(base: Settings, name: str, low: float, high: float, *, whole: bool) -> None:
-    between = (
-        () if whole else (low + 0.3819660113 * (high - low),)
-    )  # a setting that takes only whole numbers refuses this value
+    # a setting that takes only whole numbers refuses this value
+    between = () if whole else (low + 0.3819660113 * (high - low),)
     _check(base, name, (low, high, *between))
 
 

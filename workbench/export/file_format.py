@@ -64,18 +64,17 @@ def format_of(path: Path, format: Format | None) -> Format:
             f"path={str(path)!r} has no ending, which says what is written: {path}.py is a script, "
             f"{path}.ipynb a notebook, {path}.yaml the settings."
         )
-    found: Format = (
-        "notebook"
-        if path.suffix == ".ipynb"
-        else "settings"
-        if path.suffix in (".yaml", ".yml")
-        else "script"
-    )
-    if format is None or format == found:
-        return found
+    by_ending: dict[str, Format] = {
+        ".ipynb": "notebook",
+        ".yaml": "settings",
+        ".yml": "settings",
+    }
+    implied = by_ending.get(path.suffix, "script")
+    if format is None or format == implied:
+        return implied
     if format not in ENDINGS:
         raise ExportError(f"format={format!r} is unknown: give {', '.join(map(repr, ENDINGS))}.")
-    if found == "script" and ENDINGS[format] == ".py":
+    if implied == "script" and ENDINGS[format] == ".py":
         return format
     raise ExportError(
         f"{path} does not fit format={format!r}: give a name that ends in {ENDINGS[format]}."

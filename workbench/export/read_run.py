@@ -146,8 +146,8 @@ def _checksums(run: Run) -> Checksums:
     dropped, since it may come from an untrusted source.
     """
     recorded = next((e for e in run.outline if isinstance(e, Checksums)), Checksums())
-    found = (recorded.weights, recorded.order, recorded.setup, *recorded.batches[:BATCHES])
-    weights, order, setup, *batches = (text if _CHECKSUM.fullmatch(text) else "" for text in found)
+    texts = (recorded.weights, recorded.order, recorded.setup, *recorded.batches[:BATCHES])
+    weights, order, setup, *batches = (text if _CHECKSUM.fullmatch(text) else "" for text in texts)
     return Checksums(weights, order, tuple(batches), setup)
 
 
@@ -157,8 +157,8 @@ def _best(run: Run, settings: Settings) -> tuple[str, str] | None:
     """
     name = settings.monitor or "val_loss"
     checks = [e.metrics for e in run.outline if isinstance(e, Validated) and not e.asked]
-    there = settings.save_top_k and checks and all(name in metrics for metrics in checks)
-    return (name, mode_of(name, settings.monitor_mode)) if there else None
+    is_monitored = settings.save_top_k and checks and all(name in metrics for metrics in checks)
+    return (name, mode_of(name, settings.monitor_mode)) if is_monitored else None
 
 
 def _ended_at(run: Run, settings: Settings) -> int | None:
@@ -175,13 +175,13 @@ def _ended_at(run: Run, settings: Settings) -> int | None:
 
 def _in_a_check(run: Run) -> bool:
     """Whether it was stopped during the validation after an epoch, where its end was saved."""
-    there = (
+    checkpoints = (
         list_checkpoints(run.folder) if run.status == "stopped" and run.folder is not None else []
     )
-    if not (there and there[-1].end and there[-1].step == run.step):
+    if not (checkpoints and checkpoints[-1].end and checkpoints[-1].step == run.step):
         return False
     with contextlib.suppress(OSError, ValueError):
-        return bool(peek(there[-1].path, "validation_due")["validation_due"])
+        return bool(peek(checkpoints[-1].path, "validation_due")["validation_due"])
     return False
 
 
@@ -197,18 +197,18 @@ def check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
             f"run {run.id} is a {run.kind} that {run.status}: only a fit that ended can be"
             " repeated."
         )
-    there = _recorded_task(header).get("parameters")
+    recorded = _recorded_task(header).get("parameters")
     here = sum(p.numel() for p in task.trained_parameters().values())
-    if there not in (None, here):
+    if recorded not in (None, here):
         raise ExportError(
-            f"run {run.id} trained a model of {there} parameters, and this bench has one of {here}:"
-            " export it from the bench that made it."
+            f"run {run.id} trained a model of {recorded} parameters, and this bench has one of"
+            f" {here}: export it from the bench that made it."
         )
-    name, own = _recorded_task(header).get("model"), ModelSummary.of(task).name
-    if name not in (None, own):
+    name, present = _recorded_task(header).get("model"), ModelSummary.of(task).name
+    if name not in (None, present):
         raise ExportError(
-            f"run {run.id} trained {name}, and this bench has {own}: export it from the bench that"
-            " made it."
+            f"run {run.id} trained {name}, and this bench has {present}: export it from the bench"
+            " that made it."
         )
 
 
@@ -238,12 +238,12 @@ def check_start(run: Run, task: Task) -> None:
         )
     with safetensors(start) as file:
         tied = file.metadata() or {}  # names of weights that are stored under another name
-        there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     here = {name: tuple(value.shape) for name, value in weights.items() if name not in tied}
-    for name in [*here, *there]:
-        if there.get(name) != here.get(name):
+    for name in [*here, *saved]:
+        if saved.get(name) != here.get(name):
             raise ExportError(
-                f"run {run.id} began with {name} of shape {there.get(name)}, and in the model of"
+                f"run {run.id} began with {name} of shape {saved.get(name)}, and in the model of"
                 f" this bench it is {here.get(name)}: export it from the bench that made it."
             )
 
@@ -267,8 +267,8 @@ def _logged(run: Run, task: Task) -> LoggedNames:
     """The names in the record of the values that the model logged."""
     rows = [e for e in run.outline if isinstance(e, StepsDone)]
     recorded = {name for e in rows for name in e.logged}
-    found = {name for name in task.loss_part_names if recorded_name(name) in recorded}
-    parts = {recorded_name(name) for name in found}
+    part_names = {name for name in task.loss_part_names if recorded_name(name) in recorded}
+    parts = {recorded_name(name) for name in part_names}
     in_updates = recorded - parts if isinstance(task, LightningTask) else set()
     in_epochs = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
     validated = {name for e in run.outline if isinstance(e, Validated) for name in e.metrics}
@@ -281,7 +281,7 @@ def _logged(run: Run, task: Task) -> LoggedNames:
         in_updates=frozenset(in_updates),
         in_epochs=frozenset(in_epochs),
         in_training_alone=frozenset((in_updates | in_epochs) - validated),
-        parts=tuple(sorted(found)),
+        parts=tuple(sorted(part_names)),
         on_bar=tuple(sorted({name for e in rows for name in e.prog_bar} - parts)),
         marked=tuple(sorted(name for name in marked if recorded_name(name) != name)),
     )
@@ -291,11 +291,11 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
     """The live changes that were followed by an update, in order, except for those of
     accumulate_grad_batches.
     """
-    found = [
+    changes = [
         (e.step, {name: value for name, value in e.values.items() if name not in NOT_NEEDED})
         for e in _followed(run)
     ]
-    for _, values in found:
+    for _, values in changes:
         if unknown := sorted(set(values) - REPLAYED):
             raise NotStandAlone(
                 f"{', '.join(unknown)} was changed during run {run.id}, which a stand-alone script"
@@ -303,7 +303,7 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
             )
     kept = [
         (step, {name: value for name, value in values.items() if name in SET})
-        for step, values in found
+        for step, values in changes
     ]
     return tuple((int(step), values) for step, values in kept if values)
 
@@ -358,7 +358,7 @@ def _of_task(
     sets = {} if saved is None else saved.sets
     train = data_of(task.train, "train", owner, sliced, settings, sets.get("train"))
     batch = first_batch(task.train, settings)
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "train": train,
         "val": (
             None
@@ -366,7 +366,9 @@ def _of_task(
             else held_out_of(task.val, owner, sliced, settings, sets.get("val"))
         ),
         "val_sets": (
-            tuple(one.key for one in task.val.sets) if several and task.val is not None else ()
+            tuple(data_set.key for data_set in task.val.sets)
+            if several and task.val is not None
+            else ()
         ),
         "step": step_of(session, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
@@ -375,7 +377,7 @@ def _of_task(
         "batch_norm": has_batch_norm([task.model]),
         **_averaging(session, settings),
         "overrides_modes": any(
-            overrides_modes(part) for module in task.modules for part in module.modules()
+            overrides_modes(child) for module in task.modules for child in module.modules()
         ),
         "tensor_first": (
             isinstance(batch, (list, tuple)) and len(batch) > 0 and isinstance(batch[0], Tensor)
@@ -397,9 +399,9 @@ def _of_task(
             "loss_prefix": "",
             "metrics": Metrics(),
         }
-        return {**found, **none, "hooks": _hooks(task, settings)}
+        return {**fields, **none, "hooks": _hooks(task, settings)}
     return {
-        **found,
+        **fields,
         "batch": _layout(task, batch, sliced, settings),
         "mean": task.loss_is_mean,
         "loss_is_module": task.loss_is_module,
@@ -419,9 +421,9 @@ def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) ->
         return train
     val = next(
         (
-            found
-            for one in task.val.sets
-            if (found := layout_of(first_batch(one, settings), has_loss)) != train
+            layout
+            for spec in task.val.sets
+            if (layout := layout_of(first_batch(spec, settings), has_loss)) != train
         ),
         train,
     )
@@ -476,14 +478,14 @@ def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
     task = session.task
     modes = Modes.of(task.modules)
     session.train_mode()
-    frozen = any(overrides_modes(part) or not part.training for part in task.model.modules())
+    frozen = any(overrides_modes(module) or not module.training for module in task.model.modules())
     modes.restore()
     if settings.weight_averaging is None or not isinstance(task, Supervised):
         return {"frozen_modes": frozen, "copied": False}
-    given = [task._loss, *task.metrics.values(), *task.epoch_metrics.values()]
+    functions = [task._loss, *task.metrics.values(), *task.epoch_metrics.values()]
     return {
         "frozen_modes": frozen,
-        "copied": _is_copied(task.model) and not any(map(reads_modules, given)),
+        "copied": _is_copied(task.model) and not any(map(reads_modules, functions)),
     }
 
 
@@ -492,16 +494,16 @@ def _is_copied(model: nn.Module) -> bool:
     may not: they may refer to the original. Buffers of classes that are not torch's may change in
     an evaluation.
     """
-    for part in model.modules():
-        own = part.__dict__.values()
+    for module in model.modules():
+        attributes = module.__dict__.values()
         if (
-            part._forward_hooks
-            or part._forward_pre_hooks
-            or part._backward_hooks
-            or any(map(reads_modules, own))
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or any(map(reads_modules, attributes))
         ):
             return False
-        if part._buffers and not type(part).__module__.startswith("torch."):
+        if module._buffers and not type(module).__module__.startswith("torch."):
             return False
     tensors = itertools.chain(model.parameters(), model.buffers())
     try:

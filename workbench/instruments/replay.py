@@ -86,9 +86,8 @@ class _Watch(TorchFunctionMode):
         inputs = _floats([args, kwargs])
         bad = [t for t in inputs if not _finite(t)]
         result = func(*args, **kwargs)
-        written = (
-            inputs[:1] if not any(t is inputs[0] for t in bad) else []
-        )  # an operation in place returns no new tensor
+        # an operation in place returns no new tensor
+        written = inputs[:1] if not any(t is inputs[0] for t in bad) else []
         bad_results = [t for t in [*_floats([result]), *written] if not _finite(t)]
         if (
             bad_results
@@ -103,10 +102,14 @@ class _Watch(TorchFunctionMode):
         known = next((self._origins[id(t)][1] for t in bad if id(t) in self._origins), None)
         if known is not None:
             return known
-        if not bad and not _asked_for(arguments):
+        if not bad and not _has_number(arguments, lambda number: not math.isfinite(number)):
             return self._words(func.__name__.strip("_"))
         if any(map(_has_nan, bad_results)) and not any(map(_has_nan, bad)):
-            return self._words(func.__name__.strip("_"), "which made NaN of infinite values")
+            is_constant = _has_number(arguments, math.isnan)  # torch.full((3,), torch.nan)
+            remark = (
+                "with a NaN in the code" if is_constant else "which made NaN of infinite values"
+            )
+            return self._words(func.__name__.strip("_"), remark)
         return None  # it was an input: a mask, or a value from outside
 
     def _words(self, operation: str, remark: str = "") -> str:
@@ -158,9 +161,8 @@ class _Watch(TorchFunctionMode):
             self.claim(outputs)
             finished = self._running.pop()
             bad = [t for t in outputs if not _finite(t)]
-            if finished.clean and any(
-                id(t) not in self._origins for t in bad
-            ):  # made by code that no operation shows
+            # made by code that no operation shows
+            if finished.clean and any(id(t) not in self._origins for t in bad):
                 self._note(bad, f"first in {finished.words}, whose inputs and weights are finite")
 
     def claim(self, tensors: list[Tensor]) -> None:
@@ -288,12 +290,11 @@ def _has_nan(tensor: Tensor) -> bool:
     return bool(torch.isnan(tensor.detach()).any())
 
 
-def _asked_for(value: Any) -> bool:
-    """Whether an operation was called with an infinite or NaN number on purpose:
-    masked_fill(mask, -inf).
-    """
+def _has_number(value: Any, matches: Callable[[float], bool]) -> bool:
+    """Whether an operation was called with such a number on purpose: masked_fill(mask, -inf)."""
     if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(map(_asked_for, value.values()))
-    return isinstance(value, (list, tuple)) and any(map(_asked_for, value))
+        return matches(value)
+    values = value.values() if isinstance(value, dict) else value
+    return isinstance(value, (list, tuple, dict)) and any(
+        _has_number(item, matches) for item in values
+    )

@@ -40,10 +40,11 @@ class FirstEvents:
 
     def take(self) -> FirstMessages:
         """The messages, once, for another process to emit."""
+        # its past need not stay in memory
         messages, self._messages = (
             self._messages,
             FirstMessages(),
-        )  # its past need not stay in memory
+        )
         return messages
 
     def __call__(self, event: Event, /) -> None:

@@ -478,11 +478,12 @@ class Job(Generic[T]):
         for command in came:
             if isinstance(command, str):
                 self._refuse(command)
+        # a Stop is carried out: the job has ended
         late = [
             command
             for command in (*self._inbox.waiting(), *came)
             if not isinstance(command, str | Stop)
-        ]  # a Stop is carried out: the job has ended
+        ]
         if late:
             calls = [
                 code_line.line(

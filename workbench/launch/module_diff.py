@@ -52,7 +52,7 @@ class ModuleDiff:
     @classmethod
     def since_now(cls, task: Task) -> Callable[[], ModuleDiff]:
         """Remember the present state of a task; the function returns what has changed since."""
-        layers = {path: frozenset(part._modules) for path, part in named_parts(task.modules)}
+        layers = {path: frozenset(module._modules) for path, module in named_parts(task.modules)}
         return partial(cls._of, task, layers, held_state(task, set(), sent=True))
 
     @classmethod
@@ -60,20 +60,20 @@ class ModuleDiff:
         cls, task: Task, layers: Mapping[Path, frozenset[str]], before: HeldState
     ) -> ModuleDiff:
         """layers: the names of the direct submodules of each; one with two names counts once."""
-        parts = {path: part for path, part in named_parts(task.modules) if path in layers}
+        parts = {path: module for path, module in named_parts(task.modules) if path in layers}
         weights: dict[_Slot, Tensor | None] = {}
         slots: dict[int, _Slot] = {}
-        for path, part in parts.items():
+        for path, module in parts.items():
             for kind in _KINDS:
-                for name, tensor in getattr(part, kind).items():
+                for name, tensor in getattr(module, kind).items():
                     slot = _Slot(path, kind, name)
                     weights[slot] = None if tensor is None else tensor.detach()
                     slots[id(tensor)] = slot
         added = {
-            path: {name: part._modules[name] for name in part._modules.keys() - layers[path]}
-            for path, part in parts.items()
+            path: {name: module._modules[name] for name in module._modules.keys() - layers[path]}
+            for path, module in parts.items()
         }
-        references = {path: _references(part, slots) for path, part in parts.items()}
+        references = {path: _references(module, slots) for path, module in parts.items()}
         held, _ = before.state()
         for values in held.values():
             values.pop("training", None)  # the modes here are those of the moment

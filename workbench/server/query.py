@@ -79,15 +79,15 @@ class Query:
             and (not wanted or all(word in text for text in (words(entry),) for word in wanted))
         ]
         ages = _ages(matching)
-        matching.sort(
-            key=lambda entry: ages[entry.key], reverse=True
-        )  # among equal ones the newest comes first
+        # among equal ones the newest comes first
+        matching.sort(key=lambda entry: ages[entry.key], reverse=True)
         if self.sort == "created":
             return matching if self.order == "desc" else matching[::-1]
         key = _KEYS[self.sort]
+        # not NaN
         sortable = [
             entry for entry in matching if key(entry) is not None and key(entry) == key(entry)
-        ]  # not NaN
+        ]
         sortable.sort(key=key, reverse=self.order == "desc")
         return sortable + [
             entry for entry in matching if key(entry) is None or key(entry) != key(entry)

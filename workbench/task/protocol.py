@@ -416,9 +416,8 @@ class Task(abc.ABC):
             and self.val is not None
             and "batch_size" in self.val.defaults
         ):
-            defaults.setdefault(
-                "batch_size", self.val.defaults["batch_size"]
-            )  # it applies to the validation data alone
+            # it applies to the validation data alone
+            defaults.setdefault("batch_size", self.val.defaults["batch_size"])
         return defaults
 
     @property

@@ -186,9 +186,8 @@ class RandomState:
     def from_state(cls, state: Mapping[str, Any]) -> RandomState:
         """The states of a file, for the devices that exist here."""
         process = {name: state[name] for name in ("python", "numpy")}
-        process["torch"] = (
-            state["cpu"] if "cpu" in state else state["torch"]
-        )  # "cpu": its name in an earlier version
+        # "cpu": its name in an earlier version
+        process["torch"] = state["cpu"] if "cpu" in state else state["torch"]
         mps = state["mps"] if torch.backends.mps.is_available() else None
         return cls(
             process,

@@ -72,12 +72,12 @@ class ResumePoint:
                 data.position(0 if session.state.validation_due else session.state.batch_idx),
             )
         # Each rank counts its own batches, since it may have had fewer than the others.
-        own = (
+        read = (
             data.batches_read - parallel.waiting
             if session.plan.tbptt is None
             else session.state.batch_idx
         )
-        return cls(RandomState.capture(), data.position(own, data.begun))
+        return cls(RandomState.capture(), data.position(read, data.begun))
 
 
 def state_of(
@@ -143,8 +143,8 @@ def state_of(
         {"optimizers": edits.optimizers, "schedulers": edits.schedulers}, "on_save_checkpoint"
     )
     replace(edits, **packed_states).put_states(state["optimizers"])
-    for whose, part in parts:
-        state |= to_plain(part, whose)
+    for whose, entries in parts:
+        state |= to_plain(entries, whose)
     return state
 
 
@@ -217,12 +217,12 @@ def first_steps(optimizers: Sequence[OptimizerHandle], path: Path) -> Iterator[N
     Raises TaskError, as `restoring` does, where an optimizer cannot step with its restored state:
     most optimizers load any state, and read it only when they step.
     """
-    taken = {id(opt.optimizer): opt.steps for opt in optimizers}
+    steps = {id(opt.optimizer): opt.steps for opt in optimizers}
     try:
         yield
     except OF_STRUCTURE as error:
         opt = _stepping(optimizers, error)
-        if opt is None or opt.steps > taken[id(opt.optimizer)]:
+        if opt is None or opt.steps > steps[id(opt.optimizer)]:
             raise
         if opt.grown:
             kind = type(opt.optimizer).__name__
@@ -250,13 +250,13 @@ def _stepping(optimizers: Sequence[OptimizerHandle], error: Exception) -> Optimi
     closure.
     """
     stepping = {id(opt.optimizer): opt for opt in optimizers}
-    found: OptimizerHandle | None = None
+    handle: OptimizerHandle | None = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if id(frame.f_locals.get("self")) in stepping:
-            found = stepping[id(frame.f_locals["self"])]
+            handle = stepping[id(frame.f_locals["self"])]
         elif str(frame.f_globals.get("__name__")).startswith("workbench."):
-            found = None
-    return found
+            handle = None
+    return handle
 
 
 def _restored(
@@ -270,15 +270,17 @@ def _restored(
         "epoch": state["epoch"],
         "global_step": state["step"],
         "state_dict": dict(weights),
-        "optimizer_states": [one["state"] for one in state["optimizers"]],
-        "lr_schedulers": [own["state"] for one in state["optimizers"] for own in one["own"]],
+        "optimizer_states": [entry["state"] for entry in state["optimizers"]],
+        "lr_schedulers": [
+            schedule["state"] for entry in state["optimizers"] for schedule in entry["own"]
+        ],
     }
     edits = hooks.restoring(checkpoint, kept)
     edits.put_states(state["optimizers"])
-    found = edits.stored(weights)
-    missing = {*kept.get("removed", ()), *edits.removed} - found.keys()
+    restored = edits.stored(weights)
+    missing = {*kept.get("removed", ()), *edits.removed} - restored.keys()
     here = whole.trained() if missing else {}
-    return {**found, **{name: here[name] for name in missing if name in here}}, edits
+    return {**restored, **{name: here[name] for name in missing if name in here}}, edits
 
 
 def _settings(session: Session) -> dict[str, Any]:
@@ -300,7 +302,7 @@ def _other(task: Task, weights: WholeWeights, module: nn.Module) -> dict[str, An
 
 
 def _is_trained(task: Task, module: nn.Module) -> bool:
-    return any(module is one for one in task.trained_modules.values())
+    return any(module is trained for trained in task.trained_modules.values())
 
 
 def _pairs(
@@ -312,7 +314,7 @@ def _pairs(
     Modules without state are left out: an earlier version counted a torchmetrics metric as one.
     """
     others = [module for module in task.modules[1:] if module.state_dict()]
-    kept = [one for one in state["others"] if one["tensors"] or one["extra_state"]]
+    kept = [entry for entry in state["others"] if entry["tensors"] or entry["extra_state"]]
     if len(others) > len(kept):  # the tensors of a trained one are among the weights
         others = [
             module for module in others if not _is_trained(task, module) or extra_state_of(module)
@@ -329,9 +331,9 @@ def _refuse_another(
         count = len(session.task.modules) - 1
         saved = len(state["others"])
         wrong = wrong or f"it has {saved} modules besides the model, and here there are {count}"
-    for part, kept in pairs or ():
+    for module, kept in pairs or ():
         if kept["tensors"]:
-            wrong = wrong or mismatch(part, kept["tensors"], grown=True)
+            wrong = wrong or mismatch(module, kept["tensors"], grown=True)
     wrong = wrong or optimizer_state.mismatch(
         session.optimizers,
         session.settings,
@@ -363,8 +365,8 @@ def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[st
     load(session.task.trained_modules, weights, state["extra_state"])
     if per_rank.BUFFERS in state:
         load(model, state[per_rank.BUFFERS])
-    for part, kept in _pairs(session.task, state) or ():
-        load(part, kept["tensors"], kept["extra_state"])
+    for module, kept in _pairs(session.task, state) or ():
+        load(module, kept["tensors"], kept["extra_state"])
     session.state.moved, missing = load_held(session.task, state["held"], session.device)
     for name in missing:
         text = f"the checkpoint has state of the module {name!r}, which the model no longer has."

@@ -228,9 +228,8 @@ class DDP(Single):
             return self._task.training_step(batch, batch_idx, **extra)
         self._begun = True
         self._had = [p.grad is not None for p in self._wrapped]
-        if (
-            any(self._had) or self._measures
-        ):  # gradients of earlier batches of the window would hide those of this one
+        # gradients of earlier batches of the window would hide those of this one
+        if any(self._had) or self._measures:
             self._add_hooks()
         return self._copy(batch, batch_idx, **extra)
 

@@ -61,6 +61,9 @@ def constants_of(
     found |= _of_update(run) | _of_optimizer(run) | _of_averages(run)
     if torchs:
         found |= _of_configured(run)
+    else:
+        # Lightning shares the batches.
+        found |= {"DISTRIBUTED": False, "ACCUMULATES": run.accumulates}
     sums = _checksums(run)
     found |= {
         "TITLE": title,
@@ -82,6 +85,7 @@ def _not_in_program(run: ScriptSpec) -> Mapping[str, bool]:
         **_of_data_not_in(run),
         **_of_optimizers_not_in(run),
         **_of_settings_not_in(run),
+        **(_of_ranks_not_in(run) if run.distributed else {}),
     }
 
 
@@ -173,7 +177,6 @@ def _of_optimizers_not_in(run: ScriptSpec) -> dict[str, bool]:
 
 def _of_settings_not_in(run: ScriptSpec) -> dict[str, bool]:
     return {
-        f"a run of {run.ranks} processes": run.distributed,
         "a TPU": run.on_tpu,
         "truncated_bptt_steps": run.tbptt,
         "a val_check_interval that is a time": (
@@ -185,11 +188,32 @@ def _of_settings_not_in(run: ScriptSpec) -> dict[str, bool]:
     }
 
 
+def _of_ranks_not_in(run: ScriptSpec) -> dict[str, bool]:
+    of, devices = f"a run of {run.ranks} processes", run.settings.devices
+    shared = isinstance(devices, tuple) and len(set(devices)) < len(devices)
+    reason = run.single_process_reason
+    return {
+        f"{of} in which {reason}": bool(reason),
+        f"{of} that share a device": shared,
+        f"{of} with options of a launcher": bool(run.settings.launch),
+        f"{of} whose data draw random numbers of the process": any(
+            data.draws or data.reuses_memory for data in run.loaders
+        ),
+        f"{of} of a model with parameters that may have no gradient": run.partial,
+        f"{of} with a loss that is trained": run.trains_loss,
+        f"{of} with metrics that keep a state": run.has_metrics
+        and (run.metrics.objects or run.metrics.modules),
+        f"{of} in which accumulate_grad_batches or batch_size was changed": bool(run.sizes)
+        or run.changed("batch_size"),
+    }
+
+
 def why_not_resumed(run: ScriptSpec) -> str:
     """Why a script could not continue to the last bit; "": it can."""
     positions = ", ".join(dict.fromkeys(data.unkept for data in run.loaders if data.unkept))
     workers = bool(run.settings.num_workers)
     reasons = {
+        "several processes made it": run.distributed,
         f"no checkpoint keeps where {positions} stands after an epoch": bool(positions),
         "an optimizer holds another one, whose state is in no state_dict": (
             run.optimizers[0].holds_another
@@ -226,7 +250,7 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         "MAX_STEPS": run.max_steps,
         "SCHEDULED_STEPS": run.planned,
         "LENGTH": length if takes_updates(run) else "",
-        "ACCUMULATES": run.accumulates,
+        "ACCUMULATES": run.accumulates or run.distributed,
         "ACCUMULATE_GRAD_BATCHES": size if isinstance(size, int) else 1,
         "WINDOWS": run.windows,
         "WINDOWS_BY": "step" if run.sizes else "epoch",
@@ -262,6 +286,8 @@ def _of_device(run: ScriptSpec) -> dict[str, Any]:
     return {
         "CPU": s.accelerator == "cpu",
         "SINGLE_PROCESS": run.single_process_reason,
+        "DISTRIBUTED": run.distributed,
+        "RANKS": run.ranks,
         "DETERMINISTIC": s.deterministic or False,
         "BENCHMARK": s.benchmark,
         "DETECT_ANOMALY": bool(s.detect_anomaly),
@@ -417,7 +443,9 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
         "TAKES_LR": optimizer.takes_lr,
         "MADE_LR": optimizer.made_lr,
         "TRAINS_ALL": optimizer.whole,
-        "NEEDS_PARAMETERS": bool(run.clips or s.on_nonfinite == "skip" or made_up),
+        "NEEDS_PARAMETERS": bool(
+            run.clips or s.on_nonfinite == "skip" or made_up or run.distributed
+        ),
         "SCHEDULE_FREE": run.schedule_free,
         "LEADING": optimizer.leading,
         "SCHEDULE": s.lr_schedule if run.built_in else "",

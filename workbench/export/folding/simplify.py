@@ -187,6 +187,8 @@ def _names_in(function: ast.FunctionDef, code: Callable[[ast.AST], str]) -> Edit
         if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
             continue
         target, value = node.targets[0], node.value
+        if target.id.endswith("_home"):
+            continue  # it becomes an attribute of the user's object, which that object reads
         uses = [use for use in mentions[target.id] if use is not target]
         if isinstance(value, ast.Name) and value.id == target.id:
             return {node: ""}

@@ -17,6 +17,8 @@ from workbench.export.source.statements import first_line
 from workbench.export.source.uses import imported_name
 
 _RULE = re.compile(r"# -{2,} (.+?) -{3,}")
+_TRAINING = "the training"
+"""The section of a script with the training program."""
 
 
 def notebook(r: ScriptSpec, script: str) -> str:
@@ -26,6 +28,8 @@ def notebook(r: ScriptSpec, script: str) -> str:
             f"a notebook trains in one process, and run {r.run} was made by {r.ranks}: export a"
             " script, bench.export('train.py')."
         )
+    folder = json.dumps(f"{Path(r.script).stem}-output")
+    script = re.sub(r"^OUTPUT = .*$", f"OUTPUT = Path({folder})", script, flags=re.MULTILINE)
     command_line = [node for node in ast.parse(script).body if _is_command_line(node)]
     lines = _without(script.splitlines(), command_line)
     tree = ast.parse("\n".join(lines))
@@ -50,7 +54,7 @@ def notebook(r: ScriptSpec, script: str) -> str:
             }
         )
     cells.append(_markdown("## Train"))
-    cells.append({**cells[-2], "source": _call(tree, r)})
+    cells.append({**cells[-2], "source": f"{_main_of(tree)}(Config())"})
     cells.append(_markdown(f"Written by Tuning Workbench {r.version}."))
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
@@ -126,7 +130,7 @@ def _groups(
     definitions.
     """
     group: list[str] = []
-    title, section, before = "", "", False
+    title, section, before, was_main = "", "", False, False
     end = 0
     for node in kept:
         start = first_line(node) - 1
@@ -134,11 +138,17 @@ def _groups(
         rule = next((found[1] for line in between if (found := _RULE.match(line))), None)
         between = [line for line in between if not _RULE.match(line)]
         defines = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
-        if rule is not None or ("code of the run" in section and defines != before and group):
+        is_main = section == _TRAINING and _is_main(node)
+        splits = "code of the run" in section and defines != before and bool(group)
+        if rule is not None or splits or is_main or was_main:
             if group:
                 yield title, group
             group, title = [], "" if rule is None else rule[:1].upper() + rule[1:]
             section = rule if rule is not None else section
+            if section == _TRAINING:
+                title = "The settings" if rule else "The functions"
+                title = "The loop" if is_main else title
+        was_main = is_main
         text = lines[start : node.end_lineno]
         if (
             isinstance(node, ast.Import | ast.ImportFrom)
@@ -153,18 +163,13 @@ def _groups(
     yield title, group
 
 
-def _call(tree: ast.Module, r: ScriptSpec) -> str:
-    """The call of `main`, with the output in a folder named after the notebook."""
-    main = next(
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("main")
-    )
-    needed = [
-        argument.arg for argument in main.args.args[: len(main.args.args) - len(main.args.defaults)]
-    ]
-    given = {"config": "Config()", "output": f'Path("{Path(r.script).stem}-output")'}
-    return f"{main.name}({', '.join(given.get(name, f'{name}=None') for name in needed)})"
+def _is_main(node: ast.stmt) -> bool:
+    """Whether it is the function `main`, which has another name where the user's code has that."""
+    return isinstance(node, ast.FunctionDef) and node.name.rstrip("_") == "main"
+
+
+def _main_of(tree: ast.Module) -> str:
+    return [node.name for node in tree.body if _is_main(node)][-1]  # type: ignore[attr-defined]
 
 
 def cells_as_text(notebook: str) -> str:

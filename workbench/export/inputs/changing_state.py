@@ -62,9 +62,9 @@ class Change(str):
     """
 
     def __new__(cls, text: str, *, of_data: bool = False) -> Self:
-        made = super().__new__(cls, text)
-        made.of_data = of_data
-        return made
+        change = super().__new__(cls, text)
+        change.of_data = of_data
+        return change
 
 
 @functools.lru_cache(64)
@@ -107,19 +107,19 @@ def _has_base(node: ast.ClassDef, kind: str) -> bool:
 
 def _tells_state(node: ast.ClassDef) -> bool:
     return {"state_dict", "load_state_dict"} <= {
-        part.name for part in node.body if isinstance(part, ast.FunctionDef)
+        statement.name for statement in node.body if isinstance(statement, ast.FunctionDef)
     }
 
 
 def _changing_state(tree: ast.Module, arguments: list[ast.Expression]) -> Iterator[Change]:
     nodes = list(ast.walk(tree))
     known = {name for node in nodes for name in _bound(node)}
-    made = {name for node in tree.body for name, _ in _generators(node, known)}
+    generators = {name for node in tree.body for name, _ in _generators(node, known)}
     once = {
-        id(part)
+        id(child)
         for node in nodes
         if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-        for part in _decorating(node, nodes)
+        for child in _decorating(node, nodes)
     }
     building = run_while_building(tree, arguments)
     for node in nodes:
@@ -131,7 +131,7 @@ def _changing_state(tree: ast.Module, arguments: list[ast.Expression]) -> Iterat
             and node not in building
         ):
             name = node.name if isinstance(node, ast.FunctionDef) else "a lambda"
-            yield from _of_function(node, name, made, known)
+            yield from _of_function(node, name, generators, known)
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
@@ -149,9 +149,9 @@ def _decorating(node: ast.FunctionDef | ast.ClassDef, nodes: list[ast.AST]) -> I
     for decorator in node.decorator_list:
         called = isinstance(decorator, ast.Call)
         name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
-        for part in nodes:
-            if isinstance(part, ast.FunctionDef) and part.name == name:
-                yield from [part, *(part.body if called else [])]
+        for child in nodes:
+            if isinstance(child, ast.FunctionDef) and child.name == name:
+                yield from [child, *(child.body if called else [])]
 
 
 def _generators(node: ast.AST, known: set[str]) -> Iterator[tuple[str, bool]]:
@@ -200,26 +200,26 @@ def _of_function(
     node: ast.FunctionDef | ast.Lambda, name: str, generators: set[str], known: set[str]
 ) -> Iterator[Change]:
     """The changes that a function makes outside of itself. known: all names that the code binds."""
-    local = {bound for part in ast.walk(node) if part is not node for bound in _bound(part)}
+    local = {bound for child in ast.walk(node) if child is not node for bound in _bound(child)}
     outer = {
         n
-        for part in ast.walk(node)
-        if isinstance(part, (ast.Global, ast.Nonlocal))
-        for n in part.names
+        for child in ast.walk(node)
+        if isinstance(child, (ast.Global, ast.Nonlocal))
+        for n in child.names
     }
     for default in defaults(node.args).values():
         if _makes_generator(default, known):
             yield Change(f"{name} has a generator of its own ({ast.unparse(default)})")
-    for part in ast.walk(node):
+    for child in ast.walk(node):
         if (
-            isinstance(part, ast.Name)
-            and part.id in generators - local
-            and isinstance(part.ctx, ast.Load)
+            isinstance(child, ast.Name)
+            and child.id in generators - local
+            and isinstance(child.ctx, ast.Load)
         ):
-            yield Change(f"{name} draws from {part.id}, which moves on")
-        elif isinstance(part, ast.Name) and part.id in outer and isinstance(part.ctx, ast.Store):
-            yield Change(f"{name} changes {part.id}")
-        for target in _touched(part):
+            yield Change(f"{name} draws from {child.id}, which moves on")
+        elif isinstance(child, ast.Name) and child.id in outer and isinstance(child.ctx, ast.Store):
+            yield Change(f"{name} changes {child.id}")
+        for target in _touched(child):
             kept = any(
                 isinstance(inner, ast.Attribute) and inner.attr in _KEPT
                 for inner in ast.walk(target)
@@ -256,7 +256,9 @@ def _of_class(
     """The attributes that the methods of a class change after the instance was made."""
     if any("Scheduler" in base or base.endswith("LR") for base in map(ast.unparse, node.bases)):
         return  # its state_dict has all attributes
-    functions = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.args.args]
+    functions = [
+        child for child in node.body if isinstance(child, ast.FunctionDef) and child.args.args
+    ]
     sampler, data, tells = (
         _has_base(node, "Sampler"),
         _has_base(node, "Dataset"),
@@ -265,13 +267,13 @@ def _of_class(
     # The first argument of a static method is no instance: the `ctx` of a `torch.autograd.Function`
     # is made for each call.
     methods = [
-        part for part in functions if "staticmethod" not in map(ast.unparse, part.decorator_list)
+        child for child in functions if "staticmethod" not in map(ast.unparse, child.decorator_list)
     ]
     first: list[ast.ClassDef | ast.FunctionDef] = [
         node,
         *(method for method in methods if method.name in _BEGINS),
     ]
-    begun = {name: value for part in first for name, value in _begun(part)}
+    begun = {name: value for child in first for name, value in _begun(child)}
     emptied = {
         name for method in methods if "_epoch_" in method.name for name in _emptied(method, begun)
     }
@@ -279,13 +281,13 @@ def _of_class(
         # A metric: each validation resets it first.
         emptied |= {name for method in methods if method.name == "reset" for name in _reset(method)}
     registered = {
-        part.args[0].value
-        for part in ast.walk(node)
-        if isinstance(part, ast.Call)
-        and isinstance(part.func, ast.Attribute)
-        and part.func.attr in ("register_buffer", "register_parameter")
-        and part.args
-        and isinstance(part.args[0], ast.Constant)
+        child.args[0].value
+        for child in ast.walk(node)
+        if isinstance(child, ast.Call)
+        and isinstance(child.func, ast.Attribute)
+        and child.func.attr in ("register_buffer", "register_parameter")
+        and child.args
+        and isinstance(child.args[0], ast.Constant)
     }
     if any(base.endswith("Optimizer") or "optim." in base for base in map(ast.unparse, node.bases)):
         registered.add("state")  # its state_dict has it
@@ -296,8 +298,8 @@ def _of_class(
                 of_data=(sampler or data) and not is_iterator,
             )
     for method in methods:
-        for part in ast.walk(method):
-            for target, value in _bindings(part):
+        for child in ast.walk(method):
+            for target, value in _bindings(child):
                 if _makes_generator(value, known) and _attribute(target, method):
                     kept = (sampler or data) and not _is_iterator(value)
                     yield Change(
@@ -318,29 +320,27 @@ def _attribute(node: ast.expr, method: ast.FunctionDef) -> str | None:
     """The attribute of `self` to which an expression belongs; None: none, or one that
     checkpoints have.
     """
-    found = None
+    attribute = None
     while isinstance(node, (ast.Subscript, ast.Attribute)):
         if isinstance(node, ast.Attribute):
             if node.attr in _KEPT:
                 return None
-            found = node.attr
+            attribute = node.attr
         node = node.value
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "type" and node.args:
         node = node.args[0]
-    return found if isinstance(node, ast.Name) and node.id == method.args.args[0].arg else None
+    return attribute if isinstance(node, ast.Name) and node.id == method.args.args[0].arg else None
 
 
 def _begun(node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
     """The first values of attributes, as text, from the body of a class or from a method."""
-    for part in node.body if isinstance(node, ast.ClassDef) else ast.walk(node):
-        for target, value in _bindings(part):
-            name = (
-                target.id
-                if isinstance(target, ast.Name)
-                else target.attr
-                if isinstance(target, ast.Attribute)
-                else ""
-            )
+    for child in node.body if isinstance(node, ast.ClassDef) else ast.walk(node):
+        for target, value in _bindings(child):
+            name = ""
+            if isinstance(target, ast.Name):
+                name = target.id
+            elif isinstance(target, ast.Attribute):
+                name = target.attr
             yield name, ast.unparse(value)
 
 
@@ -348,18 +348,18 @@ def _emptied(method: ast.FunctionDef, begun: dict[str, str]) -> Iterator[str]:
     """The attributes that a hook of an epoch empties or sets to a constant, unconditionally; a
     hook at its end, to their first value.
     """
-    for part in method.body:
-        if isinstance(part, ast.Assign) and not any(
-            isinstance(inner, (ast.Attribute, ast.Name)) for inner in ast.walk(part.value)
+    for statement in method.body:
+        if isinstance(statement, ast.Assign) and not any(
+            isinstance(inner, (ast.Attribute, ast.Name)) for inner in ast.walk(statement.value)
         ):
-            for target in part.targets:
+            for target in statement.targets:
                 name = _attribute(target, method)
                 if name and (
-                    method.name.endswith("start") or begun.get(name) == ast.unparse(part.value)
+                    method.name.endswith("start") or begun.get(name) == ast.unparse(statement.value)
                 ):
                     yield name
             continue
-        match part:
+        match statement:
             case ast.Expr(value=ast.Call(func=ast.Attribute(attr="clear" | "reset", value=value))):
                 yield from filter(None, [_attribute(value, method)])
 
@@ -369,13 +369,13 @@ def _reset(method: ast.FunctionDef) -> Iterator[str]:
     unconditionally.
     """
     instance = method.args.args[0].arg
-    for part in method.body:
-        for target, value in _bindings(part):
+    for statement in method.body:
+        for target, value in _bindings(statement):
             name = _attribute(target, method)
             used = {inner.id for inner in ast.walk(value) if isinstance(inner, ast.Name)}
             if name and instance not in used:
                 yield name
-        match part:
+        match statement:
             case ast.Expr(
                 value=ast.Call(func=ast.Attribute(attr="clear" | "reset" | "zero_") as call)
             ):
@@ -394,10 +394,10 @@ def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterato
             and isinstance(statement.targets[0], ast.Attribute)
         ):
             name = _attribute(statement.targets[0], method)
-            before = [part for earlier in method.body[:number] for part in ast.walk(earlier)]
+            before = [child for earlier in method.body[:number] for child in ast.walk(earlier)]
             parts = [*before, *ast.walk(statement.value)]
-            read = {part.attr for part in parts if isinstance(part, ast.Attribute)} | {
-                part.value for part in parts if isinstance(part, ast.Constant)
+            read = {child.attr for child in parts if isinstance(child, ast.Attribute)} | {
+                child.value for child in parts if isinstance(child, ast.Constant)
             }
             if (
                 name is not None
@@ -405,8 +405,8 @@ def _changed(method: ast.FunctionDef, methods: list[ast.FunctionDef]) -> Iterato
                 and not any(_reads_before(other, name, method) for other in methods)
             ):
                 fresh.add(name)
-    for part in ast.walk(method):
-        for target in _touched(part):
+    for child in ast.walk(method):
+        for target in _touched(child):
             name = _attribute(target, method)
             if name is not None and name not in fresh:
                 yield name
@@ -424,8 +424,10 @@ def _reads_before(other: ast.FunctionDef, name: str, setter: ast.FunctionDef) ->
     )
     for statement in other.body:
         if any(
-            isinstance(part, ast.Attribute) and part.attr == name and isinstance(part.ctx, ast.Load)
-            for part in ast.walk(statement)
+            isinstance(child, ast.Attribute)
+            and child.attr == name
+            and isinstance(child.ctx, ast.Load)
+            for child in ast.walk(statement)
         ):
             return True
         if not isinstance(statement, (ast.If, ast.For, ast.While, ast.Try)) and call.format(
@@ -458,17 +460,17 @@ def run_while_building(tree: ast.Module, arguments: list[ast.Expression]) -> set
     """
     named = {name for argument in arguments for name, _ in _mentions(argument, (), lazy=True)}
     candidates = {node: name for node, name in _candidates(tree) if name not in named}
-    found = set[ast.AST](candidates)
+    functions = set[ast.AST](candidates)
     while True:
-        mentions = set(_mentions(tree, found, lazy=False))
+        mentions = set(_mentions(tree, functions, lazy=False))
         left = {
             node
-            for node in found
+            for node in functions
             if (candidates[node], True) in mentions and (candidates[node], False) not in mentions
         }
-        if left == found:
-            return found
-        found = left
+        if left == functions:
+            return functions
+        functions = left
 
 
 def _candidates(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -476,16 +478,16 @@ def _candidates(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     code calls it.
     """
     names = {
-        part: _called_by_name(node, part)
+        child: _called_by_name(node, child)
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
-        for part in node.body
-        if isinstance(part, ast.FunctionDef)
+        for child in node.body
+        if isinstance(child, ast.FunctionDef)
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
-            within = [part for statement in node.body for part in ast.walk(statement)]
-            if not any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in within):
+            within = [child for statement in node.body for child in ast.walk(statement)]
+            if not any(isinstance(child, (ast.Yield, ast.YieldFrom)) for child in within):
                 yield node, names.get(node, node.name)
 
 
@@ -499,14 +501,14 @@ def _mentions(
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)):
         lazy = lazy or node not in building
     called = node.func if isinstance(node, ast.Call) and not lazy else None
-    for part in ast.iter_child_nodes(node):
-        if part is called and isinstance(part, ast.Name):
-            yield part.id, True
-        elif part is called and isinstance(part, ast.Attribute):
-            yield part.attr, True
-            yield from _mentions(part.value, building, lazy=lazy)
+    for child in ast.iter_child_nodes(node):
+        if child is called and isinstance(child, ast.Name):
+            yield child.id, True
+        elif child is called and isinstance(child, ast.Attribute):
+            yield child.attr, True
+            yield from _mentions(child.value, building, lazy=lazy)
         else:
-            yield from _mentions(part, building, lazy=lazy)
+            yield from _mentions(child, building, lazy=lazy)
     match node:
         case (
             ast.Name(id=name, ctx=ast.Load())

@@ -36,7 +36,7 @@ def collate_given(name: str, arguments: Mapping[str, str]) -> str | None:
     None: none. arguments: of the bench, by name.
     """
     names = ["collate"] if name == "train" else ["val_collate", "collate"]
-    return next((one for one in names if arguments.get(GIVEN[one], "None") != "None"), None)
+    return next((value for value in names if arguments.get(GIVEN[value], "None") != "None"), None)
 
 
 @dataclasses.dataclass(frozen=True)

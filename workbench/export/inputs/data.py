@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -64,10 +64,15 @@ def data_of(
             " StackDataset, say."
         )
     stream = isinstance(dataset, IterableDataset)
-    kind = "batches" if parts.ready else "stream" if stream else "samples"
+    kind: Literal["samples", "stream", "batches"] = "stream" if stream else "samples"
+    if parts.ready:
+        kind = "batches"
     columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
     collate = None if before else collate_given(name, sliced.arguments)
     loader = spec.loader(settings, train=name == "train")
+    generator = None
+    if parts.generator is not None:
+        generator = f"{base}.generator.clone_state()" if saved is None else saved.generator
     if (
         parts.ready
         and not stream
@@ -90,7 +95,7 @@ def data_of(
     return Data(
         dataset=f"{base}.dataset" if is_loader else base,
         before=before,
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         arrays=isinstance(columns, tuple),
         columns=isinstance(columns, dict),
         iterable=stream
@@ -99,13 +104,7 @@ def data_of(
         kinds=dataset.kinds if isinstance(dataset, Columns) else (),
         sampler=None if parts.sampler is None else f"{base}.batch_sampler.sampler",
         batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
-        generator=(
-            None
-            if parts.generator is None
-            else saved.generator
-            if saved is not None
-            else f"{base}.generator.clone_state()"
-        ),
+        generator=generator,
         collate=None if parts.collate_fn is None else collate or f"{base}.collate_fn",
         worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
         with_set_epoch=_with_set_epoch(
@@ -222,37 +221,33 @@ def _position(spec: DataSpec, base: str) -> tuple[list[str], str]:
     from epoch to epoch, "": none.
     """
     parts, dataset = spec.parts, spec.parts.dataset
-    found: list[str] = []
+    generators: list[str] = []
     pending: list[tuple[Any, str]] = [
         (parts.sampler, f"{base}.batch_sampler.sampler"),
         (parts.batch_sampler, f"{base}.batch_sampler"),
     ]
-    pending += (
-        [(dataset.users if isinstance(dataset, Batches) else dataset, "")]
-        if isinstance(dataset, IterableDataset)
-        else []
-    )
+    if isinstance(dataset, IterableDataset):
+        pending.append((dataset.users if isinstance(dataset, Batches) else dataset, ""))
     while pending:
-        part, expression = pending.pop()
-        if part is None or isinstance(part, (list, tuple)):
+        held, expression = pending.pop()
+        if held is None or isinstance(held, (list, tuple)):
             continue
-        if isinstance(getattr(part, "generator", None), torch.Generator):
+        if isinstance(getattr(held, "generator", None), torch.Generator):
             if not expression:
-                return found, f"the generator of {type(part).__name__}"
-            found.append(f"{expression}.generator")
-        if isinstance(part, DataLoader):
+                return generators, f"the generator of {type(held).__name__}"
+            generators.append(f"{expression}.generator")
+        if isinstance(held, DataLoader):
             pending += [
-                (part.batch_sampler, ""),
-                (part.sampler, ""),
-                (part.dataset if isinstance(part.dataset, IterableDataset) else None, ""),
+                (held.batch_sampler, ""),
+                (held.sampler, ""),
+                (held.dataset if isinstance(held.dataset, IterableDataset) else None, ""),
             ]
-        elif type(part).__module__.startswith("torch."):
-            pending.append((getattr(part, "sampler", None), expression and f"{expression}.sampler"))
-        elif not (
-            is_inlined(type(part).__module__) or hasattr(part, "set_epoch")
-        ):  # the user's own code is checked with the script's code
-            return found, type(part).__name__
-    return found, ""
+        elif type(held).__module__.startswith("torch."):
+            pending.append((getattr(held, "sampler", None), expression and f"{expression}.sampler"))
+        elif not (is_inlined(type(held).__module__) or hasattr(held, "set_epoch")):
+            # the user's own code is checked with the script's code
+            return generators, type(held).__name__
+    return generators, ""
 
 
 def _may_be_empty(collate: Any, dataset: Any) -> bool:
@@ -281,20 +276,21 @@ def _base(
     maker = maker_of(spec)
     if maker is None:
         return f"{name}_data", (), spec.from_loader
-    given = sliced.arguments.get(name, "None") != "None"
-    source = f"{name}_data" if given else "network" if maker.__self__ is owner else "train_data"
+    source = "network" if maker.__self__ is owner else "train_data"
+    if sliced.arguments.get(name, "None") != "None":
+        source = f"{name}_data"
     base = "given" if name == "train" else f"given_{name}"
-    made, index = maker(), ""
-    while isinstance(made, (list, tuple)) and (spec.index is None or len(made) == 1):
-        made, index = made[0], f"{index}[0]"
+    loaders, index = maker(), ""
+    while isinstance(loaders, (list, tuple)) and (spec.index is None or len(loaders) == 1):
+        loaders, index = loaders[0], f"{index}[0]"
     line = f"{base} = {source}.{name}_dataloader(){index}"
     if spec.index is not None:
-        every, items = _sets_made(made, f"{source}.{name}_dataloader(){index}")
-        base, made = "val_data", every[spec.index]
+        every, items = _sets_made(loaders, f"{source}.{name}_dataloader(){index}")
+        base, loaders = "val_data", every[spec.index]
         line = (
             f'given_val = {{f"{UNNAMED}{{number}}": given for number, given in enumerate({items})}}'
         )
-    return base, (line,), isinstance(made, DataLoader) and not makes_batches_itself(made)
+    return base, (line,), isinstance(loaders, DataLoader) and not makes_batches_itself(loaders)
 
 
 def _sets_made(made: Any, expression: str) -> tuple[list[Any], str]:
@@ -409,8 +405,8 @@ def _count(batch: Any) -> str | None:
     """The expression for the number of samples in `batch`, counted as by
     `task.batch.sample_count`; None: it has no tensor.
     """
-    if (own := own_count(batch)) is not None:
-        return f"batch.{own}"
+    if (attribute := own_count(batch)) is not None:
+        return f"batch.{attribute}"
     return _first_count(batch, "batch")
 
 
@@ -419,7 +415,7 @@ def _first_count(batch: Any, name: str) -> str | None:
         return f"int({name}.batch_sizes[0])"
     if isinstance(batch, (Tensor, np.ndarray)):
         return f"len({name})" if batch.ndim else "1"
-    counts = (_first_count(value, part) for part, value in _parts(batch, name))
+    counts = (_first_count(value, path) for path, value in _parts(batch, name))
     return next((count for count in counts if count is not None), None)
 
 
@@ -427,7 +423,7 @@ def _steps(batch: Any, time_dim: int, name: str = "batch") -> str | None:
     """The expression for the number of time steps in `batch`; None: it has no time dimension."""
     if isinstance(batch, Tensor):
         return f"{name}.shape[{time_dim}]" if batch.ndim > time_dim else None
-    counts = (_steps(value, time_dim, part) for part, value in _parts(batch, name))
+    counts = (_steps(value, time_dim, path) for path, value in _parts(batch, name))
     return next((count for count in counts if count is not None), None)
 
 

@@ -68,15 +68,15 @@ def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
     """The objects that make the loaders, then the one with `training_step`, by their names in
     the script.
     """
-    found: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
     module = task.module if isinstance(task, LightningTask) else None
     for spec, name in ((task.train, "train"), (task.val, "val")):
         maker = None if spec is None else maker_of(spec)
-        if maker is None or any(maker.__self__ is one for one in (module, *found.values())):
+        if maker is None or any(maker.__self__ is source for source in (module, *sources.values())):
             continue
-        given = sliced.arguments.get(name, "None") != "None"
-        found[f"{name}_data" if given else "network"] = maker.__self__
-    return found if module is None else {**found, "network": module}
+        is_given = sliced.arguments.get(name, "None") != "None"
+        sources[f"{name}_data" if is_given else "network"] = maker.__self__
+    return sources if module is None else {**sources, "network": module}
 
 
 def lightning_needs_of(
@@ -91,7 +91,7 @@ def lightning_needs_of(
     asks = attributes_read(sources.values(), code)
     asks |= {"sanity_checking"} if "validating" in asks else set()
     data = next((name for name in sources if name != "network"), "None")
-    own = LightningNeeds(
+    needs = LightningNeeds(
         hooks=hooks,
         asks=asks,
         trainers=tuple(_homes(sources, plain)) if asks else (),
@@ -99,9 +99,9 @@ def lightning_needs_of(
     )
     several = task.val is not None and task.val.several
     return (
-        _with_module(own, task.hooks, sources["network"], plain, several)
+        _with_module(needs, task.hooks, sources["network"], plain, several)
         if isinstance(task.hooks, LightningHooks)
-        else own
+        else needs
     )
 
 
@@ -123,8 +123,8 @@ def teardown_calls(sources: Mapping[str, Any]) -> Iterator[str]:
 
 def _calls(sources: Mapping[str, Any], call: str) -> Iterator[str]:
     name, _, arguments = call.partition("(")
-    for source, there in sources.items():
-        hook = own_method(there, name)
+    for source, holder in sources.items():
+        hook = own_method(holder, name)
         if hook is not None:
             stage = inspect.signature(hook).parameters.get("stage")
             must = stage is not None and stage.kind is stage.KEYWORD_ONLY
@@ -156,14 +156,14 @@ def _with_module(
     own: LightningNeeds, used: LightningHooks, module: Any, plain: bool, several: bool
 ) -> LightningNeeds:
     """What the script needs of Lightning, with the hooks of the object with `training_step`."""
-    found = {
+    overridden = {
         name: used.overridden[name]
         for name in (*WITHIN, *FIT, *VALIDATION)
         if name in used.overridden
     }
     hooks = {
         name: Hook("network", _arguments(hook, several), reads(hook.function, 0))
-        for name, hook in found.items()
+        for name, hook in overridden.items()
     }
     named = frozenset(name for code in methods(module) for name in attributes(code))
     like = (
@@ -186,7 +186,7 @@ def _with_module(
         wanted.append("clip_gradients")
     if "all_gather" in wanted:
         raise NotStandAlone("the code calls self.all_gather, which no script has yet.")
-    if "optimizer" in (found["backward"].names if "backward" in found else ()):
+    if "optimizer" in (overridden["backward"].names if "backward" in overridden else ()):
         raise NotStandAlone(
             "backward takes an optimizer, as in Lightning 1, which no script passes: let it take"
             " the loss alone."
@@ -200,7 +200,7 @@ def _with_module(
         ends_epochs=ends,
         like={name: _PROPERTIES[name] for name in like} | automatic,
         methods=frozenset(wanted),
-        freezes=_freezes(module, {name for name in found if name not in VALIDATION}),
+        freezes=_freezes(module, {name for name in overridden if name not in VALIDATION}),
         toggles=not _OF_WRAPPED.isdisjoint(named),
         **_logging(module, hooks),
         weighs=any("weight" in words(code) for code in methods(module)),
@@ -211,9 +211,9 @@ def _freezes(module: Any, hooks: set[str]) -> bool:
     """Whether one of these hooks, or a method that it calls, changes which parameters require a
     gradient.
     """
-    own = [(code, set(attributes(code))) for code in methods(module)]
-    called = hooks.union(*(names for code, names in own if code.co_name in hooks))
-    within = [(code, names) for code, names in own if code.co_name in called]
+    codes = [(code, set(attributes(code))) for code in methods(module)]
+    called = hooks.union(*(names for code, names in codes if code.co_name in hooks))
+    within = [(code, names) for code, names in codes if code.co_name in called]
     return any(
         "requires_grad" in assigned(code) or not _FREEZE.isdisjoint(names) for code, names in within
     )
@@ -229,17 +229,18 @@ def _has(module: Any, name: str, plain: bool) -> bool:
 
 def _logging(module: Any, hooks: Mapping[str, Hook]) -> dict[str, Any]:
     """The fields of `LightningNeeds` about logging, as far as the code shows them."""
-    own = [*vars(module).values()]
-    own += [
-        one
-        for held in own
+    values = [*vars(module).values()]
+    values += [
+        item
+        for held in values
         if isinstance(held, (list, tuple, dict))
-        for one in (held.values() if isinstance(held, dict) else held)
+        for item in (held.values() if isinstance(held, dict) else held)
     ]
-    parts = [*own, *(module.modules() if isinstance(module, nn.Module) else ())]
+    parts = [*values, *(module.modules() if isinstance(module, nn.Module) else ())]
     metrics = any(
-        callable(getattr(part, "compute", None)) and callable(getattr(part, "reset", None))
-        for part in parts
+        callable(getattr(candidate, "compute", None))
+        and callable(getattr(candidate, "reset", None))
+        for candidate in parts
     )
     logging = [code for code in methods(module) if {"log", "log_dict"} & set(attributes(code))]
     said = {word for code in logging for word in words(code)}
@@ -255,8 +256,8 @@ def _logging(module: Any, hooks: Mapping[str, Hook]) -> dict[str, Any]:
             for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end")
         )
     )
-    found = {"logs_widely": widely, "logs_metrics": metrics}
-    return found | {
+    fields = {"logs_widely": widely, "logs_metrics": metrics}
+    return fields | {
         "reduces": "reduce_fx" in said,
         "sizes": "batch_size" in said,
         "logs_over_ranks": "sync_dist" in said,
@@ -284,12 +285,12 @@ def _homes(sources: Mapping[str, Any], plain: bool) -> Iterator[str]:
     """The attributes in which these objects, and modules inside them, expect their trainer."""
     for name, source in sources.items():
         inside = source.named_modules() if isinstance(source, nn.Module) else [("", source)]
-        for path, part in inside:
+        for path, submodule in inside:
             home = (
                 ""
-                if part is not source and "_trainer" not in vars(part)
-                else _home_of_trainer(part)
+                if submodule is not source and "_trainer" not in vars(submodule)
+                else _home_of_trainer(submodule)
             )
             if home:
-                home = "trainer" if plain and isinstance(part, nn.Module) else home
+                home = "trainer" if plain and isinstance(submodule, nn.Module) else home
                 yield f"{name}.{home}" if not path else f'{name}.get_submodule("{path}").{home}'

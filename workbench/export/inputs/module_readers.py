@@ -21,7 +21,7 @@ def reads_modules(value: Any, deep: int = _DEEP) -> bool:
     anything that is not called.
     """
     if isinstance(value, (list, tuple)):
-        return any(reads_modules(one, deep) for one in value)
+        return any(reads_modules(item, deep) for item in value)
     if isinstance(value, functools.partial):
         return _holds((value.func, *value.args, *value.keywords.values()), deep)
     if isinstance(value, MethodType):
@@ -36,31 +36,31 @@ def reads_modules(value: Any, deep: int = _DEEP) -> bool:
     ):
         return False
     return _holds(_own(value), deep) or any(
-        reads_modules(one, deep)
-        for one in vars(type(value)).values()
-        if isinstance(one, FunctionType)
+        reads_modules(item, deep)
+        for item in vars(type(value)).values()
+        if isinstance(item, FunctionType)
     )
 
 
 def _holds(values: Iterable[Any], deep: int) -> bool:
     return any(
-        isinstance(getattr(one, "__self__", one), nn.Module) or reads_modules(one, deep)
-        for one in values
+        isinstance(getattr(value, "__self__", value), nn.Module) or reads_modules(value, deep)
+        for value in values
     )
 
 
 def _names(function: FunctionType) -> list[Any]:
     """The values of the names that a function reads from outside, as they are now."""
     try:
-        found = inspect.getclosurevars(inspect.unwrap(function))
+        variables = inspect.getclosurevars(inspect.unwrap(function))
     except (TypeError, ValueError):
         return []
-    return [*found.nonlocals.values(), *found.globals.values()]
+    return [*variables.nonlocals.values(), *variables.globals.values()]
 
 
 def _own(value: Any) -> list[Any]:
-    own = getattr(value, "__dict__", {})
-    return list(own.values()) if isinstance(own, Mapping) else []
+    attributes = getattr(value, "__dict__", {})
+    return list(attributes.values()) if isinstance(attributes, Mapping) else []
 
 
 def _of_torch(value: Any) -> bool:

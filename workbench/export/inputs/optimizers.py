@@ -30,22 +30,22 @@ def optimizers_of(
 ) -> tuple[Optimizer, ...]:
     """The optimizers of a run, each with its schedules."""
     try:
-        made = task.configure(settings, updates)
-        listed = [made] if isinstance(made, Optimization) else list(made)
+        configured = task.configure(settings, updates)
+        listed = [configured] if isinstance(configured, Optimization) else list(configured)
         if isinstance(task, LightningTask):
             return _of_object(task, listed)
         return (_of_bench(task, listed[0], updates),)
     except ExportError:
         raise
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
+        cause = f"{type(error).__name__}: {error}"
         whose = (
             "configure_optimizers()"
             if isinstance(task, LightningTask)
             else "the optimizer or its scheduler"
         )
         raise NotStandAlone(
-            f"{whose} cannot be set up for reading outside of a fit: {what}"
+            f"{whose} cannot be set up for reading outside of a fit: {cause}"
         ) from error
 
 
@@ -58,23 +58,27 @@ def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Opti
         )
     places: list[str] = []
     if task._scheduler is not None:
-        given = task._scheduler(made.optimizer, updates)  # type: ignore[arg-type]  # it made a schedule for them before
-        entries = list(enumerate(given)) if isinstance(given, (list, tuple)) else [(None, given)]
+        schedulers = task._scheduler(made.optimizer, updates)  # type: ignore[arg-type]  # it made a schedule for them before
+        entries = (
+            list(enumerate(schedulers))
+            if isinstance(schedulers, (list, tuple))
+            else [(None, schedulers)]
+        )
         places = [
             ("" if number is None else f"[{number}]") + _inside(entry) for number, entry in entries
         ]
     schedules = tuple(
-        _schedule(place, one) for place, one in zip(places, made.schedules, strict=True)
+        _schedule(path, schedule) for path, schedule in zip(places, made.schedules, strict=True)
     )
     return _optimizer(task, made, "", schedules)
 
 
 def _of_object(task: LightningTask, listed: Sequence[Optimization]) -> tuple[Optimizer, ...]:
     optimizers, schedulers = _places(task.module.configure_optimizers())
-    own: list[list[Schedule]] = [[] for _ in optimizers]
+    by_optimizer: list[list[Schedule]] = [[] for _ in optimizers]
     custom = task.manual or own_method(task.module, "lr_scheduler_step") is not None
-    for place, entry, monitor in schedulers:
-        made = schedule_of(
+    for path, entry, monitor in schedulers:
+        schedule = schedule_of(
             entry,
             "configure_optimizers() returned",
             interval="epoch",
@@ -86,12 +90,12 @@ def _of_object(task: LightningTask, listed: Sequence[Optimization]) -> tuple[Opt
         number = next(
             n
             for n, (_, optimizer) in enumerate(optimizers)
-            if optimizer is made.scheduler.optimizer
+            if optimizer is schedule.scheduler.optimizer
         )
-        own[number].append(_schedule(place + _inside(entry), made))
+        by_optimizer[number].append(_schedule(path + _inside(entry), schedule))
     return tuple(
-        _optimizer(task, one, place, tuple(schedules))
-        for (place, _), schedules, one in zip(optimizers, own, listed, strict=True)
+        _optimizer(task, optimization, path, tuple(schedules))
+        for (path, _), schedules, optimization in zip(optimizers, by_optimizer, listed, strict=True)
     )
 
 
@@ -105,24 +109,24 @@ def _places(made: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, str 
     entries: list[tuple[str, Any]] = [("", made)]
     apart: list[tuple[str, Any, str | None]] = []
     if isinstance(made, (list, tuple)):
-        entries = [(f"[{n}]", one) for n, one in enumerate(made)]
+        entries = [(f"[{n}]", item) for n, item in enumerate(made)]
         if len(made) == 2 and isinstance(made[0], (list, tuple)):
-            entries = [(f"[0][{n}]", one) for n, one in enumerate(made[0])]
-            apart = [(place, one, None) for place, one in _listed(made[1], "[1]")]
+            entries = [(f"[0][{n}]", item) for n, item in enumerate(made[0])]
+            apart = [(path, item, None) for path, item in _listed(made[1], "[1]")]
     optimizers, schedulers = [], []
-    for place, entry in entries:
+    for path, entry in entries:
         if not isinstance(entry, Mapping):
-            optimizers.append((place, entry))
+            optimizers.append((path, entry))
             continue
-        optimizers.append((f'{place}["optimizer"]', entry["optimizer"]))
-        listed = _listed(entry.get("lr_scheduler", []), f'{place}["lr_scheduler"]')
-        schedulers += [(there, one, entry.get("monitor")) for there, one in listed]
+        optimizers.append((f'{path}["optimizer"]', entry["optimizer"]))
+        listed = _listed(entry.get("lr_scheduler", []), f'{path}["lr_scheduler"]')
+        schedulers += [(where, item, entry.get("monitor")) for where, item in listed]
     return optimizers, [*schedulers, *apart]
 
 
 def _listed(value: Any, place: str) -> list[tuple[str, Any]]:
     if isinstance(value, (list, tuple)):
-        return [(f"{place}[{n}]", one) for n, one in enumerate(value)]
+        return [(f"{place}[{n}]", item) for n, item in enumerate(value)]
     return [(place, value)]
 
 
@@ -151,8 +155,8 @@ def _has_length(scheduler: Any) -> bool:
     """Whether a scheduler, or one inside it, is made for a number of steps, which its state
     contains.
     """
-    own = any(hasattr(scheduler, name) for name in ("total_steps", "T_max"))
-    return own or any(map(_has_length, getattr(scheduler, "_schedulers", ())))
+    has_length = any(hasattr(scheduler, name) for name in ("total_steps", "T_max"))
+    return has_length or any(map(_has_length, getattr(scheduler, "_schedulers", ())))
 
 
 def _restores(scheduler: Any) -> bool:
@@ -192,5 +196,5 @@ def _optimizer(
 
 def _is_whole(task: protocol.Task, optimizer: torch.optim.Optimizer) -> bool:
     """Whether it has all parameters of the model that are trained."""
-    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return all(id(p) in own for p in task.trained_parameters().values() if p.requires_grad)
+    optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return all(id(p) in optimized for p in task.trained_parameters().values() if p.requires_grad)

@@ -83,15 +83,17 @@ class SavedData:
             for name, spec in (("train", task.train), ("val", task.val))
             if spec is not None
         }
-        found = {
+        by_name = {
             name: _samples_of(name, spec, collate_given(name, arguments) is not None)
             for name, spec in specs.items()
         }
         columns = {
-            _memory_of(column): column for samples in found.values() for column in _columns(samples)
+            _memory_of(column): column
+            for samples in by_name.values()
+            for column in _columns(samples)
         }
         _check_size(sum(column.nbytes for column in columns.values()))
-        for name, samples in found.items():
+        for name, samples in by_name.items():
             saved._add(name, specs[name].parts, samples)
         return saved
 
@@ -99,25 +101,25 @@ class SavedData:
         """Add samples: a tensor with a row for each, or a tuple or a dict of these."""
         columns, keys = _columns(samples), list(samples) if isinstance(samples, dict) else []
         names = keys if keys and all(isinstance(key, str) for key in keys) else range(len(columns))
-        made = [
-            self._column(f"{name}.{own}", column)
-            for own, column in zip(names, columns, strict=True)
+        saved = [
+            self._column(f"{name}.{suffix}", column)
+            for suffix, column in zip(names, columns, strict=True)
         ]
         dataset: Any
         if isinstance(samples, dict):
-            dataset = Columns({key: tensor for key, (tensor, _) in zip(keys, made, strict=True)})
+            dataset = Columns({key: tensor for key, (tensor, _) in zip(keys, saved, strict=True)})
             expression = (
                 "{"
                 + ", ".join(
-                    f"{quoted(key)}: {text}" for key, (_, text) in zip(keys, made, strict=True)
+                    f"{quoted(key)}: {text}" for key, (_, text) in zip(keys, saved, strict=True)
                 )
                 + "}"
             )
         elif isinstance(samples, tuple):
-            dataset = TensorDataset(*(tensor for tensor, _ in made))
-            expression = f"TensorDataset({', '.join(text for _, text in made)})"
+            dataset = TensorDataset(*(tensor for tensor, _ in saved))
+            expression = f"TensorDataset({', '.join(text for _, text in saved)})"
         else:
-            dataset, expression = made[0]
+            dataset, expression = saved[0]
         generator = None
         if parts.generator is not None:
             self.tensors[f"generator.{name}"] = parts.generator.get_state()
@@ -175,16 +177,16 @@ def _check_loader(name: str, parts: Parts, own_collate: bool) -> None:
     dataset = parts.dataset
     if isinstance(dataset, (IterableDataset, Batches, DataLoader)) or parts.ready:
         kind = type(dataset.users if isinstance(dataset, Batches) else dataset).__name__
-        what = "gives ready batches" if parts.ready else "is an IterableDataset"
+        form = "gives ready batches" if parts.ready else "is an IterableDataset"
         raise _unsaved(
             name,
-            f"{what} ({kind}), and samples are saved by their number",
+            f"{form} ({kind}), and samples are saved by their number",
             "give the samples in a Dataset, and fit again",
         )
     for option in ("sampler", "batch_sampler", "worker_init_fn"):
-        part = getattr(parts, option)
-        if part is not None:
-            kind = getattr(part, "__name__", type(part).__name__)
+        value = getattr(parts, option)
+        if value is not None:
+            kind = getattr(value, "__name__", type(value).__name__)
             raise _unsaved(
                 name,
                 f"has a loader with {option}={kind}, made by code that the script would not have",
@@ -232,8 +234,8 @@ def _read(name: str, dataset: Any, count: int, collated: bool) -> Any:
     """The samples of a map-style data set, each read once. collated: a collate_fn takes them as
     they are.
     """
-    kind, own = type(dataset).__name__, DataRngState(dataset=dataset)
-    before = own.state()
+    kind, rng_state = type(dataset).__name__, DataRngState(dataset=dataset)
+    before = rng_state.state()
     draws = _unsaved(
         name,
         f"draws random numbers or changes when it reads a sample ({kind})",
@@ -254,7 +256,7 @@ def _read(name: str, dataset: Any, count: int, collated: bool) -> Any:
             f"data='beside': reading a sample of {name} failed: {type(error).__name__}: {error}"
         ) from error
     finally:
-        own.put(before)
+        rng_state.put(before)
     return _stacked(name, kind, samples, collated)
 
 
@@ -263,14 +265,14 @@ def _stacked(name: str, kind: str, samples: Sequence[Any], collated: bool) -> An
     parts = [taken_apart(sample) for sample in samples]
     form, keys, first = parts[0]
     types = [type(value) for value in first]
-    taken = (Tensor,) if collated else (Tensor, np.ndarray, *_NUMBERS)
+    allowed = (Tensor,) if collated else (Tensor, np.ndarray, *_NUMBERS)
     for value in first:
-        if not isinstance(value, taken) or (collated and type(value) is not Tensor):
-            what = (
+        if not isinstance(value, allowed) or (collated and type(value) is not Tensor):
+            fault = (
                 f"has a {type(value).__name__} in its samples ({kind}), and only"
                 f" tensors{'' if collated else ' and numbers'} are saved"
             )
-            raise _unsaved(name, what + " where there is a collate_fn" * collated, _SEED)
+            raise _unsaved(name, fault + " where there is a collate_fn" * collated, _SEED)
     if collated and form is list:
         raise _unsaved(
             name,
@@ -298,19 +300,15 @@ def _stacked(name: str, kind: str, samples: Sequence[Any], collated: bool) -> An
 
 def _columns(samples: Any) -> list[Tensor]:
     """The tensors of samples."""
-    return (
-        list(samples.values())
-        if isinstance(samples, dict)
-        else list(samples)
-        if isinstance(samples, tuple)
-        else [samples]
-    )
+    if isinstance(samples, dict):
+        return list(samples.values())
+    return list(samples) if isinstance(samples, tuple) else [samples]
 
 
 def _memory_of(column: Tensor) -> tuple[Any, ...]:
     """A key that is equal for tensors with the same memory and layout."""
-    place = column.data_ptr() if column.numel() else id(column)
-    return column.device, place, column.shape, column.stride(), column.dtype
+    address = column.data_ptr() if column.numel() else id(column)
+    return column.device, address, column.shape, column.stride(), column.dtype
 
 
 def _check_tensor(name: str, column: Tensor) -> None:
@@ -321,12 +319,10 @@ def _check_tensor(name: str, column: Tensor) -> None:
         or column.is_neg()
     )
     if type(column) is not Tensor or special or column.dtype not in _DTYPES:
-        what = (
-            type(column).__name__
-            if type(column) is not Tensor
-            else str(column.layout if column.layout is not torch.strided else column.dtype)
-        )
-        raise _unsaved(name, f"has a tensor of another kind ({what})", _SEED)
+        kind = str(column.layout if column.layout is not torch.strided else column.dtype)
+        if type(column) is not Tensor:
+            kind = type(column).__name__
+        raise _unsaved(name, f"has a tensor of another kind ({kind})", _SEED)
     if column.requires_grad:
         raise _unsaved(
             name, "has a tensor that requires a gradient", "give x.detach(), and fit again"

@@ -69,8 +69,8 @@ def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Sett
             result = task._forward(
                 session.to_device(batch), None, carries=settings.truncated_bptt_steps is not None
             )[0]
-        given = ("loss", "weight") if isinstance(result, Mapping) else ()
-        forms.append(" and ".join(key for key in given if result.get(key) is not None))
+        keys = ("loss", "weight") if isinstance(result, Mapping) else ()
+        forms.append(" and ".join(key for key in keys if result.get(key) is not None))
     if forms[0] != forms[1] and task.val is not None and settings.limit_val_batches != 0:
         train, val = (f"a dict with {form}" if form else "a tensor" for form in forms)
         raise NotStandAlone(
@@ -98,8 +98,8 @@ def may_skip(function: Callable[..., Any]) -> bool:
     methods = (
         (getattr(type(owner), name, None) for name in code.co_names) if owner is not None else ()
     )
-    found = (getattr(method, "__code__", None) for method in methods)
-    return any({None, "value"} <= set(returns(other)) for other in found if other is not None)
+    codes = (getattr(method, "__code__", None) for method in methods)
+    return any({None, "value"} <= set(returns(other)) for other in codes if other is not None)
 
 
 def returns(code: CodeType) -> Iterator[str | None]:

@@ -41,7 +41,7 @@ def check_task(task: Task) -> None:
             "exported yet."
         )
     if isinstance(task, LightningTask) and task.hooks.objects:
-        names = ", ".join(type(one).__name__ for one in task.hooks.objects)
+        names = ", ".join(type(callback).__name__ for callback in task.hooks.objects)
         raise NotStandAlone(
             f"callbacks=: export does not support callbacks with hooks ({names}): write what they "
             "do in the module's own hooks."

@@ -109,10 +109,10 @@ def attributes_read(owners: Iterable[Any], code: str) -> frozenset[str]:
         compile(code, "the script", "exec", dont_inherit=True),
         *(c for owner in owners for c in methods(owner)),
     ]
-    found = frozenset(
-        name for outer in codes for one in _with_inner(outer) for name in _attributes_read(one)
+    names = frozenset(
+        name for outer in codes for inner in _with_inner(outer) for name in _attributes_read(inner)
     )
-    return found & (CARRIED | MISSING)
+    return names & (CARRIED | MISSING)
 
 
 def refuse_missing(asked: frozenset[str]) -> None:
@@ -130,7 +130,7 @@ def refuse_missing(asked: frozenset[str]) -> None:
 
 def attributes(code: CodeType) -> Iterator[str]:
     """The names of all attributes that some code reads."""
-    steps = (step for one in _with_inner(code) for step in dis.get_instructions(one))
+    steps = (step for inner in _with_inner(code) for step in dis.get_instructions(inner))
     yield from (step.argval for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD"))
 
 
@@ -138,8 +138,8 @@ def assigned(code: CodeType) -> set[str]:
     """The names of all attributes that some code sets."""
     return {
         step.argval
-        for one in _with_inner(code)
-        for step in dis.get_instructions(one)
+        for inner in _with_inner(code)
+        for step in dis.get_instructions(inner)
         if step.opname == "STORE_ATTR"
     }
 
@@ -149,9 +149,9 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
     yield code
     yield from (
         inner
-        for part in code.co_consts
-        if isinstance(part, CodeType)
-        for inner in _with_inner(part)
+        for constant in code.co_consts
+        if isinstance(constant, CodeType)
+        for inner in _with_inner(constant)
     )
 
 
@@ -173,7 +173,7 @@ def reads(function: Callable[..., Any], place: int) -> bool:
 
 def words(code: CodeType) -> Iterator[str]:
     """The texts in some code, and the names of arguments in its calls."""
-    for value in (value for one in _with_inner(code) for value in one.co_consts):
+    for value in (value for inner in _with_inner(code) for value in inner.co_consts):
         yield from (
             word
             for word in (value if isinstance(value, tuple) else (value,))

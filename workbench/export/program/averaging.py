@@ -11,6 +11,7 @@ from torch.optim import swa_utils
 from workbench.export.program.constants import (
     AVERAGING,
     BATCH,
+    DISTRIBUTED,
     EMA_WARMUP,
     HAS_BUFFERS,
     MAY_BE_EMPTY,
@@ -85,7 +86,7 @@ class Average:
 
 
 @torch.no_grad()
-def refresh_batch_norm(network, batches, device):
+def refresh_batch_norm(network, batches, accelerator):
     """Collect the batch-norm statistics of the present weights in a pass over the training data."""
     modes = {part: part.training for part in network.modules()}
     network.train()
@@ -109,18 +110,35 @@ def refresh_batch_norm(network, batches, device):
                 number += 1
             if MAY_BE_EMPTY and batch is None:
                 continue
-            batch = send_to_device(batch, device, non_blocking=True)
-            with mixed_precision(device) if PRECISION != "32" else contextlib.nullcontext():
+            batch = send_to_device(batch, accelerator.device, non_blocking=True)
+            with (
+                mixed_precision(accelerator.device)
+                if PRECISION != "32"
+                else contextlib.nullcontext()
+            ):
                 if BATCH == "step":
                     network.training_step(batch, number) if TAKES_NUMBER else network.training_step(
                         batch
                     )
                 else:
                     forward(network, batch)
+    if DISTRIBUTED:
+        share_statistics(norms, accelerator)
     for layer, momentum in momenta.items():
         layer.momentum = momentum
     for part, training in modes.items():
         part.training = training
+
+
+def share_statistics(norms, accelerator):
+    """Batch-norm statistics of each process's batches become those of all batches."""
+    for layer in norms:
+        if layer.num_batches_tracked is not None:
+            seen = layer.num_batches_tracked.double()
+            total = accelerator.reduce(seen)
+            for statistic in (layer.running_mean, layer.running_var):
+                statistic.copy_(accelerator.reduce(statistic * (seen / total).item()))
+            layer.num_batches_tracked.copy_(total)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import contextlib
 import math
 
 import numpy as np
+from accelerate.utils import broadcast_object_list
 
 from workbench.export.program.averaging import evaluation_weights, refresh_batch_norm
 from workbench.export.program.constants import (
@@ -15,6 +16,7 @@ from workbench.export.program.constants import (
     BATCH_NORM,
     BEST,
     BEST_IS_OF_AVERAGE,
+    DISTRIBUTED,
     EARLY_STOPPING,
     FOLLOWS_TRAIN_LOSS,
     LOGS,
@@ -67,7 +69,7 @@ def check(
                 refresh_batch_norm(
                     network,
                     limited(training_loader(config, accelerator), config),
-                    accelerator.device,
+                    accelerator,
                 )
             averages = (validate_sets if VAL_SETS else validate)(
                 network, val_loader, config, accelerator, logged
@@ -75,6 +77,8 @@ def check(
             scores |= {f"{name}_averaged": value for name, value in averages.items()}
             if BEST_IS_OF_AVERAGE:
                 best.keep(scores[BEST], network, accelerator)
+    if DISTRIBUTED and FOLLOWS_TRAIN_LOSS:
+        (scores,) = broadcast_object_list([scores])  # all processes decide alike
     if OWN_SCHEDULER == "check":
         if MONITOR in scores:
             scheduler.step(scores[MONITOR])

@@ -66,6 +66,10 @@ ANNEALING_STRATEGY: Any = "cos"
 CPU: bool = True
 SINGLE_PROCESS: str = ""
 """Why it trains in one process alone; "": it may train in several."""
+DISTRIBUTED: bool = False
+"""Whether several processes made the run."""
+RANKS: int = 1
+"""How many processes made the run."""
 DETERMINISTIC: bool | str = False
 BENCHMARK: Any = None
 DETECT_ANOMALY: bool = False

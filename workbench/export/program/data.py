@@ -9,6 +9,7 @@ import random
 import numpy as np
 import torch
 from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
+from accelerate.utils import find_batch_size
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -22,9 +23,11 @@ from torch.utils.data import (
 
 from workbench.export.program.constants import (
     ACCUMULATES,
+    DISTRIBUTED,
     DRAWS_TO_THE_END,
     DROP_LAST,
     LIMITS,
+    MEAN,
     NUM_WORKERS,
     PERSISTENT_WORKERS,
     PIN_MEMORY,
@@ -114,6 +117,15 @@ def make_loader(
     """A loader with a generator of its own: nothing else moves the order of its samples."""
     if DRAWS_TO_THE_END:
         generator = torch.Generator().manual_seed(config.seed)
+    if DISTRIBUTED and samples:
+        draws = generator or torch.Generator().manual_seed(config.seed)
+        order = SequentialSampler(dataset)
+        if train and SHUFFLE:
+            order = RandomSampler(dataset, generator=draws)
+        batches = batch_sampler or BatchSampler(
+            sampler or order, config.batch_size, train and DROP_LAST
+        )
+        shares = Share(batches, accelerator, train and DROP_LAST and batch_sampler is None)
     if WORKER_SEEDS and samples:
         return seeded_loader(
             dataset,
@@ -121,16 +133,18 @@ def make_loader(
             accelerator,
             train,
             sampler,
-            batch_sampler,
-            generator,
+            shares if DISTRIBUTED else batch_sampler,
+            draws if DISTRIBUTED else generator,
             collate_fn,
             worker_init_fn,
         )
-    if batch_sampler is not None:
+    if (DISTRIBUTED and samples) or batch_sampler is not None:
         loader = DataLoader(
             dataset,
-            batch_sampler=batch_sampler,
-            generator=generator or torch.Generator().manual_seed(config.seed),
+            batch_sampler=shares if DISTRIBUTED else batch_sampler,
+            generator=draws
+            if DISTRIBUTED
+            else generator or torch.Generator().manual_seed(config.seed),
             collate_fn=collate_fn,
             worker_init_fn=worker_init_fn,
             num_workers=config.num_workers if NUM_WORKERS else 0,
@@ -159,8 +173,10 @@ def make_loader(
             else None,
             pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
         )
-    if not SINGLE_PROCESS and accelerator.num_processes > 1:
+    if not SINGLE_PROCESS and not DISTRIBUTED and accelerator.num_processes > 1:
         loader = prepare_data_loader(loader, even_batches=train)
+    if DISTRIBUTED and not samples:
+        loader = Share(loader, accelerator, train and not ready and DROP_LAST)
     return loader
 
 
@@ -177,14 +193,18 @@ def seeded_loader(
 ):
     """A loader each of whose batches has random numbers of its own, whichever worker makes it."""
     generator = generator or torch.Generator().manual_seed(config.seed)
-    if sampler is None:
+    if not DISTRIBUTED and sampler is None:
         sampler = (
             RandomSampler(dataset, generator=generator)
             if train and SHUFFLE
             else SequentialSampler(dataset)
         )
-    batches = batch_sampler or BatchSampler(sampler, config.batch_size, train and DROP_LAST)
-    if accelerator.num_processes > 1:
+    batches = (
+        batch_sampler
+        if DISTRIBUTED
+        else batch_sampler or BatchSampler(sampler, config.batch_size, train and DROP_LAST)
+    )
+    if not DISTRIBUTED and accelerator.num_processes > 1:
         batches = BatchSamplerShard(
             batches, accelerator.num_processes, accelerator.process_index, even_batches=train
         )
@@ -236,22 +256,56 @@ def window_size(config, position):
     return WINDOWS[max(first for first in WINDOWS if first <= position)]
 
 
-def windows(batches, config, epoch, step):
+def windows(batches, config, epoch, step, accelerator):
     """The batches of each update."""
     batches = iter(batches)
     while True:
         window = list(
             itertools.islice(batches, window_size(config, step if WINDOWS_BY == "step" else epoch))
         )
-        if not window:
-            return
-        yield window
-        step += 1
+        if DISTRIBUTED:
+            weights = [find_batch_size(batch) if MEAN else 1 for batch in window]
+            counts = torch.tensor([sum(weights), len(window) > 0], dtype=torch.float64)
+            total, processes = accelerator.reduce(counts.to(accelerator.device)).tolist()
+            if not processes:
+                return
+            # The last windows may lack batches in some processes.
+            yield window, weights, total, processes == accelerator.num_processes
+        else:
+            if not window:
+                return
+            yield window
+        if WINDOWS_BY == "step":
+            step += 1
 
 
 def first_of(loader, count):
     """A loader's first batches; all of them to the very end, where a sampler may draw once more."""
     return iter(loader) if count >= len(loader) else itertools.islice(loader, count)
+
+
+class Share:
+    """Of batches that all processes go through alike, those of this process."""
+
+    def __init__(self, batches, accelerator, drop_last=False):
+        self.batches = batches
+        self.first, self.stride = accelerator.process_index, accelerator.num_processes
+        if DROP_LAST:
+            self.drop_last = drop_last
+
+    def __len__(self):
+        if DROP_LAST and self.drop_last:
+            return len(self.batches) // self.stride
+        return math.ceil(len(self.batches) / self.stride)
+
+    def __iter__(self):
+        batches = iter(self.batches)
+        while shares := list(itertools.islice(batches, self.stride)):
+            if DROP_LAST and self.drop_last and len(shares) < self.stride:
+                continue
+            # The last round may have fewer batches than there are processes.
+            if len(shares) > self.first:
+                yield shares[self.first]
 
 
 class WholeOrder(Sampler):

@@ -7,6 +7,7 @@ import itertools
 import math
 from pathlib import Path
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device, set_seed
@@ -40,6 +41,7 @@ from workbench.export.program.constants import (
     CPU,
     DETECT_ANOMALY,
     DETERMINISTIC,
+    DISTRIBUTED,
     EARLY_STOPPING,
     FIRST_NUMBERS,
     FOLLOWS_TRAIN_LOSS,
@@ -69,6 +71,7 @@ from workbench.export.program.constants import (
     OWN_SCHEDULER,
     OWN_TIMES,
     PRECISION,
+    RANKS,
     RESUMES,
     SCHEDULE,
     SCHEDULE_FREE,
@@ -111,7 +114,7 @@ from workbench.export.program.optimizers import (
     set_lr,
     set_weight_decay,
 )
-from workbench.export.program.update import accumulate
+from workbench.export.program.update import accumulate, accumulate_in_all
 from workbench.export.program.user import (
     epoch_parts,
     loss_function,
@@ -134,6 +137,10 @@ def main(config):
     )
     if SINGLE_PROCESS and accelerator.num_processes > 1:
         raise SystemExit("This script trains in one process: " + SINGLE_PROCESS + ".")
+    if DISTRIBUTED and accelerator.num_processes != RANKS:
+        accelerator.print(
+            "Made on", RANKS, "processes: with another number an update has other batches."
+        )
     if TRACKS:
         accelerator.init_trackers(
             Path(__file__).stem, {name: str(value) for name, value in vars(config).items()}
@@ -158,6 +165,8 @@ def main(config):
         network.zero_grad()
     if CHECKS:
         comparison = Comparison(config)
+        if DISTRIBUTED and (accelerator.process_index or accelerator.num_processes != RANKS):
+            comparison.left.clear()  # these are of the first of them
         comparison.compare(
             "weights", [p.data.flatten()[:FIRST_NUMBERS] for p in all_parameters(network)]
         )
@@ -166,7 +175,7 @@ def main(config):
             network.train()
     else:
         network.train()
-    set_seed(config.seed, device_specific=not SINGLE_PROCESS)
+    set_seed(config.seed, device_specific=not SINGLE_PROCESS and not DISTRIBUTED)
 
     loader = training_loader(config, accelerator)
     if VAL_SETS:
@@ -233,6 +242,10 @@ def main(config):
         best = Best(config.output / "best.pt")
     if EARLY_STOPPING:
         stoppers = [EarlyStopping(**options) for options in EARLY_STOPPING]
+    if DISTRIBUTED and accelerator.process_index:
+        # From here on each process draws random numbers of its own.
+        entropy = np.random.SeedSequence([config.seed, accelerator.process_index])
+        set_seed(int(entropy.generate_state(1)[0]))
     config.output.mkdir(parents=True, exist_ok=True)
     step = 0
     ended = False
@@ -312,7 +325,7 @@ def main(config):
             number = -1
         batches = limited(loader, config) if LIMITS else loader
         batches = comparison.compared(batches) if CHECKS else batches
-        for batch in windows(batches, config, epoch, step) if ACCUMULATES else batches:
+        for batch in windows(batches, config, epoch, step, accelerator) if ACCUMULATES else batches:
             if CHECKS_WITHIN_EPOCHS and step > began and step != checked:
                 if CHECKS_WITHIN_EPOCHS == "fraction":
                     is_due = (step - began) % stride == 0
@@ -337,8 +350,14 @@ def main(config):
                     setattr(config, name, value)
             if TAKES_NUMBER:
                 number += 1
-            if ACCUMULATES:
+            if DISTRIBUTED:
+                loss = accumulate_in_all(model, batch, number, parameters, scaler, accelerator)
+                if TAKES_NUMBER:
+                    number += len(batch[0]) - 1
+            elif ACCUMULATES:
                 loss = accumulate(model, batch, number, parameters, scaler, accelerator)
+                if TAKES_NUMBER:
+                    number += len(batch) - 1
                 if MAY_BE_EMPTY and loss is None:
                     continue
             elif CLOSURE:
@@ -429,7 +448,11 @@ def main(config):
                     step,
                 )
             if FOLLOWS_TRAIN_LOSS and step % LOG_EVERY_N_STEPS == 0:
-                losses.append(loss.item())
+                losses.append(
+                    loss.item()
+                    if SINGLE_PROCESS or DISTRIBUTED
+                    else accelerator.reduce(loss.detach(), "mean").item()
+                )
             step += 1
             if step % 100 == 0:
                 accelerator.print(f"step {step}  loss {loss.item():.4f}")
@@ -512,7 +535,7 @@ def main(config):
         average.hand_over()
         if BATCH_NORM:
             refresh_batch_norm(
-                network, limited(training_loader(config, accelerator), config), accelerator.device
+                network, limited(training_loader(config, accelerator), config), accelerator
             )
     if SCHEDULE_FREE:
         optimizer.eval()

@@ -35,7 +35,6 @@ from workbench.export.program.constants import (
     WEIGHT_DECAY,
 )
 
-
 OUTPUT = Path(__file__).with_name(Path(__file__).stem + "-output")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import torch
 from accelerate.utils import find_batch_size, send_to_device
 
 from workbench.export.program.constants import (
@@ -69,3 +70,38 @@ def accumulate(model, window, number, parameters, scaler, accelerator):
                     parameter.grad /= sum(shares)
             loss = loss / sum(shares)
     return loss
+
+
+def accumulate_in_all(model, update, number, parameters, scaler, accelerator):
+    """The gradient of an update in which all processes take part; returns the loss of all."""
+    window, weights, total, is_complete = update
+    unit = accelerator.num_processes / total
+    loss = torch.zeros((), device=accelerator.device)
+    for place, (batch, weight) in enumerate(zip(window, weights)):
+        batch = send_to_device(batch, accelerator.device, non_blocking=True)
+        # At its last batch the wrapped model averages the gradients over the processes.
+        averages = is_complete and place == len(window) - 1
+        through = model if averages else accelerator.unwrap_model(model)
+        with mixed_precision(accelerator.device) if PRECISION != "32" else contextlib.nullcontext():
+            if BATCH == "step":
+                part = through(batch, number + place) if TAKES_NUMBER else through(batch)
+            elif METRICS:
+                part, *_ = forward(through, batch)
+            else:
+                part = forward(through, batch)
+            part = part * (weight * unit)
+        if PRECISION == "16":
+            scaler.scale(part).backward()
+        else:
+            part.backward()
+        loss = loss + part.detach()
+    if not is_complete:
+        average_gradients(parameters, accelerator)
+    return accelerator.reduce((loss / unit).double(), "sum").to(loss.dtype) / total
+
+
+def average_gradients(parameters, accelerator):
+    """Gradients become their means over the processes."""
+    for parameter in parameters:
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        parameter.grad = accelerator.reduce(gradient, "mean")

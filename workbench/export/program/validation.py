@@ -9,13 +9,15 @@ import random
 
 import numpy as np
 import torch
-from accelerate.utils import find_batch_size, gather_object, send_to_device
+from accelerate.utils import broadcast, find_batch_size, gather_object, send_to_device
 
 from workbench.export.program.constants import (
     BATCH,
     BEST_IS_HIGHEST,
     COMPILED,
+    DISTRIBUTED,
     DRAWS_ELSEWHERE,
+    HAS_BUFFERS,
     KEEPS_MODES,
     LIMITS_VAL,
     LOSS_MODULE,
@@ -65,6 +67,11 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
         if KEEPS_MODES:
             modes = {part: part.training for part in model.modules()}
         model.eval()
+    if DISTRIBUTED and HAS_BUFFERS:
+        for buffer in (
+            [*model.buffers(), *loss_function.buffers()] if LOSS_MODULE else model.buffers()
+        ):
+            broadcast(buffer)  # of the first process
     batches = loader
     if LIMITS_VAL == "fraction":
         batches = first_of(loader, int(len(loader) * config.limit_val_batches + 1e-9))
@@ -140,10 +147,13 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
         model.train()
     everyone = gather_object([seen])
     scores = {}
-    for name in seen:
-        pairs = [pair for each in everyone for pair in each.get(name, ())]
-        values, weights = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
-        scores[name] = float((values * weights).sum() / weights.sum())
+    for name in everyone[0]:
+        if DISTRIBUTED:
+            scores[name] = weighted_mean_of_all([each.get(name) for each in everyone])
+        else:
+            pairs = [pair for each in everyone for pair in each.get(name, ())]
+            values, weights = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
+            scores[name] = float((values * weights).sum() / weights.sum())
     if METRIC_OBJECTS:
         for name, metric in objects.items():
             scores |= {key: float(value) for key, value in named(name, metric.compute()).items()}
@@ -164,6 +174,15 @@ def as_number(value):
     if isinstance(value, torch.Tensor):
         return value.to(torch.promote_types(value.dtype, torch.float32)).mean().item()
     return float(np.mean(value))
+
+
+def weighted_mean_of_all(lists):
+    """The mean of (value, weight) pairs, of which each process has a list, or None."""
+    total = torch.zeros(2, dtype=torch.float64)
+    for pairs in filter(None, lists):
+        values, weights = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
+        total += torch.stack([(values * weights).sum(), weights.sum()])
+    return float(total[0] / total[1])
 
 
 def validate_sets(model, loaders, config, accelerator, logged=None):

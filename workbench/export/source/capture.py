@@ -158,7 +158,7 @@ def _until(site: CallSite, frame: FrameType, bench: object) -> CallSite:
     shell = _shell()
     in_notebook = shell is not None and site.pieces[0].label.startswith("In [")
     stack = [*_outwards(frame)]
-    own = [
+    frames = [
         f
         for f in stack
         if (
@@ -167,17 +167,14 @@ def _until(site: CallSite, frame: FrameType, bench: object) -> CallSite:
             else _is_of(f, site.pieces)
         )
     ]
-    names = (
-        own[-1].f_globals
-        if own
-        else shell.user_ns
-        if in_notebook
-        else vars(sys.modules[site.module])
-    )
+    if frames:
+        names = frames[-1].f_globals
+    else:
+        names = shell.user_ns if in_notebook else vars(sys.modules[site.module])
     pieces = _cells(shell) if in_notebook else list(site.pieces)
-    around = _frames(stack, own, pieces, shell if in_notebook else None, names, bench)
+    around = _frames(stack, frames, pieces, shell if in_notebook else None, names, bench)
     # a click in the panel, or another file's call
-    if not around or around[0].elsewhere or not _is_top_level(own[-1]):
+    if not around or around[0].elsewhere or not _is_top_level(frames[-1]):
         end = Frame(
             Spot(len(pieces) - 1, sys.maxsize),
             dict(_literals(_own_names(names))),
@@ -205,7 +202,7 @@ def _frames(
     file. pieces: it may add cells.
     """
     history: list[str] = [] if shell is None else list(shell.history_manager.input_hist_parsed)[1:]
-    found: list[Frame] = []
+    frames: list[Frame] = []
     known, objects = names, _objects_of(names)
     for walk in reversed(stack):
         is_own = walk in own
@@ -223,13 +220,13 @@ def _frames(
                 **known,
             }
             objects = _objects_of(known)
-            found = [] if _is_top_level(walk) else found  # `%%time` runs a cell in another
+            frames = [] if _is_top_level(walk) else frames  # `%%time` runs a cell in another
             spot = _spot(walk, 0) if shell is None else _place(pieces, history, walk)
-            found.append(Frame(spot, dict(_literals(own_names)), held))
+            frames.append(Frame(spot, dict(_literals(own_names)), held))
         elif held:
             piece = _from_file(walk)[0]
-            found += [Frame(_spot(walk, 0), {}, held, piece[0])] if piece else []
-    return tuple(found)
+            frames += [Frame(_spot(walk, 0), {}, held, piece[0])] if piece else []
+    return tuple(frames)
 
 
 def _objects_of(names: Mapping[str, Any]) -> dict[int, str]:
@@ -247,27 +244,27 @@ def _names_of(
     """The names in `local` that refer to objects of the top level, and the names, attributes and
     items that refer to the bench. objects: of `top`.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, value in _own_names(local).items():
         attributes = (
             getattr(value, "__dict__", None) if not isinstance(value, (ModuleType, type)) else None
         )
         if value is bench:
-            found[name] = ""
+            names[name] = ""
         elif id(value) in objects:
-            found[name] = name if top.get(name) is value else objects[id(value)]
+            names[name] = name if top.get(name) is value else objects[id(value)]
         if isinstance(attributes, dict):
-            found |= {
+            names |= {
                 f"{name}.{key}": "" for key, held in list(attributes.items()) if held is bench
             }
         if type(value) in (list, tuple, dict):
             items = enumerate(value) if not isinstance(value, dict) else value.items()
-            found |= {
+            names |= {
                 f"{name}[{key!r}]": ""
                 for key, held in list(items)
                 if held is bench and isinstance(key, (int, str, float))
             }
-    return found
+    return names
 
 
 def root_of(text: str) -> str:
@@ -281,16 +278,16 @@ def _locals_of(frame: FrameType) -> dict[str, Any]:
     """A copy of a frame's local names. Before Python 3.13 a frame keeps the dict that it makes
     for this, and so keeps their values alive.
     """
-    there = frame.f_locals
-    found = dict(there)
+    variables = frame.f_locals
+    copied = dict(variables)
     # no other reference to it
     if (
         frame.f_code.co_flags & inspect.CO_OPTIMIZED
-        and isinstance(there, dict)
-        and sys.getrefcount(there) <= 3
+        and isinstance(variables, dict)
+        and sys.getrefcount(variables) <= 3
     ):
-        there.clear()
-    return found
+        variables.clear()
+    return copied
 
 
 def _own_names(names: Mapping[str, Any]) -> dict[str, Any]:
@@ -446,11 +443,9 @@ def _from_notebook(shell: Any, frame: FrameType) -> tuple[list[Piece], Spot | No
     pieces = _cells(shell)
     call = _place(pieces, history, frame)
     top = _top_level(frame)
-    return (
-        pieces,
-        call,
-        None if top is None else call if top is frame else _place(pieces, history, top),
-    )
+    if top is None:
+        return pieces, call, None
+    return pieces, call, call if top is frame else _place(pieces, history, top)
 
 
 def _cells(shell: Any) -> list[Piece]:
@@ -503,25 +498,25 @@ def _plain(shell: Any, text: str) -> str:
 
 def _stops(shell: Any, history: list[str]) -> dict[int, int]:
     """The line at which a cell raised an error, by the cell's number."""
-    found: dict[int, int] = {}
+    stops: dict[int, int] = {}
     for number, error in (getattr(shell.history_manager, "exceptions", None) or {}).items():
         for text in error.get("traceback", ()):
             match = _RAISED_AT.search(_COLOURS.sub("", text))
             if match and (match[1] is None or int(match[1]) == number):
-                found[number] = int(match[2] or match[3])
+                stops[number] = int(match[2] or match[3])
                 break
     if hasattr(shell.history_manager, "exceptions"):
-        return found
+        return stops
     last = getattr(sys, "last_traceback", None)  # IPython before 9 remembers the last error only
     names = getattr(shell.compile, "_filename_map", {})
     while last is not None:
         number = names.get(last.tb_frame.f_code.co_filename)
         if number is not None and number < len(history) and _is_top_level(last.tb_frame):
             if history.count(history[number - 1]) == 1:
-                found[number] = last.tb_lineno
+                stops[number] = last.tb_lineno
             break
         last = last.tb_next
-    return found
+    return stops
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -586,28 +581,28 @@ def kind(value: Any) -> str:
     """The kind of `value` in one word, as far as it matters for the question which code may
     change it.
     """
-    own = type(value)
-    if issubclass(own, ModuleType):
+    cls = type(value)
+    if issubclass(cls, ModuleType):
         return "module"
-    if own.__name__ in _CODE or issubclass(own, type):
+    if cls.__name__ in _CODE or issubclass(cls, type):
         return "code"
-    if own.__name__ in _IMMUTABLE and own.__module__ in ("builtins", "torch"):
+    if cls.__name__ in _IMMUTABLE and cls.__module__ in ("builtins", "torch"):
         return "immutable"
-    for base in own.__mro__:
-        found = _KINDS.get(f"{base.__module__}.{base.__qualname__}")
-        if found:
-            return found
-    if hasattr(own, "__next__"):
+    for base in cls.__mro__:
+        named = _KINDS.get(f"{base.__module__}.{base.__qualname__}")
+        if named:
+            return named
+    if hasattr(cls, "__next__"):
         return "iterator"
-    if own.__module__ == "builtins":
-        return own.__name__
+    if cls.__module__ == "builtins":
+        return cls.__name__
     if any(
-        _KINDS.get(f"{type(part).__module__}.{type(part).__qualname__}") == "random"
-        for part in getattr(value, "__dict__", {}).values()
+        _KINDS.get(f"{type(attribute).__module__}.{type(attribute).__qualname__}") == "random"
+        for attribute in getattr(value, "__dict__", {}).values()
     ):
         return "random"  # its methods advance it
     return (
         "estimator"
-        if hasattr(own, "fit") and hasattr(own, "get_params")
-        else own.__module__.partition(".")[0]
+        if hasattr(cls, "fit") and hasattr(cls, "get_params")
+        else cls.__module__.partition(".")[0]
     )

@@ -159,7 +159,10 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Delete(self, node: ast.Delete) -> None:
         self._add(
-            n for part in node.targets if not isinstance(part, ast.Name) for n in self._roots(part)
+            n
+            for target in node.targets
+            if not isinstance(target, ast.Name)
+            for n in self._roots(target)
         )
 
     def visit_For(self, node: ast.For) -> None:
@@ -186,8 +189,8 @@ class _Reader(ast.NodeVisitor):
     def _visit_comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
     ) -> None:
-        for part in node.generators:
-            self.visit(part)
+        for generator in node.generators:
+            self.visit(generator)
         for element in [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]:
             self.visit(element)
 
@@ -219,7 +222,7 @@ class _Reader(ast.NodeVisitor):
             for item in target.elts:
                 self._store(item, value)
         else:
-            broad = (part.id for part in own_level(value) if isinstance(part, ast.Name))
+            broad = (child.id for child in own_level(value) if isinstance(child, ast.Name))
             sources = self._expand(broad if self.inside else self._roots(value))
             for name in target_names(target):
                 self.derived[name] = self.derived.get(name, frozenset()) | (sources - {name})
@@ -249,21 +252,21 @@ class _Reader(ast.NodeVisitor):
 
     def _of_class(self, base: ast.expr, names: Iterable[str]) -> set[str]:
         """What a base class or a metaclass changes when a class is defined."""
-        found, definition = set[str](), self._definition(base)
+        changed, definition = set[str](), self._definition(base)
         if definition is None or not isinstance(definition.node, ast.ClassDef):
-            return found
+            return changed
         for method in (
-            part
-            for part in definition.node.body
-            if isinstance(part, ast.FunctionDef) and part.name in names
+            statement
+            for statement in definition.node.body
+            if isinstance(statement, ast.FunctionDef) and statement.name in names
         ):
-            own, changes = self._summary(definition, method)
-            found |= changes - {*own[1:]} | (
-                {first_name(base) or ""} if changes & {*own[:1]} else set()
+            parameter_names, changes = self._summary(definition, method)
+            changed |= changes - {*parameter_names[1:]} | (
+                {first_name(base) or ""} if changes & {*parameter_names[:1]} else set()
             )
         for keyword in definition.node.keywords:
-            found |= self._of_class(keyword.value, ("__new__", "__init__", "__call__"))
-        return found
+            changed |= self._of_class(keyword.value, ("__new__", "__init__", "__call__"))
+        return changed
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         if self.inside:
@@ -300,7 +303,7 @@ class _Reader(ast.NodeVisitor):
             else self.program.path_of(call.func, self.place)
         )
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-        given = {name for value in arguments for name in self._roots(value)}
+        names = {name for value in arguments for name in self._roots(value)}
         self._add(
             n
             for keyword in call.keywords
@@ -308,7 +311,7 @@ class _Reader(ast.NodeVisitor):
             for n in self._roots(keyword.value)
         )
         self._add(
-            name for name in given if self._kind(name) in ("random", "iterator") and name != "print"
+            name for name in names if self._kind(name) in ("random", "iterator") and name != "print"
         )
         definition = self._definition(call.func)
         if definition is not None:
@@ -338,17 +341,18 @@ class _Reader(ast.NodeVisitor):
         """Add what a function or a class of the user changes."""
         node = definition.node
         if isinstance(node, ast.ClassDef):
-            made = [
-                part
-                for part in node.body
-                if isinstance(part, ast.FunctionDef) and part.name in ("__init__", "__enter__")
+            methods = [
+                statement
+                for statement in node.body
+                if isinstance(statement, ast.FunctionDef)
+                and statement.name in ("__init__", "__enter__")
             ]
-            for method in made:
-                own, changes = self._summary(definition, method)
-                self._of_parameters(call, own[1:], changes - {*own[:1]}, {})
+            for method in methods:
+                parameter_names, changes = self._summary(definition, method)
+                self._of_parameters(call, parameter_names[1:], changes - {*parameter_names[:1]}, {})
             return
-        own, changes = self._summary(definition, node)
-        self._of_parameters(call, own, changes, defaults(node.args))
+        parameter_names, changes = self._summary(definition, node)
+        self._of_parameters(call, parameter_names, changes, defaults(node.args))
 
     def _of_parameters(
         self,
@@ -359,11 +363,11 @@ class _Reader(ast.NodeVisitor):
     ) -> None:
         arguments = {
             **dict(zip(own, call.args, strict=False)),
-            **{part.arg: part.value for part in call.keywords if part.arg in own},
+            **{keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in own},
         }
         others = [
             *call.args[len(own) :],
-            *(part.value for part in call.keywords if part.arg not in own),
+            *(keyword.value for keyword in call.keywords if keyword.arg not in own),
         ]
         for name in changes:
             if name not in own:
@@ -432,14 +436,14 @@ class _Reader(ast.NodeVisitor):
         self.found |= self._expand(names)
 
     def _expand(self, names: Iterable[str]) -> set[str]:
-        found: set[str] = set()
+        reached: set[str] = set()
         left = list(names)
         while left:
             name = left.pop()
-            if name and name not in found:
-                found.add(name)
+            if name and name not in reached:
+                reached.add(name)
                 left += self.derived.get(name, ())
-        return found
+        return reached
 
     def _is_local(self, name: str) -> bool:
         return name in self.local or name in self.derived
@@ -465,38 +469,40 @@ class _Reader(ast.NodeVisitor):
     def _summary(self, definition: Definition, node: ast.FunctionDef) -> Summary:
         """The effects of calling a function, with the names of another module spelt as such."""
         known, home = self.program.slicer.summaries, definition.program
-        own = tuple(parameters(node.args))
+        parameter_names = tuple(parameters(node.args))
         if node not in known:
-            known[node] = own, frozenset()  # the answer for recursive calls
+            known[node] = parameter_names, frozenset()  # the answer for recursive calls
             local = frozenset(local_names(node))
             reader = _Reader(home, home.end, local)
             for statement in node.body:
                 reader.visit(statement)
-            names = reader.found & {*own} | {
+            names = reader.found & {*parameter_names} | {
                 n for n in reader.found - local if n not in reader.derived
             }
             known[node] = (
-                own,
+                parameter_names,
                 frozenset(
-                    n for n in names if n in own or home.kind(n) not in ("immutable", "module")
+                    n
+                    for n in names
+                    if n in parameter_names or home.kind(n) not in ("immutable", "module")
                 ),
             )
         if home is self.program:
             return known[node]
         spelled = (
-            n if n in own or n == PROCESS or "·" in n else f"{home.name}·{n}"
+            n if n in parameter_names or n == PROCESS or "·" in n else f"{home.name}·{n}"
             for n in known[node][1]
         )
-        return own, frozenset(spelled)
+        return parameter_names, frozenset(spelled)
 
 
 def _is_inplace(call: ast.Call) -> bool:
     name = terminal(call.func)
-    given = any(
+    in_place = any(
         k.arg == "inplace" and isinstance(k.value, ast.Constant) and k.value.value is True
         for k in call.keywords
     )
-    return given or (name.endswith("_") and not name.startswith("_"))
+    return in_place or (name.endswith("_") and not name.startswith("_"))
 
 
 def _without_items(node: ast.expr) -> ast.expr:
@@ -512,7 +518,7 @@ def roots(node: ast.expr, program: Namespace, place: int) -> frozenset[str]:
     """The names whose objects, or parts of them, the value of `node` is or contains."""
 
     def of(nodes: Iterable[ast.expr]) -> frozenset[str]:
-        return frozenset(name for part in nodes for name in roots(part, program, place))
+        return frozenset(name for child in nodes for name in roots(child, program, place))
 
     match node:
         case ast.Name():
@@ -530,7 +536,7 @@ def roots(node: ast.expr, program: Namespace, place: int) -> frozenset[str]:
         case ast.IfExp():
             return of([node.body, node.orelse])
         case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
-            return of(part.iter for part in node.generators)
+            return of(child.iter for child in node.generators)
         case ast.BinOp():
             return frozenset(
                 name
@@ -582,8 +588,11 @@ def _hands_out(node: ast.FunctionDef | ast.ClassDef) -> bool:
     """Whether other code may have what a call returns: a cache, or a class with one instance."""
     if isinstance(node, ast.FunctionDef):
         return bool(node.decorator_list)
-    made = any(isinstance(part, ast.FunctionDef) and part.name == "__new__" for part in node.body)
-    return made or any(keyword.arg == "metaclass" for keyword in node.keywords)
+    has_new = any(
+        isinstance(statement, ast.FunctionDef) and statement.name == "__new__"
+        for statement in node.body
+    )
+    return has_new or any(keyword.arg == "metaclass" for keyword in node.keywords)
 
 
 def _trains(path: str | None) -> bool:
@@ -597,13 +606,13 @@ def parts_of(program: Namespace, names: Iterable[tuple[str, int]]) -> set[tuple[
     """The bindings (statement, name) of these names, each at its place, and of all objects that
     their values may contain.
     """
-    found: set[tuple[int, str]] = set()
+    bindings: set[tuple[int, str]] = set()
     left = list(names)
     while left:
-        name, place = left.pop()
-        scope = program.statements[place].scope if place < program.end else 1
-        for at in program.reaching(name, place, scope):
-            if (at, name) in found:
+        name, index = left.pop()
+        scope = program.statements[index].scope if index < program.end else 1
+        for at in program.reaching(name, index, scope):
+            if (at, name) in bindings:
                 continue
             node = program.statements[at].node
             together = (
@@ -611,17 +620,17 @@ def parts_of(program: Namespace, names: Iterable[tuple[str, int]]) -> set[tuple[
                 if isinstance(node, ast.Assign)
                 else set()
             )
-            found |= {(at, bound) for bound in (together if name in together else {name})}
-            for part in own_level(node):
-                value = part.iter if isinstance(part, ast.For) else getattr(part, "value", None)
+            bindings |= {(at, bound) for bound in (together if name in together else {name})}
+            for child in own_level(node):
+                value = child.iter if isinstance(child, ast.For) else getattr(child, "value", None)
                 if value is not None and any(
-                    name in target_names(target) for target in targets(part)
+                    name in target_names(target) for target in targets(child)
                 ):
                     sources = roots(value, program, at) | (
-                        {name} if isinstance(part, ast.AugAssign) else set()
+                        {name} if isinstance(child, ast.AugAssign) else set()
                     )
                     left += [(source, at) for source in sources]
-    return found
+    return bindings
 
 
 def is_needed(program: Namespace, name: str, place: int, model: set[tuple[int, str]]) -> bool:
@@ -634,9 +643,9 @@ def is_needed(program: Namespace, name: str, place: int, model: set[tuple[int, s
     held = parts_of(program, [(name, place)])
     if not program.name and any(makes_trainer(program, at) for at, _ in held):
         held -= {
-            (at, part)
-            for at, part in held & model
-            if not _is_taken(program, at, part, place, model)
+            (at, bound)
+            for at, bound in held & model
+            if not _is_taken(program, at, bound, place, model)
         }
     return not program.needed.isdisjoint(held)
 
@@ -644,7 +653,7 @@ def is_needed(program: Namespace, name: str, place: int, model: set[tuple[int, s
 def makes_trainer(program: Namespace, place: int) -> bool:
     """Whether a statement makes an optimizer of torch, a scheduler, or a Workbench."""
     calls = (
-        part for part in own_level(program.statements[place].node) if isinstance(part, ast.Call)
+        child for child in own_level(program.statements[place].node) if isinstance(child, ast.Call)
     )
     return any(_trains(program.path_of(call.func, place)) for call in calls)
 

@@ -85,7 +85,7 @@ class Namespace:
     @cached_property
     def modules(self) -> dict[str, str]:
         """The names that hold modules whose code is written into the script, and those modules."""
-        found: dict[str, str] = {}
+        by_name: dict[str, str] = {}
         for item in (
             item
             for statement in self.statements
@@ -94,72 +94,72 @@ class Namespace:
             if origins.is_inlined(item.module) and (
                 item.name is None or self.slicer.is_submodule(item.identity)
             ):
-                found[item.binds] = item.identity
-        return found
+                by_name[item.binds] = item.identity
+        return by_name
 
     @cached_property
     def uses(self) -> list[Uses]:
         """The names of each statement."""
         modules = frozenset(self.modules)
-        found: list[Uses] = []
+        all_uses: list[Uses] = []
         for statement in self.statements:
             try:
-                found.append(uses(statement.node, modules, statement.source.postponed))
+                all_uses.append(uses(statement.node, modules, statement.source.postponed))
             except SyntaxError as error:
                 statement.refusal = (
                     statement.refusal or f"it cannot stand in a script ({error.msg})"
                 )
-                found.append(uses(ast.Pass()))
-        return found
+                all_uses.append(uses(ast.Pass()))
+        return all_uses
 
     @cached_property
     def repeats(self) -> frozenset[int]:
         """The places of definitions that ran again without a change in between (a cell run
         twice): they had no effect.
         """
-        found: set[int] = set()
+        repeated: set[int] = set()
         changed_at: dict[str, int] = {}
         first: dict[str, tuple[int, dict[str, int | None]]] = {}
-        for place, statement in enumerate(self.statements):
-            own = self.uses[place]
+        for index, statement in enumerate(self.statements):
+            used = self.uses[index]
             if isinstance(
                 statement.node,
                 (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign),
             ):
                 text = ast.dump(statement.node)
-                seen = {name: changed_at.get(name) for name in own.eager | own.optional}
+                seen = {name: changed_at.get(name) for name in used.eager | used.optional}
                 at, seen_at = first.get(text, (None, None))
                 if (
                     at is not None
                     and seen == seen_at
-                    and all(changed_at.get(name) == at for name in own.binds)
+                    and all(changed_at.get(name) == at for name in used.binds)
                 ):
-                    found.add(place)
+                    repeated.add(index)
                     continue
                 if not isinstance(statement.node, ast.Assign) or _is_constant(statement.node.value):
-                    first[text] = place, seen
-            for name in self.bound(place) | own.deletes | _directly_changed(statement.node):
-                changed_at[name] = place
-        return frozenset(found)
+                    first[text] = index, seen
+            for name in self.bound(index) | used.deletes | _directly_changed(statement.node):
+                changed_at[name] = index
+        return frozenset(repeated)
 
     @cached_property
     def binders(self) -> dict[str, list[int]]:
         """The places that bind or delete each name, in order."""
-        found: dict[str, list[int]] = {}
-        for place, statement in enumerate(self.statements):
-            if place in self.repeats:
+        indices: dict[str, list[int]] = {}
+        for index, statement in enumerate(self.statements):
+            if index in self.repeats:
                 continue
-            for name in self.bound(place) | self.uses[place].deletes:
-                found.setdefault(name, []).append(place)
+            for name in self.bound(index) | self.uses[index].deletes:
+                indices.setdefault(name, []).append(index)
             if is_star(statement.node):
                 for name in self.slicer.star_names(self, statement.node):
-                    found.setdefault(name, []).append(place)
-        return found
+                    indices.setdefault(name, []).append(index)
+        return indices
 
     def bound(self, place: int) -> frozenset[str]:
         """The names that statement `place` binds, also through the functions it calls."""
-        own = self.uses[place]
-        return own.binds | self._bound_by_calls.get(place, frozenset())
+        used = self.uses[place]
+        return used.binds | self._bound_by_calls.get(place, frozenset())
 
     def only_defines(self, place: int) -> bool:
         """Whether statement `place` is an import, a class, a function, a constant or an alias of
@@ -174,14 +174,14 @@ class Namespace:
     def _bound_by_calls(self) -> dict[int, frozenset[str]]:
         """Globals that functions called by a statement bind, themselves or through others."""
         functions: dict[str, Uses] = {}
-        found: dict[int, frozenset[str]] = {}
-        for place, own in enumerate(self.uses):
+        bound: dict[int, frozenset[str]] = {}
+        for index, used in enumerate(self.uses):
             written: set[str] = set()
             called: set[str] = set()
             left = [
                 name
-                for name in own.eager
-                if name in functions and not _makes_workbench(self.statements[place].node)
+                for name in used.eager
+                if name in functions and not _makes_workbench(self.statements[index].node)
             ]
             while left:
                 name = left.pop()
@@ -190,18 +190,18 @@ class Namespace:
                     written |= functions[name].written_late
                     left += [late for late in functions[name].late if late in functions]
             if written:
-                found[place] = frozenset(written)
-            for name in own.definite:
+                bound[index] = frozenset(written)
+            for name in used.definite:
                 functions.pop(name, None)
-            if isinstance(self.statements[place].node, (ast.FunctionDef, ast.ClassDef)):
-                functions |= dict.fromkeys(own.binds, own)
-        return found
+            if isinstance(self.statements[index].node, (ast.FunctionDef, ast.ClassDef)):
+                functions |= dict.fromkeys(used.binds, used)
+        return bound
 
     def reaching(self, name: str, place: int, scope: int = 1) -> list[int]:
         """The statements whose binding of `name` may be the one that holds at `place`, the
         latest first.
         """
-        found: list[int] = []
+        bindings: list[int] = []
         joined = False
         binders = self.binders.get(name, ())
         # a variable of the function
@@ -219,11 +219,11 @@ class Namespace:
                 break
             if name in self.uses[at].deletes:
                 break
-            found.append(at)
+            bindings.append(at)
             joined = joined or whole
             if not joined and (name in self.uses[at].definite or is_star(statement.node)):
                 break
-        return found
+        return bindings
 
     def source_of(self, name: str, place: int) -> str | None:
         """What `name` was imported as, if what it holds at `place` was imported."""
@@ -285,9 +285,9 @@ class Namespace:
                 if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                     return Definition(self, node)
                 if isinstance(node, ast.ImportFrom):
-                    found = self.slicer.imported(self, node, func.id)
-                    if found is not None:
-                        return found[0].definition(ast.Name(found[1]), found[0].end)
+                    imported = self.slicer.imported(self, node, func.id)
+                    if imported is not None:
+                        return imported[0].definition(ast.Name(imported[1]), imported[0].end)
         except ExportError:  # a module without source; reported when the script needs it
             return None
         return None
@@ -298,8 +298,8 @@ def _makes_workbench(node: ast.stmt) -> bool:
     their effects.
     """
     return any(
-        isinstance(part, ast.Call) and terminal(part.func) == "Workbench"
-        for part in own_level(node)
+        isinstance(child, ast.Call) and terminal(child.func) == "Workbench"
+        for child in own_level(node)
     )
 
 
@@ -308,7 +308,7 @@ def _directly_changed(node: ast.stmt) -> set[str]:
     changed = [target for target in targets(node) if not isinstance(target, ast.Name)]
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         changed.append(node.value.func)
-    return {first_name(part) or "" for part in changed}
+    return {first_name(expression) or "" for expression in changed}
 
 
 def is_star(node: ast.stmt) -> bool:

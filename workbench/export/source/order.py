@@ -155,10 +155,10 @@ class _Order:
         inner = [frame for frame in frames if frame.elsewhere is None][
             self.site.reached is not None : -1
         ]
-        found = [(frame, self._function_at(frame)) for frame in inner] if functions else []
+        pairs = [(frame, self._function_at(frame)) for frame in inner] if functions else []
         return (
-            [(frame, function) for frame, function in found if function is not None]
-            if all(function for _, function in found)
+            [(frame, function) for frame, function in pairs if function is not None]
+            if all(function for _, function in pairs)
             else []
         )
 
@@ -175,11 +175,11 @@ class _Order:
         """Append the statements that ran in a function up to a place, with its arguments.
         around: the functions whose variables it reads.
         """
-        given = {
+        arguments = {
             name: text for name, text in self._given(function).items() if values.get(name) is None
         }
-        own = local_names(function) - {name for name, text in given.items() if name == text}
-        read = {part.id for part in ast.walk(function) if isinstance(part, ast.Name)}.difference(
+        local = local_names(function) - {name for name, text in arguments.items() if name == text}
+        read = {child.id for child in ast.walk(function) if isinstance(child, ast.Name)}.difference(
             *map(local_names, around)
         )
         before = {
@@ -191,24 +191,30 @@ class _Order:
         apart = bool(
             before
             & (
-                own
+                local
                 | read
-                - {name for text in given.values() for name in uses(ast.parse(text).body[0]).eager}
+                - {
+                    name
+                    for text in arguments.values()
+                    for name in uses(ast.parse(text).body[0]).eager
+                }
             )
         )
         if apart:  # its names have another meaning in the functions around it
-            given = {}
+            arguments = {}
             if innermost:
                 for statement in self.line.statements:
                     statement.scope = statement.scope and next(self.scopes)
         scope = 1 if innermost or not apart else next(self.scopes)
         start = len(self.line.statements)
-        held = {name: values.get(name) for name in parameters(function.args) if name not in given}
+        held = {
+            name: values.get(name) for name in parameters(function.args) if name not in arguments
+        }
         bind_values(self.line, source.label, scope, held, f"a parameter of {function.name}")
-        for name, text in given.items():
+        for name, text in arguments.items():
             if name != text:
-                made = Source(f"the call of {function.name}", f"{name} = {text}\n")
-                self.line.statements.append(Statement(made.tree.body[0], made, scope))
+                assignment = Source(f"the call of {function.name}", f"{name} = {text}\n")
+                self.line.statements.append(Statement(assignment.tree.body[0], assignment, scope))
         run(
             self.line,
             source,
@@ -243,15 +249,15 @@ class _Order:
                 if not plain or any(isinstance(value, ast.Starred) for value in call.args):
                     return {}
                 names = positional(function.args)
-                found = dict(zip(names, call.args, strict=False)) | {
-                    one.arg: one.value
-                    for one in call.keywords
-                    if one.arg in parameters(function.args)
+                arguments = dict(zip(names, call.args, strict=False)) | {
+                    keyword.arg: keyword.value
+                    for keyword in call.keywords
+                    if keyword.arg in parameters(function.args)
                 }
                 rebound = {n for s in function.body for n in uses(s).binds}
                 return {
                     name: ast.unparse(value)
-                    for name, value in found.items()
+                    for name, value in arguments.items()
                     if name is not None and name not in rebound
                 }
         return {}
@@ -266,21 +272,25 @@ class _Order:
             for node in ast.walk(source.tree)
             if isinstance(node, ast.stmt) and contains(node, here)
         ]
-        made = next(
-            (part for part in ast.walk(node) if isinstance(part, ast.Call) and is_at(part, here)),
+        maker = next(
+            (
+                child
+                for child in ast.walk(node)
+                if isinstance(child, ast.Call) and is_at(child, here)
+            ),
             None,
         )
         # the result of a method may come from the bench
-        if made is not None and terminal(made.func) not in owner.family:
-            source = Source(source.label, f"{ast.unparse(made)}\n")
+        if maker is not None and terminal(maker.func) not in owner.family:
+            source = Source(source.label, f"{ast.unparse(maker)}\n")
             node = source.tree.body[0]
         if not any(
-            ast.unparse(part) in {f"{owner.name}.{name}" for name in owner.gone}
-            for part in ast.walk(node)
+            ast.unparse(child) in {f"{owner.name}.{name}" for name in owner.gone}
+            for child in ast.walk(node)
         ):
             self.line.statements.append(Statement(node, source, scope))
         read = uses(ast.Expr(call)).eager & local_names(owner.method) - {owner.name}
-        what = (
+        reason = (
             f"a variable of {owner.method.name} that the instance does not keep (as"
             f" `{owner.own}.model = model` does)"
         )
@@ -289,7 +299,7 @@ class _Order:
             source.label,
             1,
             {name: self.site.values.get(name) for name in sorted(read)},
-            what,
+            reason,
         )
         bench = Source(
             source.label,
@@ -382,8 +392,10 @@ class _Order:
                 for name in uses(statement.node).binds
             }
             for statement in self.line.statements[start:]:
-                own = set(ast.walk(statement.node)) & {node for node, _ in statement.source.edits}
-                if own and not uses(statement.node).eager & local - {self.model}:
+                respelled = set(ast.walk(statement.node)) & {
+                    node for node, _ in statement.source.edits
+                }
+                if respelled and not uses(statement.node).eager & local - {self.model}:
                     statement.scope = 1
 
     def _caller_of_fit(self, frame: Frame, names: Mapping[str, str]) -> None:
@@ -465,7 +477,7 @@ class _Order:
         around = functions_around(source.tree, frame.spot)[:-1]
         if running.isdisjoint(outer.lineno for outer in around):
             read = (
-                {part.id for part in ast.walk(function) if isinstance(part, ast.Name)}
+                {child.id for child in ast.walk(function) if isinstance(child, ast.Name)}
                 - local_names(function)
                 - set(frame.names)
             )
@@ -483,9 +495,9 @@ class _Order:
         """Let statements of a function, from `start` on, bind global names at the top level."""
         names = {
             name
-            for part in ast.walk(function)
-            if isinstance(part, ast.Global)
-            for name in part.names
+            for child in ast.walk(function)
+            if isinstance(child, ast.Global)
+            for name in child.names
         }
         for statement in self.line.statements[start:] if names else ():
             if uses(statement.node).binds & names:

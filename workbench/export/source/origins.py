@@ -133,7 +133,7 @@ def star_identity(module: str, name: str) -> str:
 
 def own_sources() -> dict[str, str]:
     """The text of each module that is loaded now and is the user's own, by name."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for name in [name for name in list(sys.modules) if name not in _others]:
         path = getattr(sys.modules.get(name), "__dict__", {}).get("__file__")
         if name == "__main__" or not isinstance(path, str) or not path.endswith(_FILES):
@@ -143,8 +143,8 @@ def own_sources() -> dict[str, str]:
             continue
         text = read(path) if path.endswith(".py") else None
         if text is not None:
-            found[name] = text
-    return found
+            sources[name] = text
+    return sources
 
 
 _others: set[str] = set()
@@ -156,10 +156,10 @@ is made.
 def read(path: str) -> str | None:
     """The text of a Python file, or None where it cannot be read."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return _read(path, found.st_mtime_ns, found.st_size)
+    return _read(path, status.st_mtime_ns, status.st_size)
 
 
 # each bench reads all of the user's own modules, which rarely change
@@ -180,12 +180,12 @@ def file_of(module: ModuleType) -> str:
 
 def _paths(module: object) -> list[str]:
     # `__dict__` and not getattr, on which some packages import their submodules.
-    own = getattr(module, "__dict__", {})
-    file = own.get("__file__")
+    attributes = getattr(module, "__dict__", {})
+    file = attributes.get("__file__")
     if isinstance(file, str):
         return [file]
     try:
-        return [str(path) for path in own.get("__path__") or ()]
+        return [str(path) for path in attributes.get("__path__") or ()]
     except Exception:  # noqa: BLE001  # a lazy __path__ may raise anything
         return []
 

@@ -51,15 +51,15 @@ def owner_of(site: CallSite, sources: list[Source], call: ast.Call) -> Owner | N
     Raises ExportError where it has no name.
     """
     assert site.call is not None
-    made = _method_at(
+    definition = _method_at(
         sources[site.call.piece].tree, Spot(site.call.piece, call.lineno, call.col_offset)
     )
-    if made is None or not any(
-        isinstance(part, ast.Name) and part.id == made[1].args.args[0].arg
-        for part in ast.walk(made[1])
+    if definition is None or not any(
+        isinstance(child, ast.Name) and child.id == definition[1].args.args[0].arg
+        for child in ast.walk(definition[1])
     ):
         return None
-    family = _family(made[0], sources)
+    family = _family(definition[0], sources)
     methods = [
         (index, node)
         for index, source in enumerate(sources)
@@ -72,24 +72,25 @@ def owner_of(site: CallSite, sources: list[Source], call: ast.Call) -> Owner | N
     ]
     first = inside.index(True) if True in inside else 0
     caller = site.around[first - 1] if first else None
-    own = made[1].args.args[0].arg
-    name = _name(site, made[1], own)
+    self_name = definition[1].args.args[0].arg
+    name = _name(site, definition[1], self_name)
     if (
         caller is None
         and all(frame.elsewhere is None for frame in site.fit)
         and site.module != "__main__"
     ):
         raise ExportError(
-            f"{made[0].name}.{made[1].name} made the Workbench, and another file than"
-            f" {sources[site.call.piece].label} made the instance of {made[0].name}: write the"
-            " class in the file or the notebook that makes it, make the Workbench again, fit and"
-            " export that run."
+            f"{definition[0].name}.{definition[1].name} made the Workbench, and another file than"
+            f" {sources[site.call.piece].label} made the instance of {definition[0].name}: write"
+            " the class in the file or the notebook that makes it, make the Workbench again, fit"
+            " and export that run."
         )
     if caller is None or name not in _named_at(sources, caller.spot):
         raise ExportError(
-            f"{made[0].name}.{made[1].name} made the Workbench, and the instance of {made[0].name}"
-            " has no name where it was made. Give it one in a statement of its own, `experiment ="
-            f" {made[0].name}(…)`, and call fit in another one; fit again and export that run."
+            f"{definition[0].name}.{definition[1].name} made the Workbench, and the instance of"
+            f" {definition[0].name} has no name where it was made. Give it one in a statement of"
+            f" its own, `experiment = {definition[0].name}(…)`, and call fit in another one; fit"
+            " again and export that run."
         )
     attributes = {
         text.partition(".")[2]
@@ -100,8 +101,8 @@ def owner_of(site: CallSite, sources: list[Source], call: ast.Call) -> Owner | N
     stripped = _Without(sources, methods, attributes, call, [frame.spot for frame in site.fit])
     return Owner(
         name,
-        own,
-        made[1],
+        self_name,
+        definition[1],
         caller,
         family,
         stripped.sources,
@@ -114,14 +115,14 @@ def kept_as(owner: Owner, call: ast.Call) -> dict[str, str]:
     """The variables of the method, each with the attribute that has its value at the Workbench
     call: `self.model = model`.
     """
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     parts = list(ast.walk(owner.method))
     stored = Counter(
-        ast.unparse(part)
-        for part in parts
-        if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store)
+        ast.unparse(child)
+        for child in parts
+        if isinstance(child, (ast.Name, ast.Attribute)) and isinstance(child.ctx, ast.Store)
     )
-    stored.update(part.arg for part in parts if isinstance(part, ast.arg))
+    stored.update(child.arg for child in parts if isinstance(child, ast.arg))
     for node in (
         node
         for node in owner.method.body
@@ -130,40 +131,42 @@ def kept_as(owner: Owner, call: ast.Call) -> dict[str, str]:
         targets, value = node.targets if isinstance(node, ast.Assign) else [node.target], node.value
         pairs = [(targets[0], value)]
         if isinstance(targets[0], ast.Tuple) and isinstance(value, ast.Tuple):
-            starred = any(isinstance(part, ast.Starred) for part in (*targets[0].elts, *value.elts))
+            starred = any(
+                isinstance(child, ast.Starred) for child in (*targets[0].elts, *value.elts)
+            )
             pairs = [] if starred else list(zip(targets[0].elts, value.elts, strict=True))
-        for one, other in pairs:
+        for target, other in pairs:
             is_own = (
-                isinstance(one, ast.Attribute)
-                and isinstance(one.value, ast.Name)
-                and one.value.id == owner.own
+                isinstance(target, ast.Attribute)
+                and isinstance(target.value, ast.Name)
+                and target.value.id == owner.own
             )
             if (
-                isinstance(one, ast.Attribute)
+                isinstance(target, ast.Attribute)
                 and is_own
                 and isinstance(other, ast.Name)
-                and stored[ast.unparse(one)] == stored[other.id] == 1
+                and stored[ast.unparse(target)] == stored[other.id] == 1
             ):
-                found[other.id] = one.attr
-    return found
+                attributes[other.id] = target.attr
+    return attributes
 
 
 def _method_at(tree: ast.Module, spot: Spot) -> tuple[ast.ClassDef, _Method] | None:
     """The class and its method around a place."""
     for node in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-        for part in node.body:
+        for method in node.body:
             static = (
-                {"staticmethod", "classmethod"} & set(map(ast.unparse, part.decorator_list))
-                if isinstance(part, _Method)
+                {"staticmethod", "classmethod"} & set(map(ast.unparse, method.decorator_list))
+                if isinstance(method, _Method)
                 else True
             )
             if (
-                isinstance(part, _Method)
+                isinstance(method, _Method)
                 and not static
-                and part.args.args
-                and any(contains(inner, spot) for inner in part.body)
+                and method.args.args
+                and any(contains(inner, spot) for inner in method.body)
             ):
-                return node, part
+                return node, method
     return None
 
 
@@ -176,15 +179,15 @@ def _family(node: ast.ClassDef, sources: Sequence[Source]) -> set[str]:
         node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
         for node in classes
     }
-    found: set[str] = set()
+    family: set[str] = set()
     more = {node.name}
     while more:
-        found |= more
+        family |= more
         more = (
-            {name for name, own in bases.items() if own & found}
-            | {base for name in found for base in bases[name] & bases.keys()}
-        ) - found
-    return found
+            {name for name, base_names in bases.items() if base_names & family}
+            | {base for name in family for base in bases[name] & bases.keys()}
+        ) - family
+    return family
 
 
 def _name(site: CallSite, method: _Method, own: str) -> str:
@@ -212,7 +215,7 @@ def _named_at(sources: Sequence[Source], spot: Spot) -> set[str]:
         if isinstance(node, ast.stmt) and contains(node, spot)
     ]
     return {
-        part.id for node in around[-1:] for part in ast.walk(node) if isinstance(part, ast.Name)
+        child.id for node in around[-1:] for child in ast.walk(node) if isinstance(child, ast.Name)
     }
 
 
@@ -246,8 +249,8 @@ class _Without:
                 for item in self._of_class(index, node)
             ]
         lines = [list(source.lines) for source in sources]
-        for index, node, body, part in gone:
-            self._blank(lines[index], node, body, part)
+        for index, node, body, statement in gone:
+            self._blank(lines[index], node, body, statement)
         self.sources = [
             replace(source, text="\n".join(lines[index])) for index, source in enumerate(sources)
         ]
@@ -256,71 +259,73 @@ class _Without:
         self, index: int, node: ast.ClassDef
     ) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
         """The statements to remove, each with the suite in which it is."""
-        for method in (part for part in node.body if isinstance(part, _Method)):
+        for method in (child for child in node.body if isinstance(child, _Method)):
             if not method.args.args:
                 continue
-            made = any(part is self.call for part in ast.walk(method)) or self._has_call(method)
+            makes_bench = any(child is self.call for child in ast.walk(method)) or self._has_call(
+                method
+            )
             ended = [spot for spot in self.fits if spot.piece == index and contains(method, spot)]
             self.own, self.bound, self.ended = (
                 method.args.args[0].arg,
                 set[str](),
-                ended if made else [],
+                ended if makes_bench else [],
             )
             self.past = False
-            found = list(self._of_suite(method.body))
-            out = {part for _, part in found}
-            empty = all(part in out or _does_nothing(part) for part in method.body)
-            if found and (empty or (ended and not made)):
+            removed = list(self._of_suite(method.body))
+            out = {child for _, child in removed}
+            empty = all(child in out or _does_nothing(child) for child in method.body)
+            if removed and (empty or (ended and not makes_bench)):
                 self.dropped.add(method.name)
                 yield node.body, method
             else:
-                yield from found
+                yield from removed
 
     def _has_call(self, method: _Method) -> bool:
         return any(
-            isinstance(part, ast.Call)
-            and (part.lineno, part.col_offset) == (self.call.lineno, self.call.col_offset)
-            for part in ast.walk(method)
+            isinstance(child, ast.Call)
+            and (child.lineno, child.col_offset) == (self.call.lineno, self.call.col_offset)
+            for child in ast.walk(method)
         )
 
     def _of_suite(self, body: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
-        for part in body:
+        for statement in body:
             suites = (
                 [
                     suite
                     for name in ("body", "orelse", "finalbody")
-                    if (suite := getattr(part, name, None))
+                    if (suite := getattr(statement, name, None))
                 ]
-                if not isinstance(part, (_Method, ast.ClassDef))
+                if not isinstance(statement, (_Method, ast.ClassDef))
                 else []
             )
-            suites += [handler.body for handler in getattr(part, "handlers", ())]
+            suites += [handler.body for handler in getattr(statement, "handlers", ())]
             heads = (
-                [part]
+                [statement]
                 if not suites
                 else [
                     node
-                    for node in ast.iter_child_nodes(part)
+                    for node in ast.iter_child_nodes(statement)
                     if not isinstance(node, (ast.stmt, ast.ExceptHandler))
                 ]
             )
             if self.past or any(self._uses(head) for head in heads):
-                self.bound |= uses(part).binds
-                yield body, part
+                self.bound |= uses(statement).binds
+                yield body, statement
             elif suites:
-                found = [item for suite in suites for item in self._of_suite(suite)]
-                out = {inner for _, inner in found}
-                if found and all(inner in out for suite in suites for inner in suite):
-                    yield body, part
+                removed = [item for suite in suites for item in self._of_suite(suite)]
+                out = {inner for _, inner in removed}
+                if removed and all(inner in out for suite in suites for inner in suite):
+                    yield body, statement
                 else:
-                    yield from found
-            self.past = self.past or any(contains(part, spot) for spot in self.ended)
+                    yield from removed
+            self.past = self.past or any(contains(statement, spot) for spot in self.ended)
 
     def _uses(self, node: ast.AST) -> bool:
         """Whether code uses the bench, a method that uses the bench, or the workbench."""
         others = set()
-        for part in ast.walk(node):
-            match part:
+        for child in ast.walk(node):
+            match child:
                 case ast.Attribute(value=ast.Name(id=own), attr=name, ctx=ast.Load()) if (
                     own == self.own and name in self.attributes | self.dropped
                 ):
@@ -329,7 +334,7 @@ class _Without:
                     module in self.modules and name not in FACE
                 ):
                     others.add(value)  # wb.Schedule, which a script may have
-                case ast.Name(id=name) if name in self.bound | self.modules and part not in others:
+                case ast.Name(id=name) if name in self.bound | self.modules and child not in others:
                     return True
         return False
 

@@ -213,13 +213,20 @@ class Slicer:
             program = self.module(home)
             self._ask(_Ask(program, name, program.end, None, needed=False))
             self._settle()
-            for own in self.programs.values():
-                if not all(map(own.only_defines, own.kept - kept.get(id(own), (set(),))[0])):
+            for namespace in self.programs.values():
+                if not all(
+                    map(
+                        namespace.only_defines,
+                        namespace.kept - kept.get(id(namespace), (set(),))[0],
+                    )
+                ):
                     raise ExportError(f"{name} needs more than definitions.")
             check()
         except ExportError:
-            for own in self.programs.values():
-                own.kept, own.needed, own.builtins_used = kept.get(id(own), (set(), set(), set()))
+            for namespace in self.programs.values():
+                namespace.kept, namespace.needed, namespace.builtins_used = kept.get(
+                    id(namespace), (set(), set(), set())
+                )
             self.inlined, self._touched, self._late_found, self._late_missing = before
             self._queue.clear()
             self._changed.clear()
@@ -227,44 +234,44 @@ class Slicer:
 
     def _start(self, program: Namespace) -> None:
         """Keep the statements that set process state, since the results of others depend on it."""
-        for place, statement in enumerate(program.statements[: program.called]):
+        for index, statement in enumerate(program.statements[: program.called]):
             unmade = statement.refusal is None and not statement.made
             definition = isinstance(
                 statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
             )
-            if not unmade or definition or self.tainted(program, place):
+            if not unmade or definition or self.tainted(program, index):
                 continue
-            if changes.PROCESS in self.changes(program, place):
-                self._keep(program, place)
+            if changes.PROCESS in self.changes(program, index):
+                self._keep(program, index)
 
     def _settle(self) -> None:
         """Follow all kept statements, and those that change kept objects, until none is added."""
         while True:
             while self._queue:
-                task, program, place, at = self._queue.popleft()
+                task, program, index, at = self._queue.popleft()
                 if task == "keep":
-                    self._follow(program, place)
+                    self._follow(program, index)
                 else:
-                    self._touch(program, place, at)
+                    self._touch(program, index, at)
             if not self._keep_changes():
                 break
-        for program, place, name in self._late_missing:
-            if (program.name, place, name) not in self._late_found:
-                raise self._unresolved(_Ask(program, name, program.end, place, late=True))
+        for program, index, name in self._late_missing:
+            if (program.name, index, name) not in self._late_found:
+                raise self._unresolved(_Ask(program, name, program.end, index, late=True))
 
     def _ask(self, ask: _Ask) -> None:
-        program, place = ask.program, ask.place
+        program, index = ask.program, ask.place
         base, dot, attribute = ask.name.partition(DOT)
         scope = 1 if ask.user is None else program.statements[ask.user].scope
-        found = program.reaching(base, place, scope)
+        bindings = program.reaching(base, index, scope)
         certain = [
             at
-            for at in found
+            for at in bindings
             if base in program.uses[at].definite or is_star(program.statements[at].node)
         ]
         if not certain and base in BUILTINS:
             program.builtins_used.add((scope, base))
-        if not found:
+        if not bindings:
             if base in BUILTINS or base in _GIVEN or not ask.needed:
                 return
             if ask.late:
@@ -274,12 +281,12 @@ class Slicer:
             raise self._unresolved(ask)
         if ask.late and ask.user is not None:
             self._late_found.add((program.name, ask.user, ask.name))
-        for at in found:
+        for at in bindings:
             if self._refuse(ask, at):
                 continue
             program.needed.add((at, base))
             self._keep(program, at)
-            self._queue.append(("touch", program, at, place))
+            self._queue.append(("touch", program, at, index))
             self._follow_import(ask, at, base, attribute if dot else None)
 
     def _refuse(self, ask: _Ask, at: int) -> bool:
@@ -327,9 +334,9 @@ class Slicer:
                 )
             self._take(module, attribute, ask)
         elif isinstance(node, ast.ImportFrom):
-            found = self.imported(program, node, base)
-            if found is not None:
-                self._take(found[0].name, found[1], ask)
+            imported = self.imported(program, node, base)
+            if imported is not None:
+                self._take(imported[0].name, imported[1], ask)
 
     def _take(self, module: str, name: str, ask: _Ask) -> None:
         """Keep `name` of the user's module `module`."""
@@ -356,10 +363,10 @@ class Slicer:
     def _home(self, module: str, name: str) -> str | None:
         """The module that defines a name which `module` returns from its own `__getattr__`."""
         loaded = sys.modules.get(module)
-        found = getattr(getattr(loaded, name, None), "__module__", None)
+        origin = getattr(getattr(loaded, name, None), "__module__", None)
         return (
-            found
-            if isinstance(found, str) and found != module and origins.is_inlined(found)
+            origin
+            if isinstance(origin, str) and origin != module and origins.is_inlined(origin)
             else None
         )
 
@@ -386,29 +393,29 @@ class Slicer:
         if isinstance(statement.node, (ast.Import, ast.ImportFrom)):
             return
         self._check_fit(program, statement)
-        own = program.uses[place]
-        for name in sorted(own.eager):
+        used = program.uses[place]
+        for name in sorted(used.eager):
             self._ask(_Ask(program, name, place, place))
-        for name in sorted(own.optional):
+        for name in sorted(used.optional):
             self._ask(_Ask(program, name, place, place, needed=False))
         at_once = not isinstance(statement.node, (ast.FunctionDef, ast.ClassDef))
-        for name in sorted(own.late):
+        for name in sorted(used.late):
             if at_once and program.reaching(name.partition(DOT)[0], place, statement.scope):
                 self._ask(_Ask(program, name, place, place, late=True, needed=False))
             self._ask(_Ask(program, name, program.end, place, late=True))
         self.lazy = self.lazy or any(
-            (getattr(part, "id", None) or getattr(part, "attr", None) or "").startswith("Lazy")
-            for part in ast.walk(statement.node)
+            (getattr(child, "id", None) or getattr(child, "attr", None) or "").startswith("Lazy")
+            for child in ast.walk(statement.node)
         )
 
     def _check_fit(self, program: Namespace, statement: Statement) -> None:
-        for part in ast.walk(statement.node):
-            if _reads_command_line(part):
+        for child in ast.walk(statement.node):
+            if _reads_command_line(child):
                 raise ExportError(
                     f"`{statement.gist}` ({statement.place}) reads the command line, and the script"
                     " has one of its own, with its settings. Write the values that the run used."
                 )
-            for item in origins.imported(part, program.package):
+            for item in origins.imported(child, program.package):
                 if origins.is_inlined(item.module) and not self.is_kept_import(item):
                     raise _inlined(
                         item.module, f"is imported by `{statement.gist}` ({statement.place})"
@@ -423,12 +430,12 @@ class Slicer:
         if at == program.end or passed or (program.name, place, at) in self._touched:
             return
         self._touched.add((program.name, place, at))
-        own = program.uses[place]
+        used = program.uses[place]
         scope = program.statements[place].scope
-        for name in sorted(own.late):
+        for name in sorted(used.late):
             if program.reaching(name.partition(DOT)[0], at, scope):
                 self._ask(_Ask(program, name, at, place, late=True, needed=False))
-        for name in own.eager:
+        for name in used.eager:
             for before in program.reaching(name.partition(DOT)[0], place, scope):
                 self._queue.append(("touch", program, before, at))
 
@@ -438,15 +445,15 @@ class Slicer:
         """
         grew = False
         for program in list(self.programs.values()):
-            for place, statement in enumerate(program.statements):
+            for index, statement in enumerate(program.statements):
                 imports = isinstance(statement.node, (ast.Import, ast.ImportFrom))
-                if place in program.kept or place in program.repeats or imports or statement.made:
+                if index in program.kept or index in program.repeats or imports or statement.made:
                     continue
-                if statement.refusal is not None or self.tainted(program, place):
-                    self._note(program, place)
+                if statement.refusal is not None or self.tainted(program, index):
+                    self._note(program, index)
                     continue
-                if any(self._holds(program, name, place) for name in self.changes(program, place)):
-                    self._keep(program, place)
+                if any(self._holds(program, name, index) for name in self.changes(program, index)):
+                    self._keep(program, index)
                     grew = True
         return grew
 

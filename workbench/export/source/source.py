@@ -114,22 +114,22 @@ def slice_call(
     sources = _sources(site.pieces, site.module)
     source, call, owner = _call_of(site, site.call, sources)
     every, places = _arguments(call, source, site.given)
-    given = {name: node for name, node in every.items() if name not in leave_out}
+    expressions = {name: node for name, node in every.items() if name not in leave_out}
     slicer = Slicer(site.sources, headless=headless)
-    line, called = statements_in_order(site, sources, call, given.get("model"), owner)
+    line, called = statements_in_order(site, sources, call, expressions.get("model"), owner)
     label = "the notebook" if len(sources) > 1 or source.label.startswith("In [") else source.label
     kinds = {**site.kinds, **({} if owner is None else {bench_of(owner): "workbench"})}
     program = Namespace("", label, site.package, line, kinds, slicer, called)
     slicer.programs[""] = program
     slicer.stopped_names = _stopped_names(site.pieces, sources)
-    ready = frozenset() if headless else _without_batches(given, program)
+    ready = frozenset() if headless else _without_batches(expressions, program)
     written = (*CODE_ARGUMENTS, "callbacks") if headless else CODE_ARGUMENTS
-    code_given = {name: node for name, node in given.items() if name in written}
+    code_given = {name: node for name, node in expressions.items() if name in written}
     wanted = _uses_of(code_given, program, source)
-    slicer.want(program, wanted, given.get("model"), _called_names(given))
+    slicer.want(program, wanted, expressions.get("model"), _called_names(expressions))
     code = (statement.node for each in slicer.programs.values() for statement in each.statements)
     secrets = Secrets.of(code)
-    writer = Writer(slicer, list(given.values()), secrets)
+    writer = Writer(slicer, list(expressions.values()), secrets)
     writer.check(wanted)
     writer.write_type_only(annotation_names.keep_annotations(slicer, lambda: writer.check(wanted)))
     # the others are those that only annotations name
@@ -143,10 +143,12 @@ def slice_call(
             source, node, joined(edits if name in code_given else (), secrets.edits(node))
         )
 
-    arguments = {name: text_of(name, node) for name, node in given.items() if name not in places}
-    for name, (containers, place) in places.items():
+    arguments = {
+        name: text_of(name, node) for name, node in expressions.items() if name not in places
+    }
+    for name, (containers, suffix) in places.items():
         texts = [text_of(name, node) for node in containers]
-        arguments[name] = (texts[0] if len(texts) == 1 else f"{{**{', **'.join(texts)}}}") + place
+        arguments[name] = (texts[0] if len(texts) == 1 else f"{{**{', **'.join(texts)}}}") + suffix
     if secrets.module == "os" and secrets.read:
         writer.imports.append(Import("os"))
     blocks = tuple(replace(block, text=hide_in_comments(block.text)) for block in writer.blocks)
@@ -210,15 +212,15 @@ def _sources(pieces: Iterable[Piece], module: str) -> list[Source]:
     """The pieces as sources; in a notebook a `from __future__` import holds for the cells after
     it too.
     """
-    found: list[Source] = []
+    sources: list[Source] = []
     postponed = False
     for piece in pieces:
         source = Source(piece.label, piece.source, postponed, module=module)
         if "annotations" in source.futures and not postponed:
             postponed = True
             source = Source(piece.label, piece.source, postponed, module=module)
-        found.append(source)
-    return found
+        sources.append(source)
+    return sources
 
 
 def _arguments(
@@ -231,42 +233,42 @@ def _arguments(
     The settings in it are in the record.
     """
     where = f"{source.label}, line {call.lineno}"
-    found: dict[str, ast.expr] = {}
+    expressions: dict[str, ast.expr] = {}
     places: dict[str, tuple[list[ast.expr], str]] = {}
     for value in call.args:
-        found["model"] = value
+        expressions["model"] = value
         if isinstance(value, ast.Starred):
             if isinstance(value.value, (ast.Tuple, ast.List)) and value.value.elts:
-                found["model"] = value.value.elts[0]
+                expressions["model"] = value.value.elts[0]
                 continue
-            found["model"] = _readable_again(value.value, "*", where)
-            places["model"] = [found["model"]], "[0]"
+            expressions["model"] = _readable_again(value.value, "*", where)
+            places["model"] = [expressions["model"]], "[0]"
     unpacked: list[ast.expr] = []
     for name, value in _keywords(call.keywords):
         if name is None:
             unpacked.append(value)
         else:
-            found[name] = value
+            expressions[name] = value
     for name in CODE_ARGUMENTS:
-        if name in objects and name not in found:
+        if name in objects and name not in expressions:
             containers = [_readable_again(value, "**", where) for value in unpacked]
-            found[name] = (
+            expressions[name] = (
                 containers[0] if len(containers) == 1 else ast.Tuple(containers, ast.Load())
             )
             places[name] = containers, f'["{name}"]'
-    for name in set(found) & set(CODE_ARGUMENTS):
-        for part in own_level(found[name]):
-            if isinstance(part, (ast.NamedExpr, ast.Await)):
+    for name in set(expressions) & set(CODE_ARGUMENTS):
+        for child in own_level(expressions[name]):
+            if isinstance(child, (ast.NamedExpr, ast.Await)):
                 remedy = (
-                    f"Define `{part.target.id}` before the call"
-                    if isinstance(part, ast.NamedExpr)
+                    f"Define `{child.target.id}` before the call"
+                    if isinstance(child, ast.NamedExpr)
                     else "Call it in plain code before"
                 )
                 raise ExportError(
-                    f"`{ast.unparse(part)}` inside the Workbench call ({where}) cannot be in a"
+                    f"`{ast.unparse(child)}` inside the Workbench call ({where}) cannot be in a"
                     f" script. {remedy}."
                 )
-    return found, places
+    return expressions, places
 
 
 def _keywords(keywords: Iterable[ast.keyword]) -> Iterator[tuple[str | None, ast.expr]]:
@@ -282,8 +284,8 @@ def _keywords(keywords: Iterable[ast.keyword]) -> Iterator[tuple[str | None, ast
         ):
             pairs = zip(value.keys, value.values, strict=True)
             yield from _keywords(
-                ast.keyword(str(key.value) if isinstance(key, ast.Constant) else None, part)
-                for key, part in pairs
+                ast.keyword(str(key.value) if isinstance(key, ast.Constant) else None, item)
+                for key, item in pairs
             )
         elif (
             isinstance(value, ast.Call)
@@ -317,7 +319,7 @@ def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozense
     """Remove `wb.batches(…)` from around arguments, since the script makes the loaders of ready
     batches.
     """
-    found = set()
+    ready = set()
     for name, node in given.items():
         if (
             not isinstance(node, ast.Call)
@@ -334,8 +336,8 @@ def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozense
             and program.modules.get(called.value.id) == "workbench"
         ):
             given[name] = node.args[0]
-            found.add(name)
-    return frozenset(found)
+            ready.add(name)
+    return frozenset(ready)
 
 
 def _called_names(given: Mapping[str, ast.expr]) -> frozenset[str]:
@@ -343,19 +345,19 @@ def _called_names(given: Mapping[str, ast.expr]) -> frozenset[str]:
     made.
     """
     parts = (
-        part for name, node in given.items() if name in CODE_ARGUMENTS for part in own_level(node)
+        child for name, node in given.items() if name in CODE_ARGUMENTS for child in own_level(node)
     )
-    roots = (first_name(part.func) for part in parts if isinstance(part, ast.Call))
+    roots = (first_name(child.func) for child in parts if isinstance(child, ast.Call))
     return frozenset(root for root in roots if root is not None)
 
 
 def _stopped_names(pieces: Iterable[Piece], sources: list[Source]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for piece, source in zip(pieces, sources, strict=True):
         done = stop_at(source.tree.body, piece.stopped)
         for node in source.tree.body[len(done) :]:
-            found |= dict.fromkeys(uses(node).binds, piece.label)
-    return found
+            names |= dict.fromkeys(uses(node).binds, piece.label)
+    return names
 
 
 def _uses_of(given: dict[str, ast.expr], program: Namespace, source: Source) -> Uses:

@@ -100,11 +100,11 @@ class _Respell(ast.NodeTransformer):
             isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
             and node.lineno != self.source.function
         ):
-            outer, own = self.spelled, local_names(node)
-            self.spelled = {text: new for text, new in outer.items() if root_of(text) not in own}
-            found = self.generic_visit(node)
+            outer, local = self.spelled, local_names(node)
+            self.spelled = {text: new for text, new in outer.items() if root_of(text) not in local}
+            visited = self.generic_visit(node)
             self.spelled = outer
-            return found
+            return visited
         # `net = net.to(device)` binds a name of its own
         bound = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         text = (
@@ -119,8 +119,8 @@ class _Respell(ast.NodeTransformer):
         new = ast.parse(text, mode="eval").body
         assert isinstance(new, (ast.Name, ast.Attribute))
         new.ctx = node.ctx  # type: ignore[attr-defined]
-        for part in ast.walk(new):
-            ast.copy_location(part, node)
+        for child in ast.walk(new):
+            ast.copy_location(child, node)
         self.source.edits.append((new, text))
         return new
 
@@ -386,7 +386,7 @@ def bind_values(
     """Bind each name to its literal; a name without one is refused when it is needed."""
     for name, text in names.items():
         known = text if text is not None else "None"
-        made = Source(label, f"{name} = {known}\n")
+        assignment = Source(label, f"{name} = {known}\n")
         if (
             known.startswith("pathlib.")
             or "(pathlib." in known
@@ -400,7 +400,9 @@ def bind_values(
             if text is not None
             else f"`{name}` is {what}, and its value is no plain number, text or list"
         )
-        line.statements.append(Statement(made.tree.body[0], made, scope, refusal, made=True))
+        line.statements.append(
+            Statement(assignment.tree.body[0], assignment, scope, refusal, made=True)
+        )
 
 
 def _append(
@@ -436,16 +438,19 @@ def is_main_guard(node: ast.stmt) -> bool:
 def _unfit(node: ast.stmt) -> str | None:
     """Why a statement cannot be at the top level of a script."""
     loops = {
-        part for n in own_level(node) if isinstance(n, (ast.For, ast.While)) for part in ast.walk(n)
+        child
+        for n in own_level(node)
+        if isinstance(n, (ast.For, ast.While))
+        for child in ast.walk(n)
     }
-    for part in own_level(node):
-        if isinstance(part, (ast.Await, ast.AsyncFor, ast.AsyncWith)) or (
-            isinstance(part, ast.comprehension) and part.is_async
+    for child in own_level(node):
+        if isinstance(child, (ast.Await, ast.AsyncFor, ast.AsyncWith)) or (
+            isinstance(child, ast.comprehension) and child.is_async
         ):
             return "it uses `await`, which a script cannot do at its top level"
-        if isinstance(part, (ast.Return, ast.Yield, ast.YieldFrom)):
+        if isinstance(child, (ast.Return, ast.Yield, ast.YieldFrom)):
             return "it may leave the function around the Workbench call"
-        if isinstance(part, (ast.Break, ast.Continue)) and part not in loops:
+        if isinstance(child, (ast.Break, ast.Continue)) and child not in loops:
             return "it may leave the loop around the Workbench call"
     return None
 
@@ -537,13 +542,13 @@ def _comprehended(
 ) -> None:
     """Bind the variables of the comprehensions and lambdas around the call."""
     names: list[str] = []
-    for part in ast.walk(node):
-        if not isinstance(part, ast.expr) or not contains(part, spot):
+    for child in ast.walk(node):
+        if not isinstance(child, ast.expr) or not contains(child, spot):
             continue
-        if isinstance(part, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            names += [n for generator in part.generators for n in target_names(generator.target)]
-        elif isinstance(part, ast.Lambda):
-            names += parameters(part.args)
+        if isinstance(child, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            names += [n for generator in child.generators for n in target_names(generator.target)]
+        elif isinstance(child, ast.Lambda):
+            names += parameters(child.args)
     bind_values(
         line,
         source.label,
@@ -561,15 +566,15 @@ def find_call(source: Source, spot: Spot) -> ast.Call:
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     names = _workbench_names(source.tree)
     exact = [node for node in calls if is_at(node, spot)]
-    made = [node for node in calls if _makes_workbench(node, names)]
-    here = [node for node in made if node.lineno <= spot.line <= (node.end_lineno or node.lineno)]
+    makers = [node for node in calls if _makes_workbench(node, names)]
+    here = [node for node in makers if node.lineno <= spot.line <= (node.end_lineno or node.lineno)]
     innermost = _innermost(source.tree.body, spot)
-    near = [node for node in made if innermost is not None and node in set(ast.walk(innermost))]
+    near = [node for node in makers if innermost is not None and node in set(ast.walk(innermost))]
     candidates = (exact,) if exact else (here, near)
-    found = next((nodes[0] for nodes in candidates if len(nodes) == 1), None)
-    if found is not None and _makes_workbench(found, names):
-        return found
-    through = "" if found is None else f", which makes it through `{ast.unparse(found.func)}(…)`"
+    call = next((nodes[0] for nodes in candidates if len(nodes) == 1), None)
+    if call is not None and _makes_workbench(call, names):
+        return call
+    through = "" if call is None else f", which makes it through `{ast.unparse(call.func)}(…)`"
     raise ExportError(
         f"No single call of Workbench is found at line {spot.line} of {source.label}{through}, so"
         " its arguments cannot be read. Call wb.Workbench(…) itself, once in a line; if the file"
@@ -590,14 +595,14 @@ def _innermost(body: list[ast.stmt], spot: Spot) -> ast.stmt | None:
 
 
 def _workbench_names(tree: ast.Module) -> set[str]:
-    found = {"Workbench"}
+    names = {"Workbench"}
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.ImportFrom)
             and (node.module or "").partition(".")[0] == "workbench"
         ):
-            found |= {imported_name(alias) for alias in node.names if alias.name == "Workbench"}
-    return found
+            names |= {imported_name(alias) for alias in node.names if alias.name == "Workbench"}
+    return names
 
 
 def _makes_workbench(call: ast.Call, names: set[str]) -> bool:
@@ -611,7 +616,7 @@ def _makes_workbench(call: ast.Call, names: set[str]) -> bool:
 
 def functions_around(tree: ast.Module, spot: Spot) -> list[ast.FunctionDef]:
     """The functions around a place, outermost first."""
-    found: list[ast.FunctionDef] = []
+    functions: list[ast.FunctionDef] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.AsyncFunctionDef) and any(contains(s, spot) for s in node.body):
             raise ExportError(
@@ -619,5 +624,5 @@ def functions_around(tree: ast.Module, spot: Spot) -> list[ast.FunctionDef]:
                 " script cannot repeat that. Do it in a plain function, or in a cell."
             )
         if isinstance(node, ast.FunctionDef) and any(contains(s, spot) for s in node.body):
-            found.append(node)
-    return found
+            functions.append(node)
+    return functions

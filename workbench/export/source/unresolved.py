@@ -20,30 +20,30 @@ def unresolved(
     remedy = "Define it in plain code before you make the Workbench."
     places = [at for at in program.binders.get(base, ()) if base in program.uses[at].deletes]
     if base == "__file__":
-        what, remedy = "in the script it is another file", "Write the path as text."
+        reason, remedy = "in the script it is another file", "Write the path as text."
     elif base in ("display", "get_ipython", "In", "Out", "exit", "quit") or set(base) == {"_"}:
-        what, remedy = "only a notebook has it", "Use plain Python instead."
+        reason, remedy = "only a notebook has it", "Use plain Python instead."
         if base == "display":
             remedy = "Write `from IPython.display import display`."
     elif places:
         statement = program.statements[places[-1]]
-        what = f"`{statement.gist}` ({statement.place}) deleted it before the Workbench was made"
+        reason = f"`{statement.gist}` ({statement.place}) deleted it before the Workbench was made"
     elif base in stopped_names:
-        what = f"{stopped_names[base]} raised an error before it was defined"
+        reason = f"{stopped_names[base]} raised an error before it was defined"
     elif program.name == "" and base in program.kinds:
-        what = (
+        reason = (
             "no code that can be read defines it (a magic such as %run or %store, exec, or the "
             "kernel did)"
         )
     else:
-        what = f"nothing in {program.label} defines it before the Workbench is made"
-    return ExportError(f"`{base}` is used{used}, but {what}. {remedy}")
+        reason = f"nothing in {program.label} defines it before the Workbench is made"
+    return ExportError(f"`{base}` is used{used}, but {reason}. {remedy}")
 
 
 def remedy_of(node: ast.stmt) -> str:
     """The remedy for a statement that cannot be in a script."""
     if not any(
-        isinstance(part, (ast.Await, ast.AsyncFor, ast.AsyncWith)) for part in ast.walk(node)
+        isinstance(child, (ast.Await, ast.AsyncFor, ast.AsyncWith)) for child in ast.walk(node)
     ):
         return (
             "Move it out, before the Workbench is made, or before the block or the function that"
@@ -54,9 +54,9 @@ def remedy_of(node: ast.stmt) -> str:
         for target in ast.walk(node)
         if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
     )
-    one = names[0] if names else "result"
+    name = names[0] if names else "result"
     return (
         "Call a function that does not wait, or save what it gives and load that, each in a cell"
-        f" before the Workbench is made: `torch.save({one}, '{one}.pt')`, `{one} ="
-        f" torch.load('{one}.pt')`."
+        f" before the Workbench is made: `torch.save({name}, '{name}.pt')`, `{name} ="
+        f" torch.load('{name}.pt')`."
     )

@@ -64,36 +64,36 @@ def _uses(node: ast.stmt, copied: ast.stmt, modules: frozenset[str], postponed: 
     text = ast.unparse(ast.Module([ast.fix_missing_locations(tree)], []))
     head = "from __future__ import annotations\n" if postponed else ""
     table = symtable.symtable(head + text, "<slice>", "exec")
-    found = _Found()
-    _read_top(table, found, hide="annotations" if postponed else "")
+    names = _Found()
+    _read_top(table, names, hide="annotations" if postponed else "")
     deletes = (
         {name for target in targets(node) for name in target_names(target)}
         if isinstance(node, ast.Delete)
         else set[str]()
     )
-    found.binds -= deletes
-    found.eager |= {
-        part.target.id
-        for part in own_level(node)
-        if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name)
+    names.binds -= deletes
+    names.eager |= {
+        child.target.id
+        for child in own_level(node)
+        if isinstance(child, ast.AugAssign) and isinstance(child.target, ast.Name)
     }
-    found.eager |= deletes
+    names.eager |= deletes
     optional = _class_reads(tree) | (field_annotations(tree) if postponed else set())
     if isinstance(node, _BLOCKS):
-        found.eager = _Order(postponed).reads([tree], set())
-        optional |= found.eager & found.binds
+        names.eager = _Order(postponed).reads([tree], set())
+        optional |= names.eager & names.binds
     optional |= {
-        part.target.id for part in own_level(node) if isinstance(part, ast.NamedExpr)
-    } & found.eager
+        child.target.id for child in own_level(node) if isinstance(child, ast.NamedExpr)
+    } & names.eager
     return Uses(
-        eager=frozenset(found.eager - optional),
-        late=frozenset(found.late),
+        eager=frozenset(names.eager - optional),
+        late=frozenset(names.late),
         optional=frozenset(optional),
-        binds=frozenset(found.binds),
-        definite=frozenset(definite(node)) & frozenset(found.binds),
+        binds=frozenset(names.binds),
+        definite=frozenset(definite(node)) & frozenset(names.binds),
         deletes=frozenset(deletes),
-        written_late=frozenset(found.written),
-        inner=frozenset(found.inner),
+        written_late=frozenset(names.written),
+        inner=frozenset(names.inner),
         attributes=tuple(spelled.found),
     )
 
@@ -165,16 +165,18 @@ def without_ways_out(node: ast.stmt) -> ast.stmt:
     """A statement that ran to its end, without the branches that end with `return`: they did not
     run.
     """
-    if not any(isinstance(part, ast.Return) for part in own_level(node)):
+    if not any(isinstance(child, ast.Return) for child in own_level(node)):
         return node
     new = copy.deepcopy(node)
-    for part in (part for part in own_level(new) if isinstance(part, ast.If)):
-        part.body = (
-            [ast.copy_location(ast.Pass(), part)]
-            if isinstance(part.body[-1], ast.Return)
-            else part.body
+    for child in (child for child in own_level(new) if isinstance(child, ast.If)):
+        child.body = (
+            [ast.copy_location(ast.Pass(), child)]
+            if isinstance(child.body[-1], ast.Return)
+            else child.body
         )
-        part.orelse = [] if part.orelse and isinstance(part.orelse[-1], ast.Return) else part.orelse
+        child.orelse = (
+            [] if child.orelse and isinstance(child.orelse[-1], ast.Return) else child.orelse
+        )
     return new
 
 
@@ -188,10 +190,10 @@ class _Order:
         """The names that `body` reads from outside; adds to `bound` the names that it binds on
         every path.
         """
-        found: set[str] = set()
+        names: set[str] = set()
         for node in body:
-            found |= self._statement(node, bound)
-        return found
+            names |= self._statement(node, bound)
+        return names
 
     def _statement(self, node: ast.stmt, bound: set[str]) -> set[str]:
         match node:
@@ -204,63 +206,63 @@ class _Order:
                     [node.body, node.orelse, []], bound
                 )
             case ast.For() | ast.AsyncFor():
-                found = self._expression(node.iter, bound)
+                names = self._expression(node.iter, bound)
                 inside = bound | set(target_names(node.target))
-                place = isinstance(node.target, (ast.Attribute, ast.Subscript))
-                found |= self.reads([ast.Expr(node.target)] if place else [], inside)
-                return found | self.reads(node.body, inside) | self.reads(node.orelse, set(bound))
+                is_place = isinstance(node.target, (ast.Attribute, ast.Subscript))
+                names |= self.reads([ast.Expr(node.target)] if is_place else [], inside)
+                return names | self.reads(node.body, inside) | self.reads(node.orelse, set(bound))
             case ast.With() | ast.AsyncWith():
-                found = set()
+                names = set()
                 for item in node.items:
-                    found |= self._expression(item.context_expr, bound)
+                    names |= self._expression(item.context_expr, bound)
                     bound |= (
                         set(target_names(item.optional_vars))
                         if item.optional_vars is not None
                         else set()
                     )
-                return found | self.reads(node.body, bound)
+                return names | self.reads(node.body, bound)
             case ast.Try():
                 return self._try(node, bound)
             case ast.Match():
-                found = self._expression(node.subject, bound)
+                names = self._expression(node.subject, bound)
                 for case in node.cases:
-                    found |= {
+                    names |= {
                         n.id for n in ast.walk(case.pattern) if isinstance(n, ast.Name)
                     } - bound
                     guard = [ast.Expr(case.guard)] if case.guard is not None else []
-                    found |= self.reads(
+                    names |= self.reads(
                         [*guard, *case.body], bound | names_in_pattern(case.pattern)
                     )
-                return found
+                return names
             case _:
-                own = uses(node, postponed=self.postponed)
-                found = set(own.eager | own.optional) - bound
-                bound |= own.definite
-                return found
+                used = uses(node, postponed=self.postponed)
+                names = set(used.eager | used.optional) - bound
+                bound |= used.definite
+                return names
 
     def _try(self, node: ast.Try, bound: set[str]) -> set[str]:
         before = set(bound)
-        found = self.reads([*node.body, *node.orelse], bound)
+        names = self.reads([*node.body, *node.orelse], bound)
         for handler in node.handlers:
             inside = before | ({handler.name} if handler.name else set())
-            found |= self._expression(handler.type, inside) if handler.type is not None else set()
-            found |= self.reads(handler.body, inside)
-        found |= self.reads(node.finalbody, set(before))
+            names |= self._expression(handler.type, inside) if handler.type is not None else set()
+            names |= self.reads(handler.body, inside)
+        names |= self.reads(node.finalbody, set(before))
         bound.clear()
         bound |= before | definite(node)
-        return found
+        return names
 
     def _ways(self, ways: list[list[ast.stmt]], bound: set[str]) -> set[str]:
         before = set(bound)
-        found = {name for way in ways for name in self.reads(way, set(before))}
+        names = {name for way in ways for name in self.reads(way, set(before))}
         bound |= _meet(ways)
-        return found
+        return names
 
     def _expression(self, node: ast.expr, bound: set[str]) -> set[str]:
-        own = uses(ast.Expr(node), postponed=self.postponed)
-        found = set(own.eager) - bound
-        bound |= own.binds
-        return found
+        used = uses(ast.Expr(node), postponed=self.postponed)
+        names = set(used.eager) - bound
+        bound |= used.binds
+        return names
 
 
 def targets(node: ast.AST) -> list[ast.expr]:
@@ -288,9 +290,9 @@ def target_names(target: ast.expr) -> Iterator[str]:
 def names_in_pattern(pattern: ast.pattern) -> set[str]:
     """The names that a `case` binds."""
     return {
-        part.name
-        for part in ast.walk(pattern)
-        if isinstance(part, (ast.MatchAs, ast.MatchStar)) and part.name
+        child.name
+        for child in ast.walk(pattern)
+        if isinstance(child, (ast.MatchAs, ast.MatchStar)) and child.name
     }
 
 
@@ -383,20 +385,20 @@ def _class_reads(node: ast.AST) -> set[str]:
     """Names that a class reads from outside before it binds them itself, as in `size = size`."""
     if not isinstance(node, ast.ClassDef):
         return set()
-    found: set[str] = set()
+    read: set[str] = set()
     bound: set[str] = set()
     for statement in node.body:
-        names = [part for part in own_level(statement) if isinstance(part, ast.Name)]
-        found |= {name.id for name in names if isinstance(name.ctx, ast.Load)} - bound
+        names = [child for child in own_level(statement) if isinstance(child, ast.Name)]
+        read |= {name.id for name in names if isinstance(name.ctx, ast.Load)} - bound
         bound |= definite(statement)
-    return found & bound
+    return read & bound
 
 
 def field_annotations(node: ast.AST) -> set[str]:
     """Names in the annotations of class fields: libraries such as dataclasses may read them,
     even as text.
     """
-    bodies = (part.body for part in ast.walk(node) if isinstance(part, ast.ClassDef))
+    bodies = (child.body for child in ast.walk(node) if isinstance(child, ast.ClassDef))
     annotations = (
         statement.annotation
         for body in bodies
@@ -404,10 +406,10 @@ def field_annotations(node: ast.AST) -> set[str]:
         if isinstance(statement, ast.AnnAssign)
     )
     return {
-        part.id
+        child.id
         for annotation in annotations
-        for part in ast.walk(annotation)
-        if isinstance(part, ast.Name)
+        for child in ast.walk(annotation)
+        if isinstance(child, ast.Name)
     }
 
 
@@ -451,8 +453,8 @@ class _Spell(ast.NodeTransformer):
             else node.elt
         )
         node.generators[0].ifs.insert(0, ast.Name(_AT_ONCE, ast.Load()))
-        made = ast.copy_location(ast.GeneratorExp(element, node.generators), node)
-        return self.generic_visit(ast.fix_missing_locations(made))
+        generator = ast.copy_location(ast.GeneratorExp(element, node.generators), node)
+        return self.generic_visit(ast.fix_missing_locations(generator))
 
     visit_SetComp = visit_DictComp = visit_ListComp
 
@@ -470,9 +472,9 @@ class _Shared(ast.NodeTransformer):
         shared = {
             name
             for statement in node.body
-            for part in own_level(statement)
-            if isinstance(part, ast.Nonlocal)
-            for name in part.names
+            for child in own_level(statement)
+            if isinstance(child, ast.Nonlocal)
+            for name in child.names
         }
         self.around = outer | (local_names(node) - shared)
         result = self.generic_visit(node)
@@ -495,13 +497,13 @@ def local_names(node: Function) -> set[str]:
     body: list[ast.stmt] = [] if isinstance(node, ast.Lambda) else node.body
     shared: set[str] = set()
     for statement in body:
-        for part in own_level(statement):
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                names.add(part.id)
-            elif isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                names.add(part.name)
-            elif isinstance(part, (ast.Import, ast.ImportFrom)):
-                names |= {imported_name(alias) for alias in part.names}
-            elif isinstance(part, ast.Global):
-                shared |= set(part.names)
+        for child in own_level(statement):
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                names.add(child.id)
+            elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                names.add(child.name)
+            elif isinstance(child, (ast.Import, ast.ImportFrom)):
+                names |= {imported_name(alias) for alias in child.names}
+            elif isinstance(child, ast.Global):
+                shared |= set(child.names)
     return names - shared

@@ -14,6 +14,8 @@ import json
 import os
 import runpy
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -26,6 +28,7 @@ def main(plan: Mapping[str, Any], outcome: str, script: str) -> None:
     """Run the script as `python SCRIPT OPTIONS…` would."""
     sys.argv = sys.argv[3:]
     sys.path[0] = os.path.dirname(script)
+    start_others(plan["ranks"])
     threading.Thread(target=watch, args=(plan, outcome), daemon=True).start()
     end: dict[str, Any] = {"ended": True}
     try:
@@ -37,17 +40,33 @@ def main(plan: Mapping[str, Any], outcome: str, script: str) -> None:
     end_group(outcome, end)
 
 
+def start_others(ranks: int) -> None:
+    """Become the first of so many processes of the script, and start the others, as torchrun does.
+    They end with the process group.
+    """
+    if ranks == 1:
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    for rank in range(1, ranks):
+        environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        subprocess.Popen([sys.executable, *sys.argv], env=environment)
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0"}
+
+
 def description(error: BaseException, script: str) -> dict[str, Any]:
     """The error in words, the line of the script that raised it, the file that it did not find."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if frame.filename == script]
     message = next(iter(str(error).strip().splitlines()), "")
-    refusal = isinstance(error, SystemExit) and isinstance(error.code, str)
+    if not (isinstance(error, SystemExit) and isinstance(error.code, str)):
+        message = ": ".join(filter(None, [type(error).__name__, message]))
     missing = error.filename if isinstance(error, FileNotFoundError) else None
     return {
-        "error": (
-            message if refusal else f"{type(error).__name__}{f': {message}' if message else ''}"
-        ),
+        "error": message,
         "line": lines[-1].lineno if lines else None,
         "code": lines[-1].line if lines else None,
         "missing": missing if isinstance(missing, str) else None,

@@ -80,6 +80,8 @@ class Plan:
     """The update that is enough."""
     validates: bool
     """Whether a validation is wanted, too, if it comes soon."""
+    ranks: int = 1
+    """The number of processes that the script has."""
     until_first: float = 90.0
     """From the start to the first update: imports, the data, the model."""
     until_last: float = 60.0
@@ -129,7 +131,8 @@ def verify(
         files.mkdir()
         script = _placed(path, text, files, headless=headless)
         log = files / ".workbench" / RUNS if headless else folder / "log.jsonl"
-        plan = Plan(os.getpid(), str(log), steps[-1], len(run.validation["step"]) > 0)
+        ranks = 1 if headless else _ranks(run)
+        plan = Plan(os.getpid(), str(log), steps[-1], len(run.validation["step"]) > 0, ranks)
         options = [] if headless else ["--log_file", plan.log, "--output", str(folder / "output")]
         code = _run(script, options, plan, folder)
         end = _end_of(folder / "outcome.json")
@@ -181,10 +184,10 @@ def _first(
 
     How many come later depends on the time.
     """
-    updates = [place for place, row in enumerate(rows) if "loss" in row and row["step"] <= last]
-    checks = [place for place, row in enumerate(rows) if "loss" not in row]
+    updates = [index for index, row in enumerate(rows) if "loss" in row and row["step"] <= last]
+    checks = [index for index, row in enumerate(rows) if "loss" not in row]
     if not validated or not checks:
-        return [rows[place] for place in updates]
+        return [rows[index] for index in updates]
     return [*rows[: max(checks[0], *updates[-1:]) + 1]]
 
 
@@ -203,7 +206,7 @@ def compare(
     for row in rows:
         step = int(row["step"])
         if "loss" in row:
-            recorded, place = (
+            recorded, where = (
                 {"loss": losses[step]} if step in losses else {},
                 f"at update {step + 1}",
             )
@@ -215,12 +218,12 @@ def compare(
                 for name, value in known.items()
                 if name in row and not math.isnan(value)
             }
-            place = f"in the validation after update {step}"
+            where = f"in the validation after update {step}"
             checks += bool(recorded)
         for name, value in recorded.items():
             if not _equal(float(row[name]), value, tolerance):
                 return (
-                    f"{place} its {name} is {float(row[name]):.9g}, and the run's {value:.9g}",
+                    f"{where} its {name} is {float(row[name]):.9g}, and the run's {value:.9g}",
                     updates,
                     checks,
                 )
@@ -237,26 +240,38 @@ def _equal(value: float, recorded: float, tolerance: float) -> bool:
 
 def _obstacle(run: Run, *, headless: bool) -> str:
     """Why the script of this run cannot be verified here; "": it can."""
-    started = next((event for event in run.outline if isinstance(event, RunStarted)), None)
-    ranks = 1 if started is None else int(started.ranks)
+    ranks = _ranks(run)
     if headless and run.settings.strategy == "launch":
         return (
             "the script launches its training, which would outlive this check. "
             "wb.rerun repeats the run here"
         )
-    if ranks > 1 and not headless:
+    if ranks > 1 and not headless and (run.settings.num_nodes > 1 or not _has_devices(run)):
+        return f"the run trained on {ranks} processes, for which there are not the devices here"
+    here, recorded_device = _script_device(run), torch.device(_device(run)).type
+    if here != recorded_device:
         return (
-            f"the run trained on {ranks} processes, whose mean loss one process does not have. "
-            f"Launched on {ranks}, the script compares its weights and first batches with the run's"
+            f"the run trained on {recorded_device}, and a script that is started here takes {here}"
         )
-    here, there = _script_device(run), torch.device(_device(run)).type
-    if here != there:
-        return f"the run trained on {there}, and a script that is started here takes {here}"
     if not _recorded(run):
         return "the run has no update"
     if not hasattr(os, "killpg"):
         return "this system cannot end a group of processes"
     return ""
+
+
+def _ranks(run: Run) -> int:
+    """How many processes made the run."""
+    started = (event for event in run.outline if isinstance(event, RunStarted))
+    return next((int(event.ranks) for event in started), 1)
+
+
+def _has_devices(run: Run) -> bool:
+    """Whether each process of the run has a device here, and would take the one that it had."""
+    if torch.device(_device(run)).type == "cpu":
+        return True
+    chosen = isinstance(run.settings.devices, tuple)
+    return not chosen and torch.accelerator.device_count() >= _ranks(run)
 
 
 def _device(run: Run) -> str:
@@ -290,8 +305,8 @@ def _validations(run: Run) -> dict[int, dict[str, float]]:
     }
     steps = columns.pop("step")
     return {
-        step: {name: values[place] for name, values in columns.items()}
-        for place, step in enumerate(steps)
+        step: {name: values[index] for name, values in columns.items()}
+        for index, step in enumerate(steps)
     }
 
 
@@ -306,13 +321,13 @@ def _recorded_rows(runs: Path, original: Run) -> tuple[list[dict[str, Any]], lis
     checks = [{"step": step, **metrics} for step, metrics in _validations(again).items()]
     updates = [{"step": step, "loss": loss} for step, loss in _recorded(again).items()]
     rows = sorted([*checks, *updates], key=lambda row: row["step"])  # checks come first
-    here, there = _checksums(again), _checksums(original)
+    here, expected = _checksums(again), _checksums(original)
     names = [
         name
         for name in ("weights", "setup", "order", "batches")
         if getattr(here, name)
-        and getattr(there, name)
-        and getattr(here, name) != getattr(there, name)
+        and getattr(expected, name)
+        and getattr(here, name) != getattr(expected, name)
     ]
     return rows, names
 
@@ -389,8 +404,9 @@ def _run(script: Path, options: Sequence[str], plan: Plan, folder: Path) -> int:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(plan.until_first + plan.until_last + plan.until_validation + 5)
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            if process.poll() is None or plan.ranks > 1:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     return process.returncode
 
@@ -419,20 +435,20 @@ def _end_of(outcome: Path) -> Mapping[str, Any]:
 
 
 def _failure(end: Mapping[str, Any], script: str) -> str:
-    place = "" if end["line"] is None else f" ({script}, line {end['line']}: `{end['code']}`)"
+    location = "" if end["line"] is None else f" ({script}, line {end['line']}: `{end['code']}`)"
     if end["missing"] is not None and not os.path.isabs(end["missing"]):
         return (
-            f"it fails{place}: it reads {end['missing']}, which is neither beside the script nor in"
-            f" {os.getcwd()}. Start it in the folder where this file lies, or name the file by its"
-            " whole path, fit again and export that run"
+            f"it fails{location}: it reads {end['missing']}, which is neither beside the script nor"
+            f" in {os.getcwd()}. Start it in the folder where this file lies, or name the file by"
+            " its whole path, fit again and export that run"
         )
     variable = re.fullmatch(r"KeyError: '(\w+)'", end["error"])
     if variable is not None and "environ" in (end["code"] or ""):
         return (
-            f"it fails{place}: set {variable[1]} in the environment of the script. "
+            f"it fails{location}: set {variable[1]} in the environment of the script. "
             "This process was started without it"
         )
-    return f"it fails: {end['error']}{place}"
+    return f"it fails: {end['error']}{location}"
 
 
 def _measured(names: Sequence[str], run: Run) -> Iterator[str]:

@@ -298,8 +298,8 @@ def _holds(number: int, view: memoryview) -> bool:
     """Whether an open file has these bytes, whatever its name says."""
     if os.fstat(number).st_size != view.nbytes:
         return False
-    with mmap.mmap(number, view.nbytes, access=mmap.ACCESS_READ) as there:
-        return bool(np.array_equal(np.frombuffer(there, np.uint8), np.frombuffer(view, np.uint8)))
+    with mmap.mmap(number, view.nbytes, access=mmap.ACCESS_READ) as mapping:
+        return bool(np.array_equal(np.frombuffer(mapping, np.uint8), np.frombuffer(view, np.uint8)))
 
 
 def _write_file(path: Path, data: Any) -> None:
@@ -322,12 +322,12 @@ def _made(run: Path) -> Path:
 
 
 def _key_file() -> Path:
-    place = (
+    folder = (
         os.environ.get("XDG_DATA_HOME")
         or os.environ.get("LOCALAPPDATA")
         or Path.home() / ".local" / "share"
     )
-    return Path(place) / "tuning-workbench" / "key"
+    return Path(folder) / "tuning-workbench" / "key"
 
 
 def _key() -> bytes | None:
@@ -405,27 +405,27 @@ class StartFile:
 
     def differences(self) -> list[str]:
         """What is other here than in the run, and may change its numbers; what it lacks."""
-        here, found = _about(), []
+        here, sentences = _about(), []
         for name, version in here["versions"].items():
             was = _text(self.head, "versions", name)
             if was and was != version:
-                found.append(f"{name} {was} there, {version} here")
+                sentences.append(f"{name} {was} there, {version} here")
         for name in ("cpu", "gpu"):
             was = _text(self.head, name)
             if was and here[name] and was != here[name]:
-                found.append(f"{name} {was} there, {here[name]} here")
+                sentences.append(f"{name} {was} there, {here[name]} here")
         if self.folder != here["folder"]:
-            found.append(
+            sentences.append(
                 f"it ran in {self.folder}; relative paths in its code begin at "
                 f"{here['folder']} here"
             )
         hidden = self.head.get("secrets")
         if isinstance(hidden, list) and hidden:
             names = ", ".join(printable(str(name)) for name in hidden[:5])
-            found.append(f"secrets are not kept, and code that reads them gets '…': {names}")
+            sentences.append(f"secrets are not kept, and code that reads them gets '…': {names}")
         if self.head.get("imported"):
-            found.append("the modules of your own that it uses are imported as they are now")
-        return found
+            sentences.append("the modules of your own that it uses are imported as they are now")
+        return sentences
 
     @property
     def folder(self) -> str:
@@ -484,22 +484,22 @@ class StartFile:
         small[: rest.nbytes] = rest
         buffers = []
         shared: dict[tuple[int, int, int], memoryview] = {}
-        for place, begin, size in zip(table[::3], table[1::3], table[2::3], strict=True):
-            whole = small if place == _HERE else files[place]
-            buffers.append(shared.setdefault((place, begin, size), whole[begin : begin + size]))
+        for number, begin, size in zip(table[::3], table[1::3], table[2::3], strict=True):
+            whole = small if number == _HERE else files[number]
+            buffers.append(shared.setdefault((number, begin, size), whole[begin : begin + size]))
         return memory[code:entries], buffers
 
     def _memory(self, name: str, checksum: str, size: int | None) -> memoryview:
         """The contents of a file of the start. size: its bytes, where they are known."""
         path = self.run / START / Path(name).name
         with open_regular(path) as file:
-            there = os.fstat(file.fileno()).st_size
-            memory = memoryview(mmap.mmap(-1, max(1, there)))
+            size_now = os.fstat(file.fileno()).st_size
+            memory = memoryview(mmap.mmap(-1, max(1, size_now)))
             file.readinto(memory)  # type: ignore[attr-defined]  # it is a buffered reader
-        whole = memory[:there]
-        if (size is not None and there != size) or not hashlib.sha256(whole).hexdigest().startswith(
-            checksum
-        ):
+        whole = memory[:size_now]
+        if (size is not None and size_now != size) or not hashlib.sha256(
+            whole
+        ).hexdigest().startswith(checksum):
             raise RuntimeError(
                 f"{self.run.name} cannot be repeated: {path} was changed since it was written."
             )
@@ -508,7 +508,7 @@ class StartFile:
 
 def _text(head: Mapping[str, Any], *names: str) -> str:
     """The text under these names in a head, as it can be shown; "": there is none."""
-    found: Any = head
+    value: Any = head
     for name in names:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return printable(found) if isinstance(found, str) else ""
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return printable(value) if isinstance(value, str) else ""

@@ -55,8 +55,8 @@ def history_of(run: Run) -> ResumeHistory | None:
         return None
     events = list(run.events)
     started = next((event for event in events if isinstance(event, RunStarted)), None)
-    own = len(_own_events(run))
-    until = events[: len(events) - own + 1]
+    count = len(_own_events(run))
+    until = events[: len(events) - count + 1]
     before: list[Event] = [event for event in until if not isinstance(event, RunStarted)]
     return ResumeHistory(None if started is None else started.settings, before)
 
@@ -65,7 +65,7 @@ def _own_events(run: Run) -> Sequence[Event]:
     """The events of a fit from the last `Resumed` on; all, where it continues no run."""
     events = list(run.events)
     last = max(
-        (place for place, event in enumerate(events) if isinstance(event, Resumed)), default=0
+        (index for index, event in enumerate(events) if isinstance(event, Resumed)), default=0
     )
     return events[last:]
 
@@ -118,9 +118,9 @@ def repetition(original: Run, again: Run) -> Repetition:
     same = {step for step, loss in losses.items() if step in here and _same(here[step], loss)}
     validations, ours = _validations(original), _validations(again)
     alike = {
-        place
-        for place, metrics in validations.items()
-        if place in ours and _same_metrics(ours[place], metrics)
+        check
+        for check, metrics in validations.items()
+        if check in ours and _same_metrics(ours[check], metrics)
     }
     step = max((0, *here))
     checked = f", and {len(alike)} of {len(validations)} validations" if validations else ""
@@ -138,11 +138,11 @@ def repetition(original: Run, again: Run) -> Repetition:
             f"({value}); {counts}.{_CAUSES}",
             step,
         )
-    place = next((place for place in validations if place not in alike), None)
-    if place is not None:
+    check = next((check for check in validations if check not in alike), None)
+    if check is not None:
         return Repetition(
             False,
-            f"{DOES_NOT_REPEAT}{original.id}: the validation after update {place[0]} is the first "
+            f"{DOES_NOT_REPEAT}{original.id}: the validation after update {check[0]} is the first "
             f"to differ; {counts}.{_CAUSES}",
             step,
         )

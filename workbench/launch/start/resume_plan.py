@@ -251,15 +251,15 @@ class ResumeSettings:
         which this bench itself started the run; None: it comes from elsewhere.
         """
         state = peek(point.path, "settings", "seconds", "validation_due", "checks")
-        own = recorded_settings(state["settings"])
+        recorded = recorded_settings(state["settings"])
         edits = {**since, **self.given}
-        settings = own.replace(**{**self.local(asked), **edits})
+        settings = recorded.replace(**{**self.local(asked), **edits})
         edited = {
             name: value
             for name, value in settings.model_dump().items()
-            if not _same(name, settings, own)
+            if not _same(name, settings, recorded)
         }
-        self.refuse_fixed(id, own, settings)
+        self.refuse_fixed(id, recorded, settings)
         self._refuse_finished(id, point, state, settings, edited, events)
         checked = state["checks"]["checked"]
         return ResumePlan(
@@ -269,7 +269,7 @@ class ResumeSettings:
             checked,
             settings,
             edited,
-            self._differing(own, settings, edits),
+            self._differing(recorded, settings, edits),
             events,
         )
 
@@ -277,18 +277,22 @@ class ResumeSettings:
         """The plan of the fit that continues from a checkpoint of Lightning: it has the bench's
         settings and the file's rate.
         """
-        place = position(path, read(path, peek=True))
+        position_of = position(path, read(path, peek=True))
         begun = self.bench.replace(**self.given)
-        why = None if place.validation_due else reached(begun, place.step, place.epoch, 0.0)
+        why = (
+            None
+            if position_of.validation_due
+            else reached(begun, position_of.step, position_of.epoch, 0.0)
+        )
         if why is not None:
             name = why.partition("=")[0]
             raise SettingsError(
-                f"start={self.start!r}: nothing is left to do at update {place.step}, after"
-                f" {place.epoch} epochs ({why}). Lengths count from the beginning of the training,"
-                f" as in Trainer.fit(ckpt_path=…): give fit() a larger {name}; or train on from its"
-                f" weights alone with bench.load({self.start!r}), then bench.fit()."
+                f"start={self.start!r}: nothing is left to do at update {position_of.step}, after"
+                f" {position_of.epoch} epochs ({why}). Lengths count from the beginning of the"
+                f" training, as in Trainer.fit(ckpt_path=…): give fit() a larger {name}; or train"
+                f" on from its weights alone with bench.load({self.start!r}), then bench.fit()."
             )
-        return LightningPlan(path, place, begun, "lr" not in self.given)
+        return LightningPlan(path, position_of, begun, "lr" not in self.given)
 
     def local(self, asked: Settings | None = None) -> dict[str, Any]:
         """The settings of where it runs, and keep_runs: those with which this bench started the

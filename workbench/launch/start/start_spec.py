@@ -136,14 +136,14 @@ class StartResolver:
         if self._wanted.text == "continue":
             to_come = next(iter(self._candidates()), None) if not idle else None
         if to_come is not None:
-            own = to_come.job.settings
-            settings = own.replace(
-                **{**self._terms.local(own), **to_come.since, **self._terms.given}
+            submitted = to_come.job.settings
+            settings = submitted.replace(
+                **{**self._terms.local(submitted), **to_come.since, **self._terms.given}
             )
-            self._terms.refuse_fixed(to_come.job.id, own, settings)
+            self._terms.refuse_fixed(to_come.job.id, submitted, settings)
             return settings
-        found = self.resolve(untouched) if idle or self._wanted.text != "continue" else None
-        return self.asked if found is None else found.settings
+        plan = self.resolve(untouched) if idle or self._wanted.text != "continue" else None
+        return self.asked if plan is None else plan.settings
 
     def resolve(self, untouched: Callable[[str], bool]) -> ResumePlan | LightningPlan | None:
         """The plan to continue from a checkpoint; None: the fit continues no run."""
@@ -164,13 +164,13 @@ class StartResolver:
         """The fits that may be the last one when this one's turn comes; cancelled ones are left
         out.
         """
-        found = []
+        candidates = []
         for asked in reversed(self._fits):
             if not asked.job.done() or _has_begun(asked.job):
-                found.append(asked)
+                candidates.append(asked)
             if asked.job.done() and _has_begun(asked.job):
                 break
-        return found
+        return candidates
 
     def _last_fit(self, untouched: Callable[[str], bool]) -> ResumePlan | None:
         self.note = None
@@ -227,11 +227,11 @@ class StartResolver:
                 f" ({printable(str(point.why))}). To train on from them: bench.load({id!r},"
                 f" {which!r}), then bench.fit()."
             )
-        own = self._submitted(id)
-        if own is None:
+        submitted = self._submitted(id)
+        if submitted is None:
             return self._terms.plan_from(id, folder, point, lambda: Recorded(folder, True), {})
         return self._terms.plan_from(
-            id, folder, point, lambda: own.job.events, own.since, own.job.settings
+            id, folder, point, lambda: submitted.job.events, submitted.since, submitted.job.settings
         )
 
 
@@ -245,11 +245,19 @@ def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
         return None, f"{job.id} has no folder"
     if not job.folder.path.is_dir():
         return None, f"the folder of {job.id} is gone (keep_runs)"
-    there = list_checkpoints(job.folder.path)
+    checkpoints = list_checkpoints(job.folder.path)
     # The last checkpoint may be a copy from the run that this one continued.
-    end = there[-1] if there and there[-1].end and there[-1].step == job.updates else None
+    end = (
+        checkpoints[-1]
+        if checkpoints and checkpoints[-1].end and checkpoints[-1].step == job.updates
+        else None
+    )
     if end is None:
-        mid = f"; start={job.id!r} continues from update {there[-1].step}" if there else ""
+        mid = (
+            f"; start={job.id!r} continues from update {checkpoints[-1].step}"
+            if checkpoints
+            else ""
+        )
         return None, f"{job.id} {job.status}, and no checkpoint was written at its end{mid}"
     return (
         end,

@@ -64,9 +64,8 @@ def clipping(
     charts: list[Chart] = []
     shares: list[Series] = []
     for name, clipped in parts.items():
-        rows = (
-            clipped.turns if name else np.arange(len(step))
-        )  # of several: or the others' turns would tear its lines
+        # of several: or the others' turns would tear its lines
+        rows = clipped.turns if name else np.arange(len(step))
         charts.append(_norms(step, rows, name, clipped, limit))
         if clipped.share is not None:
             tone = _TONES[len(shares) % len(_TONES)]

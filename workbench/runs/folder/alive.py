@@ -111,9 +111,8 @@ def _pid_namespace() -> str | None:
     if not sys.platform.startswith("linux"):
         return ""
     try:
-        own_proc = os.readlink("/proc/self") == str(
-            os.getpid()
-        )  # else /proc was mounted by another namespace
+        # else /proc was mounted by another namespace
+        own_proc = os.readlink("/proc/self") == str(os.getpid())
         return os.readlink("/proc/self/ns/pid") if own_proc else None
     except OSError:
         return None

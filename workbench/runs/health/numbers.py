@@ -59,9 +59,8 @@ class NonFinite(OneFinding):
         if bad.any() and self._found is None:
             row = int(bad.argmax())
             self._alive |= np.isfinite(norms[:row]).any(axis=0)
-            has_norms = bool(
-                event.layer_rows[row]
-            )  # the norms of an old update may have been thinned out
+            # the norms of an old update may have been thinned out
+            has_norms = bool(event.layer_rows[row])
             wrong = np.flatnonzero(
                 np.isinf(norms[row]) | (np.isnan(norms[row]) & self._alive & has_norms)
             )

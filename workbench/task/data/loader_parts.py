@@ -118,9 +118,8 @@ def makes_batches_itself(loader: DataLoader[Any]) -> bool:
     yield other batches.
     """
     for method in ("__iter__", "_get_iterator"):
-        owner = next(
-            (kind for kind in type(loader).__mro__ if method in vars(kind)), None
-        )  # accelerate's hold a loader
+        # accelerate's hold a loader
+        owner = next((kind for kind in type(loader).__mro__ if method in vars(kind)), None)
         if owner is not None and owner.__module__.partition(".")[0] not in _LIKE_THEIR_PARTS:
             return True
     return False

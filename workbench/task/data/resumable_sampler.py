@@ -246,9 +246,8 @@ def _drawn(batch: Any) -> int | None:
 
 def _counted(current: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
-        if (
-            type(batch) is int and len(current.numbers) < _TOGETHER
-        ):  # looked at later: at each update that would cost more
+        # looked at later: at each update that would cost more
+        if type(batch) is int and len(current.numbers) < _TOGETHER:
             current.numbers.append(batch)
         else:
             current.crc = _checksum(batch, current.checksum())

@@ -289,9 +289,8 @@ def _numbers_of(where: str, frame: Any, target: bool) -> np.ndarray[Any, Any]:
     arrays = [np.asarray(column.to_numpy()) for column in series]
     for name, column, array in zip(frame.columns, series, arrays, strict=True):
         kind = getattr(column.dtype, "kind", array.dtype.kind)
-        lacks = kind in "biuf" and array.dtype.kind not in (
-            "f" if kind == "f" else "biu"
-        )  # pandas' own types, with a value that is missing
+        # pandas' own types, with a value that is missing
+        lacks = kind in "biuf" and array.dtype.kind not in ("f" if kind == "f" else "biu")
         if kind not in "biufc" or array.dtype.kind not in "biufc" or lacks:
             remedy = (
                 "fill its missing values, x.fillna(0),"

@@ -379,9 +379,8 @@ class LightningTask(Task):
             optimizations = self._optimizations()
             if self._reads_rate is None and settings.lr not in _rates(optimizations):
                 self._reads(settings.lr, _rates(optimizations))
-                optimizations = (
-                    self._optimizations()
-                )  # a second call, since the object may keep the optimizers of the last call
+                # a second call, since the object may keep the optimizers of the last call
+                optimizations = self._optimizations()
         if any(optimization.schedules for optimization in optimizations):
             refuse_built_in(settings, f"the scheduler of {self._name}.configure_optimizers()")
         for optimization in optimizations:

@@ -121,13 +121,13 @@ class HeldState:
         seen: Moved = set()
         objects = self._present()
         for path, holder, name, value, mark in self._now(objects):
-            place = path, name
-            seen.add(place)
-            if place not in self.moved and self._before.get(place) == mark:
+            slot = path, name
+            seen.add(slot)
+            if slot not in self.moved and self._before.get(slot) == mark:
                 continue
             if not isinstance(mark, _Reference):
                 kept = changed.setdefault(path, {})[name] = self._stored(value)
-                if self._is_new(place, value):
+                if self._is_new(slot, value):
                     kept["new"] = True
             elif mark.counts:
                 # an attribute, or the container that is one
@@ -178,13 +178,15 @@ class HeldState:
         """
         holders = {id(reached.value) for reached in objects if _is_holder(reached)}
         parts = parts_of(self._modules or ())
-        weights, own = {id(tensor) for _, tensor in slots_of(parts)}, set(map(id, parts))
+        weights, modules = {id(tensor) for _, tensor in slots_of(parts)}, set(map(id, parts))
         data = self._modules is None
         marks = _Marks(weights, holders, data=data, sent=self._sent)
         stored: set[int] = set()
         for reached in objects:
             if _is_holder(reached):
-                for name, value in _values_of(reached, ours=id(reached.value) in own, data=data):
+                for name, value in _values_of(
+                    reached, ours=id(reached.value) in modules, data=data
+                ):
                     mark = marks.of(
                         value,
                         buffer=isinstance(reached.value, nn.Module)
@@ -439,13 +441,11 @@ class _Reference:
     def __init__(self, value: Any, what: str, *, counts: bool) -> None:
         """what: its kind, in words. counts: a change of it is one of the state."""
         self._value, self.what, self.counts = value, what, counts
-        items = (
-            list(value.items())
-            if isinstance(value, dict)
-            else list(value)
-            if is_container(value)
-            else []
-        )
+        items: list[Any] = []
+        if isinstance(value, dict):
+            items = list(value.items())
+        elif is_container(value):
+            items = list(value)
         self._content = (
             [*itertools.chain.from_iterable(items)] if isinstance(value, dict) else items
         )

@@ -37,8 +37,8 @@ def copy_state(task: Task, *, trial: bool = False, marks: bool = False) -> State
     sources = {f"source {number}": source for number, source in enumerate(preparation)}
     copied = Copied(trial, max(_BUDGET, 2 * size), set(map(id, sources.values())), marks=marks)
     # a quantized weight keeps its scales as attributes
-    for (part, _, name), tensor in slots_of(modules):
-        copied.add(tensor, f"{type(part).__name__}.{name}", Attributes(tensor))
+    for (module, _, name), tensor in slots_of(modules):
+        copied.add(tensor, f"{type(module).__name__}.{name}", Attributes(tensor))
 
     def closed(value: Any) -> bool:
         return id(value) in weights or (is_machinery(value) and value is not task)
@@ -54,8 +54,8 @@ def copy_weights(task: Task) -> StateCopy:
     copies: dict[Tensor, Tensor] = {}
     return StateCopy(
         {
-            (id(part), Weights): (type(part).__name__, Weights(part, copies))
-            for part in parts_of(task.modules)
+            (id(module), Weights): (type(module).__name__, Weights(module, copies))
+            for module in parts_of(task.modules)
         }
     )
 
@@ -137,7 +137,7 @@ def _objects(task: Task) -> Iterator[Reached]:
 def _data_objects(task: Task) -> Iterator[Reached]:
     """The objects of a task's data, without the modules that are trained."""
     parts = parts_of(task.modules)
-    beside = {id(part) for part in parts} | {id(tensor) for _, tensor in slots_of(parts)}
+    beside = {id(module) for module in parts} | {id(tensor) for _, tensor in slots_of(parts)}
     return walk(
         _data_roots(task, made=True),
         closed=lambda value: id(value) in beside or is_machinery(value),
@@ -146,7 +146,7 @@ def _data_objects(task: Task) -> Iterator[Reached]:
 
 def _module_roots(task: Task) -> dict[str, Any]:
     """The modules of a task by names that are the same in another process ("0:layer.1")."""
-    return {f"{number}:{path}": part for (number, path), part in named_parts(task.modules)}
+    return {f"{number}:{path}": module for (number, path), module in named_parts(task.modules)}
 
 
 def _roots(task: Task) -> dict[str, Any]:

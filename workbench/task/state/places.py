@@ -122,7 +122,8 @@ def set_names(code: types.CodeType) -> dict[str, frozenset[str]]:
         set_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)
     ]
     return {
-        kind: frozenset(own.union(*(other[kind] for other in inner))) for kind, own in names.items()
+        kind: frozenset(assigned.union(*(other[kind] for other in inner)))
+        for kind, assigned in names.items()
     }
 
 

@@ -51,10 +51,10 @@ def from_plain(value: Any) -> Any:
             return (
                 value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
             )
-        items = ((from_plain(key), from_plain(own)) for key, own in value.items())
+        items = ((from_plain(key), from_plain(item)) for key, item in value.items())
         return OrderedDict(items) if type(value) is OrderedDict else dict(items)
     if type(value) in _SEQUENCES:
-        return type(value)(from_plain(own) for own in value)
+        return type(value)(from_plain(item) for item in value)
     return value
 
 
@@ -142,7 +142,7 @@ class _Packing:
             return {_MARK: "Counter", "items": self._items(value, path)}
         if kind is defaultdict and value.default_factory in _FACTORIES.values():
             factory = next(
-                name for name, made in _FACTORIES.items() if made is value.default_factory
+                name for name, default in _FACTORIES.items() if default is value.default_factory
             )
             return {_MARK: "defaultdict", "items": self._items(value, path), "factory": factory}
         if kind is deque:
@@ -164,18 +164,18 @@ class _Packing:
         return {_MARK: "integers", "data": data, "tuple": type(value) is tuple}
 
     def _all(self, values: Any, path: str) -> list[Any]:
-        return [self.pack(own, f"{path}[{number}]") for number, own in enumerate(values)]
+        return [self.pack(item, f"{path}[{number}]") for number, item in enumerate(values)]
 
     def _items(self, value: Mapping[Any, Any], path: str) -> list[tuple[Any, Any]]:
-        found = []
-        for key, own in value.items():
+        pairs = []
+        for key, item in value.items():
             if not _is_key(key):
                 raise NotPlainError(
                     f"{self._whose} has a key of type {type(key).__name__}" + _under(path)
                 )
-            if self._functions or not isinstance(own, _FUNCTIONS):
-                found.append((key, self.pack(own, f"{path}.{key}" if path else str(key))))
-        return found
+            if self._functions or not isinstance(item, _FUNCTIONS):
+                pairs.append((key, self.pack(item, f"{path}.{key}" if path else str(key))))
+        return pairs
 
     def _tensor(self, value: Tensor, path: str) -> Tensor:
         if (
@@ -184,15 +184,15 @@ class _Packing:
             or value.is_meta
         ):
             raise self._refused(value, path)
-        own = value.detach().cpu().resolve_conj().resolve_neg()
-        if type(own) is not Tensor:  # a Buffer or Parameter in host memory
-            own = own.as_subclass(Tensor)
+        tensor = value.detach().cpu().resolve_conj().resolve_neg()
+        if type(tensor) is not Tensor:  # a Buffer or Parameter in host memory
+            tensor = tensor.as_subclass(Tensor)
         if (
-            own.layout is torch.strided
-            and own.untyped_storage().nbytes() > own.numel() * own.element_size()
+            tensor.layout is torch.strided
+            and tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
         ):
-            own = own.clone()  # a view: torch.save would write its whole storage
-        return own
+            tensor = tensor.clone()  # a view: torch.save would write its whole storage
+        return tensor
 
     def _array(self, value: Any, path: str) -> dict[str, Any]:
         array = np.asarray(value)
@@ -237,7 +237,7 @@ def _integers(packed: Mapping[str, Any]) -> Any:
 
 
 def _pairs(packed: Mapping[str, Any]) -> dict[Any, Any]:
-    return {from_plain(key): from_plain(own) for key, own in packed["items"]}
+    return {from_plain(key): from_plain(item) for key, item in packed["items"]}
 
 
 _FACTORIES: dict[str, Any] = {

@@ -259,24 +259,24 @@ def _used_by(function: types.FunctionType) -> Parts:
     """
     yield from ((f":{name}", cell.cell_contents) for name, cell in cells(function))
     yield from ((":default", default) for default in function.__defaults__ or ())
-    own, names = is_own_code(function.__code__), _names(function.__code__)
+    is_users, names = is_own_code(function.__code__), _names(function.__code__)
     for name in names:
         variable = function.__globals__.get(name)
-        if own and isinstance(variable, types.ModuleType) and _is_own_module(variable):
+        if is_users and isinstance(variable, types.ModuleType) and _is_own_module(variable):
             for inner in names & vars(variable).keys():  # helpers.scale(x)
                 yield f":{name}.{inner}", vars(variable)[inner]
-        elif own or is_generator(variable):
+        elif is_users or is_generator(variable):
             yield f":{name}", variable
 
 
 def _is_own_module(module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
-    return file is not None and not any(place in file for place in _LIBRARY_PLACES)
+    return file is not None and not any(folder in file for folder in _LIBRARY_PLACES)
 
 
 def own_modules() -> list[types.ModuleType]:
     """The modules of the user's own files that are imported."""
-    own = []
+    modules = []
     for name in sys.modules.keys() - _LIBRARY_MODULES:  # thousands are known after the first call
         module = sys.modules.get(name)
         file = getattr(module, "__dict__", {}).get("__file__")
@@ -285,10 +285,10 @@ def own_modules() -> list[types.ModuleType]:
             and isinstance(file, str)
             and _is_own_file(name, file)
         ):
-            own.append(module)
+            modules.append(module)
         else:
             _LIBRARY_MODULES.add(name)
-    return own
+    return modules
 
 
 _LIBRARY_MODULES: set[str] = set()
@@ -299,7 +299,7 @@ def _is_own_file(module: str, file: str) -> bool:
     """Whether a module of this name and file is the user's own."""
     if module.partition(".")[0] in _NOT_OWN_CODE | _RESOURCES | {"__main__", "__mp_main__"}:
         return False
-    return not any(place in file for place in _LIBRARY_PLACES)
+    return not any(folder in file for folder in _LIBRARY_PLACES)
 
 
 def _items(container: Any) -> Parts:
@@ -348,7 +348,7 @@ def _names(code: types.CodeType) -> frozenset[str]:
 
 def is_own_code(code: types.CodeType) -> bool:
     """Whether code is the user's own, and no library's."""
-    return not any(place in code.co_filename for place in _LIBRARY_PLACES)
+    return not any(folder in code.co_filename for folder in _LIBRARY_PLACES)
 
 
 def is_own_class(kind: type) -> bool:

@@ -41,9 +41,8 @@ def steepest(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = 
         )
     slopes = np.gradient(y[skip:], np.log10(x[skip:]))
     at = int(np.argmin(slopes))
-    if (
-        slopes[at] >= 0 or not (np.diff(y[skip:]) < 0).any()
-    ):  # slopes of a flat line are zero except for rounding
+    # slopes of a flat line are zero except for rounding
+    if slopes[at] >= 0 or not (np.diff(y[skip:]) < 0).any():
         return none_of("steepest", "the smoothed loss never falls")
     why = f"the smoothed loss falls fastest here, by {-slopes[at]:.3g} per decade of learning rate"
     return Suggestion("steepest", float(x[skip + at]), skip + at, why)
@@ -105,9 +104,8 @@ def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = Non
             f"only {counted(len(x), 'finite point')}: the interval needs at least {width + 2}",
         )
     slopes = np.gradient(y, np.log10(x))
-    height = max(
-        float(np.ptp(y)), 1e-9 * float(np.abs(y).max())
-    )  # for a flat line, so that rounding does not count as slope
+    # for a flat line, so that rounding does not count as slope
+    height = max(float(np.ptp(y)), 1e-9 * float(np.abs(y).max()))
     apart = np.abs(slopes[width:] - slopes[:-width]) > 0.05 * height
     if not apart[-1]:
         return none_of("slide", "the curve ends as straight as before: no rise to slide down from")

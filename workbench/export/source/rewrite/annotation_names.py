@@ -36,7 +36,7 @@ def keep_annotations(slicer: Slicer, check: Callable[[], None]) -> tuple[TypeOnl
     check: raises ExportError where the kept statements cannot be in one file.
     """
     tried: set[tuple[str, str]] = set()
-    found: dict[str, TypeOnly] = {}
+    type_only: dict[str, TypeOnly] = {}
     while wanted := [ask for ask in dict.fromkeys(_asked(slicer)) if ask not in tried]:
         for home, name in wanted:
             tried.add((home, name))
@@ -45,21 +45,21 @@ def keep_annotations(slicer: Slicer, check: Callable[[], None]) -> tuple[TypeOnl
             if program.reaching(base, program.end):
                 slicer.try_to_keep(home, name, check)
             elif only is not None and not origins.is_inlined(only.module):
-                found.setdefault(base, TypeOnly(base, only))
+                type_only.setdefault(base, TypeOnly(base, only))
             elif only is not None and only.name == base:
                 slicer.try_to_keep(only.module, base, check)
     bound = {
         name
         for program in slicer.programs.values()
-        for place in program.kept
-        for name in program.bound(place)
+        for index in program.kept
+        for name in program.bound(index)
     }
-    return tuple(one for name, one in found.items() if name not in bound)
+    return tuple(entry for name, entry in type_only.items() if name not in bound)
 
 
 def type_checking_block(found: tuple[TypeOnly, ...]) -> Block:
     """The `if TYPE_CHECKING:` block that imports these names."""
-    text = source_text.set_imports([one.imported for one in found], ()).strip()
+    text = source_text.set_imports([entry.imported for entry in found], ()).strip()
     return Block(
         "if TYPE_CHECKING:\n"
         + "\n".join(f"    {line}" if line else "" for line in text.split("\n"))
@@ -69,7 +69,7 @@ def type_checking_block(found: tuple[TypeOnly, ...]) -> Block:
 def _asked(slicer: Slicer) -> Iterator[tuple[str, str]]:
     """The names in annotations of all kept code, each with its namespace."""
     for program, statement in [
-        (p, p.statements[place]) for p in slicer.programs.values() for place in sorted(p.kept)
+        (p, p.statements[index]) for p in slicer.programs.values() for index in sorted(p.kept)
     ]:
         for node in ast.walk(statement.node):
             if (
@@ -96,12 +96,12 @@ def _names(node: ast.AST, program: Namespace) -> Iterator[str]:
         case ast.Name():
             yield node.id
         case _:
-            for part in ast.iter_child_nodes(node):
-                yield from _names(part, program)
+            for child in ast.iter_child_nodes(node):
+                yield from _names(child, program)
 
 
 def _type_only(name: str, program: Namespace) -> Import | None:
     """The import of `name` under `if TYPE_CHECKING:`."""
     node = program.line.type_only.get(name)
-    found = origins.imported(node, program.package) if node is not None else ()
-    return next((item for item in found if item.binds == name), None)
+    imports = origins.imported(node, program.package) if node is not None else ()
+    return next((item for item in imports if item.binds == name), None)

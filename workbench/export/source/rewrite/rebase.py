@@ -47,8 +47,8 @@ def rebased(sliced: Sliced) -> Sliced:
         )
     arguments = [text for name, text in sliced.arguments.items() if name in CODE_ARGUMENTS]
     texts = [*(block.text for block in blocks), *(f"({text.strip()})" for text in arguments)]
-    found = [uses(node) for text in texts for node in ast.parse(text).body]
-    read = {name for own in found for name in own.eager | own.late | own.optional}
+    all_uses = [uses(node) for text in texts for node in ast.parse(text).body]
+    read = {name for used in all_uses for name in used.eager | used.late | used.optional}
     kept = [item for item in imports if item.binds in read or not _is_lightning(item.module)]
     dropped = {item.binds for item in imports} - {item.binds for item in kept}
     needed = {item.module.partition(".")[0] for item in kept}
@@ -66,13 +66,13 @@ def _rebased(block: Block, base: str, known: Mapping[str, str]) -> Block:
     """The block, in which a class that inherits from LightningModule inherits from `base`."""
     lines = [line.encode() for line in block.text.split("\n")]
     classes = [node for node in ast.parse(block.text).body if isinstance(node, ast.ClassDef)]
-    found = [
+    bases = [
         expression for node in classes for expression in node.bases if _is_base(expression, known)
     ]
-    for expression in found:
+    for expression in bases:
         row, start, end = expression.lineno - 1, expression.col_offset, expression.end_col_offset
         lines[row] = lines[row][:start] + base.encode() + lines[row][end:]
-    return replace(block, text=b"\n".join(lines).decode()) if found else block
+    return replace(block, text=b"\n".join(lines).decode()) if bases else block
 
 
 def _is_base(node: ast.expr, known: Mapping[str, str]) -> bool:

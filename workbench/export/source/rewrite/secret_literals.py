@@ -76,7 +76,9 @@ class Secrets:
 
     def edits(self, node: ast.AST) -> tuple[tuple[ast.AST, str], ...]:
         """The replacements of the secrets in `node`."""
-        return tuple((found.node, self._read(found)) for found in literals(node, self.parameters))
+        return tuple(
+            (literal.node, self._read(literal)) for literal in literals(node, self.parameters)
+        )
 
     def variables_of(self, edits: Iterable[tuple[ast.AST, str]]) -> tuple[str, ...]:
         """The variables that these edits read."""
@@ -149,26 +151,26 @@ def literals(
     `Secrets`.
     """
     seen: set[int] = set()
-    documented = {id(part.value) for part in ast.walk(node) if isinstance(part, ast.Expr)}
+    documented = {id(child.value) for child in ast.walk(node) if isinstance(child, ast.Expr)}
     for name, value, callee in _named(node, parameters or {}):
-        for part in _texts_of(value):
-            text = _text(part)
+        for child in _texts_of(value):
+            text = _text(child)
             if (
-                id(part) not in seen
+                id(child) not in seen
                 and text is not None
                 and is_secret_name(name, _as_str(text), callee)
             ):
-                seen |= {id(inner) for inner in ast.walk(part)}
-                yield Literal(part, name, text)
-    for part in _outermost_texts(node):
-        text = _text(part)
+                seen |= {id(inner) for inner in ast.walk(child)}
+                yield Literal(child, name, text)
+    for child in _outermost_texts(node):
+        text = _text(child)
         if (
-            id(part) not in seen
-            and id(part) not in documented
+            id(child) not in seen
+            and id(child) not in documented
             and text is not None
             and looks_secret(_as_str(text))
         ):
-            yield Literal(part, "", text)
+            yield Literal(child, "", text)
 
 
 def hide_in_comments(text: str) -> str:
@@ -179,13 +181,13 @@ def hide_in_comments(text: str) -> str:
     except (SyntaxError, tokenize.TokenError):
         return text
     spans = [(t.start, t.end) for t in tokens if t.type == tokenize.COMMENT]
-    for part in ast.walk(tree):
+    for child in ast.walk(tree):
         if (
-            isinstance(part, ast.Expr)
-            and isinstance(part.value, ast.Constant)
-            and isinstance(part.value.value, str)
+            isinstance(child, ast.Expr)
+            and isinstance(child.value, ast.Constant)
+            and isinstance(child.value.value, str)
         ):
-            spans.append(_span(text, part.value))
+            spans.append(_span(text, child.value))
     lines = text.split("\n")
     for (row, start), (last, end) in sorted(spans, reverse=True):
         old = "\n".join([*lines[row - 1 : last - 1], lines[last - 1][:end]])[start:]
@@ -200,7 +202,7 @@ def hidden_source(node: ast.stmt) -> str:
     """A statement as text for a message, its secrets replaced by `…`."""
     text = ast.unparse(node)
     again = ast.parse(text).body[0]  # a copy of the tree, to be changed
-    secret = {id(found.node) for found in literals(again)}
+    secret = {id(literal.node) for literal in literals(again)}
     return ast.unparse(_Hidden(secret).visit(again)) if secret else text
 
 
@@ -225,8 +227,8 @@ def _named(
     """(name, value, callee) for each expression in `node` that is bound to a name or passed by
     one.
     """
-    for part in ast.walk(node):
-        match part:
+    for child in ast.walk(node):
+        match child:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     yield from _bound(target, value)
@@ -248,18 +250,18 @@ def _named(
                 yield _called(left), right, ""
                 yield _called(right), left, ""
             case ast.arguments():
-                yield from ((name, value, "") for name, value in defaults(part).items())
+                yield from ((name, value, "") for name, value in defaults(child).items())
             case ast.Call():
-                yield from _given(part)
-                named = zip(parameters.get(_called(part.func), ()), part.args, strict=False)
+                yield from _given(child)
+                named = zip(parameters.get(_called(child.func), ()), child.args, strict=False)
                 yield from ((name, value, "") for name, value in named)
 
 
 def _bound(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr, str]]:
     if isinstance(target, (ast.Tuple, ast.List)):
         if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
-            for one, its in zip(target.elts, value.elts, strict=True):
-                yield from _bound(one, its)
+            for element, its in zip(target.elts, value.elts, strict=True):
+                yield from _bound(element, its)
         return
     yield _called(target), value, ""
 
@@ -306,13 +308,9 @@ def _called(node: ast.expr | None) -> str:
 
 def _literal(node: ast.expr | None) -> str:
     value = node.value if isinstance(node, ast.Constant) else None
-    return (
-        value
-        if isinstance(value, str)
-        else value.decode("utf-8", "replace")
-        if isinstance(value, bytes)
-        else ""
-    )
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else ""
 
 
 def _texts_of(value: ast.expr) -> Iterator[ast.expr]:
@@ -337,21 +335,21 @@ def _texts_of(value: ast.expr) -> Iterator[ast.expr]:
             | ast.List(elts=values)
             | ast.Set(elts=values)
         ):
-            for part in values:
-                yield from _texts_of(part)
+            for child in values:
+                yield from _texts_of(child)
         case ast.NamedExpr(value=inner) | ast.Starred(value=inner) | ast.Await(value=inner):
             yield from _texts_of(inner)
         case ast.Call(func=ast.Attribute(value=ast.Constant(), attr="format" | "join"), args=args):
-            for part in args:
-                yield from _texts_of(part)
+            for child in args:
+                yield from _texts_of(child)
         case ast.Call(func=ast.Attribute(value=ast.Constant() as inner)):
             yield inner
         case ast.Call(func=func, args=args, keywords=keywords) if _called(func) in _WRAPPERS:
-            for part in (
+            for child in (
                 *args[:1],
                 *(keyword.value for keyword in keywords if keyword.arg in _VALUES),
             ):
-                yield from _texts_of(part)
+                yield from _texts_of(child)
 
 
 _VALUES = {"value", "default", "const"}
@@ -376,13 +374,13 @@ def _outermost_texts(node: ast.AST) -> Iterator[ast.expr]:
     """Literals; an f-string as a whole, since positions inside it are not known before Python
     3.12.
     """
-    for part in ast.iter_child_nodes(node):
-        if isinstance(part, (ast.Constant, ast.JoinedStr)) or (
-            isinstance(part, ast.BinOp) and _text(part) is not None
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Constant, ast.JoinedStr)) or (
+            isinstance(child, ast.BinOp) and _text(child) is not None
         ):
-            yield part
+            yield child
         else:
-            yield from _outermost_texts(part)
+            yield from _outermost_texts(child)
 
 
 def _text(node: ast.expr) -> str | bytes | None:
@@ -412,12 +410,12 @@ def _set_by(statement: ast.stmt) -> list[tuple[str, str | bytes]]:
     """The variables and the values, where a statement sets them and nothing else, and at least
     one is a secret.
     """
-    found = _environment(statement)
-    texts = [(name, text) for name, value in found if (text := _text(value)) is not None]
+    pairs = _environment(statement)
+    texts = [(name, text) for name, value in pairs if (text := _text(value)) is not None]
     secret = any(
         is_secret_name(name, _as_str(text)) or looks_secret(_as_str(text)) for name, text in texts
     )
-    return texts if secret and len(texts) == len(found) == 1 else []
+    return texts if secret and len(texts) == len(pairs) == 1 else []
 
 
 def _environment(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
@@ -452,15 +450,19 @@ def module_name(trees: Iterable[ast.AST]) -> str:
     name for something else.
     """
     for tree in trees:
-        for part in ast.walk(tree):
+        for child in ast.walk(tree):
             bound = (
-                (isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) and part.id == "os")
-                or (isinstance(part, ast.arg) and part.arg == "os")
-                or (isinstance(part, (ast.FunctionDef, ast.ClassDef)) and part.name == "os")
-                or (isinstance(part, ast.alias) and part.asname == "os" and part.name != "os")
+                (
+                    isinstance(child, ast.Name)
+                    and isinstance(child.ctx, ast.Store)
+                    and child.id == "os"
+                )
+                or (isinstance(child, ast.arg) and child.arg == "os")
+                or (isinstance(child, (ast.FunctionDef, ast.ClassDef)) and child.name == "os")
+                or (isinstance(child, ast.alias) and child.asname == "os" and child.name != "os")
                 or (
-                    isinstance(part, ast.ImportFrom)
-                    and any(a.asname is None and a.name == "os" for a in part.names)
+                    isinstance(child, ast.ImportFrom)
+                    and any(a.asname is None and a.name == "os" for a in child.names)
                 )
             )
             if bound:
@@ -469,24 +471,25 @@ def module_name(trees: Iterable[ast.AST]) -> str:
 
 
 def _parameters(trees: Iterable[ast.AST]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    parameters: dict[str, list[str]] = {}
     for tree in trees:
-        for part in ast.walk(tree):
-            if isinstance(part, ast.FunctionDef):
-                found[part.name] = positional(part.args)
-            elif isinstance(part, ast.ClassDef):
+        for child in ast.walk(tree):
+            if isinstance(child, ast.FunctionDef):
+                parameters[child.name] = positional(child.args)
+            elif isinstance(child, ast.ClassDef):
                 inits = [
-                    one
-                    for one in part.body
-                    if isinstance(one, ast.FunctionDef) and one.name == "__init__"
+                    statement
+                    for statement in child.body
+                    if isinstance(statement, ast.FunctionDef) and statement.name == "__init__"
                 ]
                 fields = [
-                    one.target.id
-                    for one in part.body
-                    if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+                    statement.target.id
+                    for statement in child.body
+                    if isinstance(statement, ast.AnnAssign)
+                    and isinstance(statement.target, ast.Name)
                 ]
-                found[part.name] = positional(inits[0].args)[1:] if inits else fields
-    return found
+                parameters[child.name] = positional(inits[0].args)[1:] if inits else fields
+    return parameters
 
 
 def _span(text: str, node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -499,9 +502,9 @@ def _span(text: str, node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _texts(text: str) -> Iterator[tuple[int, str]]:
     """All literals and comments of a script, with their lines."""
-    for part in ast.walk(ast.parse(text)):
-        if isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes)):
-            yield part.lineno, _as_str(part.value)
+    for child in ast.walk(ast.parse(text)):
+        if isinstance(child, ast.Constant) and isinstance(child.value, (str, bytes)):
+            yield child.lineno, _as_str(child.value)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string

@@ -40,8 +40,8 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     node, source = statement.node, statement.source
     definition = isinstance(node, (ast.FunctionDef, ast.ClassDef))
     start, end = first_line(node), node.end_lineno or node.lineno
-    own = set(ast.walk(node))
-    renamed = [edit for edit in (*source.edits, *source.assigned) if edit[0] in own]
+    nodes = set(ast.walk(node))
+    renamed = [edit for edit in (*source.edits, *source.assigned) if edit[0] in nodes]
     lines = _edited(source, start, end, (*edits, *renamed))
     if statement.made:
         return Block("\n".join(lines), False, source.label)
@@ -140,7 +140,7 @@ def _edited(source: Source, start: int, end: int, edits: Edits) -> list[str]:
 
 
 def _comments_above(source: Source, start: int, column: int) -> list[str]:
-    found: list[str] = []
+    comments: list[str] = []
     for line in reversed(source.lines[: start - 1]):
         text = line.strip()
         if (
@@ -151,20 +151,20 @@ def _comments_above(source: Source, start: int, column: int) -> list[str]:
             break
         if text.startswith("#!") or re.match(r"#.*coding[:=]", text):
             break
-        found.insert(0, line)
-    return found
+        comments.insert(0, line)
+    return comments
 
 
 def string_lines(node: ast.AST, first: int) -> set[int]:
     """The lines (counted from 0 at line `first`) that begin inside a string and must not change."""
-    found: set[int] = set()
-    for part in ast.walk(node):
-        is_text = isinstance(part, ast.JoinedStr) or (
-            isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes))
+    lines: set[int] = set()
+    for child in ast.walk(node):
+        is_text = isinstance(child, ast.JoinedStr) or (
+            isinstance(child, ast.Constant) and isinstance(child.value, (str, bytes))
         )
-        if is_text and isinstance(part, ast.expr) and part.end_lineno is not None:
-            found |= {line - first for line in range(part.lineno + 1, part.end_lineno + 1)}
-    return found
+        if is_text and isinstance(child, ast.expr) and child.end_lineno is not None:
+            lines |= {line - first for line in range(child.lineno + 1, child.end_lineno + 1)}
+    return lines
 
 
 def _dedent(lines: list[str], column: int, keep: set[int]) -> list[str]:
@@ -180,10 +180,10 @@ def join(blocks: Iterable[Block]) -> str:
     before: Block | None = None
     for block in blocks:
         if before is not None:
+            around = before.definition or block.definition
             together = before.origin == block.origin and 0 <= block.start - before.end <= 1
-            text += (
-                "\n\n\n" if before.definition or block.definition else "\n" if together else "\n\n"
-            )
+            text += "\n" if together and not around else "\n\n"
+            text += "\n" * around
         text += block.text
         before = block
     return text + "\n" if text else ""
@@ -194,9 +194,9 @@ def join(blocks: Iterable[Block]) -> str:
 
 def parsed_imports(text: str) -> tuple[list[Import], set[str]]:
     """The imports of import statements, and the features imported from `__future__`."""
-    found = [item for node in ast.parse(text).body for item in imported(node)]
-    return [item for item in found if item.module != "__future__"], {
-        str(item.name) for item in found if item.module == "__future__"
+    imports = [item for node in ast.parse(text).body for item in imported(node)]
+    return [item for item in imports if item.module != "__future__"], {
+        str(item.name) for item in imports if item.module == "__future__"
     }
 
 
@@ -214,21 +214,21 @@ def set_imports(imports: Iterable[Import], futures: Iterable[str]) -> str:
     parts = [future, *(_sorted(group) for group in groups), [item.text for item in stars]]
     if stars and unique.index(stars[0]) < len(unique) - len(stars):
         parts = [future, [item.text for item in unique]]
-    text = "\n\n".join("\n".join(part) for part in parts if part)
+    text = "\n\n".join("\n".join(texts) for texts in parts if texts)
     return text + "\n" if text else ""
 
 
 def _sorted(group: list[Import]) -> list[str]:
     """The statements in the order of linters; a name with an alias has its own statement."""
     plain = sorted(item.text for item in group if item.name is None)
-    taken: dict[tuple[str, str], list[str]] = {}
+    names_from: dict[tuple[str, str], list[str]] = {}
     for item in group:
         if item.name is not None:
-            taken.setdefault(
+            names_from.setdefault(
                 (item.module, f"{item.name} as {item.alias}" if item.alias else ""), []
             ).append(item.name)
     ordered = sorted(
-        taken.items(),
+        names_from.items(),
         key=lambda entry: (entry[0][0].lower(), _by_type(entry[1][0]) if entry[0][1] else (-1,)),
     )
     return plain + [
@@ -239,7 +239,9 @@ def _sorted(group: list[Import]) -> list[str]:
 
 def _by_type(name: str) -> tuple[int, str, str]:
     """Constants, then classes, then others."""
-    kind = 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2
+    kind = 1 if name[:1].isupper() else 2
+    if name.isupper() and len(name) > 1:
+        kind = 0
     return kind, name.lower(), name
 
 

@@ -42,25 +42,25 @@ class Writer:
         if program.name in self._written:
             return
         self._written.add(program.name)
-        for place in sorted(program.kept):
-            statement = program.statements[place]
+        for index in sorted(program.kept):
+            statement = program.statements[index]
             if statement.source.postponed:
                 self.futures.add("annotations")
             if isinstance(statement.node, (ast.Import, ast.ImportFrom)):
-                self._write_import(program, place, statement.node)
+                self._write_import(program, index, statement.node)
             else:
-                self._write_statement(program, place, statement)
+                self._write_statement(program, index, statement)
 
     def write_type_only(self, names: tuple[TypeOnly, ...]) -> None:
         """Write the imports that only type checkers see."""
         if names:
             self.imports.append(Import("typing", "TYPE_CHECKING"))
             self.blocks.append(annotation_names.type_checking_block(names))
-            self.names |= {"TYPE_CHECKING", *(one.name for one in names)}
+            self.names |= {"TYPE_CHECKING", *(entry.name for entry in names)}
 
     def _write_statement(self, program: Namespace, place: int, statement: Statement) -> None:
-        own = program.uses[place]
-        block = self._without_secrets(statement, self.slicer.shortened(program, own))
+        used = program.uses[place]
+        block = self._without_secrets(statement, self.slicer.shortened(program, used))
         state = changes.PROCESS in self.slicer.changes(program, place)
         if state and isinstance(statement.node, ast.Expr) and "chdir" not in block.text:
             before = next((b for b in reversed(self.blocks) if not b.definition), None)
@@ -73,8 +73,8 @@ class Writer:
         self.names |= program.bound(place)
         self.modules |= {
             item.module
-            for part in ast.walk(statement.node)
-            for item in origins.imported(part, program.package)
+            for child in ast.walk(statement.node)
+            for item in origins.imported(child, program.package)
         }
 
     def _without_secrets(self, statement: Statement, edits: source_text.Edits) -> Block:
@@ -147,11 +147,11 @@ class Writer:
         used: list[int] = []
         for other in sorted(program.kept):
             if (other, item.binds) in program.needed:
-                for one in origins.imported(program.statements[other].node):
-                    path = one.module.split(".")
+                for imported in origins.imported(program.statements[other].node):
+                    path = imported.module.split(".")
                     if (
-                        one.name is None
-                        and one.alias is None
+                        imported.name is None
+                        and imported.alias is None
                         and (len(path) == 1 or ".".join(path[:2]) in chains)
                     ):
                         used.append(other)
@@ -159,12 +159,12 @@ class Writer:
 
     def _chains(self, program: Namespace) -> set[str]:
         """The chains `a.b` in kept code."""
-        nodes: list[ast.AST] = [program.statements[place].node for place in program.kept]
+        nodes: list[ast.AST] = [program.statements[index].node for index in program.kept]
         return {
-            f"{part.value.id}.{part.attr}"
+            f"{child.value.id}.{child.attr}"
             for node in [*nodes, *(self.given if program.name == "" else ())]
-            for part in ast.walk(node)
-            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
+            for child in ast.walk(node)
+            if isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name)
         }
 
     # -- one name, one meaning
@@ -175,29 +175,31 @@ class Writer:
         """
         meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]] = {}
         for program in self._programs():
-            for place in sorted(program.kept):
-                statement = program.statements[place]
-                for name, meaning in _meanings(program, place):
+            for position in sorted(program.kept):
+                statement = program.statements[position]
+                for name, meaning in _meanings(program, position):
                     known = meanings.setdefault(name, {})
                     known.setdefault((program.name, statement.scope), (set(), statement.place))[
                         0
                     ].add(meaning)
         for name, spaces in sorted(meanings.items()):
-            if len(spaces) > 1 and len(set().union(*(found for found, _ in spaces.values()))) > 1:
-                raise _two_meanings(name, [place for _, place in spaces.values()])
+            if len(spaces) > 1 and len(set().union(*(senses for senses, _ in spaces.values()))) > 1:
+                raise _two_meanings(name, [position for _, position in spaces.values()])
         for program in self._programs():
             for scope, name in sorted(program.builtins_used):
-                for space, (_, there) in meanings.get(name, {}).items():
+                for space, (_, location) in meanings.get(name, {}).items():
                     if space != (program.name, scope):
-                        raise _two_meanings(name, [there, f"the built-in used in {program.label}"])
+                        raise _two_meanings(
+                            name, [location, f"the built-in used in {program.label}"]
+                        )
             shortened = [
-                (program.uses[place], program.statements[place].place)
-                for place in sorted(program.kept)
+                (program.uses[position], program.statements[position].place)
+                for position in sorted(program.kept)
             ]
             if program.name == "":
                 shortened.append((call, "the Workbench call"))
-            for own, where in shortened:
-                self._check_short(program, own, where, meanings)
+            for used, where in shortened:
+                self._check_short(program, used, where, meanings)
 
     def _check_short(
         self,
@@ -222,7 +224,7 @@ class Writer:
 
 def joined(edits: Iterable[tuple[ast.AST, str]], secret: source_text.Edits) -> source_text.Edits:
     """All edits; where two overlap, only that of the secret."""
-    inside = {id(part) for node, _ in secret for part in ast.walk(node)}
+    inside = {id(child) for node, _ in secret for child in ast.walk(node)}
     return (*(edit for edit in edits if id(edit[0]) not in inside), *secret)
 
 
@@ -246,11 +248,11 @@ def _meanings(program: Namespace, place: int) -> Iterable[tuple[str, str]]:
 
 
 def _identities(program: Namespace) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for place in program.kept:
-        for name, meaning in _meanings(program, place):
-            found.setdefault(name, set()).add(meaning)
-    return found
+    identities: dict[str, set[str]] = {}
+    for index in program.kept:
+        for name, meaning in _meanings(program, index):
+            identities.setdefault(name, set()).add(meaning)
+    return identities
 
 
 def _two_meanings(name: str, places: list[str]) -> ExportError:

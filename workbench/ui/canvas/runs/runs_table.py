@@ -151,9 +151,8 @@ class RunsTable:
                 if brief.status in read.OVER or brief.path is None
                 else self._brief(brief.path)
             )
-            if now is not None or (
-                brief.path is not None and brief.path.is_dir()
-            ):  # one read may fail and the next one succeed
+            # one read may fail and the next one succeed
+            if now is not None or (brief.path is not None and brief.path.is_dir()):
                 briefs.append(now or brief)
         if briefs == before:
             return
