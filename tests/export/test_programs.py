@@ -8,8 +8,11 @@ import pytest
 from mypy import api
 
 from tests.export.export_running import PRELUDE, Runner, check, make_bench
-from tests.export.program import test_script_optimizers, test_script_techniques
-from tests.export.program.lightning import test_script_lightning, test_script_technique_hooks
+from tests.export.program import (
+    test_script_lightning,
+    test_script_optimizers,
+    test_script_techniques,
+)
 from tests.export.script import test_script, test_script_definitions
 from workbench.engine.session import Session
 
@@ -27,7 +30,6 @@ TABLES = (
     test_script_techniques,
     test_script_optimizers,
     test_script_lightning,
-    test_script_technique_hooks,
 )
 PROGRAMS = {
     (table.__name__.rpartition(".")[2], case): (*program, getattr(table, "PRELUDE", PRELUDE))
