@@ -125,7 +125,7 @@ def test_a_killed_script_continues(name: str, runner: Runner, tmp_path: Path) ->
     arguments, code, kill = CASES[name]
     bench = make_bench(tmp_path, arguments, code)
     run: Any = bench.fit().result()
-    script = bench.export(tmp_path / "train.py")
+    script = bench.export(tmp_path / "train.py", resume=True)
     lint(script)
     outcome = runner.run_resumed(script, kill)
     check(bench, run, outcome)
@@ -136,7 +136,7 @@ def test_a_killed_script_continues(name: str, runner: Runner, tmp_path: Path) ->
 def test_two_processes_continue(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, PAIR)
     bench.fit().result()
-    script = bench.export(tmp_path / "train.py")
+    script = bench.export(tmp_path / "train.py", resume=True)
     bench.close()
     whole, resumed = runner.run_two(script), runner.run_resumed(script, "step == 6", processes=2)
     assert equal(whole, resumed)
