@@ -111,7 +111,8 @@ class Runner:
         ranks = self._two() if processes == 2 else [{}]
         codes, _ = self._started(mortal, [], ranks, there)
         assert set(codes) == {-signal.SIGKILL}
-        return self._run(script, ["--resume"], self._two() if processes == 2 else [{}], there)
+        resuming = ["--resume", str(there / "checkpoint.pt")]
+        return self._run(script, resuming, self._two() if processes == 2 else [{}], there)
 
     def run_two(self, script: Path, *options: str) -> Outcome:
         """Run it on two processes, as `torchrun --nproc-per-node 2` starts them: the store where they meet outlives them."""
