@@ -10,6 +10,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
 from textwrap import dedent
+from typing import Any
 
 from workbench.export.assembly import build, names
 from workbench.export.assembly.program_source import (
@@ -61,7 +62,9 @@ def with_users_code(r: ScriptSpec, ours: str, head: str, further: Iterable[Impor
     """
     tree = names.parsed(ours)
     used = names.read(tree) | {"torch"}
-    saved = {} if r.data_file is None else {read.dataset: (read.saved, []) for read in r.loaders}
+    saved: dict[str, Any] = (
+        {} if r.data_file is None else {read.dataset: (read.saved, []) for read in r.loaders}
+    )
     other = "val_data" if r.val_sets else "val_sets"
     given: dict[str, tuple[str, list[str]]] = {}
     if saved:

@@ -169,7 +169,8 @@ def _is_main(node: ast.stmt) -> bool:
 
 
 def _main_of(tree: ast.Module) -> str:
-    return [node.name for node in tree.body if _is_main(node)][-1]  # type: ignore[attr-defined]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return next(node.name for node in functions if _is_main(node))
 
 
 def cells_as_text(notebook: str) -> str:
