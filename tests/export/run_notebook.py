@@ -27,7 +27,7 @@ def main(cells: list[str]) -> None:
     run = shell.user_ns.get("run") or bench.fit().result()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        bench.export("out/train.py")
+        bench.export("out/train.py", checks=True, log_file=True)
     notes = [str(warning.message) for warning in caught]
     torch.save(
         {

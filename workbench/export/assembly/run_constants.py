@@ -219,6 +219,7 @@ def why_not_resumed(run: ScriptSpec) -> str:
             run.optimizers[0].holds_another
         ),
         "its batch size changes on the way": run.changed("batch_size"),
+        "swa_lrs begins a schedule on the way": run.has_swa_lrs,
         "the state of a scheduler is not plain data": any(
             not schedule.restores for schedule in run.schedules
         ),

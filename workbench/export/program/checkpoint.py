@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
+
+from workbench.export.program.constants import LENGTH, LOGS
 
 
 def save_checkpoint(config, stateful, generators, accelerator, epoch, step):
@@ -32,6 +35,9 @@ def save_checkpoint(config, stateful, generators, accelerator, epoch, step):
         "epoch": epoch,
         "step": step,
     }
+    if LOGS:
+        log = Path(config.log_file)
+        state["log_size"] = log.stat().st_size if log.is_file() else 0
     path = config.output / "checkpoint.pt"
     accelerator.save(state, path.with_suffix(".part"))
     if accelerator.is_main_process:
@@ -54,14 +60,21 @@ def load_checkpoint(config, stateful, generators, accelerator):
             f"{config.resume} was written by {len(random_states)} processes: resume with as many."
         )
     for name, value in state["settings"].items():
-        if getattr(config, name, value) != value and name not in ("max_epochs", "max_steps"):
+        if LENGTH:  # a schedule was made for it
+            is_fixed = True
+        else:
+            is_fixed = name not in ("max_epochs", "max_steps")
+        if is_fixed and getattr(config, name, value) != value:
             raise SystemExit(
                 f"{name} is {getattr(config, name)}, and {config.resume} was trained with {value}:"
                 f" resume with --{name} {value}."
             )
-    for name, part in stateful.items():
-        if part is not None:
-            part.load_state_dict(parts[name])
+    try:
+        for name, part in stateful.items():
+            if part is not None:
+                part.load_state_dict(parts[name])
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise SystemExit(f"{config.resume} is of another script: {error}") from error
     for generator, value in zip(generators, state["generators"]):
         generator.set_state(value)
     python, numpy, cpu, on_device = random_states[accelerator.process_index]
@@ -70,4 +83,9 @@ def load_checkpoint(config, stateful, generators, accelerator):
     torch.set_rng_state(cpu)
     if on_device is not None:
         torch.get_device_module(accelerator.device).set_rng_state(on_device)
-    return state["epoch"], state["step"]
+    if LOGS and accelerator.is_main_process and Path(config.log_file).is_file():
+        with open(config.log_file, "r+b") as file:
+            file.truncate(state["log_size"])  # it may have lines of updates that come again
+    epoch, step = state["epoch"], state["step"]
+    accelerator.print(f"Continuing after epoch {epoch} (update {step}) from {config.resume}")
+    return epoch, step

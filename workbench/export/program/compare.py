@@ -18,7 +18,7 @@ class Comparison:
         changed = [
             f.name for f in dataclasses.fields(config) if getattr(config, f.name) != f.default
         ]
-        own = {"output", "log_file", "tracker", "resume"}
+        own = {"output", "log_file", "tracker"}
         self.left = (
             {} if set(changed) - own else {what: list(sums) for what, sums in CHECKSUMS.items()}
         )

@@ -6,9 +6,9 @@ import runpy
 from pathlib import Path
 
 import pytest
-from workbench.export.program.build import Built, built
 
 from tests.export.export_running import Runner, lint, make_bench, repeats
+from workbench.export.assembly.build import Built, built
 from workbench.export.source.rewrite.source_text import Block
 
 OURS = "def validate(network, loader):\n    return metrics\n\n\ndef main(config):\n    return model.train(data, limit)\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.export.program.unused import without_unread, without_unused
+from workbench.export.assembly.unused import without_unread, without_unused
 
 FUNCTIONS = """\
 import a
