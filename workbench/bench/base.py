@@ -23,6 +23,8 @@ from workbench.launch.cell_context import CellContext
 from workbench.launch.code_line import line
 from workbench.launch.job import AnyJob, Job
 from workbench.launch.job_folder import new_job_folder
+from workbench.launch.joined import rank_job
+from workbench.launch.joined.rank_job import RankJob
 from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.pool import pool
 from workbench.launch.start.initial_weights import InitialWeights
@@ -161,25 +163,36 @@ class BenchBase:
         with self._lock:
             needed = {*needs, *self._needed()}
         data = "" if self._task.train is None else self._task.train.label
-        job_folder = new_job_folder(
-            self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats
-        )
-        work.bind(job_folder, self._trackers)
-        job: Job[T] = Job(
-            job_folder.id,
+        code, summary = line(kind, called, *positional), self.summary
+        make_folder = partial(
+            new_job_folder,
+            self.root,
             kind,
-            job_folder.folder,
-            work,
-            _in_the_callers_thread(finish),
-            self._called,
+            settings,
+            summary,
+            data,
+            len(self.jobs),
+            needed,
+            repeats,
         )
+        meeting, finished = (
+            rank_job.meet(settings, code, summary, data),
+            _in_the_callers_thread(finish),
+        )
+        if meeting is None:
+            place = make_folder()
+            job = Job(place.id, kind, place.folder, work, finished, self._called)
+        else:
+            place = rank_job.folder_of(meeting, make_folder)
+            job = RankJob(place, meeting, kind, work, finished, self._called)
+        work.bind(place, self._trackers)
         for past in self.jobs:
             past._forget_frames()
         try:
             with self._lock:
                 self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
                 self.jobs.append(job)
-            self._listeners.notify(Called(line(kind, called, *positional)))
+            self._listeners.notify(Called(code))
             self._listeners.notify(StatusChanged("queued"))
             self._launcher.submit(job)
         except BaseException:  # an interrupt, for one

@@ -672,6 +672,4 @@ class Workbench(Searches):
             )
 
     def _run_of(self, job: Job[Run]) -> Run:
-        return Run.from_events(
-            job.events, None if job.folder is None else job.folder.path, reference(self.model)
-        )
+        return Run.from_events(job.events, job.record, reference(self.model))

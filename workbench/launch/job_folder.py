@@ -8,13 +8,14 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from workbench._version import __version__
 from workbench.events import Message
 from workbench.launch.job import AnyJob
+from workbench.launch.joined.group import Meeting
 from workbench.runs.checkpoints import find
 from workbench.runs.folder.control import TAKES
 from workbench.runs.folder.delete import FIT, mark_next, marked_by, next_to_go, prune
@@ -30,6 +31,8 @@ from workbench.settings import Settings
 from workbench.task.summary import ModelSummary
 from workbench.values import first_names, shown
 
+T = TypeVar("T")
+
 NAMED = 5
 """The most runs that an error lists."""
 OTHERS = 50
@@ -39,11 +42,24 @@ no weights.
 
 
 class JobFolder(NamedTuple):
-    """A job's id, its folder if there is one, and messages for the job to emit."""
+    """A job's id, its folder if this process writes one, and messages for the job to emit."""
 
     id: str
     folder: RunFolder | None = None
     messages: tuple[Message, ...] = ()
+    record: Path | None = None
+    """The folder that rank 0 writes, on the other ranks of a launcher's job."""
+    meeting: Meeting | None = None
+    """Where the ranks of a launcher's job run it together, their call of it."""
+
+    @property
+    def path(self) -> Path | None:
+        """The folder, whichever process writes it."""
+        return self.record if self.folder is None else self.folder.path
+
+    def agree(self, value: T) -> T:
+        """The value of rank 0, where several ranks run the job."""
+        return value if self.meeting is None else self.meeting.agree(value)
 
 
 def new_job_folder(

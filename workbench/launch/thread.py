@@ -235,7 +235,9 @@ def _has_turn(job: AnyJob) -> bool:
     turn (`Job._run`).
     """
     while not job._inbox.has(Stop):
-        if _turn.acquire(timeout=_LOOK):
+        if not job.is_next():
+            time.sleep(_LOOK)
+        elif _turn.acquire(timeout=_LOOK):
             return True
     return False
 

@@ -106,7 +106,7 @@ class BenchWork(abc.ABC):
             FirstMessages([*self._place.messages, *messages], history, after_start, self._trackers),
         )
         assignment.id = self._place.id
-        assignment.folder = None if self._place.folder is None else self._place.folder.path
+        assignment.folder = self._place.path
         try:
             return select_launcher.run(assignment, opening, inbox)
         finally:
@@ -322,7 +322,7 @@ class TuneWork(BenchWork):
         settings, recommended = self.settings, dict[str, Any]()
         sink = _OneStart(emit)
         for name in self._searches:
-            if inbox.has(Stop):
+            if self._place.agree(inbox.has(Stop)):
                 return "stopped"
             sink.events = []
             try:
@@ -333,6 +333,7 @@ class TuneWork(BenchWork):
                 step = _step(name, sink.events)
             except (TaskError, NonFiniteError) as error:  # such as data that can be read only once
                 step = TuneStep(name, {}, str(error))
+            step = self._place.agree(step)
             recommended |= step.values
             emit(step)
         if self._apply is not None:
@@ -433,7 +434,7 @@ class FindBatchSizeWork(BenchWork):
         self._early = self._read_ahead(
             "fit", data_of_stage(self._task, self._request.method), self._task.val
         )
-        if choice.strategy == "launch":
+        if choice.strategy in ("launch", "joined"):
             searching = RankSearch(self._task, self.settings, self._request)
             return self._run_assignment(searching, emit, inbox, self._early).status
         if choice.strategy == "thread":

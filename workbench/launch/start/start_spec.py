@@ -185,9 +185,9 @@ class StartResolver:
         if end is None or why:
             self.note = _as_they_are(why)
             return None
-        assert job.folder is not None
+        assert job.record is not None
         return self._terms.plan_from(
-            job.id, job.folder.path, end, lambda: job.events, last.since, job.settings
+            job.id, job.record, end, lambda: job.events, last.since, job.settings
         )
 
     def _known(self) -> str:
@@ -241,11 +241,11 @@ def _has_begun(job: AnyJob) -> bool:
 
 def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
     """The checkpoint at the end of a fit, or why a run cannot continue from its end."""
-    if job.folder is None:
+    if job.record is None:
         return None, f"{job.id} has no folder"
-    if not job.folder.path.is_dir():
+    if not job.record.is_dir():
         return None, f"the folder of {job.id} is gone (keep_runs)"
-    checkpoints = list_checkpoints(job.folder.path)
+    checkpoints = list_checkpoints(job.record)
     # The last checkpoint may be a copy from the run that this one continued.
     end = (
         checkpoints[-1]

@@ -1,0 +1,323 @@
+"""Joins the ranks of a launcher's job (torchrun, srun, mpirun), so that a plain script with a bench
+is one training.
+
+Each rank runs the whole script. Its calls of the bench meet here: the ranks compare what they call,
+rank 0 makes the run's folder, and all run the job together. They exchange a few words through the
+group's key-value store, and not by collectives: a call in the main thread must not get between the
+collectives of a job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import itertools
+import json
+import os
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from workbench.launch.joined.environment import Place, place_in
+from workbench.settings import Settings, SettingsError
+from workbench.task.device import xla
+from workbench.task.ranks import RANK
+
+T = TypeVar("T")
+
+START = 1800.0
+"""The least seconds that ranks wait for each other at the start, and at a call."""
+_LOOK = 0.02
+"""Seconds between two looks into the store."""
+_CAUSE = 5.0
+"""Seconds that a rank whose job has failed waits for the error of another one, which may be the
+cause.
+"""
+_LONGEST = 20_000
+"""The most characters of an error that other ranks are told."""
+
+
+class RankError(RuntimeError):
+    """Raised where another rank has failed, or calls something else than this one."""
+
+
+class Joined:
+    """The ranks of a launcher's job, as this process has joined them."""
+
+    def __init__(self, place: Place, store: Any) -> None:
+        self.place = place
+        self._store = dist.PrefixStore("workbench", store)  # type: ignore[attr-defined]
+        self._calls = itertools.count()
+        self._open: set[int] = set()
+        """The calls whose jobs have not ended here."""
+        self._broken = ""
+        """Why the ranks can run no further job together."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which records and prints."""
+        return self.place.rank == 0
+
+    def meet(self, call: str, about: Mapping[str, Any]) -> Meeting:
+        """Wait until all ranks make their next call of a bench; raises RankError on all of them
+        where the calls differ.
+
+        call: the line of code. about: plain data that must be the same on all ranks.
+        """
+        if self._broken:
+            raise RankError(self._broken)
+        meeting = Meeting(self, next(self._calls), call)
+        meeting.compare(about)
+        self._open.add(meeting.number)
+        return meeting
+
+    def is_next(self, meeting: Meeting) -> bool:
+        """Whether the job of this call may begin: on all ranks, jobs run in the order of calls."""
+        return meeting.number == min(self._open)
+
+    def end(self, meeting: Meeting) -> None:
+        """Note that the job of this call has ended here."""
+        self._open.discard(meeting.number)
+
+    def break_up(self, why: str) -> None:
+        """Note why the ranks can run no further job together."""
+        self._broken = why
+
+    # -- words
+
+    def put(self, key: str, value: Any) -> None:
+        """Leave a value for the other ranks."""
+        self._store.set(key, pickle.dumps(value))
+
+    def has(self, key: str) -> bool:
+        """Whether a rank has left a value."""
+        return bool(self._store.check([key]))
+
+    def get(self, key: str, waits_for: str) -> Any:
+        """Wait for a value; raises RankError where it does not come. waits_for: the words for it in
+        that error.
+        """
+        until = time.monotonic() + START
+        while not self.has(key):
+            if time.monotonic() > until:
+                raise RankError(
+                    f"rank {self.place.rank} has waited {START / 60:.0f} minutes for"
+                    f" {waits_for}. All ranks run the same script: each call of a bench is made on"
+                    " all of them. strategy='thread' makes a bench that trains in this process"
+                    " alone."
+                )
+            time.sleep(_LOOK)
+        return pickle.loads(self._store.get(key))
+
+
+class Meeting:
+    """One call of a bench, which all ranks make: a job."""
+
+    def __init__(self, ranks: Joined, number: int, call: str) -> None:
+        self.ranks, self.number, self._call = ranks, number, call
+        self._agreed = itertools.count()
+
+    def _key(self, word: str, rank: int | None = None) -> str:
+        return f"{self.number}/{word}" if rank is None else f"{self.number}/{word}/{rank}"
+
+    def compare(self, about: Mapping[str, Any]) -> None:
+        """Raise RankError where the ranks call different things."""
+        ranks, mine = self.ranks, {"call": self._call, **about}
+        ranks.put(self._key("call", ranks.place.rank), json.loads(json.dumps(mine, default=str)))
+        calls = [
+            ranks.get(self._key("call", rank), f"rank {rank} to call {self._call}")
+            for rank in range(ranks.place.world)
+        ]
+        for rank, theirs in enumerate(calls):
+            for name, value in calls[0].items():
+                if theirs.get(name) != value:
+                    raise RankError(_difference(name, value, rank, theirs.get(name)))
+
+    def tell_folder(self, id: str, path: Path | None) -> None:
+        """On rank 0: tell the others the job's id and its folder, and wait until all see it."""
+        ranks = self.ranks
+        ranks.put(self._key("folder"), (id, path))
+        blind = [
+            f"rank {rank} ({host})"
+            for rank in range(1, ranks.place.world)
+            if (host := ranks.get(self._key("sees", rank), f"rank {rank} to look for {path}"))
+        ]
+        unseen = ""
+        if blind:
+            unseen = (
+                f"{path} is not seen by {', '.join(blind)}: give a root= that all hosts share, as"
+                " on a network file system."
+            )
+        ranks.put(self._key("unseen"), unseen)
+        if unseen:
+            raise RankError(unseen)
+
+    def folder(self) -> tuple[str, Path | None]:
+        """On the other ranks: the job's id and its folder, which rank 0 has made."""
+        ranks = self.ranks
+        id, path = ranks.get(self._key("folder"), f"rank 0 to begin {self._call}")
+        there = path is None or path.is_dir()
+        ranks.put(self._key("sees", ranks.place.rank), "" if there else socket.gethostname())
+        unseen = ranks.get(self._key("unseen"), "the other ranks to look for the run's folder")
+        if unseen:
+            raise RankError(unseen)
+        return id, path
+
+    def agree(self, value: T) -> T:
+        """The value of rank 0, on all ranks. Each calls it at the same point of the job."""
+        ranks, key = self.ranks, self._key(f"agreed/{next(self._agreed)}")
+        if ranks.first:
+            ranks.put(key, value)
+            return value
+        agreed: T = ranks.get(key, f"rank 0, which runs {self._call}")
+        return agreed
+
+    def fail(self, error: str) -> None:
+        """Tell the other ranks that the job has failed here."""
+        self.ranks.put(self._key("failed", self.ranks.place.rank), error[-_LONGEST:])
+
+    def errors(self) -> str:
+        """The errors of the other ranks, some of which may fail a moment later; "": none fails.
+
+        Where not all ranks fail, they can run no further job: the others may still wait in this one.
+        """
+        ranks, until = self.ranks, time.monotonic() + _CAUSE
+        others = [rank for rank in range(ranks.place.world) if rank != ranks.place.rank]
+        failed: list[int] = []
+        while len(failed) < len(others) and time.monotonic() < until:
+            time.sleep(_LOOK)
+            failed = [rank for rank in others if ranks.has(self._key("failed", rank))]
+        if len(failed) < len(others):
+            ranks.break_up(
+                f"rank {ranks.place.rank} has failed alone in {self._call}, and the ranks have"
+                " lost each other: start the script again."
+            )
+        texts = [ranks.get(self._key("failed", rank), f"rank {rank}") for rank in failed]
+        return "\n".join(f"rank {rank}:\n{text}" for rank, text in zip(failed, texts, strict=True))
+
+
+_joined: Joined | None = None
+_joining = threading.Lock()
+
+
+def join(settings: Settings) -> Joined | None:
+    """Join the ranks of this process's launcher; None: it is alone, or its bench trains alone
+    (strategy="thread").
+
+    Raises SettingsError where the group cannot be joined.
+    """
+    global _joined
+    if settings.strategy == "thread" or (_joined is None and RANK in os.environ):
+        return None
+    with _joining:
+        if _joined is None:
+            try:
+                place = place_in(os.environ)
+            except ValueError as error:
+                raise SettingsError(
+                    f"the launcher's environment cannot be taken: {error}"
+                ) from None
+            if place is None or xla.installed():
+                return None
+            _joined = Joined(place, _begin(place, settings))
+    return _joined
+
+
+def _begin(place: Place, settings: Settings) -> Any:
+    """Join the process group, or take that which the script has made; returns its store."""
+    os.environ.update(place.variables)
+    os.environ[RANK] = str(place.rank)
+    if dist.is_initialized():
+        return distributed_c10d._get_default_store()
+    cpu = settings.accelerator == "cpu"
+    try:
+        init(place.world, settings.rank_timeout, cpu=cpu)
+    except (RuntimeError, ValueError, OSError) as error:
+        del os.environ[RANK]
+        raise SettingsError(
+            f"rank {place.rank} of {place.world} ({place.launcher}) cannot join the others at"
+            f" {place.address}:{place.port}: {error}. MASTER_ADDR and MASTER_PORT name a host that"
+            " all ranks reach, and a port that is free there; strategy='thread' trains in this"
+            " process alone."
+        ) from error
+    distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=settings.rank_timeout))
+    atexit.register(_leave)
+    return distributed_c10d._get_default_store()
+
+
+def _leave() -> None:
+    """Leave the group at the end of the process, after its jobs."""
+    with contextlib.suppress(Exception):  # the other ranks may be gone
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def init(world: int, timeout: float, *, cpu: bool) -> None:
+    """Make the process group of `world` ranks, whose places are in the environment."""
+    gpus = torch.cuda.device_count() if not cpu and torch.cuda.is_available() else 0
+    local, backend, device = int(os.environ["LOCAL_RANK"]), "gloo", None
+    if gpus:
+        number = local % gpus
+        torch.cuda.set_device(number)
+        os.environ["ACCELERATE_TORCH_DEVICE"] = f"cuda:{number}"
+        os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
+        # NCCL refuses two ranks on one GPU
+        if int(os.environ.get("LOCAL_WORLD_SIZE", world)) <= gpus:
+            backend, device = "cpu:gloo,cuda:nccl", torch.device("cuda", number)
+    name = _interface(world)
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    seconds = datetime.timedelta(seconds=max(timeout, START))
+    dist.init_process_group(backend, timeout=seconds, device_id=device)
+
+
+def _interface(world: int) -> str | None:
+    """The network interface to rank 0; gloo's own choice depends on how the host's name is
+    resolved.
+    """
+    if int(os.environ.get("LOCAL_WORLD_SIZE", world)) == world:
+        main = "127.0.0.1"
+    else:
+        main = os.environ["MASTER_ADDR"]
+    try:
+        family, _, _, _, address = socket.getaddrinfo(main, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect(address)
+            mine = asked.getsockname()[0]
+    except OSError:
+        return None
+    return next(
+        (
+            name
+            for name, known in psutil.net_if_addrs().items()
+            if any(a.address == mine for a in known)
+        ),
+        None,
+    )
+
+
+def _difference(name: str, first: Any, rank: int, other: Any) -> str:
+    """The text of an error about a call that differs between ranks."""
+    if name == "call":
+        text = f"rank 0 calls {first} and rank {rank} calls {other}"
+    elif name == "settings":
+        names = [key for key in first if first[key] != (other or {}).get(key)]
+        values = ", ".join(f"{key}={first[key]!r}" for key in names[:3])
+        theirs = ", ".join(f"{key}={(other or {}).get(key)!r}" for key in names[:3])
+        text = f"rank 0 has {values} and rank {rank} has {theirs}"
+    else:
+        text = f"the {name} of rank 0 is {first}, and that of rank {rank} is {other}"
+    return (
+        f"{text}: all ranks run the same script with the same settings. What may differ (a host's"
+        " name, the time, an unseeded random number) must not decide them."
+    )

@@ -1,0 +1,198 @@
+"""The job of one rank of a launcher's job: all ranks run it together, and rank 0 records it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from workbench.commands import Command, Mailbox
+from workbench.engine.distributed.process_group import MultiProcessGroup
+from workbench.events import Status
+from workbench.launch.accelerate.failure_files import is_echo
+from workbench.launch.assignments import Assignment, Done
+from workbench.launch.attached.attached_job import LaunchedJob
+from workbench.launch.job import Detached, EventSink, Job, JobSink, NullSink, Work
+from workbench.launch.job_folder import JobFolder
+from workbench.launch.joined import group
+from workbench.launch.joined.group import Joined, Meeting, RankError
+from workbench.runs.record.event_log import EventLog
+from workbench.settings import Settings, SettingsError
+from workbench.task.protocol import Task
+from workbench.task.summary import ModelSummary
+from workbench.tracebacks import whole_text
+
+T = TypeVar("T")
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""The address in the text of an object, which differs between processes."""
+
+
+def meet(settings: Settings, call: str, model: ModelSummary, data: str) -> Meeting | None:
+    """Wait until all ranks make this call; None: this process is alone. RankError where they
+    differ.
+
+    data: a description of the training data.
+    """
+    ranks = group.join(settings)
+    if ranks is None:
+        return None
+    values = {name: _text(value) for name, value in settings.model_dump().items()}
+    size = f"{model.name} with {model.parameters} parameters"
+    return ranks.meet(
+        _text(call), {"settings": values, "model": size, "training data": _text(data)}
+    )
+
+
+def _text(value: Any) -> str:
+    return _ADDRESS.sub("", value if isinstance(value, str) else repr(value))
+
+
+def folder_of(meeting: Meeting, make: Callable[[], JobFolder]) -> JobFolder:
+    """The folder of a job, which rank 0 makes; RankError where a rank does not see it."""
+    if meeting.ranks.first:
+        made = make()
+        meeting.tell_folder(made.id, made.path)
+        return made._replace(meeting=meeting)
+    id, path = meeting.folder()
+    return JobFolder(id, record=path, meeting=meeting)
+
+
+def run(ranks: Joined, assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
+    """Run an assignment on all ranks. They begin with rank 0's weights."""
+    _broadcast_weights(ranks, assignment.task)
+    return assignment(emit, inbox)
+
+
+def _broadcast_weights(ranks: Joined, task: Task) -> None:
+    """Give this rank the parameters and buffers that rank 0 has: where a script has no seed, each
+    rank has made others.
+    """
+    tensors = [
+        tensor.data
+        for module in task.modules
+        for tensor in (*module.parameters(), *module.buffers())
+        if not isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+    ]
+    group = MultiProcessGroup(ranks.place.local_rank, ranks.place.local_world)
+    group.broadcast(tensors)
+
+
+class RankJob(Job[T]):
+    """A job that all ranks run. On rank 0 it is like any other; the others take its events from
+    rank 0's record, and their own commands have no effect.
+    """
+
+    def __init__(
+        self,
+        place: JobFolder,
+        meeting: Meeting,
+        kind: str,
+        work: Work,
+        finish: Callable[[Job[T]], T],
+        called: Callable[[Job[T], str, Mapping[str, Any], str], Callable[[], object]],
+    ) -> None:
+        ranks = meeting.ranks
+        super().__init__(
+            place.id, kind, place.folder, work, finish, called if ranks.first else None
+        )
+        self._ranks, self._meeting, self._path = ranks, meeting, place.path
+        if not ranks.first:
+            self._inbox = _Deaf()
+            if place.path is not None:
+                self.events = EventLog(record=place.path)
+
+    @property
+    def record(self) -> Path | None:
+        return self._path
+
+    def is_next(self) -> bool:
+        return self._ranks.is_next(self._meeting)
+
+    def _stopped_before(self) -> bool:
+        return self._meeting.agree(super()._stopped_before())
+
+    def _run(self, emit: JobSink) -> tuple[Status, BaseException | None]:
+        recorded = not self._ranks.first and self._path is not None
+        try:
+            status, error = super()._run(_Silent(emit) if recorded else emit)
+            if error is not None:
+                error = self._cause_of(error)
+            elif recorded:
+                assert self._path is not None
+                first = LaunchedJob(self._path, lambda command: None, threading.Event())
+                end = first.follow(emit, Mailbox())
+                emit(end)
+                status = end.status
+        except BaseException as failure:  # noqa: BLE001 - result() raises it
+            status, error = "failed", failure
+        finally:
+            self._ranks.end(self._meeting)
+        return status, error
+
+    def _cause_of(self, error: BaseException) -> BaseException:
+        """The error with which the job ends: another rank's, where this one has only lost it."""
+        self._meeting.fail(whole_text(error))
+        others = self._meeting.errors()
+        if not others or not is_echo(error):
+            return error
+        cause = RankError(others)
+        cause.__cause__ = error
+        return cause
+
+    def _watch(self, timeout: float | None) -> bool:
+        return super()._watch(timeout) if self._ranks.first else self._ended.wait(timeout)
+
+
+class _Deaf(Mailbox):
+    """The inbox of the other ranks: rank 0's commands are those of all."""
+
+    def put(self, command: Command) -> None:
+        """Drop the command."""
+
+
+class _Silent(NullSink):
+    """The event sink of a rank whose job is recorded by rank 0."""
+
+    def __init__(self, sink: JobSink) -> None:
+        self._sink = sink
+        self.printed, self.recorded = sink.printed, sink.recorded
+
+    def away(self) -> contextlib.AbstractContextManager[Detached]:
+        """As `JobSink.away`: no other process runs a job of ranks."""
+        return self._sink.away()
+
+
+def check(ranks: Joined, settings: Settings) -> None:
+    """Raise SettingsError for settings that the launcher's processes cannot have."""
+    place = ranks.place
+    where = f"this is rank {place.rank} of {place.world} ({place.launcher})"
+    if settings.strategy in ("pool", "launch") or settings.launch:
+        asked = (
+            f"strategy={settings.strategy!r}"
+            if settings.strategy in ("pool", "launch")
+            else f"launch={settings.launch!r}"
+        )
+        raise SettingsError(
+            f"{asked}: {where}, and a rank starts no ranks of its own. Leave it out: the ranks"
+            " train together; strategy='thread' trains in each one alone."
+        )
+    devices = settings.devices if isinstance(settings.devices, int) else None
+    if isinstance(settings.devices, tuple):
+        devices = len(settings.devices)
+    if devices not in (None, place.local_world):
+        raise SettingsError(
+            f"devices={settings.devices!r}: {where}, and there are {place.local_world} on each"
+            " host: the launcher decides how many. Leave devices out, or give that number."
+        )
+    nodes = place.world // place.local_world
+    if settings.num_nodes not in (1, nodes):
+        raise SettingsError(
+            f"num_nodes={settings.num_nodes}: {where}, on {nodes} hosts: the launcher decides how"
+            " many. Leave num_nodes out, or give that number."
+        )
