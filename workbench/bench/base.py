@@ -23,7 +23,7 @@ from workbench.launch.cell_context import CellContext
 from workbench.launch.code_line import line
 from workbench.launch.job import AnyJob, Job
 from workbench.launch.job_folder import new_job_folder
-from workbench.launch.joined import rank_job
+from workbench.launch.joined import group, rank_job
 from workbench.launch.joined.rank_job import RankJob
 from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.pool import pool
@@ -106,6 +106,12 @@ class BenchBase:
         self._listeners.notify(Called(line("set", replaced)))
         self._listeners.notify(SettingsSet(self._settings.model_dump()))
         return settings
+
+    @property
+    def _writes(self) -> bool:
+        """Whether this process writes files: of several ranks, only the first one does."""
+        ranks = group.join(self._settings)
+        return ranks is None or ranks.first
 
     @property
     def job(self) -> Job | None:  # type: ignore[type-arg]  # Jedi, which completes in notebooks, takes no `Job[Any] | None`

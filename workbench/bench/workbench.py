@@ -50,6 +50,7 @@ from workbench.launch.job_folder import (
     run_to_export,
     weights_of,
 )
+from workbench.launch.joined import group
 from workbench.launch.listeners import Listener
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.launch.thread import alone
@@ -63,7 +64,7 @@ from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.settings.spellings import attribute_hint
-from workbench.task import rng
+from workbench.task import ranks, rng
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
 from workbench.task.lightning.callbacks.translate import with_hooks
@@ -172,9 +173,11 @@ class Workbench(Searches):
         )
         self._sites: dict[str, CallSite] = {}  # of each fit
         named = settings_named(settings, type(self), "Workbench")
-        Settings.make(**named)  # a bad value is refused before anything is tried
+        # a bad value is refused before anything is tried
+        joined = group.join(Settings.make(**named))
+        writes = joined is None or joined.first
         folder = Path(root).expanduser().absolute()  # a cell may change the working directory
-        following = tracker_listeners(trackers, folder, model)
+        following = tracker_listeners(trackers, folder, model) if writes else []
         with rng.preserved():  # setup code of the user's objects may use random numbers
             task = task_of(
                 model,
@@ -197,12 +200,16 @@ class Workbench(Searches):
         self.model = model
         self._val_collate_fn = val_collate_fn or collate_fn
         select_launcher.warm(first)
-        tried = trial.dry_run(task, first, samples=dry_run)
+        # each rank tries the model alone
+        trying = first if joined is None else first.replace(strategy="thread", devices=1)
+        tried = trial.dry_run(task, trying, samples=dry_run)
         refuse_unfit(task, first)  # the trial has shown which names metrics give to their values
         refuse_unreported(task, first, tried.schedules)
-        for warning in tried.warnings:
+        for warning in tried.warnings if writes else ():
             warnings.warn(warning, stacklevel=2)
-        super().__init__(task, first, folder, tried.optimizers, listeners, following)
+        super().__init__(
+            task, first, folder, tried.optimizers, listeners if writes else (), following
+        )
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -428,6 +435,8 @@ class Workbench(Searches):
         from workbench.export.verification.verify import verify as verified
 
         self._check_idle("export")
+        if not self._writes:
+            return Path(path).expanduser()
         chosen = run_to_export(run, self.root, self.jobs)
         arguments = {
             "run": None if run is None else chosen.id,
@@ -547,6 +556,8 @@ class Workbench(Searches):
         it runs, or where a fit that waits starts from it; ValueError where it is not among the runs
         of this bench's folder.
         """
+        if not self._writes:
+            return
         folder = own(run, self.root)
         with self._lock:
             needed = self._needed()
@@ -571,6 +582,8 @@ class Workbench(Searches):
         They stay in its folder: `run.name`, `run.notes`, `run.tags`, `run.pinned`. None does not
         change one; "" and [] remove it. `keep_runs` does not delete a pinned run.
         """
+        if not self._writes:
+            return
         folder = own(run, self.root)
         changes = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
         annotate(folder, **changes)  # type: ignore[arg-type]  # it checks what it is given
@@ -651,9 +664,9 @@ class Workbench(Searches):
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:
         """Context manager in which no job begins, while export opens a session on the model to
-        read it.
+        read it, in this process alone.
         """
-        with alone():
+        with alone(), ranks.alone():
             self._check_idle("export")
             yield
 

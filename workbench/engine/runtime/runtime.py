@@ -32,7 +32,10 @@ _USE_DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
 """accelerate sets both for the processes that it launches, and where the user gives an
 Accelerator such a plugin.
 """
-_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_LAUNCHERS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
+)
 """By these variables accelerate knows that a launcher started the process."""
 FSDP_REMEDY = (
     "DeepSpeed is not supported. FSDP shards weights, gradients and optimizer states as ZeRO does:"

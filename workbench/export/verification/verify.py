@@ -38,7 +38,8 @@ _CLOSE = 1e-3
 _BORROWED = 4
 """How many files or folders of the working directory the script may read."""
 _OF_LAUNCHER = re.compile(
-    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(TORCHELASTIC|ACCELERATE|FSDP)_.*"
+    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)"
+    r"|(TORCHELASTIC|ACCELERATE|FSDP|SLURM|OMPI|PMIX?|PRTE)_.*"
 )
 """The environment variables of a launcher, which the script would take for its own."""
 _NOT_THE_RUNS = re.compile(r"^Not the run's (\w+)", re.MULTILINE)

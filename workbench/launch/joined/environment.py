@@ -108,7 +108,7 @@ def _place(variables: Mapping[str, str], names: _Names, world: int) -> Place:
         world,
         _number(variables, names.local_rank) or 0,
         local_world or world // (nodes or 1),
-        "127.0.0.1" if not address or nodes == 1 and "MASTER_ADDR" not in variables else address,
+        "127.0.0.1" if not address or (nodes == 1 and "MASTER_ADDR" not in variables) else address,
         _number(variables, "MASTER_PORT") or _port(variables.get(names.job, "")),
     )
 

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 import torch
@@ -39,7 +39,7 @@ START = 1800.0
 """The least seconds that ranks wait for each other at the start, and at a call."""
 _LOOK = 0.02
 """Seconds between two looks into the store."""
-_CAUSE = 5.0
+_CAUSE = 3.0
 """Seconds that a rank whose job has failed waits for the error of another one, which may be the
 cause.
 """
@@ -49,6 +49,20 @@ _LONGEST = 20_000
 
 class RankError(RuntimeError):
     """Raised where another rank has failed, or calls something else than this one."""
+
+
+class RankFailure(NamedTuple):
+    """The error with which a job failed on one rank."""
+
+    error: str
+    where: str
+    """The line of the user's code."""
+    text: str
+    """The traceback."""
+
+    def shortened(self) -> RankFailure:
+        """The same for a message."""
+        return self._replace(error=self.error[:_LONGEST], text=self.text[-_LONGEST:])
 
 
 class Joined:
@@ -97,7 +111,7 @@ class Joined:
 
     def put(self, key: str, value: Any) -> None:
         """Leave a value for the other ranks."""
-        self._store.set(key, pickle.dumps(value))
+        self._store.set(key, pickle.dumps(value))  # type: ignore[arg-type]  # it takes bytes
 
     def has(self, key: str) -> bool:
         """Whether a rank has left a value."""
@@ -182,16 +196,14 @@ class Meeting:
         agreed: T = ranks.get(key, f"rank 0, which runs {self._call}")
         return agreed
 
-    def fail(self, error: str) -> None:
-        """Tell the other ranks that the job has failed here."""
-        self.ranks.put(self._key("failed", self.ranks.place.rank), error[-_LONGEST:])
+    def failures(self, mine: RankFailure) -> dict[int, RankFailure]:
+        """Tell the other ranks that the job has failed here; returns the failures of other ranks,
+        which may come a moment later.
 
-    def errors(self) -> str:
-        """The errors of the other ranks, some of which may fail a moment later; "": none fails.
-
-        Where not all ranks fail, they can run no further job: the others may still wait in this one.
+        Where not all ranks fail, they run no further job: the others may still wait in this one.
         """
         ranks, until = self.ranks, time.monotonic() + _CAUSE
+        ranks.put(self._key("failed", ranks.place.rank), mine.shortened())
         others = [rank for rank in range(ranks.place.world) if rank != ranks.place.rank]
         failed: list[int] = []
         while len(failed) < len(others) and time.monotonic() < until:
@@ -202,8 +214,7 @@ class Meeting:
                 f"rank {ranks.place.rank} has failed alone in {self._call}, and the ranks have"
                 " lost each other: start the script again."
             )
-        texts = [ranks.get(self._key("failed", rank), f"rank {rank}") for rank in failed]
-        return "\n".join(f"rank {rank}:\n{text}" for rank, text in zip(failed, texts, strict=True))
+        return {rank: ranks.get(self._key("failed", rank), f"rank {rank}") for rank in failed}
 
 
 _joined: Joined | None = None

@@ -9,23 +9,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
+from torch.nn.parameter import is_lazy
 
 from workbench.commands import Command, Mailbox
 from workbench.engine.distributed.process_group import MultiProcessGroup
-from workbench.events import Status
+from workbench.events import Event, Status
 from workbench.launch.accelerate.failure_files import is_echo
 from workbench.launch.assignments import Assignment, Done
 from workbench.launch.attached.attached_job import LaunchedJob
 from workbench.launch.job import Detached, EventSink, Job, JobSink, NullSink, Work
 from workbench.launch.job_folder import JobFolder
 from workbench.launch.joined import group
-from workbench.launch.joined.group import Joined, Meeting, RankError
+from workbench.launch.joined.group import Joined, Meeting, RankError, RankFailure
+from workbench.launch.process.run_in_child import RemoteTraceback
+from workbench.launch.thread import error_text
 from workbench.runs.record.event_log import EventLog
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary
-from workbench.tracebacks import whole_text
+from workbench.tracebacks import user_line, whole_text
 
 T = TypeVar("T")
 
@@ -77,7 +79,7 @@ def _broadcast_weights(ranks: Joined, task: Task) -> None:
         tensor.data
         for module in task.modules
         for tensor in (*module.parameters(), *module.buffers())
-        if not isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+        if not is_lazy(tensor)
     ]
     group = MultiProcessGroup(ranks.place.local_rank, ranks.place.local_world)
     group.broadcast(tensors)
@@ -137,12 +139,14 @@ class RankJob(Job[T]):
 
     def _cause_of(self, error: BaseException) -> BaseException:
         """The error with which the job ends: another rank's, where this one has only lost it."""
-        self._meeting.fail(whole_text(error))
-        others = self._meeting.errors()
+        mine = RankFailure(error_text(error), user_line(error), whole_text(error))
+        others = self._meeting.failures(mine)
         if not others or not is_echo(error):
             return error
-        cause = RankError(others)
-        cause.__cause__ = error
+        rank, failure = next(iter(others.items()))
+        where = f" ({failure.where})" if failure.where else ""
+        cause = RankError(f"rank {rank} failed: {failure.error}{where}")
+        cause.__cause__ = RemoteTraceback(failure.text)
         return cause
 
     def _watch(self, timeout: float | None) -> bool:
@@ -161,7 +165,14 @@ class _Silent(NullSink):
 
     def __init__(self, sink: JobSink) -> None:
         self._sink = sink
-        self.printed, self.recorded = sink.printed, sink.recorded
+
+    def recorded(self, event: Event, line: int) -> None:
+        """Take an event of rank 0's record."""
+        self._sink.recorded(event, line)
+
+    def printed(self, line: str) -> None:
+        """Take a line that another process of the job has printed."""
+        self._sink.printed(line)
 
     def away(self) -> contextlib.AbstractContextManager[Detached]:
         """As `JobSink.away`: no other process runs a job of ranks."""
