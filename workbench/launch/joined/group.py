@@ -43,6 +43,8 @@ _CAUSE = 3.0
 """Seconds that a rank whose job has failed waits for the error of another one, which may be the
 cause.
 """
+_BROKEN = "broken"
+"""The key of the reason why the ranks can run no further job together."""
 _LONGEST = 20_000
 """The most characters of an error that other ranks are told."""
 
@@ -59,6 +61,8 @@ class RankFailure(NamedTuple):
     """The line of the user's code."""
     text: str
     """The traceback."""
+    lost: bool
+    """Whether the error only reports that another rank was lost."""
 
     def shortened(self) -> RankFailure:
         """The same for a message."""
@@ -74,8 +78,6 @@ class Joined:
         self._calls = itertools.count()
         self._open: set[int] = set()
         """The calls whose jobs have not ended here."""
-        self._broken = ""
-        """Why the ranks can run no further job together."""
 
     @property
     def first(self) -> bool:
@@ -88,8 +90,7 @@ class Joined:
 
         call: the line of code. about: plain data that must be the same on all ranks.
         """
-        if self._broken:
-            raise RankError(self._broken)
+        self._check_together()
         meeting = Meeting(self, next(self._calls), call)
         meeting.compare(about)
         self._open.add(meeting.number)
@@ -104,8 +105,13 @@ class Joined:
         self._open.discard(meeting.number)
 
     def break_up(self, why: str) -> None:
-        """Note why the ranks can run no further job together."""
-        self._broken = why
+        """Tell all ranks why they can run no further job together."""
+        self.put(_BROKEN, why)
+
+    def _check_together(self) -> None:
+        """Raise RankError where the ranks can run no further job together."""
+        if self.has(_BROKEN):
+            raise RankError(pickle.loads(self._store.get(_BROKEN)))
 
     # -- words
 
@@ -130,6 +136,7 @@ class Joined:
                     " all of them. strategy='thread' makes a bench that trains in this process"
                     " alone."
                 )
+            self._check_together()
             time.sleep(_LOOK)
         return pickle.loads(self._store.get(key))
 
@@ -209,12 +216,13 @@ class Meeting:
         while len(failed) < len(others) and time.monotonic() < until:
             time.sleep(_LOOK)
             failed = [rank for rank in others if ranks.has(self._key("failed", rank))]
-        if len(failed) < len(others):
+        failures = {rank: ranks.get(self._key("failed", rank), f"rank {rank}") for rank in failed}
+        if mine.lost or len(failed) < len(others):
             ranks.break_up(
-                f"rank {ranks.place.rank} has failed alone in {self._call}, and the ranks have"
-                " lost each other: start the script again."
+                f"not all ranks failed in {self._call}, and the ranks have lost each other: start"
+                " the script again."
             )
-        return {rank: ranks.get(self._key("failed", rank), f"rank {rank}") for rank in failed}
+        return failures
 
 
 _joined: Joined | None = None

@@ -139,9 +139,9 @@ class RankJob(Job[T]):
 
     def _cause_of(self, error: BaseException) -> BaseException:
         """The error with which the job ends: another rank's, where this one has only lost it."""
-        mine = RankFailure(error_text(error), user_line(error), whole_text(error))
+        mine = RankFailure(error_text(error), user_line(error), whole_text(error), is_echo(error))
         others = self._meeting.failures(mine)
-        if not others or not is_echo(error):
+        if not others or not mine.lost:
             return error
         rank, failure = next(iter(others.items()))
         where = f" ({failure.where})" if failure.where else ""
