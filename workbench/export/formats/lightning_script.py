@@ -215,14 +215,12 @@ def _module(r: ScriptSpec, package: str) -> dict[str, bool]:
     """Properties of the user's own object that Lightning refuses; by description, whether it has them."""
     s, own = r.settings, r.hooks is not None
     rate = r.optimizers[0].made_lr
-    lightning_1 = [name for name, hook in r.lightning.hooks.items() if hook.arguments]
     return {
         f"{r.model}, which has a training_step and is no LightningModule: let it inherit from lightning.LightningModule": not package,
         "several optimizers without manual optimisation, which Lightning 2 no longer has": r.several
         and not r.manual,
-        f"{', '.join(lightning_1)} written for Lightning 1": bool(lightning_1),
-        f"{', '.join(r.extra_arguments)} in training_step, which Lightning 2 no longer has": bool(
-            r.extra_arguments
+        f"{', '.join(r.lightning.of_lightning_1)} written for Lightning 1": bool(
+            r.lightning.of_lightning_1
         ),
         "gradient_clip_val or accumulate_grad_batches with manual optimisation": r.manual
         and (r.clips or r.accumulates),
@@ -239,7 +237,7 @@ def _module(r: ScriptSpec, package: str) -> dict[str, bool]:
 
 def _makes_loaders(r: ScriptSpec) -> bool:
     """Whether the user's objects make the loaders; Lightning then calls their methods itself."""
-    return r.lightning.datamodule != "None" or any(data.before for data in r.loaders)
+    return r.lightning.datamodule != "None" or any(data.made_by_object for data in r.loaders)
 
 
 def _differences(r: ScriptSpec) -> list[str]:
