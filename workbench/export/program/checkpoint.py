@@ -27,9 +27,7 @@ def save_checkpoint(config, stateful, generators, accelerator, epoch, step):
         "settings": {
             name: value for name, value in vars(config).items() if name not in ("output", "resume")
         },
-        "stateful": {
-            name: part.state_dict() for name, part in stateful.items() if part is not None
-        },
+        "stateful": {name: part.state_dict() for name, part in stateful.items()},
         "generators": [generator.get_state() for generator in generators],
         "random": gather_object([numbers]),  # one from each process
         "epoch": epoch,
@@ -71,8 +69,7 @@ def load_checkpoint(config, stateful, generators, accelerator):
             )
     try:
         for name, part in stateful.items():
-            if part is not None:
-                part.load_state_dict(parts[name])
+            part.load_state_dict(parts[name])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise SystemExit(f"{config.resume} is of another script: {error}") from error
     for generator, value in zip(generators, state["generators"]):
