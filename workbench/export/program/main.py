@@ -241,7 +241,7 @@ def main(config):
         average = None
     annealing = None
     best = Best(config.output / "best.pt") if BEST is not None else None
-    stoppers = [EarlyStopping(**options) for options in EARLY_STOPPING] if EARLY_STOPPING else None
+    stoppers = [EarlyStopping(**options) for options in EARLY_STOPPING] if EARLY_STOPPING else []
     if DISTRIBUTED and accelerator.process_index:
         # From here on each process draws random numbers of its own.
         entropy = np.random.SeedSequence([config.seed, accelerator.process_index])
