@@ -122,7 +122,7 @@ def test_the_folded_program_gives_the_same_losses(drawn: dict[str, Any], tmp_pat
     cut = fold(source, constants, known)
     whole = rows(source, {**known, **constants}, tmp_path / "whole.jsonl", constants)
     assert rows(cut, known, tmp_path / "cut.jsonl", constants) == whole
-    assert sum("loss" in row for row in whole) > 2
+    assert sum("loss" in row for row in whole) > 1
     tree = ast.parse(cut)
     assert not {name for name in read(tree) if name.isupper()} - defined(tree)
     imports = [item for item in program_imports(ON_TORCH) if item.binds in read(tree)]

@@ -67,6 +67,14 @@ CASES: dict[str, tuple[str, str]] = {
         "class Short(Module):\n    def training_step(self, batch):\n"
         "        return self.layer(batch).square().mean()\n",
     ),
+    "no LightningModule": (
+        f"Plain(), {PAIR}",
+        "class Plain(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = torch.nn.Linear(32, 2)\n\n"
+        "    training_step, validation_step = Module.training_step, Module.validation_step\n\n"
+        "    def configure_optimizers(self):\n"
+        "        return torch.optim.SGD(self.parameters(), lr=0.1)\n",
+    ),
     "two lists": (f"Configured(), {PAIR}", configured("[optimizer], [schedule]")),
     "a dict, by epoch": (
         f"Configured(), {PAIR}",
