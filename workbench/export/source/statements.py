@@ -24,7 +24,6 @@ from workbench.export.source.uses import (
 )
 
 _CLIP = 60
-_ELSEWHERE = "_of_another_file"
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,6 @@ class Source:
     """
     function: int = 0
     """The line of the function that has these names as variables; 0: the top level."""
-    elsewhere: bool = False
-    """Whether it is code of another file, whose names have no meaning in the script."""
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -52,7 +49,7 @@ class Source:
             tree = ast.parse(self.text)
         except (SyntaxError, ValueError):
             return ast.Module([], [])
-        if self.spelled or self.elsewhere:
+        if self.spelled:
             _Respell(self).visit(tree)
         return tree
 
@@ -101,8 +98,6 @@ class _Respell(ast.NodeTransformer):
             else None
         )
         if text is None:
-            if self.source.elsewhere and isinstance(node, ast.Name):
-                node.id += _ELSEWHERE
             return self.generic_visit(node)
         new = ast.parse(text, mode="eval").body
         assert isinstance(new, (ast.Name, ast.Attribute))
@@ -135,7 +130,7 @@ class Statement:
     @property
     def gist(self) -> str:
         """Its first line, for messages; secrets are left out."""
-        line = hidden_source(self.node).strip().partition("\n")[0].replace(_ELSEWHERE, "")
+        line = hidden_source(self.node).strip().partition("\n")[0]
         return line if len(line) <= _CLIP else line[: _CLIP - 1] + "…"
 
 
