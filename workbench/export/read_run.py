@@ -256,8 +256,7 @@ def _logged(run: Run, task: Task) -> LoggedNames:
     """The names in the record of the values that the model logged."""
     rows = [e for e in run.outline if isinstance(e, StepsDone)]
     recorded = {name for e in rows for name in e.logged}
-    part_names = {name for name in task.loss_part_names if recorded_name(name) in recorded}
-    parts = {recorded_name(name) for name in part_names}
+    parts = {recorded_name(name) for name in task.loss_part_names}
     in_updates = recorded - parts if isinstance(task, LightningTask) else set()
     in_epochs = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
     validated = {name for e in run.outline if isinstance(e, Validated) for name in e.metrics}
@@ -270,7 +269,6 @@ def _logged(run: Run, task: Task) -> LoggedNames:
         in_updates=frozenset(in_updates),
         in_epochs=frozenset(in_epochs),
         in_training_alone=frozenset((in_updates | in_epochs) - validated),
-        parts=tuple(sorted(part_names)),
         marked=tuple(sorted(name for name in marked if recorded_name(name) != name)),
     )
 

@@ -98,6 +98,10 @@ HEADLESS: dict[str, str] = {
         "    def training_step(self, batch):\n"
         "        return self.layer(batch).square().mean() * (1 + self.current_epoch)\n"
     ),
+    "a model whose step changes what is trained": (
+        "    def training_step(self, batch):\n        self.layer.bias.requires_grad_(len(batch) > 2)\n"
+        "        return self.layer(batch).square().mean()\n"
+    ),
     "several optimizers": (
         "    def configure_optimizers(self):\n"
         "        weight = torch.optim.SGD([self.layer.weight], lr=0.1)\n"

@@ -428,7 +428,6 @@ def _of_update(run: ScriptSpec) -> dict[str, Any]:
         "CLIP_ALGORITHM": run.settings.gradient_clip_algorithm,
         "LEAVES_OUT": run.settings.on_nonfinite == "skip",
         "CLOSURE": "" if closure == "never" else closure,
-        "REMAKES": run.remakes_loader,
     }
 
 

@@ -73,8 +73,6 @@ class Data:
     worker_init: str | None = None
     with_set_epoch: tuple[str, ...] = ()
     """The objects with a `set_epoch`: the sampler, the batch sampler, the data set."""
-    whole: bool = False
-    """Whether the data set has `__getitems__`, which makes a whole batch."""
     pinned: bool = True
     """Whether its batches are pinned where there is a GPU; not where the data are on the GPU
     already.
@@ -222,7 +220,7 @@ class LightningNeeds:
     asks: frozenset[str] = frozenset()
     """The attributes of their trainer that they read, and what else a run gives them."""
     freezes: bool = False
-    """Whether a hook of training may change which parameters require a gradient."""
+    """Whether a step may change which parameters require a gradient."""
     logs_widely: bool = False
     """Whether it logs in more than one way, or in a validation outside its `validation_step`."""
     logs_over_ranks: bool = False
@@ -245,10 +243,6 @@ class LoggedNames:
     """For epochs of training."""
     in_training_alone: frozenset[str] = frozenset()
     """In training, and never in a validation."""
-    parts: tuple[str, ...] = ()
-    """The parts of the loss that are in the record, by the names in the dict that a step or a
-    loss function returns.
-    """
     marked: tuple[str, ...] = ()
     """The names that the record uses for other values: there the logged ones end in "_logged"."""
 

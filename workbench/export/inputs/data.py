@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from accelerate.utils import find_batch_size
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from workbench.engine.dry_run.dry_run import SAMPLES
 from workbench.export.errors import NotStandAlone
@@ -83,9 +83,6 @@ def data_of(
         )
     if name == "train":
         _refuse_longer_epochs(parts.batch_sampler or parts.sampler, settings)
-    whole = (
-        hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
-    )
     return Data(
         dataset=f"{base}.dataset" if is_loader else base,
         made_by_object=made_by_object,
@@ -104,7 +101,6 @@ def data_of(
         with_set_epoch=_with_set_epoch(
             spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready
         ),
-        whole=whole and kind == "samples",
         pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
         sized=length_of(loader) is not None,
         counts=_counts_right(spec, settings),

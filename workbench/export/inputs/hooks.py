@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import dis
 import itertools
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import CodeType
 from typing import Any
 
@@ -137,8 +137,8 @@ def _with_module(
         hooks=own.hooks | overridden.keys(),
         of_lightning_1=tuple(name for name, hook in overridden.items() if _is_old(name, hook)),
         asks=own.asks | needed.intersection(given),
-        freezes=_freezes(module, {name for name in overridden if name not in VALIDATION}),
-        logs_widely=_logs_widely(module, overridden),
+        freezes=_freezes(module),
+        logs_widely=_logs_widely(module),
         logs_over_ranks=any("sync_dist" in words(code) for code in _logging(module)),
         weighs=any("weight" in words(code) for code in methods(module)),
     )
@@ -149,12 +149,11 @@ def _is_old(name: str, hook: overrides.Hook) -> bool:
     return hook.of_lightning_1 or (name == "backward" and "optimizer" in hook.names)
 
 
-def _freezes(module: Any, hooks: set[str]) -> bool:
-    """Whether one of these hooks, or a method that it calls, changes which parameters require a
-    gradient.
-    """
+def _freezes(module: Any) -> bool:
+    """Whether a step, or a method that it calls, changes which parameters require a gradient."""
+    steps = {"training_step", "validation_step"}
     codes = [(code, set(attributes(code))) for code in methods(module)]
-    called = hooks.union(*(names for code, names in codes if code.co_name in hooks))
+    called = steps.union(*(names for code, names in codes if code.co_name in steps))
     within = [(code, names) for code, names in codes if code.co_name in called]
     return any(
         "requires_grad" in assigned(code) or not _FREEZE.isdisjoint(names) for code, names in within
@@ -174,7 +173,7 @@ def _logging(module: Any) -> list[CodeType]:
     return [code for code in methods(module) if {"log", "log_dict"} & set(attributes(code))]
 
 
-def _logs_widely(module: Any, hooks: Container[str]) -> bool:
+def _logs_widely(module: Any) -> bool:
     """Whether an object logs in more than one way, as far as its code shows it."""
     values = [*vars(module).values()]
     values += [
@@ -195,9 +194,7 @@ def _logs_widely(module: Any, hooks: Container[str]) -> bool:
     if any(value is False for code in logging for value in code.co_consts):
         # True is the default in a validation, and in training the record shows it
         options.add("on_epoch")
-    moments = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end")
-    in_hooks = any(f"on_validation_{moment}" in hooks for moment in moments)
-    return metrics or not said.isdisjoint(options) or in_hooks
+    return metrics or not said.isdisjoint(options)
 
 
 def _of_instance(code: CodeType) -> Iterator[str]:

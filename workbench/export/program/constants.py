@@ -96,8 +96,6 @@ LOSS_MODULE: bool = False
 """Whether the loss function is a module with a state."""
 TRAINS_LOSS: bool = False
 """Whether the loss function has parameters that are trained."""
-VALIDATION_WEIGHS: bool = False
-"""Whether `validation_step` reports the weight of its batch."""
 LOSS_PREFIX: str = "loss."
 """What names of its parameters begin with."""
 KEEPS_MODES: bool = False
@@ -114,8 +112,6 @@ TAKES_NUMBER: bool = False
 VALIDATION_TAKES_NUMBER: bool = False
 HAS_HOME: tuple[str, ...] = ()
 """The settings that the object keeps itself: "lr", "batch_size"."""
-LOGS_IN_VALIDATION: bool = False
-"""Whether the object calls `self.log`."""
 OPTIMIZER_FORM: str = "optimizer"
 """What `configure_optimizers` returns: an "optimizer", two "lists", a "dict"."""
 SCHEDULER_IN_DICT: bool = False
@@ -189,7 +185,6 @@ CLIPS: bool = True
 CLIP_ALGORITHM: str = "norm"
 LEAVES_OUT: bool = False
 """Whether an update with a loss or gradient that is not finite is left out."""
-RESTORED_BUFFERS: bool = False
 CLOSURE: str = ""
 """How the optimizer evaluates the loss again: "", "always", "after gradients"."""
 CHANGES: dict[int, dict[str, float]] = {}
@@ -239,10 +234,6 @@ BEST_IS_OF_AVERAGE: bool = False
 LENGTH: str = "epochs"
 """What says for how many updates a schedule is made: "epochs", "steps", or "scheduled"
 (SCHEDULED_STEPS).
-"""
-REMAKES: bool = False
-"""Whether the training data are read from their beginning again: at another batch size, or for
-batch-norm statistics.
 """
 OVERSHOOTS: bool = False
 """Whether a one-cycle schedule may end before the training."""
