@@ -128,6 +128,8 @@ MEASURED = {
     "    return bench.fit().result()\ntrain()\nrun = train()",
     "a global that a function of an earlier call set": f"{MADE}factor = 1.0\ndef more(v):\n    global factor\n    factor = factor + v\ndef train():\n    more(2.0)\n    model.scale = factor\n    return bench.fit().result()\n"
     "train()\nrun = train()",
+    "what a cache keeps": "import functools\n@functools.cache\ndef table():\n    return {'scale': 1.0}\ntable()['scale'] = 3.0\n"
+    f"{MADE}model.scale = table()['scale']\nrun = bench.fit().result()",
     "data that a call changed": f"{MADE}def train():\n    x.mul_(2)\n    return bench.fit().result()\ntrain()\nrun = train()",
     "in a try whose handler has the fit": f"{MADE}try:\n    model.scale = 2.0\n    raise KeyError\nexcept KeyError:\n    run = bench.fit().result()",
     "in each turn around the fit": f"{MADE}for s in (2.0, 3.0): bench.model.scale *= s; bench.set(lr=0.01); run = bench.fit().result()",
