@@ -129,7 +129,7 @@ def slice_call(
     slicer.want(program, wanted, expressions.get("model"), _called_names(expressions))
     code = (statement.node for each in slicer.programs.values() for statement in each.statements)
     secrets = Secrets.of(code)
-    writer = Writer(slicer, list(expressions.values()), secrets)
+    writer = Writer(slicer, secrets)
     writer.check(wanted)
     writer.write_type_only(annotation_names.keep_annotations(slicer, lambda: writer.check(wanted)))
     # the others are those that only annotations name
