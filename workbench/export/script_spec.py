@@ -182,11 +182,6 @@ class ScriptSpec:
         return self.settings.gradient_clip_val is not None or self.changed("gradient_clip_val")
 
     @property
-    def tbptt(self) -> bool:
-        """Whether batches are split in time, with a hidden state that is carried on."""
-        return self.settings.truncated_bptt_steps is not None
-
-    @property
     def trains_loss(self) -> bool:
         """Whether model and loss are trained together: then one module holds both."""
         return bool(self.loss_prefix)

@@ -177,7 +177,6 @@ def _of_optimizers_not_in(run: ScriptSpec) -> dict[str, bool]:
 def _of_settings_not_in(run: ScriptSpec) -> dict[str, bool]:
     return {
         "a TPU": run.on_tpu,
-        "truncated_bptt_steps": run.tbptt,
         "a val_check_interval that is a time": (
             isinstance(run.settings.val_check_interval, str) and run.validates
         ),

@@ -162,7 +162,6 @@ def _technique(r: ScriptSpec) -> dict[str, bool]:
             r.resume_points.edited
         ),
         "accelerator='tpu', with whose losses Lightning's were not compared": r.on_tpu,
-        "truncated_bptt_steps, which Lightning 2 no longer has": r.tbptt,
         "on_nonfinite='skip': Lightning takes an update whatever its gradients": s.on_nonfinite
         == "skip",
         "EarlyStopping with warmup": any(monitor.warmup for monitor in s.early_stopping),
