@@ -44,7 +44,7 @@ def bench(
 NOTEBOOKS: dict[str, list[str]] = {
     "a table of classes": [
         IMPORTS, DATA, "MODELS = {}\ndef register(name):\n    def wrap(cls):\n        MODELS[name] = cls\n        return cls\n    return wrap",
-        f"@register('net')\n{NET}", bench("MODELS['net'](12)"),
+        f"@register('net')\n{NET}", bench("MODELS['net'](200)"),
     ],
     "the order of cells": [IMPORTS, "def make():\n    return Net(WIDTH)", NET, "WIDTH = 7", DATA, "model = make()", "WIDTH = 8", bench()],
     "a class defined anew after its use": [*START, "base = Net()", NET.replace("relu", "gelu"), bench("nn.Sequential(base, nn.Linear(3, 8), Net())")],

@@ -101,11 +101,7 @@ ALIKE: dict[str, list[str]] = {
     ]
 }
 """A notebook that its script repeats."""
-BATCHES, MODEL, ORDER = (
-    "first batches are others",
-    "model or loss computes in another way",
-    "another order",
-)
+BATCHES, MODEL = "first batches are others", "model or loss computes in another way"
 QUICK = {
     "globals": (["globals().update({'scale': 0.5})"], MODEL),
     "%env": (["%env SCALE=0.5", "scale = float(os.environ.get('SCALE', '1'))"], MODEL),
@@ -118,7 +114,7 @@ QUICK = {
 SLOW = {
     "exec": (["exec(open('cfg.py').read())"], MODEL),
     "%run": (["%run cfg.py"], MODEL),
-    "a batch": ([LOADER, "xb, yb = next(iter(train))", "xb.shape"], ORDER),
+    "a batch": ([LOADER, "xb, yb = next(iter(train))", "xb.shape"], BATCHES),
     "a set": ([VOCABULARY], BATCHES),
     "the clock": (
         [
@@ -359,7 +355,7 @@ def test_what_an_earlier_call_left_in_the_model_is_measured(
         here / "user.py",
         f"{test_order.START}{test_order.MADE}{grows}train(bench)\nrun = train(bench)\n",
     )
-    with pytest.warns(UserWarning, match="Its model is set up in another way"):
+    with pytest.warns(UserWarning, match="attributes, modes or hooks of the model that changed"):
         names["bench"].export(here / "train.py", verify=True)
     names["bench"].close()
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.engine.data.checksums import FIRST
+from workbench.engine.data.checksums import FIRST, OF_PARAMETER
 from workbench.export.errors import NotResumable, NotStandAlone
 from workbench.export.file_format import ExportOptions
 from workbench.export.inputs.collect import Data
@@ -73,6 +73,7 @@ def constants_of(
         "CHECKS": options.checks and bool(sums),
         "CHECKSUMS": sums,
         "FIRST_NUMBERS": FIRST,
+        "FIRST_WEIGHTS": OF_PARAMETER,
     }
     assert found.keys() <= USUAL.keys(), found.keys() - USUAL.keys()
     return {**USUAL, **found}

@@ -22,9 +22,11 @@ RESUMES: bool = False
 CHECKS: bool = False
 """Comparisons with what the run began with."""
 CHECKSUMS: dict[str, list[str]] = {}
-"""What the run began with: checksums by "weights", "order", "batches"."""
-FIRST_NUMBERS: int = 1000
+"""What the run began with: checksums by "weights", "batches"."""
+FIRST_NUMBERS: int = 100_000
 """How many numbers of a tensor a checksum reads."""
+FIRST_WEIGHTS: int = 1000
+"""How many numbers of a parameter it reads."""
 
 # ---- settings
 

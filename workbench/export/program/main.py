@@ -43,7 +43,7 @@ from workbench.export.program.constants import (
     DETERMINISTIC,
     DISTRIBUTED,
     EARLY_STOPPING,
-    FIRST_NUMBERS,
+    FIRST_WEIGHTS,
     FOLLOWS_TRAIN_LOSS,
     FREQUENCY,
     FROZEN_GROUPS,
@@ -168,7 +168,7 @@ def main(config):
         if DISTRIBUTED and (accelerator.process_index or accelerator.num_processes != RANKS):
             comparison.left.clear()  # these are of the first of them
         comparison.compare(
-            "weights", [p.data.flatten()[:FIRST_NUMBERS] for p in all_parameters(network)]
+            "weights", [p.data.flatten()[:FIRST_WEIGHTS] for p in all_parameters(network)]
         )
     if KEEPS_MODES:
         if not network.training:  # else parts of it may be kept in eval mode
