@@ -135,6 +135,8 @@ PERSISTENT_WORKERS: bool = False
 PREFETCH_FACTOR: Any = None
 WORKER_SEEDS: bool = False
 """Whether samples may draw random numbers in workers."""
+SAMPLERS_DRAW: bool = False
+"""Whether the user's samplers have generators."""
 SETS_EPOCH: bool = False
 """Whether samplers or data sets are told the epoch."""
 TRAIN_OWN: tuple[str, ...] = ()

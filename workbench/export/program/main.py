@@ -73,6 +73,7 @@ from workbench.export.program.constants import (
     PRECISION,
     RANKS,
     RESUMES,
+    SAMPLERS_DRAW,
     SCHEDULE,
     SCHEDULE_FREE,
     SCHEDULER_IN_DICT,
@@ -121,6 +122,7 @@ from workbench.export.program.user import (
     make_scheduler,
     metrics,
     network,
+    sampler_generators,
     should_average,
     val_data,
     val_sets,
@@ -252,7 +254,11 @@ def main(config):
     if COUNTS_TAKEN:
         taken_steps = 0
     if RESUMES:
+        settings = dict(vars(config))
         first_epoch = 0
+        generators = [loader.generator]
+        if SAMPLERS_DRAW:
+            generators += sampler_generators
         stateful = {
             "network": network,
             "loss": loss_function if LOSS_MODULE else None,
@@ -268,7 +274,7 @@ def main(config):
             ),
         }
         if config.resume:
-            first_epoch, step = load_checkpoint(config, stateful, [loader.generator], accelerator)
+            first_epoch, step = load_checkpoint(config, stateful, generators, accelerator)
 
     if CHECKS_WITHIN_EPOCHS:
         checked = step
@@ -529,7 +535,7 @@ def main(config):
         if EARLY_STOPPING and ended:
             break
         if RESUMES:
-            save_checkpoint(config, stateful, [loader.generator], accelerator, epoch + 1, step)
+            save_checkpoint(config, settings, stateful, generators, accelerator, epoch + 1, step)
 
     if AVERAGING and average.count:
         average.hand_over()
