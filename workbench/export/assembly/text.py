@@ -121,8 +121,8 @@ def _places(r: ScriptSpec) -> dict[str, str]:
         {} if r.hooks is None else {f"{name}_home": home for name, home in r.hooks.homes.items()}
     )
     listed = {"epoch_parts": epoch_parts(r), "sampler_generators": sampler_generators(r)}
-    for name, expressions in listed.items():
-        places[name] = f"[{', '.join(expressions)}]"
+    for name, items in listed.items():
+        places[name] = f"[{', '.join(items)}]"
     pairs = [("train", r.train)]
     if r.val is not None and not r.val_sets:
         pairs.append(("val", r.val))
