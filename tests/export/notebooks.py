@@ -84,7 +84,7 @@ NOTEBOOKS: dict[str, list[str]] = {
     ],
     "closures with state": [
         *START, "def make_loss():\n    n = 0\n    def loss(o, t):\n        nonlocal n\n        n += 1\n        return F.cross_entropy(o, t) * (1 + n % 3)\n    return loss",
-        bench("Net()", "make_loss()"),
+        bench("Net()", "make_loss()", data="train=(x, y)"),
     ],
     "partials": [
         *START, "import functools\nloss = functools.partial(F.cross_entropy, label_smoothing=0.1)\nsgd = functools.partial(torch.optim.SGD, momentum=0.9)",
@@ -104,7 +104,7 @@ NOTEBOOKS: dict[str, list[str]] = {
         "        return m.table[name]\nclass Base(nn.Module, metaclass=Meta):\n    def __init_subclass__(cls):\n        cls.scale = 2",
         NET.replace("nn.Module", "Base"), bench("Meta.table['Net']()"),
     ],
-    "a global counter": [*START, "calls = 0\ndef loss(o, t):\n    global calls\n    calls += 1\n    return F.cross_entropy(o, t) * calls", "loss(Net()(x), y)", bench("Net()", "loss")],
+    "a global counter": [*START, "calls = 0\ndef loss(o, t):\n    global calls\n    calls += 1\n    return F.cross_entropy(o, t) * calls", "loss(Net()(x), y)", bench("Net()", "loss", data="train=(x, y)")],
     "a method replaced": [*START, "old = Net.forward\ndef forward(self, x):\n    return old(self, x) * 2\nNet.forward = forward", bench("Net()")],
     "hooks, weights set, parts replaced": [
         *START, "def init(m):\n    if isinstance(m, nn.Linear):\n        nn.init.orthogonal_(m.weight)\nmodel = Net()\nmodel.apply(init);",
