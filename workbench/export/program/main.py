@@ -255,10 +255,10 @@ def main(config):
         taken_steps = 0
     if RESUMES:
         settings = dict(vars(config))
-        first_epoch = 0
         generators = [loader.generator]
         if SAMPLERS_DRAW:
             generators += sampler_generators
+        first_epoch = 0
         stateful = {
             "network": network,
             "loss": loss_function if LOSS_MODULE else None,
