@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.engine.data.checksums import FIRST
+from workbench.engine.data.checksums import FIRST, OF_PARAMETER
 from workbench.export.errors import NotResumable, NotStandAlone
 from workbench.export.file_format import ExportOptions
 from workbench.export.inputs.collect import Data
@@ -73,6 +73,7 @@ def constants_of(
         "CHECKS": options.checks and bool(sums),
         "CHECKSUMS": sums,
         "FIRST_NUMBERS": FIRST,
+        "FIRST_WEIGHTS": OF_PARAMETER,
     }
     assert found.keys() <= USUAL.keys(), found.keys() - USUAL.keys()
     return {**USUAL, **found}
@@ -209,7 +210,6 @@ def _of_ranks_not_in(run: ScriptSpec) -> dict[str, bool]:
 def why_not_resumed(run: ScriptSpec) -> str:
     """Why a script could not continue to the last bit; "": it can."""
     positions = ", ".join(dict.fromkeys(data.unkept for data in run.loaders if data.unkept))
-    workers = bool(run.settings.num_workers)
     reasons = {
         "several processes made it": run.distributed,
         f"no checkpoint keeps where {positions} stands after an epoch": bool(positions),
@@ -221,9 +221,8 @@ def why_not_resumed(run: ScriptSpec) -> str:
         "the state of a scheduler is not plain data": any(
             not schedule.restores for schedule in run.schedules
         ),
-        "workers that stay alive keep random numbers of their own": (
-            workers and bool(run.settings.persistent_workers)
-        ),
+        "workers have random numbers of their own": bool(run.settings.num_workers),
+        "a scheduler counts the updates that are not left out": _counts_taken(run),
         "the model has buffers that its state_dict leaves out": run.unsaved_buffers,
     }
     return next((why for why, holds in reasons.items() if holds), "") or run.state
@@ -331,6 +330,7 @@ def _of_data(run: ScriptSpec) -> dict[str, Any]:
         "PERSISTENT_WORKERS": bool(s.persistent_workers and s.num_workers),
         "PREFETCH_FACTOR": s.prefetch_factor if s.num_workers else None,
         "WORKER_SEEDS": bool(s.num_workers),
+        "SAMPLERS_DRAW": bool(sampler_generators(run)),
         "SETS_EPOCH": bool(epoch_parts(run)),
         "TRAIN_KIND": run.train.kind,
         "TRAIN_FORM": _form(run.train),
@@ -351,8 +351,17 @@ def _of_data(run: ScriptSpec) -> dict[str, Any]:
 
 def epoch_parts(run: ScriptSpec) -> list[str]:
     """The samplers and data sets with a `set_epoch`, as expressions."""
-    read = [run.train, *([run.val] if run.val is not None and run.validates else [])]
-    return list(dict.fromkeys(part for data in read for part in data.with_set_epoch))
+    return list(dict.fromkeys(part for data in _read(run) for part in data.with_set_epoch))
+
+
+def sampler_generators(run: ScriptSpec) -> list[str]:
+    """The generators of the user's samplers, as expressions."""
+    return list(dict.fromkeys(part for data in _read(run) for part in data.generators))
+
+
+def _read(run: ScriptSpec) -> list[Data]:
+    """The data that the script reads."""
+    return [run.train, *([run.val] if run.val is not None and run.validates else [])]
 
 
 def _form(data: Data) -> str:
@@ -455,12 +464,7 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
         "MONITOR": "val_loss" if schedule is None or schedule.monitor is None else schedule.monitor,
         "OVERSHOOTS": s.lr_schedule == "one_cycle" and run.another_length,
         "FROZEN_GROUPS": optimizer.frozen_groups,
-        "COUNTS_TAKEN": (
-            run.leaves_out
-            and schedule is not None
-            and schedule.frequency > 1
-            and schedule.interval == "step"
-        ),
+        "COUNTS_TAKEN": _counts_taken(run),
     }
 
 
@@ -488,6 +492,14 @@ def _of_configured(run: ScriptSpec) -> dict[str, Any]:
             f" {optimizer.place}."
         )
     return {"OPTIMIZER_FORM": form[0], "SCHEDULER_IN_DICT": form[1]}
+
+
+def _counts_taken(run: ScriptSpec) -> bool:
+    """Whether a scheduler of the user's steps after every few updates that are not left out."""
+    schedules = [] if run.built_in else run.optimizers[0].schedules
+    return run.leaves_out and any(
+        schedule.frequency > 1 and schedule.interval == "step" for schedule in schedules[:1]
+    )
 
 
 def _of_averages(run: ScriptSpec) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from workbench.export.assembly.program_source import (
     program_imports,
     program_source,
 )
-from workbench.export.assembly.run_constants import constants_of, epoch_parts
+from workbench.export.assembly.run_constants import constants_of, epoch_parts, sampler_generators
 from workbench.export.errors import NotStandAlone
 from workbench.export.file_format import ExportOptions
 from workbench.export.fold import fold
@@ -126,8 +126,9 @@ def _places(r: ScriptSpec) -> dict[str, str]:
     places = (
         {} if r.hooks is None else {f"{name}_home": home for name, home in r.hooks.homes.items()}
     )
-    if told := epoch_parts(r):
-        places["epoch_parts"] = f"({', '.join(told)}{',' * (len(told) == 1)})"
+    listed = {"epoch_parts": epoch_parts(r), "sampler_generators": sampler_generators(r)}
+    for name, items in listed.items():
+        places[name] = f"[{', '.join(items)}]"
     pairs = [("train", r.train)]
     if r.val is not None and not r.val_sets:
         pairs.append(("val", r.val))

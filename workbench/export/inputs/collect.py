@@ -83,6 +83,8 @@ class Data:
     """Whether accelerate reads from a batch of how many samples it was made."""
     empty: bool = False
     """Whether a batch may be None, and is left out."""
+    generators: tuple[str, ...] = ()
+    """The generators of the user's samplers."""
     unkept: str = ""
     """The class of a user's object that advances from epoch to epoch and whose position no
     checkpoint can store; "": none.

@@ -83,6 +83,7 @@ def data_of(
         )
     if name == "train":
         _refuse_longer_epochs(parts.batch_sampler or parts.sampler, settings)
+    generators, unkept = _position(spec, base)
     return Data(
         dataset=f"{base}.dataset" if is_loader else base,
         made_by_object=made_by_object,
@@ -108,7 +109,8 @@ def data_of(
         reuses_memory=loader.reuses_memory
         and (kind != "samples" or _shares_memory(spec, settings)),
         draws=_draws(loader, settings),
-        unkept=_unkept(spec),
+        generators=generators,
+        unkept=unkept,
         saved="" if saved is None else saved.expression,
     )
 
@@ -200,27 +202,35 @@ def _with_set_epoch(
     return tuple(found.values())
 
 
-def _unkept(spec: DataSpec) -> str:
-    """The user's object that may advance from epoch to epoch; "": none."""
+def _position(spec: DataSpec, base: str) -> tuple[tuple[str, ...], str]:
+    """The generators of the user's samplers; and another object that may advance from epoch to
+    epoch, "": none.
+    """
     parts, dataset = spec.parts, spec.parts.dataset
-    pending: list[Any] = [parts.sampler, parts.batch_sampler]
+    generators: list[str] = []
+    pending: list[tuple[Any, str]] = [
+        (parts.sampler, f"{base}.batch_sampler.sampler"),
+        (parts.batch_sampler, f"{base}.batch_sampler"),
+    ]
     if isinstance(dataset, IterableDataset):
-        pending.append(dataset.users if isinstance(dataset, Batches) else dataset)
+        pending.append((dataset.users if isinstance(dataset, Batches) else dataset, ""))
     while pending:
-        held = pending.pop()
+        held, expression = pending.pop()
         if held is None or isinstance(held, (list, tuple)):
             continue
         if isinstance(getattr(held, "generator", None), torch.Generator):
-            return f"the generator of {type(held).__name__}"
+            if not expression:
+                return tuple(generators), f"the generator of {type(held).__name__}"
+            generators.append(f"{expression}.generator")
         if isinstance(held, DataLoader):
-            pending += [held.batch_sampler, held.sampler]
-            pending += [held.dataset] if isinstance(held.dataset, IterableDataset) else []
+            pending += [(held.batch_sampler, ""), (held.sampler, "")]
+            pending += [(held.dataset, "")] if isinstance(held.dataset, IterableDataset) else []
         elif type(held).__module__.startswith("torch."):
-            pending.append(getattr(held, "sampler", None))
+            pending.append((getattr(held, "sampler", None), expression and f"{expression}.sampler"))
         elif not (is_inlined(type(held).__module__) or hasattr(held, "set_epoch")):
             # the user's own code is checked with the script's code
-            return type(held).__name__
-    return ""
+            return tuple(generators), type(held).__name__
+    return tuple(generators), ""
 
 
 def _may_be_empty(collate: Any, dataset: Any) -> bool:

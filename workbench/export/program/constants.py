@@ -22,9 +22,11 @@ RESUMES: bool = False
 CHECKS: bool = False
 """Comparisons with what the run began with."""
 CHECKSUMS: dict[str, list[str]] = {}
-"""What the run began with: checksums by "weights", "order", "batches"."""
-FIRST_NUMBERS: int = 1000
+"""What the run began with: checksums by "weights", "batches"."""
+FIRST_NUMBERS: int = 100_000
 """How many numbers of a tensor a checksum reads."""
+FIRST_WEIGHTS: int = 1000
+"""How many numbers of a parameter it reads."""
 
 # ---- settings
 
@@ -129,6 +131,8 @@ PERSISTENT_WORKERS: bool = False
 PREFETCH_FACTOR: Any = None
 WORKER_SEEDS: bool = False
 """Whether samples may draw random numbers in workers."""
+SAMPLERS_DRAW: bool = False
+"""Whether the user's samplers have generators."""
 SETS_EPOCH: bool = False
 """Whether samplers or data sets are told the epoch."""
 TRAIN_OWN: tuple[str, ...] = ()

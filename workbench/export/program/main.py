@@ -43,7 +43,7 @@ from workbench.export.program.constants import (
     DETERMINISTIC,
     DISTRIBUTED,
     EARLY_STOPPING,
-    FIRST_NUMBERS,
+    FIRST_WEIGHTS,
     FOLLOWS_TRAIN_LOSS,
     FREQUENCY,
     FROZEN_GROUPS,
@@ -73,6 +73,7 @@ from workbench.export.program.constants import (
     PRECISION,
     RANKS,
     RESUMES,
+    SAMPLERS_DRAW,
     SCHEDULE,
     SCHEDULE_FREE,
     SCHEDULER_IN_DICT,
@@ -121,6 +122,7 @@ from workbench.export.program.user import (
     make_scheduler,
     metrics,
     network,
+    sampler_generators,
     should_average,
     val_data,
     val_sets,
@@ -168,7 +170,7 @@ def main(config):
         if DISTRIBUTED and (accelerator.process_index or accelerator.num_processes != RANKS):
             comparison.left.clear()  # these are of the first of them
         comparison.compare(
-            "weights", [p.data.flatten()[:FIRST_NUMBERS] for p in all_parameters(network)]
+            "weights", [p.data.flatten()[:FIRST_WEIGHTS] for p in all_parameters(network)]
         )
     if KEEPS_MODES:
         if not network.training:  # else parts of it may be kept in eval mode
@@ -252,6 +254,10 @@ def main(config):
     if COUNTS_TAKEN:
         taken_steps = 0
     if RESUMES:
+        settings = dict(vars(config))
+        generators = [loader.generator]
+        if SAMPLERS_DRAW:
+            generators += sampler_generators
         first_epoch = 0
         stateful = {"network": network, "optimizer": optimizer}
         if LOSS_MODULE:
@@ -268,7 +274,7 @@ def main(config):
             for number, stopper in enumerate(stoppers):
                 stateful[f"stopper {number}"] = stopper
         if config.resume:
-            first_epoch, step = load_checkpoint(config, stateful, [loader.generator], accelerator)
+            first_epoch, step = load_checkpoint(config, stateful, generators, accelerator)
 
     if CHECKS_WITHIN_EPOCHS:
         checked = step
@@ -527,7 +533,7 @@ def main(config):
         if EARLY_STOPPING and ended:
             break
         if RESUMES:
-            save_checkpoint(config, stateful, [loader.generator], accelerator, epoch + 1, step)
+            save_checkpoint(config, settings, stateful, generators, accelerator, epoch + 1, step)
 
     if AVERAGING and average.count:
         average.hand_over()
