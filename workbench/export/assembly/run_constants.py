@@ -246,9 +246,16 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         length = "scheduled"
     s = run.settings
     size = s.accumulate_grad_batches
+    trains_with = {
+        "max_epochs": run.max_epochs,
+        "max_steps": run.max_steps,
+        "accumulate_grad_batches": run.accumulates and run.windows is None,
+        "limit_train_batches": run.limits and s.limit_train_batches,
+    }
     return {
         "MAX_EPOCHS": run.max_epochs,
         "MAX_STEPS": run.max_steps,
+        "NEVER_ZERO": tuple(name for name, is_used in trains_with.items() if is_used),
         "SCHEDULED_STEPS": run.planned,
         "LENGTH": length if takes_updates(run) else "",
         "ACCUMULATES": run.accumulates or run.distributed,

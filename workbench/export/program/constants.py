@@ -41,6 +41,8 @@ SCHEDULED_STEPS: Any = None
 """The number of updates that the schedule was made for, where that does not follow from the
 length.
 """
+NEVER_ZERO: tuple[str, ...] = ("max_epochs",)
+"""The options with which nothing is trained where they are 0."""
 CHECK_VAL_EVERY_N_EPOCH: int = 1
 VAL_CHECK_INTERVAL: float = 1.0
 LIMIT_TRAIN_BATCHES: float = 1.0

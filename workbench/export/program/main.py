@@ -313,7 +313,7 @@ def main(config):
         if SETS_EPOCH:
             for part in epoch_parts:
                 part.set_epoch(epoch)
-        if CHECKS_WITHIN_EPOCHS:
+        if CHECKS_WITHIN_EPOCHS or MAX_EPOCHS is None:
             began = step
         if CHECKS_WITHIN_EPOCHS == "fraction":
             stride = max(
@@ -489,6 +489,11 @@ def main(config):
                 break
         if CHECKS_WITHIN_EPOCHS and EARLY_STOPPING and ended:
             break
+        if MAX_EPOCHS is None and step == began:
+            raise SystemExit(
+                "An epoch has no update"
+                + (": --limit_train_batches leaves no batch." if LIMITS else ".")
+            )
         if AVERAGING == "swa":
             if should_average(step, epoch) if OWN_TIMES else epoch >= config.swa_epoch_start:
                 average.update()
