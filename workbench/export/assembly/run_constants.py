@@ -246,6 +246,9 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         length = "scheduled"
     s = run.settings
     size = s.accumulate_grad_batches
+    changes: dict[int, dict[str, Any]] = {}
+    for step, values in run.changes:
+        changes.setdefault(step, {}).update(_with_numbers(values))
     trains_with = {
         "max_epochs": run.max_epochs,
         "max_steps": run.max_steps,
@@ -266,7 +269,8 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         "LIMITS_VAL": (
             "" if is_whole(s.limit_val_batches) else _counted(s.limit_val_batches, "batches")
         ),
-        "CHANGES": {step: _with_numbers(values) for step, values in run.changes},
+        "CHANGES": changes,
+        "SEARCHES_AT_EPOCHS": bool(changes and (s.find_lr_at or s.find_batch_size_at)),
         "CHANGED": tuple(sorted({name for _, values in run.changes for name in values})),
     }
 

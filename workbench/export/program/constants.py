@@ -198,6 +198,8 @@ CHANGES: dict[int, dict[str, float]] = {}
 """What was changed before an update: settings by name."""
 CHANGED: tuple[str, ...] = ()
 """The names of these settings."""
+SEARCHES_AT_EPOCHS: bool = False
+"""Whether searches before epochs made changes."""
 
 # ---- the optimizer
 
