@@ -22,7 +22,7 @@ REFUSED = {
     "--limit_train_batches 0.01": (
         "An epoch has no update: --limit_train_batches leaves no batch."
     ),
-    "--warmup 5": "warmup=5 is not shorter than the training, which has 5 updates.",
+    "--warmup 5": "warmup=5 is not shorter than the 5 updates of the training.",
 }
 
 

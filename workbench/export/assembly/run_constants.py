@@ -106,7 +106,9 @@ def _of_model_not_in(run: ScriptSpec) -> dict[str, bool]:
         ),
         "a model whose step changes what is trained": run.lightning.freezes,
         "a validation that changes the model": run.tries_validation,
-        f"metrics[{pairs[:1]}] whose update takes one pair (output, target)": bool(pairs),
+        f"metrics[{next(iter(pairs), '')!r}] whose update takes one pair (output, target)": bool(
+            pairs
+        ),
         f"compile={run.settings.compile!r} of a model that came compiled": (
             run.compiled and run.settings.compile is not True
         ),

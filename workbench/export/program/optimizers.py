@@ -31,8 +31,7 @@ def make_schedule(optimizer, config, updates=0):
         warmup = round(config.warmup * updates) if WARMUP_IS_FRACTION else config.warmup
         if SCHEDULE != "constant" and warmup >= updates:
             raise SystemExit(
-                f"warmup={config.warmup} is not shorter than the training, which has {updates}"
-                " updates."
+                f"warmup={config.warmup} is not shorter than the {updates} updates of the training."
             )
     if SCHEDULE == "one_cycle":
         return torch.optim.lr_scheduler.OneCycleLR(
