@@ -5,8 +5,6 @@ script supports.
 from __future__ import annotations
 
 import contextlib
-import copy
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +32,6 @@ from workbench.export.inputs.hooks import (
     teardown_calls,
     with_plain_base,
 )
-from workbench.export.inputs.module_readers import reads_modules
 from workbench.export.inputs.optimizers import optimizers_of
 from workbench.export.inputs.saved_data import SavedData
 from workbench.export.inputs.step import step_of
@@ -375,12 +372,9 @@ def _of_task(
         "partial": task.partial,
         "double": session.meter.double,
         "batch_norm": has_batch_norm([task.model]),
-        **_averaging(session, settings),
+        "frozen_modes": _freezes_modes(session),
         "overrides_modes": any(
             overrides_modes(child) for module in task.modules for child in module.modules()
-        ),
-        "tensor_first": (
-            isinstance(batch, (list, tuple)) and len(batch) > 0 and isinstance(batch[0], Tensor)
         ),
         "sparse": bool(task.sparse_layer),
         "compiled": task.compiler is not None,
@@ -471,46 +465,14 @@ def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
     )
 
 
-def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
-    """The fields of ScriptSpec that decide whether torch's `AveragedModel`, which copies the
-    model, gives the run's averages.
-    """
+def _freezes_modes(session: Session) -> bool:
+    """Whether parts of the model may be in eval mode while it trains."""
     task = session.task
     modes = Modes.of(task.modules)
     session.train_mode()
     frozen = any(overrides_modes(module) or not module.training for module in task.model.modules())
     modes.restore()
-    if settings.weight_averaging is None or not isinstance(task, Supervised):
-        return {"frozen_modes": frozen, "copied": False}
-    functions = [task._loss, *task.metrics.values(), *task.epoch_metrics.values()]
-    return {
-        "frozen_modes": frozen,
-        "copied": _is_copied(task.model) and not any(map(reads_modules, functions)),
-    }
-
-
-def _is_copied(model: nn.Module) -> bool:
-    """Whether a deep copy of the model computes the same. A model with hooks or attached functions
-    may not: they may refer to the original. Buffers of classes that are not torch's may change in
-    an evaluation.
-    """
-    for module in model.modules():
-        attributes = module.__dict__.values()
-        if (
-            module._forward_hooks
-            or module._forward_pre_hooks
-            or module._backward_hooks
-            or any(map(reads_modules, attributes))
-        ):
-            return False
-        if module._buffers and not type(module).__module__.startswith("torch."):
-            return False
-    tensors = itertools.chain(model.parameters(), model.buffers())
-    try:
-        copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-    except Exception:  # noqa: BLE001 - objects in the model may raise anything
-        return False
-    return True
+    return frozen
 
 
 def _with_buffers(task: Task) -> Iterator[str]:

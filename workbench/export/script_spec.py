@@ -120,10 +120,6 @@ class ScriptSpec:
     """Whether a submodule stays in eval mode while the model trains, or overrides `train()`."""
     overrides_modes: bool
     """Whether a module overrides `train()` or `eval()`."""
-    tensor_first: bool
-    """Whether the first part of a training batch is a tensor."""
-    copied: bool
-    """Whether a deep copy of the model computes the same; False also where no copy is needed."""
     compiled: bool
     """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are
     one level deeper.
@@ -442,51 +438,6 @@ class ScriptSpec:
     def refreshes_batch_norm(self) -> bool:
         """Whether batch-norm statistics are collected anew for averaged weights."""
         return self.averages and self.batch_norm
-
-    @property
-    def averages_with_torch(self) -> bool:
-        """Whether torch's `AveragedModel` gives the run's averages. It copies the network, with
-        the buffers at the time of the last average.
-        """
-        plain = (
-            self.averages
-            and self.hooks is None
-            and not self.trains_loss
-            and self.copied
-            and not self.state
-        )
-        plain = (
-            plain and not self.compiled and not self.compiled_parts and not self.settings.compile
-        )
-        return plain and (
-            not self.buffers or (self.buffers == ("network",) and self._averages_before_validations)
-        )
-
-    @property
-    def _averages_before_validations(self) -> bool:
-        """Whether no update comes between an average and the validation that follows."""
-        s = self.settings
-        if self.given("should_update") is not None:
-            return False
-        if s.weight_averaging == "swa":
-            return not self.validates_in_epoch
-        return (
-            s.averaging_every_n_steps == 1 and not s.averaging_start and not s.averaging_start_epoch
-        )
-
-    @property
-    def refreshes_with_torch(self) -> bool:
-        """Whether torch's `update_bn`, which takes the first element of a batch as input,
-        computes the run's batch-norm statistics.
-        """
-        plain = self.averages_with_torch and self.refreshes_batch_norm and not self.distributed
-        return (
-            plain
-            and self.batch == "pair"
-            and self.tensor_first
-            and not self.train.empty
-            and not self.frozen_modes
-        )
 
     @property
     def has_swa_lrs(self) -> bool:
