@@ -126,6 +126,10 @@ class Rewriter:
         match node:
             case ast.IfExp() if (test := self.value(node.test)) is not _UNKNOWN:
                 return self.code(node.body if test else node.orelse)
+            case ast.Compare(ops=[ast.In()], comparators=[ast.Name() as names]):
+                match self.value(names):
+                    case (only,):
+                        return f"{self.code(node.left)} == {literal(only)}"
             case ast.BoolOp():
                 operands = [each for each in node.values if self.value(each) is _UNKNOWN]
                 if isinstance(node.values[-1], ast.Constant):  # as in `name or None`
