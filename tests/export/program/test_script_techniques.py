@@ -356,8 +356,8 @@ def test_float16(
 def test_names_of_the_user_stay_beside_techniques(runner: Runner, tmp_path: Path) -> None:
     """What the script calls its own is called otherwise where the user has it already."""
     ours = (
-        "WINDOWS", "check", "lowest", "wait", "first_of", "functools", "make_schedule", "math", "mean_of", "mixed_precision",
-        "random_numbers_kept", "refresh_batch_norm", "should_average", "training_batches", "weighted_mean", "window_size",
+        "WINDOWS", "check", "lowest", "weights_of", "first_of", "dataclasses", "make_schedule", "math", "mean_of", "mixed_precision",
+        "random_numbers_kept", "refresh_batch_norm", "should_average", "training_loader", "updates_in_epoch", "window_size",
     )  # fmt: skip
     before = "".join(f"{name} = {number}\n" for number, name in enumerate(ours, 1))
     before += (
