@@ -47,6 +47,8 @@ def folded(source: str, **constants: object) -> str:
     ("def main(x):\n    y = x\n    if A:\n        y = x + 1\n    return y\n", {"A": False}, "def main(x):\n    return x\n"),
     ("def main(x):\n    y = f(x)\n    if A:\n        return y\n", {"A": False}, "def main(x):\n    f(x)\n"),
     ("def main(x):\n    while x < A:\n        x += 1\n    return x\n", {"A": 3}, "def main(x):\n    while x < 3:\n        x += 1\n    return x\n"),
+    ("def main(x):\n    x('one' + A + '.')\n", {"A": " two"}, 'def main(x):\n    x("one two.")\n'),
+    ("def main(x):\n    return x in A\n", {"A": ("one",)}, 'def main(x):\n    return x == "one"\n'),
     ("class Unused:\n    pass\n\n\ndef main(x):\n    return x.A\n", {"A": 1}, "def main(x):\n    return x.A\n"),
 ])  # fmt: skip
 def test_what_never_runs_is_left_out(

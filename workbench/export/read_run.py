@@ -357,7 +357,7 @@ def _of_task(
         "partial": task.partial,
         "double": session.meter.double,
         "batch_norm": has_batch_norm([task.model]),
-        "frozen_modes": _has_frozen_modes(session),
+        "frozen_modes": _freezes_modes(session),
         "overrides_modes": any(
             overrides_modes(child) for module in task.modules for child in module.modules()
         ),
@@ -445,8 +445,8 @@ def _metrics_of(task: Supervised) -> Metrics:
     )
 
 
-def _has_frozen_modes(session: Session) -> bool:
-    """Whether a module is not in training mode in a training."""
+def _freezes_modes(session: Session) -> bool:
+    """Whether parts of the model may be in eval mode while it trains."""
     task = session.task
     modes = Modes.of(task.modules)
     session.train_mode()

@@ -106,7 +106,9 @@ def _of_model_not_in(run: ScriptSpec) -> dict[str, bool]:
         ),
         "a model whose step changes what is trained": run.lightning.freezes,
         "a validation that changes the model": run.tries_validation,
-        f"metrics[{pairs[:1]}] whose update takes one pair (output, target)": bool(pairs),
+        f"metrics[{next(iter(pairs), '')!r}] whose update takes one pair (output, target)": bool(
+            pairs
+        ),
         f"compile={run.settings.compile!r} of a model that came compiled": (
             run.compiled and run.settings.compile is not True
         ),
@@ -243,9 +245,19 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         length = "scheduled"
     s = run.settings
     size = s.accumulate_grad_batches
+    changes: dict[int, dict[str, Any]] = {}
+    for step, values in run.changes:
+        changes.setdefault(step, {}).update(_with_numbers(values))
+    trains_with = {
+        "max_epochs": run.max_epochs,
+        "max_steps": run.max_steps,
+        "accumulate_grad_batches": run.accumulates and run.windows is None,
+        "limit_train_batches": run.limits and s.limit_train_batches,
+    }
     return {
         "MAX_EPOCHS": run.max_epochs,
         "MAX_STEPS": run.max_steps,
+        "NEVER_ZERO": tuple(name for name, is_used in trains_with.items() if is_used),
         "SCHEDULED_STEPS": run.planned,
         "LENGTH": length if takes_updates(run) else "",
         "ACCUMULATES": run.accumulates or run.distributed,
@@ -256,7 +268,8 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         "LIMITS_VAL": (
             "" if is_whole(s.limit_val_batches) else _counted(s.limit_val_batches, "batches")
         ),
-        "CHANGES": {step: _with_numbers(values) for step, values in run.changes},
+        "CHANGES": changes,
+        "SEARCHES_AT_EPOCHS": bool(changes and (s.find_lr_at or s.find_batch_size_at)),
         "CHANGED": tuple(sorted({name for _, values in run.changes for name in values})),
     }
 

@@ -22,6 +22,8 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda value, values: value in values,
     ast.NotIn: lambda value, values: value not in values,
 }
+_DECIDED = (ast.Name, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp)
+"""The expressions that constants may decide."""
 Edits = Mapping[ast.AST, str]
 """New code for nodes; "" leaves a statement, an argument or a parameter out."""
 
@@ -93,6 +95,10 @@ class Rewriter:
                 return _UNKNOWN if value is _UNKNOWN else not value
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=number)):
                 return -number  # type: ignore[operator]
+            case ast.BinOp(op=ast.Add()):
+                left, right = self.value(node.left), self.value(node.right)
+                both_text = isinstance(left, str) and isinstance(right, str)
+                return left + right if both_text else _UNKNOWN
             case ast.BoolOp():
                 ends_at = isinstance(node.op, ast.Or)
                 values = [self.value(operand) for operand in node.values]
@@ -113,13 +119,17 @@ class Rewriter:
         """The new code of an expression."""
         if node in self.edits:
             return self.edits[node]
-        decided = isinstance(node, (ast.Name, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp))
+        decided = isinstance(node, _DECIDED)
         value = self.value(node) if decided else _UNKNOWN
         if value is not _UNKNOWN and not (isinstance(node, ast.Name) and stays(value)):
             return literal(value)
         match node:
             case ast.IfExp() if (test := self.value(node.test)) is not _UNKNOWN:
                 return self.code(node.body if test else node.orelse)
+            case ast.Compare(ops=[ast.In()], comparators=[ast.Name() as names]):
+                match self.value(names):
+                    case (only,):
+                        return f"{self.code(node.left)} == {literal(only)}"
             case ast.BoolOp():
                 operands = [each for each in node.values if self.value(each) is _UNKNOWN]
                 if isinstance(node.values[-1], ast.Constant):  # as in `name or None`

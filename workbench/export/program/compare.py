@@ -27,8 +27,9 @@ class Comparison:
         """Say at once if the weights or the first batches are not the run's."""
         if self.left.get(what) and checksum(value) != int(self.left[what].pop(0), 16):
             print(
-                f"Not the run's {what}: losses will differ. Possible causes: a file that is missing"
-                " or has changed, draws without a seed, other versions of libraries, another CPU."
+                f"Not the run's {what}: losses will differ. Possible causes:",
+                "a file that is missing or has changed, draws without a seed,",
+                "other versions of libraries, another CPU.",
             )
             if what != "weights":
                 self.left.pop("batches", None)  # what is read next differs too

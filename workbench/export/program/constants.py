@@ -43,6 +43,8 @@ SCHEDULED_STEPS: Any = None
 """The number of updates that the schedule was made for, where that does not follow from the
 length.
 """
+NEVER_ZERO: tuple[str, ...] = ("max_epochs",)
+"""The options with which nothing is trained where they are 0."""
 CHECK_VAL_EVERY_N_EPOCH: int = 1
 VAL_CHECK_INTERVAL: float = 1.0
 LIMIT_TRAIN_BATCHES: float = 1.0
@@ -195,6 +197,8 @@ CHANGES: dict[int, dict[str, float]] = {}
 """What was changed before an update: settings by name."""
 CHANGED: tuple[str, ...] = ()
 """The names of these settings."""
+SEARCHES_AT_EPOCHS: bool = False
+"""Whether searches before epochs made changes."""
 
 # ---- the optimizer
 

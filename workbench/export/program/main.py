@@ -67,6 +67,7 @@ from workbench.export.program.constants import (
     METRICS,
     NEEDS_PARAMETERS,
     OPTIMIZER_FORM,
+    OVERRIDES_MODES,
     OVERSHOOTS,
     OWN_SCHEDULER,
     OWN_TIMES,
@@ -77,6 +78,7 @@ from workbench.export.program.constants import (
     SCHEDULE,
     SCHEDULE_FREE,
     SCHEDULER_IN_DICT,
+    SEARCHES_AT_EPOCHS,
     SETS_EPOCH,
     SINGLE_PROCESS,
     START,
@@ -89,6 +91,7 @@ from workbench.export.program.constants import (
     VALIDATES,
     WEIGHS,
     WEIGHT_DECAY,
+    WINDOWS_BY,
 )
 from workbench.export.program.data import (
     limited,
@@ -102,12 +105,13 @@ from workbench.export.program.model import (
     Together,
     TrainingStep,
     compile_calls,
-    forward,
+    forward_prepared,
     load_start,
     mixed_precision,
 )
 from workbench.export.program.optimizers import (
     all_parameters,
+    change_settings,
     made_optimizer,
     make_schedule,
     parameters_of,
@@ -172,10 +176,14 @@ def main(config):
         comparison.compare(
             "weights", [p.data.flatten()[:FIRST_WEIGHTS] for p in all_parameters(network)]
         )
-    if KEEPS_MODES:
-        if not network.training:  # else parts of it may be kept in eval mode
-            network.train()
-    else:
+    if OVERRIDES_MODES:
+        in_eval_mode = [
+            part for part in network.modules() if network.training and not part.training
+        ]
+        network.train()  # it may keep further parts in eval mode
+        for part in in_eval_mode:
+            part.eval()
+    elif not KEEPS_MODES or not network.training:
         network.train()
     set_seed(config.seed, device_specific=not SINGLE_PROCESS and not DISTRIBUTED)
 
@@ -303,9 +311,10 @@ def main(config):
     for epoch in itertools.islice(epochs, first_epoch, None) if RESUMES else epochs:
         if MAX_STEPS is not None and step >= config.max_steps:
             break
-        if "batch_size" in CHANGED and "batch_size" in CHANGES.get(step, {}):
-            config.batch_size = CHANGES[step]["batch_size"]
-            loader = training_loader(config, accelerator)
+        if SEARCHES_AT_EPOCHS and step in CHANGES:
+            change_settings(config, step, optimizer, scheduler)
+            if "batch_size" in CHANGED and "batch_size" in CHANGES[step]:
+                loader = training_loader(config, accelerator)
         if SWA_LRS is not None and epoch == config.swa_epoch_start:
             rates = config.swa_lrs
             if FROZEN_GROUPS:
@@ -319,12 +328,11 @@ def main(config):
         if SETS_EPOCH:
             for part in epoch_parts:
                 part.set_epoch(epoch)
-        if CHECKS_WITHIN_EPOCHS:
+        if CHECKS_WITHIN_EPOCHS or MAX_EPOCHS is None:
             began = step
         if CHECKS_WITHIN_EPOCHS == "fraction":
-            stride = max(
-                1, int(updates_in_epoch(config, loader, epoch) * config.val_check_interval + 1e-9)
-            )
+            updates = updates_in_epoch(config, loader, step if WINDOWS_BY == "step" else epoch)
+            stride = max(1, int(updates * config.val_check_interval + 1e-9))
         losses = []
         number = -1
         batches = limited(loader, config) if LIMITS else loader
@@ -343,15 +351,7 @@ def main(config):
                     if EARLY_STOPPING and ended:
                         break
             if CHANGES and step in CHANGES:
-                for name, value in CHANGES[step].items():
-                    if "lr" in CHANGED and name == "lr":
-                        set_lr(
-                            optimizer,
-                            scheduler,
-                            config.lr,
-                            value,
-                        )
-                    setattr(config, name, value)
+                change_settings(config, step, optimizer, scheduler)
             if TAKES_NUMBER:
                 number += 1
             if DISTRIBUTED:
@@ -379,9 +379,9 @@ def main(config):
                         if BATCH == "step":
                             loss = model(batch, number) if TAKES_NUMBER else model(batch)
                         elif METRICS or WEIGHS:
-                            loss, *_ = forward(model, batch)
+                            loss, *_ = forward_prepared(model, batch)
                         else:
-                            loss = forward(model, batch)
+                            loss = forward_prepared(model, batch)
                     loss.backward()
                     if CLIPS and CLIP_ALGORITHM == "norm":
                         torch.nn.utils.clip_grad_norm_(parameters, config.gradient_clip_val)
@@ -402,9 +402,9 @@ def main(config):
                     if BATCH == "step":
                         loss = model(batch, number) if TAKES_NUMBER else model(batch)
                     elif METRICS or WEIGHS:
-                        loss, *_ = forward(model, batch)
+                        loss, *_ = forward_prepared(model, batch)
                     else:
-                        loss = forward(model, batch)
+                        loss = forward_prepared(model, batch)
                 if MAY_BE_EMPTY and loss is None:
                     continue
                 if PRECISION == "16":
@@ -493,6 +493,11 @@ def main(config):
                 break
         if CHECKS_WITHIN_EPOCHS and EARLY_STOPPING and ended:
             break
+        if MAX_EPOCHS is None and step == began:
+            raise SystemExit(
+                "An epoch has no update"
+                + (": --limit_train_batches leaves no batch." if LIMITS else ".")
+            )
         if AVERAGING == "swa":
             if should_average(step, epoch) if OWN_TIMES else epoch >= config.swa_epoch_start:
                 average.update()
@@ -503,7 +508,7 @@ def main(config):
                 scheduler.step()
         if CHECKS_WITHIN_EPOCHS:
             if CHECKS_WITHIN_EPOCHS == "fraction":
-                is_due = updates_in_epoch(config, loader, epoch) % stride == 0
+                is_due = updates % stride == 0
                 if CHECK_VAL_EVERY_N_EPOCH != 1:
                     is_due = is_due and (epoch + 1) % config.check_val_every_n_epoch == 0
             else:

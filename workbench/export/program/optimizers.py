@@ -7,6 +7,8 @@ import math
 import torch
 
 from workbench.export.program.constants import (
+    CHANGED,
+    CHANGES,
     LENGTH,
     MADE_LR,
     MOMENTUM,
@@ -29,8 +31,7 @@ def make_schedule(optimizer, config, updates=0):
         warmup = round(config.warmup * updates) if WARMUP_IS_FRACTION else config.warmup
         if SCHEDULE != "constant" and warmup >= updates:
             raise SystemExit(
-                f"warmup={config.warmup} is not shorter than the training, which has {updates}"
-                " updates."
+                f"warmup={config.warmup} is not shorter than the {updates} updates of the training."
             )
     if SCHEDULE == "one_cycle":
         return torch.optim.lr_scheduler.OneCycleLR(
@@ -74,6 +75,14 @@ def set_lr(optimizer, scheduler, old, new):
                 setattr(part, name, [scaled(rate) for rate in getattr(part, name)])
         if isinstance(getattr(part, "eta_min", None), float):
             part.eta_min = scaled(part.eta_min)
+
+
+def change_settings(config, step, optimizer, scheduler):
+    """Take over what was changed before this update during the run."""
+    for name, value in CHANGES[step].items():
+        if "lr" in CHANGED and name == "lr":
+            set_lr(optimizer, scheduler, config.lr, value)
+        setattr(config, name, value)
 
 
 def parameters_of(network, optimizer):

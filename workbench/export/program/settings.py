@@ -23,6 +23,7 @@ from workbench.export.program.constants import (
     MAX_STEPS,
     MIN_EPOCHS,
     MIN_STEPS,
+    NEVER_ZERO,
     NUM_WORKERS,
     SCHEDULED_STEPS,
     SEED,
@@ -79,4 +80,9 @@ def parse():
     for setting in dataclasses.fields(Config):
         kind, default = type(setting.default), setting.default
         parser.add_argument(f"--{setting.name}", type=kind, default=default, help="(%(default)s)")
-    return Config(**vars(parser.parse_args()))
+    settings = vars(parser.parse_args())
+    for name, value in settings.items():
+        is_number = isinstance(value, (int, float))
+        if (is_number and not value >= 0) or (value == 0 and name in NEVER_ZERO):
+            parser.error(f"--{name} {value}: nothing is trained with that.")
+    return Config(**settings)
