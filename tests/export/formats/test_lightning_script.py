@@ -256,18 +256,6 @@ def test_importing_it_makes_neither_the_model_nor_the_data(
     bench.close()
 
 
-def test_options_that_train_nothing_are_refused(with_lightning: Warm, tmp_path: Path) -> None:
-    """In the words of the other script."""
-    bench, _, script = exported(tmp_path, f"{PAIR}, max_epochs=1")
-    bench.close()
-    for options, message in {
-        "--max_epochs -1": "--max_epochs is -1: it must be more than 0.",
-        "--lr -1": "--lr is -1.0: it must be at least 0.",
-    }.items():
-        done = with_lightning.run(str(script), *options.split(), folder=tmp_path)
-        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-
-
 def test_what_differs_is_named(tmp_path: Path) -> None:
     bench, _, script = exported(
         tmp_path,

@@ -24,7 +24,6 @@ from workbench.export.program.user import loss_function, make_optimizer
 
 def make_schedule(optimizer, config, updates=0):
     """The rate of each update, as a factor of the optimizer's."""
-    warmup = 0
     if WARMS_UP:
         warmup = round(config.warmup * updates) if WARMUP_IS_FRACTION else config.warmup
         if SCHEDULE != "constant" and warmup >= updates:
