@@ -18,6 +18,7 @@ from workbench.export.assembly.text import evidence, plain, program_of, saved_da
 from workbench.export.errors import ExportError
 from workbench.export.file_format import ExportOptions
 from workbench.export.script_spec import ScriptSpec
+from workbench.metric_mode import AVERAGED
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
@@ -30,7 +31,14 @@ def lightning_script(run: ScriptSpec, task: Task) -> str:
     package = _package(task)
     _refuse(run, package)
     constants = constants_of(run, _title(run), ExportOptions(), torchs=False)
-    program = program_of(run, {**constants, **_constants(run, task)}, ON_LIGHTNING)
+    constants |= _constants(run, task)
+    if constants["BEST"] is not None:
+        constants["BEST"] = _metric(constants["BEST"])
+    constants["EARLY_STOPPING"] = [
+        {**options, "monitor": _metric(options["monitor"])}
+        for options in constants["EARLY_STOPPING"]
+    ]
+    program = program_of(run, constants, ON_LIGHTNING)
     imports = list(program_imports(ON_LIGHTNING))
     if package != "lightning":
         modules = {
@@ -50,9 +58,9 @@ def _constants(run: ScriptSpec, task: Task) -> dict[str, object]:
     makes_loaders = _makes_loaders(run)
     own_order = run.train.sampler or run.train.batch_sampler
     shuffles = run.train.kind == "samples" and s.shuffle and not own_order
-    within_epochs = ""
+    within_epochs, every_n_epoch = "", s.check_val_every_n_epoch
     if isinstance(s.val_check_interval, int):
-        within_epochs = "updates"
+        within_epochs, every_n_epoch = "updates", None  # which counts across epochs
     elif s.val_check_interval != 1.0:
         within_epochs = "fraction"
     return {
@@ -74,9 +82,14 @@ def _constants(run: ScriptSpec, task: Task) -> dict[str, object]:
         "SAVE_TOP_K": s.save_top_k if run.best is not None else 1,
         "LOG_EVERY_N_STEPS": s.log_every_n_steps,
         "CHECKS_WITHIN_EPOCHS": within_epochs,
-        "CHECK_VAL_EVERY_N_EPOCH": s.check_val_every_n_epoch,
+        "CHECK_VAL_EVERY_N_EPOCH": every_n_epoch,
         "LENGTH": _length(run),
     }
+
+
+def _metric(name: str) -> str:
+    """The name of a metric on Lightning, which validates averaged weights instead of the others."""
+    return name.removesuffix(AVERAGED)
 
 
 def _package(task: Task) -> str:
@@ -155,12 +168,18 @@ def _differences(run: ScriptSpec) -> Iterator[str]:
         yield "A loss that is NaN does not end the training."
     if run.validates:
         yield "Random numbers that a validation draws move those of the training after it."
+    if run.validates and (
+        run.validates_in_epoch or run.max_steps is not None or s.check_val_every_n_epoch != 1
+    ):
+        yield "A training that ends between two validations is not validated at its end."
     if run.accumulates:
         weights = "samples" if run.mean else "the batches in that window"
         yield (
             "Each batch of an update weighs 1 / accumulate_grad_batches, in a shorter window at the"
             f" end of an epoch too; the run weighted by {weights}."
         )
+    if run.validates and run.accumulates and isinstance(s.val_check_interval, int):
+        yield "Validations are counted in batches, so that a shorter window counts for less."
     if s.num_workers:
         yield (
             "Loader workers draw other random numbers than those of the run, where samples draw"
