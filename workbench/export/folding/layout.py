@@ -156,7 +156,7 @@ def _broken(line: str) -> list[str]:
             r"(^|[^\w\])}])$|\b(return|in|if|and|or|not) $", line[:start]
         ):
             comma = ""  # the bracket groups a value; with a comma it would be a tuple
-        middle = [part for item in items for part in _broken(f"{margin}{item}{comma}")]
+        middle = [broken for item in items for broken in _broken(f"{margin}{item}{comma}")]
     return [line[: start + 1], *middle, " " * indent + line[end:]]
 
 

@@ -147,9 +147,7 @@ def make_loader(
             worker_init_fn=worker_init_fn,
             num_workers=config.num_workers if NUM_WORKERS else 0,
             persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
-            prefetch_factor=(PREFETCH_FACTOR if config.num_workers else None)
-            if PREFETCH_FACTOR
-            else None,
+            prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
             pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
         )
     else:
@@ -166,9 +164,7 @@ def make_loader(
             worker_init_fn=worker_init_fn,
             num_workers=config.num_workers if NUM_WORKERS else 0,
             persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
-            prefetch_factor=(PREFETCH_FACTOR if config.num_workers else None)
-            if PREFETCH_FACTOR
-            else None,
+            prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
             pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
         )
     if not SINGLE_PROCESS and not DISTRIBUTED and accelerator.num_processes > 1:
@@ -216,9 +212,7 @@ def seeded_loader(
         worker_init_fn=None if worker_init_fn is None else WorkerInit(worker_init_fn),
         num_workers=config.num_workers,
         persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
-        prefetch_factor=(PREFETCH_FACTOR if config.num_workers else None)
-        if PREFETCH_FACTOR
-        else None,
+        prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
         pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
     )
 

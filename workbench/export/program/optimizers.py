@@ -66,13 +66,13 @@ def set_lr(optimizer, scheduler, old, new):
         group.update({key: scaled(group[key]) for key in keys if key in group})
     pending = [scheduler]
     while pending:
-        part = pending.pop()
-        pending += getattr(part, "_schedulers", ())  # a chain of schedulers holds others
+        schedule = pending.pop()
+        pending += getattr(schedule, "_schedulers", ())  # a chain of schedulers holds others
         for name in ("base_lrs", "max_lrs", "min_lrs"):
-            if hasattr(part, name):
-                setattr(part, name, [scaled(rate) for rate in getattr(part, name)])
-        if isinstance(getattr(part, "eta_min", None), float):
-            part.eta_min = scaled(part.eta_min)
+            if hasattr(schedule, name):
+                setattr(schedule, name, [scaled(rate) for rate in getattr(schedule, name)])
+        if isinstance(getattr(schedule, "eta_min", None), float):
+            schedule.eta_min = scaled(schedule.eta_min)
 
 
 def parameters_of(network, optimizer):
