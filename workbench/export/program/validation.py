@@ -241,16 +241,10 @@ class EarlyStopping:
         check_finite=True,
     ):
         self.monitor, self.sign = monitor, 1.0 if mode == "min" else -1.0
-        self.patience, self.min_delta, self.warmup, self.check_finite = (
-            patience,
-            min_delta,
-            warmup,
-            check_finite,
-        )
-        self.stopping_threshold, self.divergence_threshold = (
-            stopping_threshold,
-            divergence_threshold,
-        )
+        self.patience, self.min_delta = patience, min_delta
+        self.warmup, self.check_finite = warmup, check_finite
+        self.stopping_threshold = stopping_threshold
+        self.divergence_threshold = divergence_threshold
         self.best, self.waited, self.checks = float("inf"), 0, 0
 
     if RESUMES:
