@@ -58,6 +58,7 @@ def _constants(run: ScriptSpec, task: Task) -> dict[str, object]:
     makes_loaders = _makes_loaders(run)
     own_order = run.train.sampler or run.train.batch_sampler
     shuffles = run.train.kind == "samples" and s.shuffle and not own_order
+    whole_epochs = not makes_loaders and not run.limits and not run.distributed
     within_epochs, every_n_epoch = "", s.check_val_every_n_epoch
     if isinstance(s.val_check_interval, int):
         within_epochs, every_n_epoch = "updates", None  # which counts across epochs
@@ -66,7 +67,7 @@ def _constants(run: ScriptSpec, task: Task) -> dict[str, object]:
     return {
         "SINGLE_PROCESS": "Lightning has its own",
         "WORKER_SEEDS": False,
-        "DRAWS_TO_THE_END": not makes_loaders and shuffles and not run.limits,
+        "DRAWS_TO_THE_END": shuffles and whole_epochs,
         "MAKES_LOADERS": makes_loaders,
         "DATAMODULE": run.lightning.datamodule != "None",
         "BRINGS_CALLBACKS": isinstance(task, LightningTask)
