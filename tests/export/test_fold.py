@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import copy
-import importlib
 import json
 import subprocess
 import textwrap
@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from ruff import find_ruff_bin
 
+import workbench.export.program.user as user_code
+from tests.conftest import count
+from workbench.export.assembly.names import defined, read
 from workbench.export.assembly.program_source import (
     ON_TORCH,
     known_names,
@@ -105,11 +108,16 @@ def consistent(constants: dict[str, Any]) -> dict[str, Any]:
         own["CHECKS_WITHIN_EPOCHS"]
     ]
     if own["CLOSURE"]:
-        own |= {"ACCUMULATES": False, "LEAVES_OUT": False}
+        own |= {"ACCUMULATES": False, "LEAVES_OUT": False, "MOMENTUM": False}
     return {**USUAL, **own}
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=count(8, 200),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @given(drawn=CONSTANTS)
 def test_the_folded_program_gives_the_same_losses(drawn: dict[str, Any], tmp_path: Path) -> None:
     constants = consistent(drawn)
@@ -118,19 +126,21 @@ def test_the_folded_program_gives_the_same_losses(drawn: dict[str, Any], tmp_pat
     whole = rows(source, {**known, **constants}, tmp_path / "whole.jsonl", constants)
     assert rows(cut, known, tmp_path / "cut.jsonl", constants) == whole
     assert sum("loss" in row for row in whole) > 2
+    tree = ast.parse(cut)
+    assert not {name for name in read(tree) if name.isupper()} - defined(tree)
+    imports = [item for item in program_imports(ON_TORCH) if item.binds in read(tree)]
+    user = {name for name in vars(user_code) if not name.startswith("_")}
+    words = sorted(user & read(tree) - {item.binds for item in imports})
     script = tmp_path / "script.py"
-    bound = {item.binds for item in program_imports(ON_TORCH)}
-    user = vars(importlib.import_module("workbench.export.program.user"))
-    words = {name for name in user if not name.startswith("_")} - bound
-    imports = [item.text for item in program_imports(ON_TORCH) if f"{item.binds}" in cut]
-    script.write_text("\n".join([*imports, *(f"{name} = None" for name in sorted(words)), cut]))
+    lines = [*(item.text for item in imports), *(f"{name} = None" for name in words), cut]
+    script.write_text("\n".join(lines))
     check = [
         find_ruff_bin(),
         "check",
         "--isolated",
         "--quiet",
         "--ignore",
-        "F401,E402,I001,F811",
+        "E402,I001",
         str(script),
     ]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
@@ -141,11 +151,9 @@ def rows(
     source: str, names: dict[str, Any], log: Path, constants: dict[str, Any]
 ) -> list[dict[str, float]]:
     """What a program writes into its log."""
-    user = vars(importlib.import_module("workbench.export.program.user"))
     torch.manual_seed(0)
-    own = {name: value for name, value in user.items() if not name.startswith("__")} | {
-        "network": copy.deepcopy(user["network"])
-    }
+    own = {name: value for name, value in vars(user_code).items() if not name.startswith("__")}
+    own["network"] = copy.deepcopy(user_code.network)
     if constants["CLOSURE"]:
         own["make_optimizer"] = torch.optim.LBFGS
     namespace = {**names, **own, "__name__": "program", "__file__": str(log.with_suffix(".py"))}

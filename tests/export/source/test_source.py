@@ -962,30 +962,3 @@ def test_arguments_that_a_dict_or_a_list_gives(before: str, call: str) -> None:
     objects = {name: value for name, value in outcome.given.items() if name != "lr"}
     assert outcome.again == objects
     assert objects.keys() == {"model", "train", "loss"}
-
-
-WRITES = """\
-import sys
-setattr(sys.modules["__main__"], "width", 3)
-width = 4  # the last one
-depth = 1
-globals()["depth"] = 2
-globals().update(size=
-    width * 2
-)
-if width:
-    vars()["bias"] = [0.5]
-globals().update(unit="cm")
-def rename():
-    globals()["unit"] = "m"
-"""
-
-
-def test_a_global_that_a_call_sets_is_assigned() -> None:
-    """In the order in which they ran, as if all were assignments."""
-    made = "model = [width, depth, size, bias, unit]\n"
-    site = run_cells(WB, WRITES, f"{made}{MAKE}")
-    assert slice_call(site).code == (
-        "width = 4  # the last one\n\ndepth = 2\nsize = (width * 2\n)\n"
-        'if width:\n    bias = [0.5]\nunit = ("cm")\n\n' + made
-    )

@@ -94,10 +94,9 @@ def _of_model_not_in(run: ScriptSpec) -> dict[str, bool]:
     pairs = [name for name in run.metrics.pairs if run.has_metrics]
     followed = ", ".join(sorted(run.monitored & run.logged.in_training_alone))
     return {
+        "manual optimization": run.manual,
         f"hooks ({hooks})": bool(hooks),
         f"attributes of the trainer ({asks})": bool(asks),
-        "manual optimization": run.manual,
-        "objects that make their loaders": bool(run.prepare or run.teardown),
         "values that are logged in another way than self.log(name, value) in a step": (
             run.logs_widely
         ),
@@ -124,7 +123,7 @@ def _of_data_not_in(run: ScriptSpec) -> dict[str, bool]:
         "batches whose number of samples their first tensor does not show": any(
             run.weighs(data) and not data.counts for data in run.loaders
         ),
-        "loaders with lines of their own": any(data.before for data in run.loaders),
+        "objects that make their loaders": any(data.made_by_object for data in run.loaders),
         "several validation sets in loaders": (
             bool(run.val_sets) and run.val is not None and run.val.dataset != "val_data"
         ),

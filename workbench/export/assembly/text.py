@@ -20,7 +20,6 @@ from workbench.export.assembly.program_source import (
     program_source,
 )
 from workbench.export.assembly.run_constants import constants_of, epoch_parts
-from workbench.export.assembly.unused import without_unread
 from workbench.export.errors import NotStandAlone
 from workbench.export.file_format import ExportOptions
 from workbench.export.fold import fold
@@ -114,6 +113,13 @@ def program_of(r: ScriptSpec, constants: Mapping[str, object], modules: tuple[st
     head, _, rest = program.partition("\n\n\ndef parse(")
     read = program if r.sets_threads else f"{program}\n{THREADS}"
     return without_unread(head, read) + "\n\n\ndef parse(" + rest
+
+
+def without_unread(config: str, program: str) -> str:
+    """The class of the settings without those that the program does not read (`config.lr`)."""
+    read = set(re.findall(r"\bconfig\.(\w+)", program))
+    fields = [(line, re.match(r"    (\w+): ", line)) for line in config.split("\n")]
+    return "\n".join(line for line, field in fields if field is None or field[1] in read)
 
 
 def _places(r: ScriptSpec) -> dict[str, str]:
@@ -231,7 +237,7 @@ def _head(r: ScriptSpec) -> str:
             f"The weights that the run began with are read from {plain(r.weights)}, if that is"
             " there."
         )
-    own = ["torch", "torch_xla", "accelerate"] if r.on_tpu else ["torch", "accelerate"]
+    own = ["torch", "accelerate"]
     needed = [*own, *sorted(r.sliced.modules - set(own))]
     needs = textwrap.fill(
         f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False
@@ -287,19 +293,12 @@ def saved_data(r: ScriptSpec) -> list[str]:
 
 def _notes(r: ScriptSpec) -> list[str]:
     """Sentences about what the script does in another way than the run."""
-    cores = r.settings.devices
-    notes = []
-    if r.settings.preload:
-        notes.append(
-            "The run read each sample once (preload): if samples draw random numbers, here they"
-            " draw new ones each time."
-        )
-    if r.on_tpu and cores not in ("auto", 1):
-        notes.append(
-            f"The run divided its batches among {cores} cores. The script trains with whole"
-            " batches on one: with the same numbers, not as fast."
-        )
-    return notes
+    if not r.settings.preload:
+        return []
+    return [
+        "The run read each sample once (preload): if samples draw random numbers, here they draw"
+        " new ones each time."
+    ]
 
 
 def evidence(r: ScriptSpec) -> list[str]:

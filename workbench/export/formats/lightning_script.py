@@ -123,7 +123,7 @@ def _length(run: ScriptSpec) -> str:
 
 def _makes_loaders(run: ScriptSpec) -> bool:
     """Whether the user's objects make the loaders; Lightning then calls their methods itself."""
-    return run.lightning.datamodule != "None" or any(data.before for data in run.loaders)
+    return run.lightning.datamodule != "None" or any(data.made_by_object for data in run.loaders)
 
 
 # ---- the head ------------------------------------------------------------------------------------
@@ -340,12 +340,8 @@ def _properties(run: ScriptSpec, package: str) -> Iterator[str]:
         )
     if run.several and not run.manual:
         yield ("several optimizers without manual optimisation, which Lightning 2 no longer has")
-    if old := [name for name, hook in run.lightning.hooks.items() if hook.arguments]:
-        yield f"{', '.join(old)} written for Lightning 1"
-    if run.extra_arguments:
-        yield (
-            f"{', '.join(run.extra_arguments)} in training_step, which Lightning 2 no longer has"
-        )
+    if run.lightning.of_lightning_1:
+        yield f"{', '.join(run.lightning.of_lightning_1)} written for Lightning 1"
     if run.manual and (run.clips or run.accumulates):
         yield "gradient_clip_val or accumulate_grad_batches with manual optimisation"
     if run.hooks is None:

@@ -27,9 +27,7 @@ def save_checkpoint(config, stateful, generators, accelerator, epoch, step):
         "settings": {
             name: value for name, value in vars(config).items() if name not in ("output", "resume")
         },
-        "stateful": {
-            name: holder.state_dict() for name, holder in stateful.items() if holder is not None
-        },
+        "stateful": {name: part.state_dict() for name, part in stateful.items()},
         "generators": [generator.get_state() for generator in generators],
         "random": gather_object([numbers]),  # one from each process
         "epoch": epoch,
@@ -70,9 +68,8 @@ def load_checkpoint(config, stateful, generators, accelerator):
                 f" resume with --{name} {value}."
             )
     try:
-        for name, holder in stateful.items():
-            if holder is not None:
-                holder.load_state_dict(parts[name])
+        for name, part in stateful.items():
+            part.load_state_dict(parts[name])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise SystemExit(f"{config.resume} is of another script: {error}") from error
     for generator, value in zip(generators, state["generators"]):

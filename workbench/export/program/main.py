@@ -157,8 +157,8 @@ def main(config):
         lr_home = config.lr
     if "batch_size" in HAS_HOME:
         batch_size_home = config.batch_size
+    logged = {}
     if LOGS_IN_STEPS:
-        logged = {}
         network.log = lambda name, value, *_, **__: logged.update({name: value})
         network.log_dict = lambda values, *_, **__: logged.update(values)
     if START is not None:
@@ -229,21 +229,21 @@ def main(config):
         scheduler = make_schedule(
             optimizer, config, planned_updates(config, loader) if LENGTH else 0
         )
+    elif not OWN_SCHEDULER:
+        scheduler = None
     if BATCH == "step" and MADE_LR is not None:
-        set_lr(optimizer, scheduler if OWN_SCHEDULER or SCHEDULE else None, MADE_LR, config.lr)
+        set_lr(optimizer, scheduler, MADE_LR, config.lr)
     if SCHEDULE_FREE:
         optimizer.train()
-    if PRECISION == "16":
-        scaler = torch.amp.GradScaler(accelerator.device.type)
+    scaler = torch.amp.GradScaler(accelerator.device.type) if PRECISION == "16" else None
     if AVERAGING:
         averaged_modules = [network, loss_function] if LOSS_MODULE else [network]
         average = Average(averaged_modules, config.ema_decay if AVERAGING == "ema" else 0.0)
-    if SWA_LRS is not None:
-        annealing = None
-    if BEST is not None:
-        best = Best(config.output / "best.pt")
-    if EARLY_STOPPING:
-        stoppers = [EarlyStopping(**options) for options in EARLY_STOPPING]
+    else:
+        average = None
+    annealing = None
+    best = Best(config.output / "best.pt") if BEST is not None else None
+    stoppers = [EarlyStopping(**options) for options in EARLY_STOPPING] if EARLY_STOPPING else []
     if DISTRIBUTED and accelerator.process_index:
         # From here on each process draws random numbers of its own.
         entropy = np.random.SeedSequence([config.seed, accelerator.process_index])
@@ -255,20 +255,20 @@ def main(config):
         taken_steps = 0
     if RESUMES:
         first_epoch = 0
-        stateful = {
-            "network": network,
-            "loss": loss_function if LOSS_MODULE else None,
-            "optimizer": optimizer,
-            "scheduler": scheduler if SCHEDULE or OWN_SCHEDULER else None,
-            "scaler": scaler if PRECISION == "16" else None,
-            "average": average if AVERAGING else None,
-            "best": best if BEST is not None else None,
-            **(
-                {f"stopper {number}": stopper for number, stopper in enumerate(stoppers)}
-                if EARLY_STOPPING
-                else {}
-            ),
-        }
+        stateful = {"network": network, "optimizer": optimizer}
+        if LOSS_MODULE:
+            stateful["loss"] = loss_function
+        if SCHEDULE or OWN_SCHEDULER:
+            stateful["scheduler"] = scheduler
+        if PRECISION == "16":
+            stateful["scaler"] = scaler
+        if AVERAGING:
+            stateful["average"] = average
+        if BEST is not None:
+            stateful["best"] = best
+        if EARLY_STOPPING:
+            for number, stopper in enumerate(stoppers):
+                stateful[f"stopper {number}"] = stopper
         if config.resume:
             first_epoch, step = load_checkpoint(config, stateful, [loader.generator], accelerator)
 
@@ -321,10 +321,8 @@ def main(config):
             stride = max(
                 1, int(updates_in_epoch(config, loader, epoch) * config.val_check_interval + 1e-9)
             )
-        if FOLLOWS_TRAIN_LOSS:
-            losses = []
-        if TAKES_NUMBER:
-            number = -1
+        losses = []
+        number = -1
         batches = limited(loader, config) if LIMITS else loader
         batches = comparison.compared(batches) if CHECKS else batches
         for batch in windows(batches, config, epoch, step, accelerator) if ACCUMULATES else batches:
@@ -345,7 +343,7 @@ def main(config):
                     if "lr" in CHANGED and name == "lr":
                         set_lr(
                             optimizer,
-                            scheduler if SCHEDULE or OWN_SCHEDULER else None,
+                            scheduler,
                             config.lr,
                             value,
                         )

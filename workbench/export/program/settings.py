@@ -76,7 +76,7 @@ class Config:
 def parse():
     """The settings with those of the command line."""
     parser = argparse.ArgumentParser(description=TITLE)
-    for field in dataclasses.fields(Config):
-        kind, default = type(field.default), field.default
-        parser.add_argument(f"--{field.name}", type=kind, default=default, help="(%(default)s)")
+    for setting in dataclasses.fields(Config):
+        kind, default = type(setting.default), setting.default
+        parser.add_argument(f"--{setting.name}", type=kind, default=default, help="(%(default)s)")
     return Config(**vars(parser.parse_args()))
