@@ -123,11 +123,6 @@ class Rewriter:
         match node:
             case ast.IfExp() if (test := self.value(node.test)) is not _UNKNOWN:
                 return self.code(node.body if test else node.orelse)
-            case ast.ListComp(
-                elt=ast.Call(func=function, args=[], keywords=[ast.keyword(arg=None)]),
-                generators=[ast.comprehension(iter=ast.Name(id=name))],
-            ) if isinstance(self.constants.get(name), list):
-                return self.calls(self.code(function), self.constants[name])
             case ast.BoolOp():
                 operands = [each for each in node.values if self.value(each) is _UNKNOWN]
                 if isinstance(node.values[-1], ast.Constant):  # as in `name or None`
@@ -145,6 +140,11 @@ class Rewriter:
                     arguments = [*node.args, *(each for each in node.keywords if each not in usual)]
                     left = [self.code(each) for each in arguments if self.edits.get(each) != ""]
                     return f"{self.code(node.func)}({', '.join(left)})"
+            case ast.ListComp(
+                elt=ast.Call(func=function, args=[], keywords=[ast.keyword(arg=None)]),
+                generators=[ast.comprehension(iter=ast.Name(id=name))],
+            ) if isinstance(self.constants.get(name), list):
+                return self.calls(self.code(function), self.constants[name])
         return self.spliced(*self.span(node), node)
 
     def calls(self, function: str, arguments: Any) -> str:
