@@ -127,10 +127,8 @@ def _places(r: ScriptSpec) -> dict[str, str]:
     places = (
         {} if r.hooks is None else {f"{name}_home": home for name, home in r.hooks.homes.items()}
     )
-    if parts := epoch_parts(r):
-        places["epoch_parts"] = f"({', '.join(parts)}{',' * (len(parts) == 1)})"
-    if r.lightning.datamodule != "None":
-        places["datamodule"] = r.lightning.datamodule
+    if told := epoch_parts(r):
+        places["epoch_parts"] = f"({', '.join(told)}{',' * (len(told) == 1)})"
     pairs = [("train", r.train)]
     if r.val is not None and not r.val_sets:
         pairs.append(("val", r.val))
@@ -140,6 +138,8 @@ def _places(r: ScriptSpec) -> dict[str, str]:
             "generator": read.generator, "worker_init": read.worker_init,
         }  # fmt: skip
         places |= {f"{name}_{what}": text for what, text in expressions.items() if text}
+    if r.lightning.datamodule != "None":
+        places["datamodule"] = r.lightning.datamodule
     collates = {"collate": r.train.collate, "val_collate": None if r.val is None else r.val.collate}
     return {**places, **{name: text for name, text in collates.items() if text and text != name}}
 
