@@ -37,6 +37,9 @@ def folded(source: str, **constants: object) -> str:
 
 @pytest.mark.parametrize(("source", "constants", "expected"), [
     ("def main():\n    if A:\n        a()\n    else:\n        b()\n", {"A": True}, "def main():\n    a()\n"),
+    ("def main(x):\n    return x(A or None)\n", {"A": 0}, "def main(x):\n    return x(None)\n"),
+    ("def main():\n    return [f(**each) for each in A]\n", {"A": [{"x": 1}, {"x": 2}]}, "def main():\n    return [f(x=1), f(x=2)]\n"),
+    ("class C:\n    n = 1\n\n    if A:\n\n        def f(self, x):\n            y = g(x)\n            return y\n\n\ndef main():\n    return C()\n", {"A": True}, "class C:\n    n = 1\n\n    def f(self, x):\n        return g(x)\n\n\ndef main():\n    return C()\n"),
     ("def main():\n    if A:\n        a()\n    elif B:\n        b()\n    else:\n        c()\n", {"A": False, "B": False}, "def main():\n    c()\n"),
     ("def main(x):\n    if x:\n        a()\n    elif A:\n        b()\n    else:\n        c()\n", {"A": True}, "def main(x):\n    if x:\n        a()\n    else:\n        b()\n"),
     ("def main(x):\n    if A and x and not B:\n        a()\n", {"A": True, "B": False}, "def main(x):\n    if x:\n        a()\n"),

@@ -20,7 +20,16 @@ from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
-from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
+from workbench.events import (
+    SHARDED,
+    Changed,
+    Checksums,
+    Logged,
+    Message,
+    RunStarted,
+    StepsDone,
+    Validated,
+)
 from workbench.events.columns import MARK, recorded_name
 from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.inputs.collect import Hooks, LoggedNames, Metrics
@@ -79,6 +88,7 @@ def script_spec_of(
     resume_points = resume_points_of(run)
     check_start(run, task)
     _check_settings(run.settings)
+    _check_weights_whole(run)
     check_task(task)
     sliced = slice_call(site, frozenset() if data_file is None else _DATA)
     sliced = with_plain_base(sliced, task) if plain else sliced
@@ -249,6 +259,15 @@ def _check_settings(settings: Settings) -> None:
     if settings.seed >= 2**32:
         raise NotStandAlone(
             f"a stand-alone script does not support seed={settings.seed}, which is not below 2**32."
+        )
+
+
+def _check_weights_whole(run: Run) -> None:
+    """Raise NotStandAlone for a run whose processes shared the weights among them."""
+    messages = [event.text for event in run.outline if isinstance(event, Message)]
+    if any(text.startswith(SHARDED) for text in messages):
+        raise NotStandAlone(
+            f"a stand-alone script is data-parallel, and run {run.id} sharded its weights (FSDP)."
         )
 
 

@@ -59,9 +59,9 @@ def constants_of(
     found = {name.upper(): getattr(run.settings, name) for name in _SETTINGS}
     found |= _of_lengths(run) | _of_device(run) | _of_model(run) | _of_data(run) | _of_checks(run)
     found |= _of_update(run) | _of_optimizer(run) | _of_averages(run)
-    if torchs:
+    if torchs or run.hooks is None:  # else Lightning calls configure_optimizers itself
         found |= _of_configured(run)
-    else:
+    if not torchs:
         # Lightning shares the batches.
         found |= {"DISTRIBUTED": False, "ACCUMULATES": run.accumulates}
     sums = _checksums(run)

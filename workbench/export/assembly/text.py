@@ -31,6 +31,7 @@ from workbench.task.data.to_dataset import UNNAMED
 
 THREADS = "torch.set_num_threads(config.threads)"
 """The line of `main` that sets the number of threads, where the user's code does not."""
+_OPTION_OF_THREADS = re.compile("^    threads: int = .*\n", re.MULTILINE)
 CONVERTED = (
     "column if isinstance(column, torch.Tensor) else torch.as_tensor(np.array(column, dtype=kind))"
 )
@@ -138,6 +139,8 @@ def _places(r: ScriptSpec) -> dict[str, str]:
             "generator": read.generator, "worker_init": read.worker_init,
         }  # fmt: skip
         places |= {f"{name}_{what}": text for what, text in expressions.items() if text}
+    if r.lightning.datamodule != "None":
+        places["datamodule"] = r.lightning.datamodule
     collates = {"collate": r.train.collate, "val_collate": None if r.val is None else r.val.collate}
     return {**places, **{name: text for name, text in collates.items() if text and text != name}}
 
@@ -161,10 +164,11 @@ def _joined(
     made = build.built([*r.sliced.blocks, *given], ours, known, own_main, _in_workers(r))
     first = [] if r.sets_threads else [names.replaced(THREADS, renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
-    if made.at_once:
-        # an import of the script makes the same data
-        threads = names.replaced(f"torch.set_num_threads({r.threads})", renamed)
-        parts += [threads for _ in first]
+    if made.at_once and not r.sets_threads:
+        # An import of the script makes the data, and is to make the same.
+        parts.append(names.replaced(f"torch.set_num_threads({r.threads})", renamed))
+        first = []
+        ours = _OPTION_OF_THREADS.sub("", ours)
     ours = build.with_lines(ours, own_main, [*first, *made.call(make)])
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
     code = "\n\n\n".join(

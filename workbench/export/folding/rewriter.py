@@ -102,9 +102,12 @@ class Rewriter:
             case ast.BoolOp():
                 ends_at = isinstance(node.op, ast.Or)
                 values = [self.value(operand) for operand in node.values]
-                if any(value is not _UNKNOWN and bool(value) == ends_at for value in values):
-                    return ends_at
-                return _UNKNOWN if _UNKNOWN in values else not ends_at
+                deciding = [
+                    value for value in values if value is not _UNKNOWN and bool(value) == ends_at
+                ]
+                if _UNKNOWN in values:
+                    return ends_at if deciding else _UNKNOWN
+                return deciding[0] if deciding else values[-1]
             case ast.Compare(ops=[operation], comparators=[comparator]):
                 left, right = self.value(node.left), self.value(comparator)
                 compare = _COMPARED.get(type(operation))
@@ -147,7 +150,20 @@ class Rewriter:
                     arguments = [*node.args, *(each for each in node.keywords if each not in usual)]
                     left = [self.code(each) for each in arguments if self.edits.get(each) != ""]
                     return f"{self.code(node.func)}({', '.join(left)})"
+            case ast.ListComp(
+                elt=ast.Call(func=function, args=[], keywords=[ast.keyword(arg=None)]),
+                generators=[ast.comprehension(iter=ast.Name(id=name))],
+            ) if isinstance(self.constants.get(name), list):
+                return self.calls(self.code(function), self.constants[name])
         return self.spliced(*self.span(node), node)
+
+    def calls(self, function: str, arguments: Any) -> str:
+        """The list of the calls `[function(**each) for each in arguments]`."""
+        calls = []
+        for each in arguments:
+            pairs = [f"{name}={literal(value)}" for name, value in each.items()]
+            calls.append(f"{function}({', '.join(pairs)})")
+        return f"[{', '.join(calls)}]"
 
     def operand(self, node: ast.AST) -> str:
         """The new code of an operand of `and` or `or`, in brackets if it needs them."""
@@ -200,7 +216,9 @@ class Rewriter:
             )
             statement = self.statement(node, first)
             if statement:
-                code += "".join(self.lines[after : first - 1]) + statement
+                before = "".join(self.lines[after : first - 1])
+                # The block of an `if` that always runs may begin with an empty line of its own.
+                code += before + (statement.removeprefix("\n") if before else statement)
             after = node.end_lineno or after
         return code
 

@@ -262,9 +262,9 @@ ACCELERATOR: str = "auto"
 DEVICES: int = 1
 NUM_NODES: int = 1
 STRATEGY: str = "auto"
-TRAINER_PRECISION: str = "32-true"
+TRAINER_PRECISION: Any = None
 MAX_TIME: Any = None
-NUM_SANITY_VAL_STEPS: int = 2
+NUM_SANITY_VAL_STEPS: Any = None
 SAVE_TOP_K: int = 1
 MAKES_LOADERS: bool = False
 """Whether the user's objects make the loaders."""

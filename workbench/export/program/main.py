@@ -143,6 +143,8 @@ def main(config):
     )
     if SINGLE_PROCESS and accelerator.num_processes > 1:
         raise SystemExit("This script trains in one process: " + SINGLE_PROCESS + ".")
+    if not SINGLE_PROCESS and accelerator.distributed_type in ("FSDP", "DEEPSPEED"):
+        raise SystemExit("This script is data-parallel: launch it without FSDP or DeepSpeed.")
     if DISTRIBUTED and accelerator.num_processes != RANKS:
         accelerator.print(
             "Made on", RANKS, "processes: with another number an update has other batches."
