@@ -219,6 +219,7 @@ class Best:
             self.value = state["value"]
 
     def keep(self, value, network, accelerator):
+        """Save the weights if this value is the best one so far."""
         if (value > self.value) if BEST_IS_HIGHEST else (value < self.value):
             self.value = value
             accelerator.save(weights_of(network), self.path)
