@@ -102,9 +102,7 @@ def checksum(value: Any) -> str:
 
 
 def _crc(value: Any, crc: int) -> int:
-    """Continue the checksum `crc`. Scripts have the same function
-    (`export/program/templates/data/checksums.py.jinja`).
-    """
+    """Continue the checksum `crc`. Scripts have the same function (`export/program/compare.py`)."""
     if isinstance(value, Tensor):
         if not value.numel():
             return crc
