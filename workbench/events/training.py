@@ -273,8 +273,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """Checksums of what a fit began with, eight hex digits each ("": none); an exported script
-    compares its own with them.
+    """Checksums of what a fit began with, eight hex digits each ("": none). A script that was
+    exported with `checks=True` compares its weights and batches with them.
     """
 
     weights: str = ""

@@ -173,8 +173,10 @@ def main(config):
         network.zero_grad()
     if CHECKS:
         comparison = Comparison(config)
-        if DISTRIBUTED and (accelerator.process_index or accelerator.num_processes != RANKS):
-            comparison.left.clear()  # these are of the first of them
+        if not SINGLE_PROCESS and accelerator.num_processes != RANKS:
+            comparison.left.clear()  # each process has other batches
+        if DISTRIBUTED and accelerator.process_index:
+            comparison.left.clear()  # those of the run are the first process's
         comparison.compare(
             "weights", [p.data.flatten()[:FIRST_WEIGHTS] for p in all_parameters(network)]
         )
