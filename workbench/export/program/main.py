@@ -269,12 +269,9 @@ def main(config):
             "scaler": scaler if PRECISION == "16" else None,
             "average": average if AVERAGING else None,
             "best": best if BEST is not None else None,
-            **(
-                {f"stopper {number}": stopper for number, stopper in enumerate(stoppers)}
-                if EARLY_STOPPING
-                else {}
-            ),
         }
+        if EARLY_STOPPING:
+            stateful |= {f"stopper {number}": stopper for number, stopper in enumerate(stoppers)}
         if config.resume:
             first_epoch, step = load_checkpoint(config, stateful, [loader.generator], accelerator)
 
@@ -285,17 +282,16 @@ def main(config):
             """Validate in the middle of the epoch, or at its end."""
             return check(
                 network,
-                val_loader,
+                val_loader if VALIDATES else None,
                 config,
                 accelerator,
                 optimizer,
-                scheduler,
-                annealing,
-                average,
-                best,
-                stoppers,
-                logged,
-                losses,
+                scheduler if SCHEDULE or OWN_SCHEDULER else None,
+                average if AVERAGING else None,
+                best if BEST is not None else None,
+                stoppers if EARLY_STOPPING else None,
+                logged if LOGS_IN_STEPS else None,
+                losses if FOLLOWS_TRAIN_LOSS else None,
                 epoch,
                 step,
                 finished,
@@ -520,17 +516,16 @@ def main(config):
             if CHECK_VAL_EVERY_N_EPOCH == 1 or is_due_after(epoch, step, config):
                 ended = check(
                     network,
-                    val_loader,
+                    val_loader if VALIDATES else None,
                     config,
                     accelerator,
                     optimizer,
-                    scheduler,
-                    annealing,
-                    average,
-                    best,
-                    stoppers,
-                    logged,
-                    losses,
+                    scheduler if SCHEDULE or OWN_SCHEDULER else None,
+                    average if AVERAGING else None,
+                    best if BEST is not None else None,
+                    stoppers if EARLY_STOPPING else None,
+                    logged if LOGS_IN_STEPS else None,
+                    losses if FOLLOWS_TRAIN_LOSS else None,
                     epoch,
                     step,
                     epoch + 1,
