@@ -104,7 +104,7 @@ def consistent(constants: dict[str, Any]) -> dict[str, Any]:
         own["CHECKS_WITHIN_EPOCHS"]
     ]
     if own["CLOSURE"]:
-        own |= {"ACCUMULATES": False, "LEAVES_OUT": False}
+        own |= {"ACCUMULATES": False, "LEAVES_OUT": False, "MOMENTUM": False}
     return {**USUAL, **own}
 
 
@@ -116,7 +116,7 @@ def test_the_folded_program_gives_the_same_losses(drawn: dict[str, Any], tmp_pat
     cut = fold(source, constants, known)
     whole = rows(source, {**known, **constants}, tmp_path / "whole.jsonl", constants)
     assert rows(cut, known, tmp_path / "cut.jsonl", constants) == whole
-    assert sum("loss" in row for row in whole) > 2
+    assert sum("loss" in row for row in whole) > 1
     script = tmp_path / "script.py"
     bound = {item.binds for item in program_imports(ON_TORCH)}
     user = vars(importlib.import_module("workbench.export.program.user"))

@@ -351,11 +351,25 @@ def main(config):
             if TAKES_NUMBER:
                 number += 1
             if DISTRIBUTED:
-                loss = accumulate_in_all(model, batch, number, parameters, scaler, accelerator)
+                loss = accumulate_in_all(
+                    model,
+                    batch,
+                    number if TAKES_NUMBER else None,
+                    parameters if NEEDS_PARAMETERS else None,
+                    scaler if PRECISION == "16" else None,
+                    accelerator,
+                )
                 if TAKES_NUMBER:
                     number += len(batch[0]) - 1
             elif ACCUMULATES:
-                loss = accumulate(model, batch, number, parameters, scaler, accelerator)
+                loss = accumulate(
+                    model,
+                    batch,
+                    number if TAKES_NUMBER else None,
+                    parameters if NEEDS_PARAMETERS else None,
+                    scaler if PRECISION == "16" else None,
+                    accelerator,
+                )
                 if TAKES_NUMBER:
                     number += len(batch) - 1
                 if MAY_BE_EMPTY and loss is None:
