@@ -41,7 +41,6 @@ def check(
     accelerator,
     optimizer,
     scheduler,
-    annealing,
     average,
     best,
     stoppers,

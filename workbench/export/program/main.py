@@ -295,17 +295,16 @@ def main(config):
             """Validate in the middle of the epoch, or at its end."""
             return check(
                 network,
-                val_loader,
+                val_loader if VALIDATES else None,
                 config,
                 accelerator,
                 optimizer,
-                scheduler,
-                annealing,
-                average,
-                best,
-                stoppers,
-                logged,
-                losses,
+                scheduler if SCHEDULE or OWN_SCHEDULER else None,
+                average if AVERAGING else None,
+                best if BEST is not None else None,
+                stoppers if EARLY_STOPPING else None,
+                logged if LOGS_IN_STEPS else None,
+                losses if FOLLOWS_TRAIN_LOSS else None,
                 epoch,
                 step,
                 finished,
@@ -359,11 +358,25 @@ def main(config):
             if TAKES_NUMBER:
                 number += 1
             if DISTRIBUTED:
-                loss = accumulate_in_all(model, batch, number, parameters, scaler, accelerator)
+                loss = accumulate_in_all(
+                    model,
+                    batch,
+                    number if TAKES_NUMBER else None,
+                    parameters if NEEDS_PARAMETERS else None,
+                    scaler if PRECISION == "16" else None,
+                    accelerator,
+                )
                 if TAKES_NUMBER:
                     number += len(batch[0]) - 1
             elif ACCUMULATES:
-                loss = accumulate(model, batch, number, parameters, scaler, accelerator)
+                loss = accumulate(
+                    model,
+                    batch,
+                    number if TAKES_NUMBER else None,
+                    parameters if NEEDS_PARAMETERS else None,
+                    scaler if PRECISION == "16" else None,
+                    accelerator,
+                )
                 if TAKES_NUMBER:
                     number += len(batch) - 1
                 if MAY_BE_EMPTY and loss is None:
@@ -524,17 +537,16 @@ def main(config):
             if CHECK_VAL_EVERY_N_EPOCH == 1 or is_due_after(epoch, step, config):
                 ended = check(
                     network,
-                    val_loader,
+                    val_loader if VALIDATES else None,
                     config,
                     accelerator,
                     optimizer,
-                    scheduler,
-                    annealing,
-                    average,
-                    best,
-                    stoppers,
-                    logged,
-                    losses,
+                    scheduler if SCHEDULE or OWN_SCHEDULER else None,
+                    average if AVERAGING else None,
+                    best if BEST is not None else None,
+                    stoppers if EARLY_STOPPING else None,
+                    logged if LOGS_IN_STEPS else None,
+                    losses if FOLLOWS_TRAIN_LOSS else None,
                     epoch,
                     step,
                     epoch + 1,
