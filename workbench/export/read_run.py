@@ -110,6 +110,7 @@ def script_spec_of(
             run=run.id,
             model=str(_recorded_task(header).get("model", type(task.model).__name__)),
             version=__version__,
+            libraries=_libraries(header),
             script=path.name,
             sliced=sliced,
             kinds=site.kinds,
@@ -187,6 +188,18 @@ def _in_a_check(run: Run) -> bool:
 def header_of(run: Run) -> Mapping[str, Any]:
     """What the record says of the run before its events; empty where it has no record."""
     return read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
+
+
+def _libraries(header: Mapping[str, Any]) -> str:
+    versions = header.get("versions")
+    if not isinstance(versions, Mapping):
+        return ""
+    # a build's suffix, as in 2.13.0+cpu, depends on the machine
+    return ", ".join(
+        f"{name} {str(versions[name]).partition('+')[0]}"
+        for name in ("torch", "accelerate", "numpy")
+        if name in versions
+    )
 
 
 def check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:

@@ -32,6 +32,10 @@ class ScriptSpec:
     run: str
     model: str
     version: str
+    libraries: str
+    """The libraries with the versions that the run had: "torch 2.13.0, numpy 2.4.1"; "": they were
+    not recorded.
+    """
     script: str
     sliced: Sliced
     kinds: Mapping[str, str]

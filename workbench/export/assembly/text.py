@@ -241,7 +241,10 @@ def _head(r: ScriptSpec) -> str:
     own = ["torch", "accelerate"]
     needed = [*own, *sorted(r.sliced.modules - set(own))]
     needs = textwrap.fill(
-        f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False
+        f"Needs: {', '.join(needed)}.{had(r)}",
+        98,
+        subsequent_indent="    ",
+        break_long_words=False,
     )
     start = "\n".join([start, *saved_data(r)])
     notes = "".join(
@@ -257,6 +260,11 @@ def _head(r: ScriptSpec) -> str:
         {}{}
         Written by Tuning Workbench {}.
         """''').format(title_of(r), _start(r, plain(script)), start, needs, notes, r.version)
+
+
+def had(r: ScriptSpec) -> str:
+    """A sentence with the versions of the run's libraries."""
+    return f" The run had {plain(r.libraries)}." if r.libraries else ""
 
 
 def _start(r: ScriptSpec, script: str) -> str:

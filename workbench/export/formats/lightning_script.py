@@ -14,7 +14,14 @@ from dataclasses import replace
 
 from workbench.export.assembly.program_source import ON_LIGHTNING, program_imports
 from workbench.export.assembly.run_constants import constants_of, takes_updates
-from workbench.export.assembly.text import evidence, plain, program_of, saved_data, with_users_code
+from workbench.export.assembly.text import (
+    evidence,
+    had,
+    plain,
+    program_of,
+    saved_data,
+    with_users_code,
+)
 from workbench.export.errors import ExportError
 from workbench.export.file_format import ExportOptions
 from workbench.export.script_spec import ScriptSpec
@@ -144,7 +151,7 @@ def _head(run: ScriptSpec, package: str) -> str:
     notes = [
         start,
         *saved_data(run),
-        f"Needs: {', '.join(libraries)}.",
+        f"Needs: {', '.join(libraries)}.{had(run)}",
         *run.sliced.notes,
         *run.sliced.differs,
         *evidence(run),
