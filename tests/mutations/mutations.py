@@ -247,7 +247,7 @@ MUTATIONS = (
         "export/program/main.py",
         "scaler.unscale_(optimizer)\n",
         "pass\n",
-        "tests/export",
+        "tests/export/program/test_script_techniques.py",
     ),
     # -- launch
     Mutation(

@@ -210,10 +210,12 @@ def _check(text: str, path: Path, run: Run) -> None:
         ) from error
 
 
-def _beside(path: Path, what: str) -> Path:
+def _beside(path: Path, content: str) -> Path:
     """The path of a file with tensors next to the script."""
-    own = path.name if path.suffix == ".ipynb" else path.stem  # train.py may lie beside train.ipynb
-    return path.with_name(f"{own}.{what}.safetensors")
+    name = (
+        path.name if path.suffix == ".ipynb" else path.stem
+    )  # train.py may lie beside train.ipynb
+    return path.with_name(f"{name}.{content}.safetensors")
 
 
 @contextmanager

@@ -42,8 +42,6 @@ SUPPORTED = {
     "swa_lrs",
     "annealing_epochs",
     "annealing_strategy",
-    "truncated_bptt_steps",
-    "tbptt_time_dim",
     "find_lr_at",
     "find_batch_size_at",
     "num_sanity_val_steps",

@@ -9,6 +9,7 @@ import pytest
 
 from tests.export.export_running import Runner, lint, make_bench, repeats
 from workbench.export.assembly.build import Built, built
+from workbench.export.assembly.text import without_unread
 from workbench.export.source.rewrite.source_text import Block
 
 OURS = "def validate(network, loader):\n    return metrics\n\n\ndef main(config):\n    return model.train(data, limit)\n"
@@ -250,11 +251,20 @@ def test_importing_a_script_makes_nothing(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_options_are_parsed_before_what_stays(runner: Runner, tmp_path: Path) -> None:
+def test_settings_that_are_not_read_are_left_out() -> None:
+    config = "@dataclasses.dataclass\nclass Config:\n    lr: float = 0.1\n    max_steps: int = 3  # updates\n    seed: int = 0"
+    assert (
+        without_unread(config, "lr = config.lr\nconfig.seeds = seed")
+        == "@dataclasses.dataclass\nclass Config:\n    lr: float = 0.1"
+    )
+
+
+def test_data_stay_where_a_function_with_types_needs_them(runner: Runner, tmp_path: Path) -> None:
     before = "scale = x.std()\n\n\ndef loss(output: torch.Tensor, target: torch.Tensor):\n    return F.cross_entropy(output * scale, target)\n"
     bench = make_bench(tmp_path, "model, train=(x, y), loss=loss, max_epochs=2", before)
     bench.fit().result()
-    text = bench.export(tmp_path / "early.py")
-    lint(text)
-    assert text.read_text().index("OPTIONS = parse()") < text.read_text().index("scale = x.std()")
+    script = bench.export(tmp_path / "train.py")
+    lint(script)
+    names = runpy.run_path(str(script), run_name="train").keys()
+    assert "scale" in names
     repeats(bench, runner, tmp_path)

@@ -67,6 +67,14 @@ CASES: dict[str, tuple[str, str]] = {
         "class Short(Module):\n    def training_step(self, batch):\n"
         "        return self.layer(batch).square().mean()\n",
     ),
+    "no LightningModule": (
+        f"Plain(), {PAIR}",
+        "class Plain(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = torch.nn.Linear(32, 2)\n\n"
+        "    training_step, validation_step = Module.training_step, Module.validation_step\n\n"
+        "    def configure_optimizers(self):\n"
+        "        return torch.optim.SGD(self.parameters(), lr=0.1)\n",
+    ),
     "two lists": (f"Configured(), {PAIR}", configured("[optimizer], [schedule]")),
     "a dict, by epoch": (
         f"Configured(), {PAIR}",
@@ -89,6 +97,10 @@ HEADLESS: dict[str, str] = {
     "attributes of the trainer": (
         "    def training_step(self, batch):\n"
         "        return self.layer(batch).square().mean() * (1 + self.current_epoch)\n"
+    ),
+    "a model whose step changes what is trained": (
+        "    def training_step(self, batch):\n        self.layer.bias.requires_grad_(len(batch) > 2)\n"
+        "        return self.layer(batch).square().mean()\n"
     ),
     "several optimizers": (
         "    def configure_optimizers(self):\n"

@@ -130,8 +130,30 @@ def test_a_script_of_one_process_does_not_grow(tmp_path: Path) -> None:
 
 
 ALONE = "train=(x, y), loss=F.cross_entropy, max_epochs=1, accelerator='cpu'"
+PARTS = """
+class Centres(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.centres = nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, embedding, target):
+        return F.cross_entropy(embedding @ self.centres.T, target)
+
+
+class Right:
+    def reset(self):
+        self.right = 0
+
+    def update(self, output, target):
+        self.right += int((output.argmax(1) == target).sum())
+
+    def compute(self):
+        return self.right
+"""
 REFUSED = {
     "in which the optimizer evaluates the loss again": f"model, {ALONE}, optimizer=torch.optim.LBFGS",
+    "with a loss that is trained": f"model, {ALONE.replace('F.cross_entropy', 'Centres()')}",
+    "with metrics that keep a state": f"model, {ALONE}, val=(x, y), metrics={{'right': Right()}}",
     "whose data draw random numbers of the process": (
         "model, train=torch.utils.data.DataLoader(list(zip(x, y)), 8, sampler=torch.utils.data."
         "WeightedRandomSampler(torch.ones(100), 30)), loss=F.cross_entropy, max_epochs=1"
@@ -141,7 +163,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("match", REFUSED)
 def test_what_is_not_in_a_stand_alone_script(match: str, tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, REFUSED[match])
+    bench = make_bench(tmp_path, REFUSED[match], PARTS)
     run = of_two(bench.fit().result())
     with pytest.raises(ExportError, match=f"a run of 2 processes {match}"):
         bench.export(tmp_path / "train.py", run=run, format="script")

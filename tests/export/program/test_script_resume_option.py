@@ -37,6 +37,7 @@ CASES = {
         "model, train=(x, y), val={'a': (x[:40], y[:40]), 'b': (x[40:], y[40:])}, loss=F.cross_entropy, batch_size=20, max_epochs=4, "
         "weight_averaging='ema', ema_decay=0.7, monitor='val_loss/b'", "", "step == 12",
     ),
+    "a learning rate found on the way": (f"{PAIR}, find_lr_at=(1,)", "", "step == 7"),
     "LBFGS": (f"{PAIR}, optimizer=lambda p, lr: torch.optim.LBFGS(p, lr=lr, max_iter=2)", "", "step == 6"),
 }  # fmt: skip
 
@@ -108,6 +109,6 @@ def test_a_run_that_no_script_can_resume_is_refused(tmp_path: Path) -> None:
     )
     bench = make_bench(tmp_path, arguments, WORKERS)
     bench.fit().result()
-    with pytest.raises(NotResumable, match="resume=True is not possible: workers that stay alive"):
+    with pytest.raises(NotResumable, match="resume=True is not possible: workers have random"):
         bench.export(tmp_path / "train.py", resume=True)
     bench.close()

@@ -55,7 +55,7 @@ def test_it_repeats_the_run_without_lightning(tmp_path: Path, runner: Runner) ->
     assert "lightning" not in text.lower()
     check(bench, run, runner.run(script))
     lint(script)
-    assert "Needs: torch, accelerate." in text
+    assert "Needs: torch, accelerate. The run had torch " in text
     bench.close()
 
 

@@ -63,30 +63,29 @@ def test_a_run_without_an_update_keeps_its_length(
     assert parsed(script, "", monkeypatch).max_steps == 0
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        "",
-        "class Data(torch.utils.data.Dataset):\n    __len__ = lambda self: 50\n\n    def __getitem__(self, i: int):\n        return x[i], y[i]",
-    ],
-)
-def test_it_has_the_threads_of_the_run_or_as_many_as_are_asked_for(
-    before: str, tmp_path: Path
-) -> None:
-    """Where the data are made at the top level, too."""
-    script = exported(
-        tmp_path,
-        PAIR if "Data" not in before else PAIR.replace("train=(x, y)", "train=Data()"),
-        before,
-    )
+def test_it_has_the_threads_of_the_run_or_as_many_as_are_asked_for(tmp_path: Path) -> None:
+    script = exported(tmp_path, PAIR)
     assert script.Config().threads == 1
-    text = (tmp_path / "train.py").read_text()
-    assert text.count("torch.set_num_threads(config.threads)") == 1
+    assert (tmp_path / "train.py").read_text().count("set_num_threads") == 1
     torch.set_num_threads(2)
     script.main(script.Config(output=tmp_path / "one"))
     assert torch.get_num_threads() == 1
     script.main(script.Config(threads=2, output=tmp_path / "two"))
     assert torch.get_num_threads() == 2
+
+
+def test_data_that_an_import_makes_are_made_with_the_threads_of_the_run(tmp_path: Path) -> None:
+    data = """
+class Data(torch.utils.data.Dataset):
+    __len__ = lambda self: 50
+
+    def __getitem__(self, i: int):
+        return x[i], y[i]
+"""
+    script = exported(tmp_path, PAIR.replace("train=(x, y)", "train=Data()"), data)
+    assert not hasattr(script.Config(), "threads")
+    lines = (tmp_path / "train.py").read_text().splitlines()
+    assert [line for line in lines if "set_num_threads" in line] == ["torch.set_num_threads(1)"]
 
 
 def test_threads_that_the_code_sets_are_no_option(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,21 @@ def test_what_only_a_headless_script_carries(match: str, tmp_path: Path) -> None
         text = bench.export(tmp_path / "train.py", checks=False, log_file=False).read_text()
     assert " = wb.Workbench(\n" in text
     assert ".load(Path(__file__)" in text
+    bench.close()
+
+
+def test_options_of_stand_alone_scripts_are_refused_elsewhere(tmp_path: Path) -> None:
+    skips = "an optimizer that evaluates the loss again, with on_nonfinite='skip'"
+    bench = make_bench(tmp_path, *CASES[skips])
+    bench.fit().result()
+    for name in ("resume", "checks", "log_file", "tracker"):
+        options: dict[str, Any] = {"checks": False, name: True}
+        with pytest.raises(NotStandAlone, match=f"{skips}.*A headless script has it"):
+            bench.export(tmp_path / "train.py", **options)
+        for format in ("workbench", "lightning", "settings"):
+            with pytest.raises(ExportError, match=f"format='{format}' has no {name}=True"):
+                bench.script(format=format, **options)
+    assert not (tmp_path / "train.py").exists()
     bench.close()
 
 

@@ -84,11 +84,10 @@ class Built:
 
     def call(self, name: str) -> list[str]:
         """The line of main."""
-        return (
-            [f"{', '.join(self.returned)} = {name}()" if self.returned else f"{name}()"]
-            if self.moves
-            else []
-        )
+        if not self.moves:
+            return []
+        names = f"{', '.join(self.returned)} = " if self.returned else ""
+        return [f"{names}{name}()"]
 
 
 def _marked(text: str) -> list[tuple[str, bool]]:
@@ -111,14 +110,14 @@ class _Statement:
         return {
             name
             for use in self.uses
-            for part in (use.eager, use.late, use.optional, use.written_late)
-            for name in part
+            for names in (use.eager, use.late, use.optional, use.written_late)
+            for name in names
         }
 
     @cached_property
     def at_once(self) -> set[str]:
         """The names that it reads when it runs, including those of its decorators."""
-        read = {name for use in self.uses for part in (use.eager, use.optional) for name in part}
+        read = {name for use in self.uses for names in (use.eager, use.optional) for name in names}
         return read | {
             n.id
             for p in self.parts
@@ -144,27 +143,27 @@ class _Statement:
         return {
             name
             for use in self.uses
-            for part in (use.binds, use.deletes, use.written_late)
-            for name in part
+            for names in (use.binds, use.deletes, use.written_late)
+            for name in names
         }
 
     @cached_property
     def parts(self) -> list[ast.AST]:
-        return [part for node in self.nodes for part in ast.walk(node)]
+        return [child for node in self.nodes for child in ast.walk(node)]
 
     @cached_property
     def stores(self) -> set[str]:
         """The paths in imports that it, or a call of it, may change:
         "torch.backends.cudnn.benchmark".
         """
-        found = {
+        paths = {
             self._path(p)
             for p in self.parts
             if isinstance(p, (ast.Attribute, ast.Subscript)) and not isinstance(p.ctx, ast.Load)
         }
         alone = {id(p.value) for p in self.parts if isinstance(p, ast.Expr)}
         for call in (p for p in self.parts if isinstance(p, ast.Call)):
-            found |= {
+            paths |= {
                 self._path(value)
                 for value in [*call.args, *(k.value for k in call.keywords)]
                 if isinstance(value, ast.Name)
@@ -175,10 +174,10 @@ class _Statement:
                     id(call) in alone,
                     call.func.attr in CHANGING,
                 ]
-                found |= (
+                paths |= (
                     {self._path(call.func.value)} if sum(votes) > 1 else set()
                 )  # not torch.manual_seed(0)
-        return found - {""}
+        return paths - {""}
 
     @cached_property
     def looks(self) -> set[str]:
@@ -193,26 +192,26 @@ class _Statement:
         }
 
     def _looked(self, node: ast.AST, holds: bool = True) -> Iterator[str]:
-        parts: list[ast.AST | None] = list(ast.iter_child_nodes(node))
+        children: list[ast.AST | None] = list(ast.iter_child_nodes(node))
         if isinstance(node, (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef)):
-            parts = [
+            children = [
                 *node.args.defaults,
                 *node.args.kw_defaults,
                 *getattr(node, "decorator_list", []),
             ]
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            parts = [node.value]
+            children = [node.value]
         elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
             path = self._path(node) or (node.id if isinstance(node, ast.Name) else "")
             if path:
                 yield from () if holds and isinstance(node, ast.Name) else [path]
-                parts = [
+                children = [
                     inner.slice for inner in ast.walk(node) if isinstance(inner, ast.Subscript)
                 ]
             holds = False
         elif isinstance(node, ast.Call):
             holds = self.cheap(node) and ast.unparse(node.func).endswith("partial")
-            parts = (
+            children = (
                 [node.func, *node.args, *node.keywords]
                 if not holds
                 else [*node.args, *node.keywords]
@@ -221,9 +220,9 @@ class _Statement:
             node, (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.keyword, ast.ClassDef)
         ):
             holds = False
-        for part in parts:
-            if part is not None:
-                yield from self._looked(part, holds)
+        for child in children:
+            if child is not None:
+                yield from self._looked(child, holds)
 
     def _path(self, node: ast.expr) -> str:
         """The dotted path of an imported object, up to its first item; "" for others."""
@@ -289,15 +288,15 @@ class _Statement:
             parts = [inner for inner in node.body if not isinstance(inner, _DEFINES)]
         else:
             parts = [node]
-        found = [part for each in parts for part in ast.walk(each) if isinstance(part, ast.Call)]
+        calls = [child for each in parts for child in ast.walk(each) if isinstance(child, ast.Call)]
         return not all(
-            _OF_CLASSES.fullmatch(ast.unparse(call.func)) or self.cheap(call) for call in found
+            _OF_CLASSES.fullmatch(ast.unparse(call.func)) or self.cheap(call) for call in calls
         )
 
     @property
     def movable(self) -> bool:
         """Whether it can stand in a function."""
-        return not any(isinstance(part, (*_DEFINES, *_IMPORTS)) for part in self.parts)
+        return not any(isinstance(child, (*_DEFINES, *_IMPORTS)) for child in self.parts)
 
 
 def built(
@@ -321,13 +320,13 @@ def built(
     bound = names.bound_in(whole)
     if not any(statement.reads & _LOOKS_AROUND for statement in statements):
         changes = _Changes(statements)
-        there = changes.reached(set(in_workers))  # in a worker
+        of_workers = changes.reached(set(in_workers))  # in a worker
         for first in range(len(statements)):
-            moves = _moving(statements, changes, first, fixed, there)
-            made = {n for s in moves for n in s.binds}
+            moves = _moving(statements, changes, first, fixed, of_workers)
+            moved = {n for s in moves for n in s.binds}
             stays = [statement for statement in statements if statement not in moves]
-            shared = sorted(made & (read | {name for s in stays for name in s.reads}))
-            returned = [name for name in names.ordered(whole) if name in made - bound - {*shared}]
+            shared = sorted(moved & (read | {name for s in stays for name in s.reads}))
+            returned = [name for name in names.ordered(whole) if name in moved - bound - {*shared}]
             if moves and (returned or shared) and not _unused(moves, [*returned, *shared]):
                 return Built(
                     [s.block for s in stays],
@@ -344,17 +343,21 @@ def _takes_time(statements: list[_Statement]) -> bool:
 
 
 def _moving(
-    statements: list[_Statement], changes: _Changes, first: int, fixed: set[str], there: set[str]
+    statements: list[_Statement],
+    changes: _Changes,
+    first: int,
+    fixed: set[str],
+    of_workers: set[str],
 ) -> list[_Statement]:
     """The statements that move if those from number `first` on may; empty where that would change
     the result.
 
-    fixed: the names that the script's own code reads when it is imported; there: those that a
+    fixed: the names that the script's own code reads when it is imported; of_workers: those that a
     worker process may read.
     """
     moves = [s for s in statements[first:] if not (s.defines or s.constant)]
     while True:
-        made = {name for s in moves for name in s.binds}
+        moved = {name for s in moves for name in s.binds}
         more: list[_Statement] = []
         late: list[_Statement] = []
         changed, read = (
@@ -369,7 +372,7 @@ def _moving(
                 read |= changes.rebound[s]
             elif s.binds & read:
                 (more if s.constant else late).append(s)
-            elif s.constant and ((s.reads | s.binds) & made or changes.differs(s, changed)):
+            elif s.constant and ((s.reads | s.binds) & moved or changes.differs(s, changed)):
                 more.append(s)
             elif changes.differs(s, changed):
                 late.append(s)
@@ -382,21 +385,21 @@ def _moving(
         all(s.movable for s in moves)
         and not late
         and not any(s.imports for s in after)
-        and not made & fixed
-        and not any(_needs(s, made, changes, there) for s in stays)
+        and not moved & fixed
+        and not any(_needs(s, moved, changes, of_workers) for s in stays)
     )
     return moves if fits else []
 
 
-def _needs(s: _Statement, made: set[str], changes: _Changes, there: set[str]) -> bool:
+def _needs(s: _Statement, moved: set[str], changes: _Changes, of_workers: set[str]) -> bool:
     """Whether a statement that stays needs these names when it runs, or in a process that has
     not run `main`.
     """
-    read = s.reads & made
+    read = s.reads & moved
     return bool(
-        s.binds & made
-        or (read and (s.typed or not s.defines or s.binds & there))
-        or changes.reached(s.at_once) & made
+        s.binds & moved
+        or (read and (s.typed or not s.defines or s.binds & of_workers))
+        or changes.reached(s.at_once) & moved
     )
 
 
@@ -430,13 +433,13 @@ class _Changes:
 
     def reached(self, names: set[str]) -> set[str]:
         """These names, and all names from which their values are made or which they read."""
-        found, left = set(), list(names)
+        reached, left = set(), list(names)
         while left:
             name = left.pop()
-            if name not in found:
-                found.add(name)
+            if name not in reached:
+                reached.add(name)
                 left += [read for s in self.makers.get(name, ()) for read in s.reads]
-        return found
+        return reached
 
     def _by(self, s: _Statement, changeable: set[str]) -> set[str]:
         reached = self.reached(s.reads)
@@ -463,7 +466,7 @@ class _Changes:
 def _unused(moves: list[_Statement], returned: list[str]) -> bool:
     """Whether a name would be bound in the function and never used, which linters report."""
     read = {name for s in moves for name in s.reads} | set(returned)
-    made = {
+    bound = {
         name
         for s in moves
         for n in s.nodes
@@ -471,7 +474,7 @@ def _unused(moves: list[_Statement], returned: list[str]) -> bool:
         for t in n.targets
         for name in _single(t, n.value)
     }
-    return bool(made - read)
+    return bool(bound - read)
 
 
 def _single(target: ast.expr, value: ast.expr) -> Iterator[str]:
@@ -481,8 +484,8 @@ def _single(target: ast.expr, value: ast.expr) -> Iterator[str]:
     if isinstance(target, ast.Name):
         yield target.id
     elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
-        for part, own in zip(target.elts, value.elts, strict=False):
-            yield from _single(part, own)
+        for inner, item in zip(target.elts, value.elts, strict=False):
+            yield from _single(inner, item)
 
 
 def with_lines(ours: str, main: str, lines: list[str]) -> str:

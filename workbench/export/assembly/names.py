@@ -30,12 +30,12 @@ def replaced(text: str, names: Mapping[str, str]) -> str:
         return text
     classes = [node for node in ast.walk(parsed(text)) if isinstance(node, ast.ClassDef)]
     methods = {
-        node.lineno for one in classes for node in one.body if isinstance(node, ast.FunctionDef)
+        node.lineno for owner in classes for node in owner.body if isinstance(node, ast.FunctionDef)
     }
     every = tokenize.generate_tokens(io.StringIO(text).readline)
     tokens = [token for token in every if token.type not in (tokenize.NL, tokenize.COMMENT)]
     lines = text.splitlines(keepends=True)
-    depth, found = 0, []
+    depth, matching = 0, []
     for number, token in enumerate(tokens):
         if token.type == tokenize.OP:
             depth += (token.string in "([{") - (token.string in ")]}")
@@ -48,8 +48,8 @@ def replaced(text: str, names: Mapping[str, str]) -> str:
         )
         is_method = tokens[number - 1].string == "def" and token.start[0] in methods
         if not is_keyword and not is_method and tokens[number - 1].string != ".":
-            found.append(token)
-    for token in reversed(found):
+            matching.append(token)
+    for token in reversed(matching):
         row, start, end = token.start[0] - 1, token.start[1], token.end[1]
         lines[row] = lines[row][:start] + names[token.string] + lines[row][end:]
     return "".join(lines)
@@ -62,11 +62,11 @@ def read(tree: ast.AST) -> set[str]:
 
 def defined(tree: ast.Module) -> set[str]:
     """The names that the top level binds."""
-    found = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    names = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     for node in tree.body:
         if isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return found
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
 
 
 def fits(name: str, expression: str, functions: Sequence[tuple[set[str], set[str]]]) -> bool:
@@ -80,32 +80,32 @@ def fits(name: str, expression: str, functions: Sequence[tuple[set[str], set[str
         return False
     root, dot, _ = expression.partition(".")
     return not any(
-        (name in names and root in own) or (dot and name in own) for own, names in functions
+        (name in names and root in bound) or (dot and name in bound) for bound, names in functions
     )
 
 
 def bound_in(function: ast.stmt) -> set[str]:
     """The names that a function (or a class's methods) binds."""
-    parts = list(ast.walk(function))
+    nodes = list(ast.walk(function))
     bound = {
-        part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     bound |= {
-        part.name for part in parts if isinstance(part, ast.FunctionDef) and part is not function
+        node.name for node in nodes if isinstance(node, ast.FunctionDef) and node is not function
     }
-    return bound | {part.arg for part in parts if isinstance(part, ast.arg)}
+    return bound | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
 def ordered(function: ast.stmt) -> list[str]:
     """The names that a function reads, in the order in which it first does."""
-    found = [
-        part
-        for part in ast.walk(function)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
+    loads = [
+        name
+        for name in ast.walk(function)
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load)
     ]
     return list(
         dict.fromkeys(
-            part.id for part in sorted(found, key=lambda part: (part.lineno, part.col_offset))
+            name.id for name in sorted(loads, key=lambda name: (name.lineno, name.col_offset))
         )
     )
 

@@ -51,7 +51,7 @@ def program_source(modules: tuple[str, ...]) -> str:
 @functools.cache
 def program_imports(modules: tuple[str, ...]) -> tuple[Import, ...]:
     """The imports of all modules from other packages."""
-    found: dict[str, Import] = {}
+    imports: dict[str, Import] = {}
     for name in modules:
         for node in ast.parse(_text(name)).body:
             if isinstance(node, ast.Import):
@@ -64,8 +64,8 @@ def program_imports(modules: tuple[str, ...]) -> tuple[Import, ...]:
                 ]
             else:
                 continue
-            found |= {item.binds: item for item in pairs}
-    return tuple(found.values())
+            imports |= {item.binds: item for item in pairs}
+    return tuple(imports.values())
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.engine.data.checksums import FIRST
+from workbench.engine.data.checksums import FIRST, OF_PARAMETER
 from workbench.export.errors import NotResumable, NotStandAlone
 from workbench.export.file_format import ExportOptions
 from workbench.export.inputs.collect import Data
@@ -59,9 +59,9 @@ def constants_of(
     found = {name.upper(): getattr(run.settings, name) for name in _SETTINGS}
     found |= _of_lengths(run) | _of_device(run) | _of_model(run) | _of_data(run) | _of_checks(run)
     found |= _of_update(run) | _of_optimizer(run) | _of_averages(run)
-    if torchs:
+    if torchs or run.hooks is None:  # else Lightning calls configure_optimizers itself
         found |= _of_configured(run)
-    else:
+    if not torchs:
         # Lightning shares the batches.
         found |= {"DISTRIBUTED": False, "ACCUMULATES": run.accumulates}
     sums = _checksums(run)
@@ -73,6 +73,7 @@ def constants_of(
         "CHECKS": options.checks and bool(sums),
         "CHECKSUMS": sums,
         "FIRST_NUMBERS": FIRST,
+        "FIRST_WEIGHTS": OF_PARAMETER,
     }
     assert found.keys() <= USUAL.keys(), found.keys() - USUAL.keys()
     return {**USUAL, **found}
@@ -94,10 +95,9 @@ def _of_model_not_in(run: ScriptSpec) -> dict[str, bool]:
     pairs = [name for name in run.metrics.pairs if run.has_metrics]
     followed = ", ".join(sorted(run.monitored & run.logged.in_training_alone))
     return {
+        "manual optimization": run.manual,
         f"hooks ({hooks})": bool(hooks),
         f"attributes of the trainer ({asks})": bool(asks),
-        "manual optimization": run.manual,
-        "objects that make their loaders": bool(run.prepare or run.teardown),
         "values that are logged in another way than self.log(name, value) in a step": (
             run.logs_widely
         ),
@@ -106,7 +106,9 @@ def _of_model_not_in(run: ScriptSpec) -> dict[str, bool]:
         ),
         "a model whose step changes what is trained": run.lightning.freezes,
         "a validation that changes the model": run.tries_validation,
-        f"metrics[{pairs[:1]}] whose update takes one pair (output, target)": bool(pairs),
+        f"metrics[{next(iter(pairs), '')!r}] whose update takes one pair (output, target)": bool(
+            pairs
+        ),
         f"compile={run.settings.compile!r} of a model that came compiled": (
             run.compiled and run.settings.compile is not True
         ),
@@ -124,7 +126,7 @@ def _of_data_not_in(run: ScriptSpec) -> dict[str, bool]:
         "batches whose number of samples their first tensor does not show": any(
             run.weighs(data) and not data.counts for data in run.loaders
         ),
-        "loaders with lines of their own": any(data.before for data in run.loaders),
+        "objects that make their loaders": any(data.made_by_object for data in run.loaders),
         "several validation sets in loaders": (
             bool(run.val_sets) and run.val is not None and run.val.dataset != "val_data"
         ),
@@ -178,7 +180,6 @@ def _of_optimizers_not_in(run: ScriptSpec) -> dict[str, bool]:
 def _of_settings_not_in(run: ScriptSpec) -> dict[str, bool]:
     return {
         "a TPU": run.on_tpu,
-        "truncated_bptt_steps": run.tbptt,
         "a val_check_interval that is a time": (
             isinstance(run.settings.val_check_interval, str) and run.validates
         ),
@@ -211,7 +212,6 @@ def _of_ranks_not_in(run: ScriptSpec) -> dict[str, bool]:
 def why_not_resumed(run: ScriptSpec) -> str:
     """Why a script could not continue to the last bit; "": it can."""
     positions = ", ".join(dict.fromkeys(data.unkept for data in run.loaders if data.unkept))
-    workers = bool(run.settings.num_workers)
     reasons = {
         "several processes made it": run.distributed,
         f"no checkpoint keeps where {positions} stands after an epoch": bool(positions),
@@ -223,9 +223,8 @@ def why_not_resumed(run: ScriptSpec) -> str:
         "the state of a scheduler is not plain data": any(
             not schedule.restores for schedule in run.schedules
         ),
-        "workers that stay alive keep random numbers of their own": (
-            workers and bool(run.settings.persistent_workers)
-        ),
+        "workers have random numbers of their own": bool(run.settings.num_workers),
+        "a scheduler counts the updates that are not left out": _counts_taken(run),
         "the model has buffers that its state_dict leaves out": run.unsaved_buffers,
     }
     return next((why for why, holds in reasons.items() if holds), "") or run.state
@@ -246,9 +245,19 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         length = "scheduled"
     s = run.settings
     size = s.accumulate_grad_batches
+    changes: dict[int, dict[str, Any]] = {}
+    for step, values in run.changes:
+        changes.setdefault(step, {}).update(_with_numbers(values))
+    trains_with = {
+        "max_epochs": run.max_epochs,
+        "max_steps": run.max_steps,
+        "accumulate_grad_batches": run.accumulates and run.windows is None,
+        "limit_train_batches": run.limits and s.limit_train_batches,
+    }
     return {
         "MAX_EPOCHS": run.max_epochs,
         "MAX_STEPS": run.max_steps,
+        "NEVER_ZERO": tuple(name for name, is_used in trains_with.items() if is_used),
         "SCHEDULED_STEPS": run.planned,
         "LENGTH": length if takes_updates(run) else "",
         "ACCUMULATES": run.accumulates or run.distributed,
@@ -259,7 +268,8 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
         "LIMITS_VAL": (
             "" if is_whole(s.limit_val_batches) else _counted(s.limit_val_batches, "batches")
         ),
-        "CHANGES": {step: _with_numbers(values) for step, values in run.changes},
+        "CHANGES": changes,
+        "SEARCHES_AT_EPOCHS": bool(changes and (s.find_lr_at or s.find_batch_size_at)),
         "CHANGED": tuple(sorted({name for _, values in run.changes for name in values})),
     }
 
@@ -333,6 +343,7 @@ def _of_data(run: ScriptSpec) -> dict[str, Any]:
         "PERSISTENT_WORKERS": bool(s.persistent_workers and s.num_workers),
         "PREFETCH_FACTOR": s.prefetch_factor if s.num_workers else None,
         "WORKER_SEEDS": bool(s.num_workers),
+        "SAMPLERS_DRAW": bool(sampler_generators(run)),
         "SETS_EPOCH": bool(epoch_parts(run)),
         "TRAIN_KIND": run.train.kind,
         "TRAIN_FORM": _form(run.train),
@@ -353,8 +364,17 @@ def _of_data(run: ScriptSpec) -> dict[str, Any]:
 
 def epoch_parts(run: ScriptSpec) -> list[str]:
     """The samplers and data sets with a `set_epoch`, as expressions."""
-    read = [run.train, *([run.val] if run.val is not None and run.validates else [])]
-    return list(dict.fromkeys(part for data in read for part in data.with_set_epoch))
+    return list(dict.fromkeys(part for data in _read(run) for part in data.with_set_epoch))
+
+
+def sampler_generators(run: ScriptSpec) -> list[str]:
+    """The generators of the user's samplers, as expressions."""
+    return list(dict.fromkeys(part for data in _read(run) for part in data.generators))
+
+
+def _read(run: ScriptSpec) -> list[Data]:
+    """The data that the script reads."""
+    return [run.train, *([run.val] if run.val is not None and run.validates else [])]
 
 
 def _form(data: Data) -> str:
@@ -429,7 +449,6 @@ def _of_update(run: ScriptSpec) -> dict[str, Any]:
         "CLIP_ALGORITHM": run.settings.gradient_clip_algorithm,
         "LEAVES_OUT": run.settings.on_nonfinite == "skip",
         "CLOSURE": "" if closure == "never" else closure,
-        "REMAKES": run.remakes_loader,
     }
 
 
@@ -458,12 +477,7 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
         "MONITOR": "val_loss" if schedule is None or schedule.monitor is None else schedule.monitor,
         "OVERSHOOTS": s.lr_schedule == "one_cycle" and run.another_length,
         "FROZEN_GROUPS": optimizer.frozen_groups,
-        "COUNTS_TAKEN": (
-            run.leaves_out
-            and schedule is not None
-            and schedule.frequency > 1
-            and schedule.interval == "step"
-        ),
+        "COUNTS_TAKEN": _counts_taken(run),
     }
 
 
@@ -491,6 +505,14 @@ def _of_configured(run: ScriptSpec) -> dict[str, Any]:
             f" {optimizer.place}."
         )
     return {"OPTIMIZER_FORM": form[0], "SCHEDULER_IN_DICT": form[1]}
+
+
+def _counts_taken(run: ScriptSpec) -> bool:
+    """Whether a scheduler of the user's steps after every few updates that are not left out."""
+    schedules = [] if run.built_in else run.optimizers[0].schedules
+    return run.leaves_out and any(
+        schedule.frequency > 1 and schedule.interval == "step" for schedule in schedules[:1]
+    )
 
 
 def _of_averages(run: ScriptSpec) -> dict[str, Any]:

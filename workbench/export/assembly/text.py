@@ -19,8 +19,7 @@ from workbench.export.assembly.program_source import (
     program_imports,
     program_source,
 )
-from workbench.export.assembly.run_constants import constants_of, epoch_parts
-from workbench.export.assembly.unused import without_unread
+from workbench.export.assembly.run_constants import constants_of, epoch_parts, sampler_generators
 from workbench.export.errors import NotStandAlone
 from workbench.export.file_format import ExportOptions
 from workbench.export.fold import fold
@@ -32,6 +31,7 @@ from workbench.task.data.to_dataset import UNNAMED
 
 THREADS = "torch.set_num_threads(config.threads)"
 """The line of `main` that sets the number of threads, where the user's code does not."""
+_OPTION_OF_THREADS = re.compile("^    threads: int = .*\n", re.MULTILINE)
 CONVERTED = (
     "column if isinstance(column, torch.Tensor) else torch.as_tensor(np.array(column, dtype=kind))"
 )
@@ -115,13 +115,21 @@ def program_of(r: ScriptSpec, constants: Mapping[str, object], modules: tuple[st
     return without_unread(head, read) + "\n\n\ndef parse(" + rest
 
 
+def without_unread(config: str, program: str) -> str:
+    """The class of the settings without those that the program does not read (`config.lr`)."""
+    read = set(re.findall(r"\bconfig\.(\w+)", program))
+    fields = [(line, re.match(r"    (\w+): ", line)) for line in config.split("\n")]
+    return "\n".join(line for line, field in fields if field is None or field[1] in read)
+
+
 def _places(r: ScriptSpec) -> dict[str, str]:
     """The expressions for parts of the user's objects, by their names in the program."""
     places = (
         {} if r.hooks is None else {f"{name}_home": home for name, home in r.hooks.homes.items()}
     )
-    if told := epoch_parts(r):
-        places["epoch_parts"] = f"({', '.join(told)}{',' * (len(told) == 1)})"
+    listed = {"epoch_parts": epoch_parts(r), "sampler_generators": sampler_generators(r)}
+    for name, items in listed.items():
+        places[name] = f"[{', '.join(items)}]"
     pairs = [("train", r.train)]
     if r.val is not None and not r.val_sets:
         pairs.append(("val", r.val))
@@ -131,6 +139,8 @@ def _places(r: ScriptSpec) -> dict[str, str]:
             "generator": read.generator, "worker_init": read.worker_init,
         }  # fmt: skip
         places |= {f"{name}_{what}": text for what, text in expressions.items() if text}
+    if r.lightning.datamodule != "None":
+        places["datamodule"] = r.lightning.datamodule
     collates = {"collate": r.train.collate, "val_collate": None if r.val is None else r.val.collate}
     return {**places, **{name: text for name, text in collates.items() if text and text != name}}
 
@@ -154,10 +164,11 @@ def _joined(
     made = build.built([*r.sliced.blocks, *given], ours, known, own_main, _in_workers(r))
     first = [] if r.sets_threads else [names.replaced(THREADS, renamed)]
     parts = [head + "\n\n" + _import_lines(r, imports, renamed)]
-    if made.at_once:
-        # an import of the script makes the same data
-        threads = names.replaced(f"torch.set_num_threads({r.threads})", renamed)
-        parts += [threads for _ in first]
+    if made.at_once and not r.sets_threads:
+        # An import of the script makes the data, and is to make the same.
+        parts.append(names.replaced(f"torch.set_num_threads({r.threads})", renamed))
+        first = []
+        ours = _OPTION_OF_THREADS.sub("", ours)
     ours = build.with_lines(ours, own_main, [*first, *made.call(make)])
     what = f"The model{' and the data' * (r.data_file is None)} of the run."
     code = "\n\n\n".join(
@@ -227,10 +238,13 @@ def _head(r: ScriptSpec) -> str:
             f"The weights that the run began with are read from {plain(r.weights)}, if that is"
             " there."
         )
-    own = ["torch", "torch_xla", "accelerate"] if r.on_tpu else ["torch", "accelerate"]
+    own = ["torch", "accelerate"]
     needed = [*own, *sorted(r.sliced.modules - set(own))]
     needs = textwrap.fill(
-        f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False
+        f"Needs: {', '.join(needed)}.{had(r)}",
+        98,
+        subsequent_indent="    ",
+        break_long_words=False,
     )
     start = "\n".join([start, *saved_data(r)])
     notes = "".join(
@@ -246,6 +260,11 @@ def _head(r: ScriptSpec) -> str:
         {}{}
         Written by Tuning Workbench {}.
         """''').format(title_of(r), _start(r, plain(script)), start, needs, notes, r.version)
+
+
+def had(r: ScriptSpec) -> str:
+    """A sentence with the versions of the run's libraries."""
+    return f" The run had {plain(r.libraries)}." if r.libraries else ""
 
 
 def _start(r: ScriptSpec, script: str) -> str:
@@ -283,19 +302,12 @@ def saved_data(r: ScriptSpec) -> list[str]:
 
 def _notes(r: ScriptSpec) -> list[str]:
     """Sentences about what the script does in another way than the run."""
-    cores = r.settings.devices
-    notes = []
-    if r.settings.preload:
-        notes.append(
-            "The run read each sample once (preload): if samples draw random numbers, here they"
-            " draw new ones each time."
-        )
-    if r.on_tpu and cores not in ("auto", 1):
-        notes.append(
-            f"The run divided its batches among {cores} cores. The script trains with whole"
-            " batches on one: with the same numbers, not as fast."
-        )
-    return notes
+    if not r.settings.preload:
+        return []
+    return [
+        "The run read each sample once (preload): if samples draw random numbers, here they draw"
+        " new ones each time."
+    ]
 
 
 def evidence(r: ScriptSpec) -> list[str]:

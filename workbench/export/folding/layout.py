@@ -13,6 +13,8 @@ _ATOMS = (ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Subscript, ast.Li
 _OPENING, _CLOSING = ("(", "[", "{"), (")", "]", "}")
 _BEFORE = {"=", "return", "if", "elif", "while", "in", ",", "(", "[", "+=", "|=", "-=", "*=", "/="}
 _AFTER = {"", ",", ")", "]", ":"}
+_STRINGS = re.compile(r'"\n *f?"')
+"""A string that is continued in the next line."""
 
 
 def bare(text: str) -> str:
@@ -121,8 +123,10 @@ def _logical_lines(text: str) -> list[tuple[int, int]]:
 
 
 def _joined(lines: list[str]) -> str | None:
-    """A statement in one line; None where it has comments or strings of several lines."""
+    """A statement in one line; None where it has comments, or strings of several lines."""
     if len(lines) > 1 and any("#" in line or '"""' in line for line in lines):
+        return None
+    if _STRINGS.search("\n".join(lines)):
         return None
     whole = lines[0]
     for line in map(str.strip, lines[1:]):
@@ -152,7 +156,7 @@ def _broken(line: str) -> list[str]:
             r"(^|[^\w\])}])$|\b(return|in|if|and|or|not) $", line[:start]
         ):
             comma = ""  # the bracket groups a value; with a comma it would be a tuple
-        middle = [part for item in items for part in _broken(f"{margin}{item}{comma}")]
+        middle = [broken for item in items for broken in _broken(f"{margin}{item}{comma}")]
     return [line[: start + 1], *middle, " " * indent + line[end:]]
 
 

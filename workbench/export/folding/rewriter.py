@@ -22,6 +22,8 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda value, values: value in values,
     ast.NotIn: lambda value, values: value not in values,
 }
+_DECIDED = (ast.Name, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp)
+"""The expressions that constants may decide."""
 Edits = Mapping[ast.AST, str]
 """New code for nodes; "" leaves a statement, an argument or a parameter out."""
 
@@ -93,12 +95,19 @@ class Rewriter:
                 return _UNKNOWN if value is _UNKNOWN else not value
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=number)):
                 return -number  # type: ignore[operator]
+            case ast.BinOp(op=ast.Add()):
+                left, right = self.value(node.left), self.value(node.right)
+                both_text = isinstance(left, str) and isinstance(right, str)
+                return left + right if both_text else _UNKNOWN
             case ast.BoolOp():
                 ends_at = isinstance(node.op, ast.Or)
                 values = [self.value(operand) for operand in node.values]
-                if any(value is not _UNKNOWN and bool(value) == ends_at for value in values):
-                    return ends_at
-                return _UNKNOWN if _UNKNOWN in values else not ends_at
+                deciding = [
+                    value for value in values if value is not _UNKNOWN and bool(value) == ends_at
+                ]
+                if _UNKNOWN in values:
+                    return ends_at if deciding else _UNKNOWN
+                return deciding[0] if deciding else values[-1]
             case ast.Compare(ops=[operation], comparators=[comparator]):
                 left, right = self.value(node.left), self.value(comparator)
                 compare = _COMPARED.get(type(operation))
@@ -113,13 +122,17 @@ class Rewriter:
         """The new code of an expression."""
         if node in self.edits:
             return self.edits[node]
-        decided = isinstance(node, (ast.Name, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp))
+        decided = isinstance(node, _DECIDED)
         value = self.value(node) if decided else _UNKNOWN
         if value is not _UNKNOWN and not (isinstance(node, ast.Name) and stays(value)):
             return literal(value)
         match node:
             case ast.IfExp() if (test := self.value(node.test)) is not _UNKNOWN:
                 return self.code(node.body if test else node.orelse)
+            case ast.Compare(ops=[ast.In()], comparators=[ast.Name() as names]):
+                match self.value(names):
+                    case (only,):
+                        return f"{self.code(node.left)} == {literal(only)}"
             case ast.BoolOp():
                 operands = [each for each in node.values if self.value(each) is _UNKNOWN]
                 if isinstance(node.values[-1], ast.Constant):  # as in `name or None`
@@ -137,7 +150,20 @@ class Rewriter:
                     arguments = [*node.args, *(each for each in node.keywords if each not in usual)]
                     left = [self.code(each) for each in arguments if self.edits.get(each) != ""]
                     return f"{self.code(node.func)}({', '.join(left)})"
+            case ast.ListComp(
+                elt=ast.Call(func=function, args=[], keywords=[ast.keyword(arg=None)]),
+                generators=[ast.comprehension(iter=ast.Name(id=name))],
+            ) if isinstance(self.constants.get(name), list):
+                return self.calls(self.code(function), self.constants[name])
         return self.spliced(*self.span(node), node)
+
+    def calls(self, function: str, arguments: Any) -> str:
+        """The list of the calls `[function(**each) for each in arguments]`."""
+        calls = []
+        for each in arguments:
+            pairs = [f"{name}={literal(value)}" for name, value in each.items()]
+            calls.append(f"{function}({', '.join(pairs)})")
+        return f"[{', '.join(calls)}]"
 
     def operand(self, node: ast.AST) -> str:
         """The new code of an operand of `and` or `or`, in brackets if it needs them."""
@@ -190,7 +216,9 @@ class Rewriter:
             )
             statement = self.statement(node, first)
             if statement:
-                code += "".join(self.lines[after : first - 1]) + statement
+                before = "".join(self.lines[after : first - 1])
+                # The block of an `if` that always runs may begin with an empty line of its own.
+                code += before + (statement.removeprefix("\n") if before else statement)
             after = node.end_lineno or after
         return code
 

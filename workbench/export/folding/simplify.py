@@ -165,9 +165,10 @@ def names(tree: ast.Module, code: Callable[[ast.AST], str]) -> Edits:
     the next statement.
     """
     edits: dict[ast.AST, str] = {}
-    for function in tree.body:
-        if isinstance(function, ast.FunctionDef):
-            edits |= _names_in(function, code)
+    for node in tree.body:
+        for function in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(function, ast.FunctionDef):
+                edits |= _names_in(function, code)
     return edits
 
 

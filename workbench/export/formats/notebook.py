@@ -78,22 +78,22 @@ def _title(docstring: str) -> str:
     its last line.
     """
     first, *rest = docstring.split("\n\n")
-    parts = [
+    paragraphs = [
         f"# {first.removesuffix('.')}",
         (
             "Run all cells. `Config` has the settings: with `Config(lr=1e-3)` in the last cell it"
             " trains at another rate."
         ),
     ]
-    for part in rest:
+    for paragraph in rest:
         lines = [
             line
-            for line in part.splitlines()
+            for line in paragraph.splitlines()
             if "--" not in line and not line.startswith("Written by ")
         ]
         if not all(line.startswith("    ") for line in lines):
-            parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+            paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs)
 
 
 def _is_command_line(node: ast.stmt) -> bool:
@@ -135,7 +135,7 @@ def _groups(
     for node in kept:
         start = first_line(node) - 1
         between = lines[end:start] if node is not kept[0] else []
-        rule = next((found[1] for line in between if (found := _RULE.match(line))), None)
+        rule = next((match[1] for line in between if (match := _RULE.match(line))), None)
         between = [line for line in between if not _RULE.match(line)]
         defines = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
         is_main = section == _TRAINING and _is_main(node)

@@ -14,6 +14,7 @@ from workbench.export.program.constants import (
     DISTRIBUTED,
     EMA_WARMUP,
     HAS_BUFFERS,
+    KEEPS_MODES,
     MAY_BE_EMPTY,
     OWN_AVERAGE,
     PRECISION,
@@ -88,15 +89,11 @@ class Average:
 @torch.no_grad()
 def refresh_batch_norm(network, batches, accelerator):
     """Collect the batch-norm statistics of the present weights in a pass over the training data."""
-    modes = {part: part.training for part in network.modules()}
-    network.train()
-    for part, training in modes.items():
-        if modes[network]:
-            part.training = training  # what is kept in eval mode stays so
     norms = [
         part
-        for part in modes
-        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.training
+        for part in network.modules()
+        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
+        and (not KEEPS_MODES or part.training)  # not what is kept in eval mode
     ]
     momenta = {layer: layer.momentum for layer in norms}
     for layer in norms:
@@ -126,8 +123,6 @@ def refresh_batch_norm(network, batches, accelerator):
         share_statistics(norms, accelerator)
     for layer, momentum in momenta.items():
         layer.momentum = momentum
-    for part, training in modes.items():
-        part.training = training
 
 
 def share_statistics(norms, accelerator):

@@ -9,11 +9,14 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 
-from workbench.export.program.constants import LENGTH, LOGS
+from workbench.export.program.constants import CHANGED, LENGTH, LOGS
 
 
-def save_checkpoint(config, stateful, generators, accelerator, epoch, step):
-    """Write all that the rest of the training depends on, whole or not at all."""
+def save_checkpoint(config, settings, stateful, generators, accelerator, epoch, step):
+    """Write all that the rest of the training depends on, whole or not at all.
+
+    settings: those that the training began with.
+    """
     device = torch.get_device_module(accelerator.device)
     on_device = device.get_rng_state() if hasattr(device, "get_rng_state") else None
     name, keys, *rest = np.random.get_state()
@@ -25,16 +28,16 @@ def save_checkpoint(config, stateful, generators, accelerator, epoch, step):
     )
     state = {
         "settings": {
-            name: value for name, value in vars(config).items() if name not in ("output", "resume")
+            name: value for name, value in settings.items() if name not in ("output", "resume")
         },
-        "stateful": {
-            name: part.state_dict() for name, part in stateful.items() if part is not None
-        },
+        "stateful": {name: part.state_dict() for name, part in stateful.items()},
         "generators": [generator.get_state() for generator in generators],
         "random": gather_object([numbers]),  # one from each process
         "epoch": epoch,
         "step": step,
     }
+    if CHANGED:
+        state["changed"] = {name: value for name, value in vars(config).items() if name in CHANGED}
     if LOGS:
         log = Path(config.log_file)
         state["log_size"] = log.stat().st_size if log.is_file() else 0
@@ -71,10 +74,11 @@ def load_checkpoint(config, stateful, generators, accelerator):
             )
     try:
         for name, part in stateful.items():
-            if part is not None:
-                part.load_state_dict(parts[name])
+            part.load_state_dict(parts[name])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise SystemExit(f"{config.resume} is of another script: {error}") from error
+    if CHANGED:
+        vars(config).update(state["changed"])
     for generator, value in zip(generators, state["generators"]):
         generator.set_state(value)
     python, numpy, cpu, on_device = random_states[accelerator.process_index]

@@ -41,7 +41,6 @@ def check(
     accelerator,
     optimizer,
     scheduler,
-    annealing,
     average,
     best,
     stoppers,
@@ -82,7 +81,7 @@ def check(
     if OWN_SCHEDULER == "check":
         if MONITOR in scores:
             scheduler.step(scores[MONITOR])
-    if LOGS or TRACKS:
+    if VALIDATES and (LOGS or TRACKS):
         write_row(
             {name: value for name, value in scores.items() if name != "train_loss"},
             config,

@@ -18,17 +18,20 @@ class Comparison:
         changed = [
             f.name for f in dataclasses.fields(config) if getattr(config, f.name) != f.default
         ]
-        own = {"output", "log_file", "tracker"}
+        harmless = {"output", "log_file", "tracker"}
         self.left = (
-            {} if set(changed) - own else {what: list(sums) for what, sums in CHECKSUMS.items()}
+            {}
+            if set(changed) - harmless
+            else {kind: list(sums) for kind, sums in CHECKSUMS.items()}
         )
 
     def compare(self, what, value):
         """Say at once if the weights or the first batches are not the run's."""
         if self.left.get(what) and checksum(value) != int(self.left[what].pop(0), 16):
             print(
-                f"Not the run's {what}: losses will differ. Possible causes: a file that is missing"
-                " or has changed, draws without a seed, other versions of libraries, another CPU."
+                f"Not the run's {what}: losses will differ. Possible causes:",
+                "a file that is missing or has changed, draws without a seed,",
+                "other versions of libraries, another CPU.",
             )
             if what != "weights":
                 self.left.pop("batches", None)  # what is read next differs too
@@ -48,8 +51,8 @@ def checksum(value, crc=0):
         return zlib.crc32(first.cpu().contiguous().view(torch.uint8).numpy().tobytes(), crc)
     if isinstance(value, (int, float)):
         return zlib.crc32(str(value).encode(), crc)
-    parts = vars(value) if dataclasses.is_dataclass(value) else value
-    parts = list(parts.values()) if isinstance(parts, Mapping) else parts
-    for part in parts[:FIRST_NUMBERS] if isinstance(parts, (list, tuple)) else ():
-        crc = checksum(part, crc)
+    items = vars(value) if dataclasses.is_dataclass(value) else value
+    items = list(items.values()) if isinstance(items, Mapping) else items
+    for item in items[:FIRST_NUMBERS] if isinstance(items, (list, tuple)) else ():
+        crc = checksum(item, crc)
     return crc

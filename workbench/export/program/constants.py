@@ -22,9 +22,11 @@ RESUMES: bool = False
 CHECKS: bool = False
 """Comparisons with what the run began with."""
 CHECKSUMS: dict[str, list[str]] = {}
-"""What the run began with: checksums by "weights", "order", "batches"."""
-FIRST_NUMBERS: int = 1000
+"""What the run began with: checksums by "weights", "batches"."""
+FIRST_NUMBERS: int = 100_000
 """How many numbers of a tensor a checksum reads."""
+FIRST_WEIGHTS: int = 1000
+"""How many numbers of a parameter it reads."""
 
 # ---- settings
 
@@ -41,6 +43,8 @@ SCHEDULED_STEPS: Any = None
 """The number of updates that the schedule was made for, where that does not follow from the
 length.
 """
+NEVER_ZERO: tuple[str, ...] = ("max_epochs",)
+"""The options with which nothing is trained where they are 0."""
 CHECK_VAL_EVERY_N_EPOCH: int = 1
 VAL_CHECK_INTERVAL: float = 1.0
 LIMIT_TRAIN_BATCHES: float = 1.0
@@ -96,8 +100,6 @@ LOSS_MODULE: bool = False
 """Whether the loss function is a module with a state."""
 TRAINS_LOSS: bool = False
 """Whether the loss function has parameters that are trained."""
-VALIDATION_WEIGHS: bool = False
-"""Whether `validation_step` reports the weight of its batch."""
 LOSS_PREFIX: str = "loss."
 """What names of its parameters begin with."""
 KEEPS_MODES: bool = False
@@ -114,8 +116,6 @@ TAKES_NUMBER: bool = False
 VALIDATION_TAKES_NUMBER: bool = False
 HAS_HOME: tuple[str, ...] = ()
 """The settings that the object keeps itself: "lr", "batch_size"."""
-LOGS_IN_VALIDATION: bool = False
-"""Whether the object calls `self.log`."""
 OPTIMIZER_FORM: str = "optimizer"
 """What `configure_optimizers` returns: an "optimizer", two "lists", a "dict"."""
 SCHEDULER_IN_DICT: bool = False
@@ -133,6 +133,8 @@ PERSISTENT_WORKERS: bool = False
 PREFETCH_FACTOR: Any = None
 WORKER_SEEDS: bool = False
 """Whether samples may draw random numbers in workers."""
+SAMPLERS_DRAW: bool = False
+"""Whether the user's samplers have generators."""
 SETS_EPOCH: bool = False
 """Whether samplers or data sets are told the epoch."""
 TRAIN_OWN: tuple[str, ...] = ()
@@ -189,13 +191,14 @@ CLIPS: bool = True
 CLIP_ALGORITHM: str = "norm"
 LEAVES_OUT: bool = False
 """Whether an update with a loss or gradient that is not finite is left out."""
-RESTORED_BUFFERS: bool = False
 CLOSURE: str = ""
 """How the optimizer evaluates the loss again: "", "always", "after gradients"."""
 CHANGES: dict[int, dict[str, float]] = {}
 """What was changed before an update: settings by name."""
 CHANGED: tuple[str, ...] = ()
 """The names of these settings."""
+SEARCHES_AT_EPOCHS: bool = False
+"""Whether searches before epochs made changes."""
 
 # ---- the optimizer
 
@@ -240,10 +243,6 @@ LENGTH: str = "epochs"
 """What says for how many updates a schedule is made: "epochs", "steps", or "scheduled"
 (SCHEDULED_STEPS).
 """
-REMAKES: bool = False
-"""Whether the training data are read from their beginning again: at another batch size, or for
-batch-norm statistics.
-"""
 OVERSHOOTS: bool = False
 """Whether a one-cycle schedule may end before the training."""
 NEEDS_PARAMETERS: bool = True
@@ -263,9 +262,9 @@ ACCELERATOR: str = "auto"
 DEVICES: int = 1
 NUM_NODES: int = 1
 STRATEGY: str = "auto"
-TRAINER_PRECISION: str = "32-true"
+TRAINER_PRECISION: Any = None
 MAX_TIME: Any = None
-NUM_SANITY_VAL_STEPS: int = 2
+NUM_SANITY_VAL_STEPS: Any = None
 SAVE_TOP_K: int = 1
 MAKES_LOADERS: bool = False
 """Whether the user's objects make the loaders."""

@@ -16,7 +16,6 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
-    Sampler,
     SequentialSampler,
     get_worker_info,
 )
@@ -115,10 +114,9 @@ def make_loader(
     worker_init_fn=None,
 ):
     """A loader with a generator of its own: nothing else moves the order of its samples."""
-    if DRAWS_TO_THE_END:
-        generator = torch.Generator().manual_seed(config.seed)
-    if DISTRIBUTED and samples:
+    if DISTRIBUTED or DRAWS_TO_THE_END:
         draws = generator or torch.Generator().manual_seed(config.seed)
+    if DISTRIBUTED and samples:
         order = SequentialSampler(dataset)
         if train and SHUFFLE:
             order = RandomSampler(dataset, generator=draws)
@@ -149,28 +147,24 @@ def make_loader(
             worker_init_fn=worker_init_fn,
             num_workers=config.num_workers if NUM_WORKERS else 0,
             persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
-            prefetch_factor=(PREFETCH_FACTOR if config.num_workers else None)
-            if PREFETCH_FACTOR
-            else None,
+            prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
             pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
         )
     else:
         loader = DataLoader(
             dataset,
             batch_size=None if ready else config.batch_size,
-            shuffle=train and samples and SHUFFLE and sampler is None and not DRAWS_TO_THE_END,
-            sampler=WholeOrder(RandomSampler(dataset, generator=generator))
-            if DRAWS_TO_THE_END and train
-            else sampler,
+            shuffle=None if DRAWS_TO_THE_END else train and samples and SHUFFLE and sampler is None,
+            sampler=WholeOrder(dataset, generator=draws) if DRAWS_TO_THE_END and train else sampler,
             drop_last=train and not ready and DROP_LAST,
-            generator=generator or torch.Generator().manual_seed(config.seed),
+            generator=draws
+            if DRAWS_TO_THE_END
+            else generator or torch.Generator().manual_seed(config.seed),
             collate_fn=collate_fn,
             worker_init_fn=worker_init_fn,
             num_workers=config.num_workers if NUM_WORKERS else 0,
             persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
-            prefetch_factor=(PREFETCH_FACTOR if config.num_workers else None)
-            if PREFETCH_FACTOR
-            else None,
+            prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
             pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
         )
     if not SINGLE_PROCESS and not DISTRIBUTED and accelerator.num_processes > 1:
@@ -218,9 +212,7 @@ def seeded_loader(
         worker_init_fn=None if worker_init_fn is None else WorkerInit(worker_init_fn),
         num_workers=config.num_workers,
         persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
-        prefetch_factor=(PREFETCH_FACTOR if config.num_workers else None)
-        if PREFETCH_FACTOR
-        else None,
+        prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
         pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
     )
 
@@ -308,19 +300,13 @@ class Share:
                 yield shares[self.first]
 
 
-class WholeOrder(Sampler):
-    """An epoch's order, drawn at once to its end: Lightning does not ask for that, and samplers
-    draw there.
+class WholeOrder(RandomSampler):
+    """Draws the order of an epoch to its end, where a RandomSampler draws once more: Lightning
+    stops before that, and the next epoch would have another order.
     """
 
-    def __init__(self, sampler):
-        self.sampler = sampler
-
-    def __len__(self):
-        return len(self.sampler)
-
     def __iter__(self):
-        return iter(list(self.sampler))
+        return iter(list(super().__iter__()))
 
 
 class Columns(Dataset):

@@ -43,7 +43,7 @@ from workbench.export.program.constants import (
     DETERMINISTIC,
     DISTRIBUTED,
     EARLY_STOPPING,
-    FIRST_NUMBERS,
+    FIRST_WEIGHTS,
     FOLLOWS_TRAIN_LOSS,
     FREQUENCY,
     FROZEN_GROUPS,
@@ -67,15 +67,18 @@ from workbench.export.program.constants import (
     METRICS,
     NEEDS_PARAMETERS,
     OPTIMIZER_FORM,
+    OVERRIDES_MODES,
     OVERSHOOTS,
     OWN_SCHEDULER,
     OWN_TIMES,
     PRECISION,
     RANKS,
     RESUMES,
+    SAMPLERS_DRAW,
     SCHEDULE,
     SCHEDULE_FREE,
     SCHEDULER_IN_DICT,
+    SEARCHES_AT_EPOCHS,
     SETS_EPOCH,
     SINGLE_PROCESS,
     START,
@@ -88,6 +91,7 @@ from workbench.export.program.constants import (
     VALIDATES,
     WEIGHS,
     WEIGHT_DECAY,
+    WINDOWS_BY,
 )
 from workbench.export.program.data import (
     limited,
@@ -101,12 +105,13 @@ from workbench.export.program.model import (
     Together,
     TrainingStep,
     compile_calls,
-    forward,
+    forward_prepared,
     load_start,
     mixed_precision,
 )
 from workbench.export.program.optimizers import (
     all_parameters,
+    change_settings,
     made_optimizer,
     make_schedule,
     parameters_of,
@@ -121,6 +126,7 @@ from workbench.export.program.user import (
     make_scheduler,
     metrics,
     network,
+    sampler_generators,
     should_average,
     val_data,
     val_sets,
@@ -137,6 +143,8 @@ def main(config):
     )
     if SINGLE_PROCESS and accelerator.num_processes > 1:
         raise SystemExit("This script trains in one process: " + SINGLE_PROCESS + ".")
+    if not SINGLE_PROCESS and accelerator.distributed_type in ("FSDP", "DEEPSPEED"):
+        raise SystemExit("This script is data-parallel: launch it without FSDP or DeepSpeed.")
     if DISTRIBUTED and accelerator.num_processes != RANKS:
         accelerator.print(
             "Made on", RANKS, "processes: with another number an update has other batches."
@@ -155,8 +163,8 @@ def main(config):
         lr_home = config.lr
     if "batch_size" in HAS_HOME:
         batch_size_home = config.batch_size
+    logged = {}
     if LOGS_IN_STEPS:
-        logged = {}
         network.log = lambda name, value, *_, **__: logged.update({name: value})
         network.log_dict = lambda values, *_, **__: logged.update(values)
     if START is not None:
@@ -165,15 +173,21 @@ def main(config):
         network.zero_grad()
     if CHECKS:
         comparison = Comparison(config)
-        if DISTRIBUTED and (accelerator.process_index or accelerator.num_processes != RANKS):
-            comparison.left.clear()  # these are of the first of them
+        if not SINGLE_PROCESS and accelerator.num_processes != RANKS:
+            comparison.left.clear()  # each process has other batches
+        if DISTRIBUTED and accelerator.process_index:
+            comparison.left.clear()  # those of the run are the first process's
         comparison.compare(
-            "weights", [p.data.flatten()[:FIRST_NUMBERS] for p in all_parameters(network)]
+            "weights", [p.data.flatten()[:FIRST_WEIGHTS] for p in all_parameters(network)]
         )
-    if KEEPS_MODES:
-        if not network.training:  # else parts of it may be kept in eval mode
-            network.train()
-    else:
+    if OVERRIDES_MODES:
+        in_eval_mode = [
+            part for part in network.modules() if network.training and not part.training
+        ]
+        network.train()  # it may keep further parts in eval mode
+        for part in in_eval_mode:
+            part.eval()
+    elif not KEEPS_MODES or not network.training:
         network.train()
     set_seed(config.seed, device_specific=not SINGLE_PROCESS and not DISTRIBUTED)
 
@@ -227,21 +241,21 @@ def main(config):
         scheduler = make_schedule(
             optimizer, config, planned_updates(config, loader) if LENGTH else 0
         )
+    elif not OWN_SCHEDULER:
+        scheduler = None
     if BATCH == "step" and MADE_LR is not None:
-        set_lr(optimizer, scheduler if OWN_SCHEDULER or SCHEDULE else None, MADE_LR, config.lr)
+        set_lr(optimizer, scheduler, MADE_LR, config.lr)
     if SCHEDULE_FREE:
         optimizer.train()
-    if PRECISION == "16":
-        scaler = torch.amp.GradScaler(accelerator.device.type)
+    scaler = torch.amp.GradScaler(accelerator.device.type) if PRECISION == "16" else None
     if AVERAGING:
         averaged_modules = [network, loss_function] if LOSS_MODULE else [network]
         average = Average(averaged_modules, config.ema_decay if AVERAGING == "ema" else 0.0)
-    if SWA_LRS is not None:
-        annealing = None
-    if BEST is not None:
-        best = Best(config.output / "best.pt")
-    if EARLY_STOPPING:
-        stoppers = [EarlyStopping(**options) for options in EARLY_STOPPING]
+    else:
+        average = None
+    annealing = None
+    best = Best(config.output / "best.pt") if BEST is not None else None
+    stoppers = [EarlyStopping(**options) for options in EARLY_STOPPING] if EARLY_STOPPING else []
     if DISTRIBUTED and accelerator.process_index:
         # From here on each process draws random numbers of its own.
         entropy = np.random.SeedSequence([config.seed, accelerator.process_index])
@@ -252,23 +266,27 @@ def main(config):
     if COUNTS_TAKEN:
         taken_steps = 0
     if RESUMES:
+        settings = dict(vars(config))
+        generators = [loader.generator]
+        if SAMPLERS_DRAW:
+            generators += sampler_generators
         first_epoch = 0
-        stateful = {
-            "network": network,
-            "loss": loss_function if LOSS_MODULE else None,
-            "optimizer": optimizer,
-            "scheduler": scheduler if SCHEDULE or OWN_SCHEDULER else None,
-            "scaler": scaler if PRECISION == "16" else None,
-            "average": average if AVERAGING else None,
-            "best": best if BEST is not None else None,
-            **(
-                {f"stopper {number}": stopper for number, stopper in enumerate(stoppers)}
-                if EARLY_STOPPING
-                else {}
-            ),
-        }
+        stateful = {"network": network, "optimizer": optimizer}
+        if LOSS_MODULE:
+            stateful["loss"] = loss_function
+        if SCHEDULE or OWN_SCHEDULER:
+            stateful["scheduler"] = scheduler
+        if PRECISION == "16":
+            stateful["scaler"] = scaler
+        if AVERAGING:
+            stateful["average"] = average
+        if BEST is not None:
+            stateful["best"] = best
+        if EARLY_STOPPING:
+            for number, stopper in enumerate(stoppers):
+                stateful[f"stopper {number}"] = stopper
         if config.resume:
-            first_epoch, step = load_checkpoint(config, stateful, [loader.generator], accelerator)
+            first_epoch, step = load_checkpoint(config, stateful, generators, accelerator)
 
     if CHECKS_WITHIN_EPOCHS:
         checked = step
@@ -277,17 +295,16 @@ def main(config):
             """Validate in the middle of the epoch, or at its end."""
             return check(
                 network,
-                val_loader,
+                val_loader if VALIDATES else None,
                 config,
                 accelerator,
                 optimizer,
-                scheduler,
-                annealing,
-                average,
-                best,
-                stoppers,
-                logged,
-                losses,
+                scheduler if SCHEDULE or OWN_SCHEDULER else None,
+                average if AVERAGING else None,
+                best if BEST is not None else None,
+                stoppers if EARLY_STOPPING else None,
+                logged if LOGS_IN_STEPS else None,
+                losses if FOLLOWS_TRAIN_LOSS else None,
                 epoch,
                 step,
                 finished,
@@ -297,9 +314,10 @@ def main(config):
     for epoch in itertools.islice(epochs, first_epoch, None) if RESUMES else epochs:
         if MAX_STEPS is not None and step >= config.max_steps:
             break
-        if "batch_size" in CHANGED and "batch_size" in CHANGES.get(step, {}):
-            config.batch_size = CHANGES[step]["batch_size"]
-            loader = training_loader(config, accelerator)
+        if SEARCHES_AT_EPOCHS and step in CHANGES:
+            change_settings(config, step, optimizer, scheduler)
+            if "batch_size" in CHANGED and "batch_size" in CHANGES[step]:
+                loader = training_loader(config, accelerator)
         if SWA_LRS is not None and epoch == config.swa_epoch_start:
             rates = config.swa_lrs
             if FROZEN_GROUPS:
@@ -313,16 +331,13 @@ def main(config):
         if SETS_EPOCH:
             for part in epoch_parts:
                 part.set_epoch(epoch)
-        if CHECKS_WITHIN_EPOCHS:
+        if CHECKS_WITHIN_EPOCHS or MAX_EPOCHS is None:
             began = step
         if CHECKS_WITHIN_EPOCHS == "fraction":
-            stride = max(
-                1, int(updates_in_epoch(config, loader, epoch) * config.val_check_interval + 1e-9)
-            )
-        if FOLLOWS_TRAIN_LOSS:
-            losses = []
-        if TAKES_NUMBER:
-            number = -1
+            updates = updates_in_epoch(config, loader, step if WINDOWS_BY == "step" else epoch)
+            stride = max(1, int(updates * config.val_check_interval + 1e-9))
+        losses = []
+        number = -1
         batches = limited(loader, config) if LIMITS else loader
         batches = comparison.compared(batches) if CHECKS else batches
         for batch in windows(batches, config, epoch, step, accelerator) if ACCUMULATES else batches:
@@ -339,23 +354,29 @@ def main(config):
                     if EARLY_STOPPING and ended:
                         break
             if CHANGES and step in CHANGES:
-                for name, value in CHANGES[step].items():
-                    if "lr" in CHANGED and name == "lr":
-                        set_lr(
-                            optimizer,
-                            scheduler if SCHEDULE or OWN_SCHEDULER else None,
-                            config.lr,
-                            value,
-                        )
-                    setattr(config, name, value)
+                change_settings(config, step, optimizer, scheduler)
             if TAKES_NUMBER:
                 number += 1
             if DISTRIBUTED:
-                loss = accumulate_in_all(model, batch, number, parameters, scaler, accelerator)
+                loss = accumulate_in_all(
+                    model,
+                    batch,
+                    number if TAKES_NUMBER else None,
+                    parameters if NEEDS_PARAMETERS else None,
+                    scaler if PRECISION == "16" else None,
+                    accelerator,
+                )
                 if TAKES_NUMBER:
                     number += len(batch[0]) - 1
             elif ACCUMULATES:
-                loss = accumulate(model, batch, number, parameters, scaler, accelerator)
+                loss = accumulate(
+                    model,
+                    batch,
+                    number if TAKES_NUMBER else None,
+                    parameters if NEEDS_PARAMETERS else None,
+                    scaler if PRECISION == "16" else None,
+                    accelerator,
+                )
                 if TAKES_NUMBER:
                     number += len(batch) - 1
                 if MAY_BE_EMPTY and loss is None:
@@ -375,9 +396,9 @@ def main(config):
                         if BATCH == "step":
                             loss = model(batch, number) if TAKES_NUMBER else model(batch)
                         elif METRICS or WEIGHS:
-                            loss, *_ = forward(model, batch)
+                            loss, *_ = forward_prepared(model, batch)
                         else:
-                            loss = forward(model, batch)
+                            loss = forward_prepared(model, batch)
                     loss.backward()
                     if CLIPS and CLIP_ALGORITHM == "norm":
                         torch.nn.utils.clip_grad_norm_(parameters, config.gradient_clip_val)
@@ -398,9 +419,9 @@ def main(config):
                     if BATCH == "step":
                         loss = model(batch, number) if TAKES_NUMBER else model(batch)
                     elif METRICS or WEIGHS:
-                        loss, *_ = forward(model, batch)
+                        loss, *_ = forward_prepared(model, batch)
                     else:
-                        loss = forward(model, batch)
+                        loss = forward_prepared(model, batch)
                 if MAY_BE_EMPTY and loss is None:
                     continue
                 if PRECISION == "16":
@@ -489,6 +510,11 @@ def main(config):
                 break
         if CHECKS_WITHIN_EPOCHS and EARLY_STOPPING and ended:
             break
+        if MAX_EPOCHS is None and step == began:
+            raise SystemExit(
+                "An epoch has no update"
+                + (": --limit_train_batches leaves no batch." if LIMITS else ".")
+            )
         if AVERAGING == "swa":
             if should_average(step, epoch) if OWN_TIMES else epoch >= config.swa_epoch_start:
                 average.update()
@@ -499,7 +525,7 @@ def main(config):
                 scheduler.step()
         if CHECKS_WITHIN_EPOCHS:
             if CHECKS_WITHIN_EPOCHS == "fraction":
-                is_due = updates_in_epoch(config, loader, epoch) % stride == 0
+                is_due = updates % stride == 0
                 if CHECK_VAL_EVERY_N_EPOCH != 1:
                     is_due = is_due and (epoch + 1) % config.check_val_every_n_epoch == 0
             else:
@@ -511,17 +537,16 @@ def main(config):
             if CHECK_VAL_EVERY_N_EPOCH == 1 or is_due_after(epoch, step, config):
                 ended = check(
                     network,
-                    val_loader,
+                    val_loader if VALIDATES else None,
                     config,
                     accelerator,
                     optimizer,
-                    scheduler,
-                    annealing,
-                    average,
-                    best,
-                    stoppers,
-                    logged,
-                    losses,
+                    scheduler if SCHEDULE or OWN_SCHEDULER else None,
+                    average if AVERAGING else None,
+                    best if BEST is not None else None,
+                    stoppers if EARLY_STOPPING else None,
+                    logged if LOGS_IN_STEPS else None,
+                    losses if FOLLOWS_TRAIN_LOSS else None,
                     epoch,
                     step,
                     epoch + 1,
@@ -529,7 +554,7 @@ def main(config):
         if EARLY_STOPPING and ended:
             break
         if RESUMES:
-            save_checkpoint(config, stateful, [loader.generator], accelerator, epoch + 1, step)
+            save_checkpoint(config, settings, stateful, generators, accelerator, epoch + 1, step)
 
     if AVERAGING and average.count:
         average.hand_over()

@@ -110,6 +110,11 @@ def forward(model, batch):
     return (loss, output, target) if METRICS else loss
 
 
+def forward_prepared(model, batch):
+    """The same, through what the training has prepared: the model, or it and its loss together."""
+    return model(batch) if TRAINS_LOSS else forward(model, batch)
+
+
 def compile_calls(module):
     """Calls of the module go through torch.compile, which looks into torch's own classes only
     from a function.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import lightning as L
 import torch
-from accelerate.utils import find_batch_size
 from lightning.pytorch.callbacks import (
     EarlyStopping,
     EMAWeightAveraging,
@@ -89,9 +88,11 @@ class Module(L.LightningModule):
 
     def __init__(self, config, model, loss, updates):
         super().__init__()
-        self.config, self.network, self.updates = config, model, updates
+        self.config, self.network = config, model
         if LOSS_MODULE:
             self.loss_function = loss
+        if LENGTH:
+            self.updates = updates
 
     def training_step(self, batch, batch_idx):
         if METRICS or WEIGHS:
@@ -100,13 +101,10 @@ class Module(L.LightningModule):
             loss = forward(self.network, batch)
         if MAY_BE_EMPTY and loss is None:
             return None
-        size = find_batch_size(batch)
         if FOLLOWS_TRAIN_LOSS:
-            self.log(
-                "train_loss", loss, prog_bar=True, on_step=True, on_epoch=True, batch_size=size
-            )
+            self.log("train_loss", loss, prog_bar=True, on_step=True, on_epoch=True)
         else:
-            self.log("train_loss", loss, prog_bar=True, batch_size=size)
+            self.log("train_loss", loss, prog_bar=True)
         return loss
 
     if VALIDATES:
@@ -122,12 +120,17 @@ class Module(L.LightningModule):
                 loss = forward(self.network, batch)
             if MAY_BE_EMPTY and loss is None:
                 return
-            size = int(weight) if WEIGHS else find_batch_size(batch)
-            self.log("val_loss", loss, prog_bar=True, batch_size=size)
+            values = {"val_loss": loss}
             if METRICS:
                 for name, metric in metrics.items():
-                    value = torch.as_tensor(metric(output, target)).float().mean()
-                    self.log(f"val_{name}", value, batch_size=size)
+                    value = metric(output, target)
+                    values[f"val_{name}"] = torch.as_tensor(value).float().mean()
+            if WEIGHS:
+                self.log_dict(values, prog_bar=True, batch_size=int(weight))
+            elif METRICS:
+                self.log_dict(values, prog_bar=True)
+            else:
+                self.log("val_loss", loss, prog_bar=True)
 
     def configure_optimizers(self):
         parameters = [p for p in all_parameters(self.network) if p.requires_grad]
@@ -204,15 +207,15 @@ def main(config):
                 annealing_strategy=ANNEALING_STRATEGY,
             )
         )
+    if CHECKS_WITHIN_EPOCHS == "updates" and ACCUMULATES:
+        config.val_check_interval *= config.accumulate_grad_batches  # Lightning counts batches
     trainer = L.Trainer(
         accelerator=ACCELERATOR,
         devices=DEVICES,
         num_nodes=NUM_NODES,
         strategy=STRATEGY,
         precision=TRAINER_PRECISION,
-        max_epochs=(config.max_epochs if MAX_EPOCHS is not None else -1)
-        if MAX_EPOCHS is not None or MAX_STEPS is None
-        else None,
+        max_epochs=config.max_epochs if MAX_EPOCHS is not None else -1,
         max_steps=config.max_steps if MAX_STEPS is not None else -1,
         min_epochs=config.min_epochs if MIN_EPOCHS else None,
         min_steps=config.min_steps if MIN_STEPS else None,

@@ -7,6 +7,8 @@ import math
 import torch
 
 from workbench.export.program.constants import (
+    CHANGED,
+    CHANGES,
     LENGTH,
     MADE_LR,
     MOMENTUM,
@@ -24,13 +26,11 @@ from workbench.export.program.user import loss_function, make_optimizer
 
 def make_schedule(optimizer, config, updates=0):
     """The rate of each update, as a factor of the optimizer's."""
-    warmup = 0
     if WARMS_UP:
         warmup = round(config.warmup * updates) if WARMUP_IS_FRACTION else config.warmup
         if SCHEDULE != "constant" and warmup >= updates:
             raise SystemExit(
-                f"warmup={config.warmup} is not shorter than the training, which has {updates}"
-                " updates."
+                f"warmup={config.warmup} is not shorter than the {updates} updates of the training."
             )
     if SCHEDULE == "one_cycle":
         return torch.optim.lr_scheduler.OneCycleLR(
@@ -67,13 +67,21 @@ def set_lr(optimizer, scheduler, old, new):
         group.update({key: scaled(group[key]) for key in keys if key in group})
     pending = [scheduler]
     while pending:
-        part = pending.pop()
-        pending += getattr(part, "_schedulers", ())  # a chain of schedulers holds others
+        schedule = pending.pop()
+        pending += getattr(schedule, "_schedulers", ())  # a chain of schedulers holds others
         for name in ("base_lrs", "max_lrs", "min_lrs"):
-            if hasattr(part, name):
-                setattr(part, name, [scaled(rate) for rate in getattr(part, name)])
-        if isinstance(getattr(part, "eta_min", None), float):
-            part.eta_min = scaled(part.eta_min)
+            if hasattr(schedule, name):
+                setattr(schedule, name, [scaled(rate) for rate in getattr(schedule, name)])
+        if isinstance(getattr(schedule, "eta_min", None), float):
+            schedule.eta_min = scaled(schedule.eta_min)
+
+
+def change_settings(config, step, optimizer, scheduler):
+    """Take over what was changed before this update during the run."""
+    for name, value in CHANGES[step].items():
+        if "lr" in CHANGED and name == "lr":
+            set_lr(optimizer, scheduler, config.lr, value)
+        setattr(config, name, value)
 
 
 def parameters_of(network, optimizer):

@@ -23,6 +23,7 @@ from workbench.export.program.constants import (
     MAX_STEPS,
     MIN_EPOCHS,
     MIN_STEPS,
+    NEVER_ZERO,
     NUM_WORKERS,
     SCHEDULED_STEPS,
     SEED,
@@ -76,7 +77,12 @@ class Config:
 def parse():
     """The settings with those of the command line."""
     parser = argparse.ArgumentParser(description=TITLE)
-    for field in dataclasses.fields(Config):
-        kind, default = type(field.default), field.default
-        parser.add_argument(f"--{field.name}", type=kind, default=default, help="(%(default)s)")
-    return Config(**vars(parser.parse_args()))
+    for setting in dataclasses.fields(Config):
+        kind, default = type(setting.default), setting.default
+        parser.add_argument(f"--{setting.name}", type=kind, default=default, help="(%(default)s)")
+    settings = vars(parser.parse_args())
+    for name, value in settings.items():
+        is_number = isinstance(value, (int, float))
+        if (is_number and not value >= 0) or (value == 0 and name in NEVER_ZERO):
+            parser.error(f"--{name} {value}: nothing is trained with that.")
+    return Config(**settings)

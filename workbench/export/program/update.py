@@ -17,7 +17,7 @@ from workbench.export.program.constants import (
     TAKES_NUMBER,
     WEIGHS,
 )
-from workbench.export.program.model import forward, mixed_precision
+from workbench.export.program.model import forward, forward_prepared, mixed_precision
 
 
 def accumulate(model, window, number, parameters, scaler, accelerator):
@@ -40,11 +40,11 @@ def accumulate(model, window, number, parameters, scaler, accelerator):
                 if BATCH == "step":
                     part = model(batch, number + place) if TAKES_NUMBER else model(batch)
                 elif WEIGHS:
-                    part, share, *_ = forward(model, batch)
+                    part, share, *_ = forward_prepared(model, batch)
                 elif METRICS:
-                    part, *_ = forward(model, batch)
+                    part, *_ = forward_prepared(model, batch)
                 else:
-                    part = forward(model, batch)
+                    part = forward_prepared(model, batch)
                 if MAY_BE_EMPTY and part is None:
                     continue
                 if WEIGHS:

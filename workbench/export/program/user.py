@@ -24,6 +24,7 @@ val_generator: Any = None
 val_worker_init: Any = None
 datamodule: Any = None
 epoch_parts: Any = ()
+sampler_generators: Any = ()
 collate: Any = None
 val_collate: Any = None
 averaged: Any = None

@@ -60,12 +60,14 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
             modules += [
                 metric for metric in metrics.values() if isinstance(metric, torch.nn.Module)
             ]
-        modes = {part: part.training for module in modules for part in module.modules()}
+        modes = {
+            submodule: submodule.training for module in modules for submodule in module.modules()
+        }
         for module in modules:
             module.eval()
     else:
         if KEEPS_MODES:
-            modes = {part: part.training for part in model.modules()}
+            modes = {submodule: submodule.training for submodule in model.modules()}
         model.eval()
     if DISTRIBUTED and HAS_BUFFERS:
         for buffer in (
@@ -135,14 +137,14 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
             for name, value in scores.items():
                 seen.setdefault(name, []).append((as_number(value), weight))
     if KEEPS_MODES or LOSS_MODULE or METRIC_MODULES:
-        for part, training in modes.items():
+        for submodule, training in modes.items():
             if (
                 OVERRIDES_MODES
-                and type(part).train is not torch.nn.Module.train
-                and part.training != training
+                and type(submodule).train is not torch.nn.Module.train
+                and submodule.training != training
             ):
-                part.train(training)  # it may change weights
-            part.training = training
+                submodule.train(training)  # it may change weights
+            submodule.training = training
     else:
         model.train()
     everyone = gather_object([seen])
@@ -219,6 +221,7 @@ class Best:
             self.value = state["value"]
 
     def keep(self, value, network, accelerator):
+        """Save the weights if this value is the best one so far."""
         if (value > self.value) if BEST_IS_HIGHEST else (value < self.value):
             self.value = value
             accelerator.save(weights_of(network), self.path)
@@ -239,16 +242,10 @@ class EarlyStopping:
         check_finite=True,
     ):
         self.monitor, self.sign = monitor, 1.0 if mode == "min" else -1.0
-        self.patience, self.min_delta, self.warmup, self.check_finite = (
-            patience,
-            min_delta,
-            warmup,
-            check_finite,
-        )
-        self.stopping_threshold, self.divergence_threshold = (
-            stopping_threshold,
-            divergence_threshold,
-        )
+        self.patience, self.min_delta = patience, min_delta
+        self.warmup, self.check_finite = warmup, check_finite
+        self.stopping_threshold = stopping_threshold
+        self.divergence_threshold = divergence_threshold
         self.best, self.waited, self.checks = float("inf"), 0, 0
 
     if RESUMES:

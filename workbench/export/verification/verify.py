@@ -62,9 +62,10 @@ _CAUSES = {
     ),
 }
 _SAME_START = (
-    "its weights, setup and first batches are the run's, so its model or loss computes in another "
-    "way: look for values that the notebook changed without an assignment (%env, %run, exec, "
-    "globals(), setattr), and for results that were kept from earlier calls"
+    "its weights and first batches are the run's, so its model or loss computes in another way: "
+    "look for values that the notebook changed without an assignment (%env, %run, exec, globals(), "
+    "setattr), for attributes, modes or hooks of the model that changed before the fit, and for "
+    "results that were kept from earlier calls"
 )
 
 
