@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {
-    "vague names": 86,
+    "vague names": 85,
     "conditional expressions with one inside": 6,
     "lines over 100 columns": 49,
 }

@@ -186,12 +186,12 @@ class BenchBase:
             _in_the_callers_thread(finish),
         )
         if meeting is None:
-            place = make_folder()
-            job = Job(place.id, kind, place.folder, work, finished, self._called)
+            job_folder = make_folder()
+            job = Job(job_folder.id, kind, job_folder.folder, work, finished, self._called)
         else:
-            place = rank_job.folder_of(meeting, make_folder)
-            job = RankJob(place, meeting, kind, work, finished, self._called)
-        work.bind(place, self._trackers)
+            job_folder = rank_job.folder_of(meeting, make_folder)
+            job = RankJob(job_folder, meeting, kind, work, finished, self._called)
+        work.bind(job_folder, self._trackers)
         for past in self.jobs:
             past._forget_frames()
         try:

@@ -153,8 +153,8 @@ class Meeting:
 
     def compare(self, about: Mapping[str, Any]) -> None:
         """Raise RankError where the ranks call different things."""
-        ranks, mine = self.ranks, {"call": self._call, **about}
-        ranks.put(self._key("call", ranks.place.rank), json.loads(json.dumps(mine, default=str)))
+        ranks, facts = self.ranks, {"call": self._call, **about}
+        ranks.put(self._key("call", ranks.place.rank), json.loads(json.dumps(facts, default=str)))
         calls = [
             ranks.get(self._key("call", rank), f"rank {rank} to call {self._call}")
             for rank in range(ranks.place.world)
@@ -187,8 +187,8 @@ class Meeting:
         """On the other ranks: the job's id and its folder, which rank 0 has made."""
         ranks = self.ranks
         id, path = ranks.get(self._key("folder"), f"rank 0 to begin {self._call}")
-        there = path is None or path.is_dir()
-        ranks.put(self._key("sees", ranks.place.rank), "" if there else socket.gethostname())
+        is_seen = path is None or path.is_dir()
+        ranks.put(self._key("sees", ranks.place.rank), "" if is_seen else socket.gethostname())
         unseen = ranks.get(self._key("unseen"), "the other ranks to look for the run's folder")
         if unseen:
             raise RankError(unseen)
@@ -241,14 +241,14 @@ def join(settings: Settings) -> Joined | None:
     with _joining:
         if _joined is None:
             try:
-                place = place_in(os.environ)
+                process = place_in(os.environ)
             except ValueError as error:
                 raise SettingsError(
                     f"the launcher's environment cannot be taken: {error}"
                 ) from None
-            if place is None or xla.installed():
+            if process is None or xla.installed():
                 return None
-            _joined = Joined(place, _begin(place, settings))
+            _joined = Joined(process, _begin(process, settings))
     return _joined
 
 
@@ -309,17 +309,17 @@ def _interface(world: int) -> str | None:
     else:
         main = os.environ["MASTER_ADDR"]
     try:
-        family, _, _, _, address = socket.getaddrinfo(main, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as asked:
-            asked.connect(address)
-            mine = asked.getsockname()[0]
+        family, _, _, _, target = socket.getaddrinfo(main, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            address = probe.getsockname()[0]
     except OSError:
         return None
     return next(
         (
             name
             for name, known in psutil.net_if_addrs().items()
-            if any(a.address == mine for a in known)
+            if any(a.address == address for a in known)
         ),
         None,
     )

@@ -58,9 +58,9 @@ def _text(value: Any) -> str:
 def folder_of(meeting: Meeting, make: Callable[[], JobFolder]) -> JobFolder:
     """The folder of a job, which rank 0 makes; RankError where a rank does not see it."""
     if meeting.ranks.first:
-        made = make()
-        meeting.tell_folder(made.id, made.path)
-        return made._replace(meeting=meeting)
+        job_folder = make()
+        meeting.tell_folder(job_folder.id, job_folder.path)
+        return job_folder._replace(meeting=meeting)
     id, path = meeting.folder()
     return JobFolder(id, record=path, meeting=meeting)
 
@@ -181,8 +181,8 @@ class _Silent(NullSink):
 
 def check(ranks: Joined, settings: Settings) -> None:
     """Raise SettingsError for settings that the launcher's processes cannot have."""
-    place = ranks.place
-    where = f"this is rank {place.rank} of {place.world} ({place.launcher})"
+    process = ranks.place
+    where = f"this is rank {process.rank} of {process.world} ({process.launcher})"
     if settings.strategy in ("pool", "launch") or settings.launch:
         asked = (
             f"strategy={settings.strategy!r}"
@@ -196,12 +196,12 @@ def check(ranks: Joined, settings: Settings) -> None:
     devices = settings.devices if isinstance(settings.devices, int) else None
     if isinstance(settings.devices, tuple):
         devices = len(settings.devices)
-    if devices not in (None, place.local_world):
+    if devices not in (None, process.local_world):
         raise SettingsError(
-            f"devices={settings.devices!r}: {where}, and there are {place.local_world} on each"
+            f"devices={settings.devices!r}: {where}, and there are {process.local_world} on each"
             " host: the launcher decides how many. Leave devices out, or give that number."
         )
-    nodes = place.world // place.local_world
+    nodes = process.world // process.local_world
     if settings.num_nodes not in (1, nodes):
         raise SettingsError(
             f"num_nodes={settings.num_nodes}: {where}, on {nodes} hosts: the launcher decides how"
