@@ -156,13 +156,14 @@ class BenchBase:
         needs: Collection[str] = (),
         positional: Sequence[Any] = (),
         repeats: str = "",
+        fingerprint: str = "",
     ) -> Job[T]:
         """Put a job into the queue.
 
         called: the keywords of the call, and `positional` its other arguments, for the line of code
         that views show.
         finish: makes the job's result. needs: the runs that must not be deleted before it ends.
-        repeats: the run that it repeats.
+        repeats: the run that it repeats. fingerprint: see `new_job_folder`.
         """
         self._launcher.check_open()
         CellContext.refuse(kind)
@@ -180,6 +181,7 @@ class BenchBase:
             len(self.jobs),
             needed,
             repeats,
+            fingerprint,
         )
         meeting, finished = (
             rank_job.meet(settings, code, summary, data),

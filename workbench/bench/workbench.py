@@ -241,8 +241,11 @@ class Workbench(Searches):
         """Train; `settings` hold for this job alone. Afterwards the model has the trained weights.
 
         start: "fresh" starts from the weights that the model had when the bench was made (or that
-        you gave it since). "continue" continues the last fit as if it had not ended: optimizers,
-        schedules, the position in the data, random numbers; if the weights were changed since, or
+        you gave it since). "auto" continues the newest fit of the same code and settings in this
+        root that has not finished, because its process was stopped, killed or failed; where there
+        is none, it starts afresh. So the same script can be submitted again and again. "continue"
+        continues the last fit as if it had not ended: optimizers, schedules, the position in the
+        data, random numbers; if the weights were changed since, or
         there is no such fit, it starts from the present weights, with a message. The id of a run
         continues from its last checkpoint, "0012-fit@best" from its best one, "0012-fit@1200" from
         the one after 1200 updates, in this process or another. Such a fit has the settings of its
@@ -257,7 +260,9 @@ class Workbench(Searches):
         """
         overrides = settings_named(settings, self.fit)
         wanted = StartSpec.of(start)
-        origin = StartResolver(self.root, wanted, self._settings, overrides, self._fits())
+        origin = StartResolver(
+            self.root, wanted, self._settings, overrides, self._fits(), self._code()
+        )
         chosen = origin.predict_settings(
             self._start.untouched_since, all(job.done() for job in self.jobs)
         )
@@ -269,7 +274,13 @@ class Workbench(Searches):
         )
         site = self._site.until(sys._getframe(1), self)
         job = self._submit(
-            "fit", chosen, {**wanted.keywords, **overrides}, work, self._run_of, origin.needs
+            "fit",
+            chosen,
+            {**wanted.keywords, **overrides},
+            work,
+            self._run_of,
+            origin.needs,
+            fingerprint=origin.fingerprint,
         )
         self._sites[job.id] = site
         return job
@@ -308,6 +319,12 @@ class Workbench(Searches):
         return self._submit(
             "predict", chosen, overrides, work, lambda job: work.value or [], positional=positional
         )
+
+    def _code(self) -> str:
+        """The text of the code that makes this bench, with the user's own modules."""
+        site = self._site
+        pieces = [piece.source for piece in site.pieces]
+        return "\0".join([*pieces, *(text for _, text in sorted(site.sources.items()))])
 
     def _export_notes(self) -> list[Message]:
         """The message, before the first fit, that its runs have no scripts, or none that is

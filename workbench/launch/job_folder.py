@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -71,19 +72,25 @@ def new_job_folder(
     number: int,
     needed: Collection[str],
     repeats: str = "",
+    fingerprint: str = "",
 ) -> JobFolder:
     """Make the folder of job `number` of a bench, and delete old ones of its kind, except for the
     `needed`. A dry run has none.
 
     data: a description of the training data. repeats: the id of the run that it repeats, for which
-    no run is deleted.
+    no run is deleted. fingerprint: of the code and the settings of a fit, by which another process
+    finds it again (`fit(start="auto")`).
     """
     if settings.fast_dev_run:
         return JobFolder(f"{kind}-dev-{number}")
     try:
         id = new_id(root, kind)
         about = header(kind, settings, summary, data)
-        folder = RunFolder.create(root, id, {**about, "repeats": repeats} if repeats else about)
+        if repeats:
+            about["repeats"] = repeats
+        if fingerprint:
+            about |= {"fingerprint": fingerprint, "scheduler_job": scheduler_job()}
+        folder = RunFolder.create(root, id, about)
     except OSError as error:
         text = f"no record is kept: {root} cannot be written ({error}). The job runs all the same."
         return JobFolder(f"{kind}-{number}", None, (Message(text, "warning"),))
@@ -107,6 +114,13 @@ def new_job_folder(
             ),
         ),
     )
+
+
+def scheduler_job() -> str:
+    """The number of the scheduler's job in which this process runs, which stays when the job is
+    requeued; "": there is none.
+    """
+    return os.environ.get("SLURM_JOB_ID", "")
 
 
 def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:

@@ -21,15 +21,19 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
+def environment() -> dict[str, str]:
+    """The environment of a launcher that nothing has launched."""
+    kept = {name: value for name, value in os.environ.items() if name not in OF_LAUNCHERS}
+    return kept | {"PYTHONPATH": str(HERE.parents[2]), "OMP_NUM_THREADS": "1"}
+
+
 def run(
     launcher: Sequence[str], script: str, folder: Path, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name not in OF_LAUNCHERS}
-    environment |= {"PYTHONPATH": str(HERE.parents[2]), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [*launcher, str(HERE / script), *arguments],
         cwd=folder,
-        env=environment,
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=200,

@@ -203,6 +203,14 @@ class Meeting:
         agreed: T = ranks.get(key, f"rank 0, which runs {self._call}")
         return agreed
 
+    def ask_to_stop(self) -> None:
+        """Ask rank 0 to stop the job, where this rank alone has got a signal."""
+        self.ranks.put(self._key("stop"), True)
+
+    def is_stop_asked(self) -> bool:
+        """Whether another rank has asked for the end of the job."""
+        return self.ranks.has(self._key("stop"))
+
     def failures(self, mine: RankFailure) -> dict[int, RankFailure]:
         """Tell the other ranks that the job has failed here; returns the failures of other ranks,
         which may come a moment later.

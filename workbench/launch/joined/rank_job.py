@@ -31,6 +31,8 @@ from workbench.tracebacks import user_line, whole_text
 
 T = TypeVar("T")
 
+_LOOK = 0.2
+"""Seconds between two looks for a rank that asks for the end of the job."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """The address in the text of an object, which differs between processes."""
 
@@ -121,6 +123,8 @@ class RankJob(Job[T]):
 
     def _run(self, emit: JobSink) -> tuple[Status, BaseException | None]:
         recorded = not self._ranks.first and self._path is not None
+        if self._ranks.first:
+            threading.Thread(target=self._obey_others, daemon=True).start()
         try:
             status, error = super()._run(_Silent(emit) if recorded else emit)
             if error is not None:
@@ -136,6 +140,18 @@ class RankJob(Job[T]):
         finally:
             self._ranks.end(self._meeting)
         return status, error
+
+    def _stop_once(self) -> None:
+        super()._stop_once()
+        if not self._ranks.first:
+            self._meeting.ask_to_stop()
+
+    def _obey_others(self) -> None:
+        """Stop the job where another rank's process has to end."""
+        while not self._ended.wait(_LOOK):
+            if self._meeting.is_stop_asked():
+                self._stop_once()
+                return
 
     def _cause_of(self, error: BaseException) -> BaseException:
         """The error with which the job ends: another rank's, where this one has only lost it."""

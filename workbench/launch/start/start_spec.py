@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +13,24 @@ from typing import Any
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.events import Message, RunStarted
 from workbench.launch.job import AnyJob
-from workbench.launch.job_folder import instead_of_run, run_folder, weights_of
+from workbench.launch.job_folder import instead_of_run, run_folder, scheduler_job, weights_of
 from workbench.launch.start.resume_plan import LightningPlan, ResumePlan, ResumeSettings
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.folder.ids import check_id, is_id
 from workbench.runs.printable import printable
-from workbench.runs.read import list_runs, read_header
+from workbench.runs.read import RECORD, RunSummary, list_runs, read_header
 from workbench.runs.record.event_log import Recorded
-from workbench.settings import Settings, SettingsError
+from workbench.settings import LOCAL, Settings, SettingsError
 from workbench.values import shown
+
+_SILENT = 600.0
+"""Seconds without a word after which a process of another machine counts as gone."""
 
 
 @dataclass(frozen=True)
 class StartSpec:
-    """Where a job starts: "fresh", "continue", a checkpoint of a run, or a file that Lightning's
-    Trainer wrote.
+    """Where a job starts: "fresh", "continue", "auto", a checkpoint of a run, or a file that
+    Lightning's Trainer wrote.
     """
 
     text: str
@@ -34,10 +40,10 @@ class StartSpec:
 
     @classmethod
     def of(cls, start: Any) -> StartSpec:
-        """Parse `start=`: "fresh", "continue", "0012-fit", "0012-fit@best", "0012-fit@1200" or
-        "last.ckpt".
+        """Parse `start=`: "fresh", "continue", "auto", "0012-fit", "0012-fit@best",
+        "0012-fit@1200" or "last.ckpt".
         """
-        if isinstance(start, str) and start in ("fresh", "continue"):
+        if isinstance(start, str) and start in ("fresh", "continue", "auto"):
             return cls(start)
         if isinstance(start, str | Path) and is_one(Path(start)):
             return cls(str(start), file=Path(start).expanduser().absolute())
@@ -50,14 +56,14 @@ class StartSpec:
             id = getattr(start, "id", None)
             hint = f" That of this one is {id!r}." if isinstance(id, str) else hint
             raise SettingsError(
-                f"start={shown(start)}: give 'fresh', 'continue' or the id of a run (run.id), or"
-                f" the path of a checkpoint of Lightning, which ends with .ckpt.{hint}"
+                f"start={shown(start)}: give 'fresh', 'continue', 'auto', the id of a run (run.id)"
+                f" or the path of a checkpoint of Lightning, which ends with .ckpt.{hint}"
             )
         run, at, which = start.partition("@")
-        if run.lower() in ("fresh", "continue", "start", "last", "best"):
+        if run.lower() in ("fresh", "continue", "auto", "start", "last", "best"):
             raise SettingsError(
-                f"start={start!r}: give 'fresh', 'continue', or a run's id as in '0012-fit',"
-                " '0012-fit@best'."
+                f"start={start!r}: give 'fresh', 'continue', 'auto', or a run's id as in"
+                " '0012-fit', '0012-fit@best'."
             )
         if not is_id(run) and (other := instead_of_run(start)):
             raise SettingsError(f"start={start!r} is {other}.")
@@ -81,7 +87,7 @@ class StartSpec:
         return {} if self.text == "fresh" else {"start": self.text}
 
     def weights(self, root: Path) -> Path | None:
-        """The file with the weights; None: "fresh" or "continue", which need no file."""
+        """The file with the weights; None: "fresh", "continue" or "auto", which need no file."""
         return self.file if self.run is None else weights_of(run_folder(root, self.run), self.which)
 
 
@@ -105,14 +111,20 @@ class StartResolver:
         bench: Settings,
         given: Mapping[str, Any],
         fits: Sequence[SubmittedFit],
+        code: str = "",
     ) -> None:
-        self.fresh = wanted.text == "fresh"
+        """code: the text of the user's code, by which "auto" finds a fit of another process."""
+        self.fresh = wanted.text in ("fresh", "auto")
+        """Whether it starts from the weights that the bench was made with."""
         self.note: Message | None = None
         """The message of a fit with start="continue" that starts from the present weights
         instead.
         """
         self.asked = bench.replace(**given)
         """Its settings, if it does not continue a run."""
+        self.fingerprint = _fingerprint(code, self.asked)
+        self._continued: set[str] = set()
+        """The run that a fit with start="auto" continues."""
         self._root = root
         self._wanted = wanted
         self._terms = ResumeSettings(wanted.text, bench, given)
@@ -121,6 +133,8 @@ class StartResolver:
     @property
     def needs(self) -> set[str]:
         """The runs that must not be deleted until this fit has begun."""
+        if self._wanted.text == "auto":
+            return self._continued
         if self._wanted.text != "continue":
             return self._wanted.needs
         return {asked.job.id for asked in self._candidates()}
@@ -147,6 +161,8 @@ class StartResolver:
 
     def resolve(self, untouched: Callable[[str], bool]) -> ResumePlan | LightningPlan | None:
         """The plan to continue from a checkpoint; None: the fit continues no run."""
+        if self._wanted.text == "auto":
+            return self._unfinished()
         if self.fresh:
             return None
         if self._wanted.file is not None:
@@ -205,6 +221,39 @@ class StartResolver:
             return ""
         return f"; start={fits[-1]!r} continues from the last run in {self._root}" if fits else ""
 
+    # -- "auto"
+
+    def _unfinished(self) -> ResumePlan | None:
+        """The plan to continue the newest fit of the same code and settings, unless that one has
+        finished.
+        """
+        self.fresh, self.note, self._continued = True, None, set()
+        fits = [
+            run
+            for run in list_runs(self._root)
+            if run.header.get("fingerprint") == self.fingerprint and list_checkpoints(run.path)
+        ]
+        if not fits or fits[-1].status == "finished":
+            return None
+        run = fits[-1]
+        if not run.over and not _is_gone(run):
+            self.note = Message(
+                f"start='auto' starts afresh: {run.id} has the same code and settings, and still"
+                " runs.",
+                "warning",
+            )
+            return None
+        point = find(run.path, "last")
+        if not point.resumable:
+            self.note = Message(
+                f"start='auto' starts afresh: the last checkpoint of {run.id} has weights alone"
+                f" ({printable(str(point.why))}).",
+                "warning",
+            )
+            return None
+        self.fresh, self._continued = False, {run.id}
+        return self._checkpoint(run.id, "last")
+
     # -- a run
 
     def _checkpoint(self, id: str, which: str | int) -> ResumePlan:
@@ -233,6 +282,28 @@ class StartResolver:
         return self._terms.plan_from(
             id, folder, point, lambda: submitted.job.events, submitted.since, submitted.job.settings
         )
+
+
+def _fingerprint(code: str, settings: Settings) -> str:
+    """The fingerprint of a fit: of the code, and of the settings that its numbers depend on."""
+    values = {name: value for name, value in settings.model_dump().items() if name not in LOCAL}
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(sorted(values.items())))
+    return hashlib.sha256(f"{code}\0{text}".encode(errors="replace")).hexdigest()[:32]
+
+
+def _is_gone(run: RunSummary) -> bool:
+    """Whether the process of a run that cannot be seen from here has ended: it was of this
+    scheduler's job, which was requeued, or it has written nothing for a while.
+    """
+    if not run.unseen:
+        return False
+    job = scheduler_job()
+    if job and run.header.get("scheduler_job") == job:
+        return True
+    try:
+        return time.time() - (run.path / RECORD).stat().st_mtime > _SILENT
+    except OSError:
+        return True
 
 
 def _has_begun(job: AnyJob) -> bool:
