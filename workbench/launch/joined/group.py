@@ -301,6 +301,11 @@ def init(world: int, timeout: float, *, cpu: bool) -> None:
         # NCCL refuses two ranks on one GPU
         if int(os.environ.get("LOCAL_WORLD_SIZE", world)) <= gpus:
             backend, device = "cpu:gloo,cuda:nccl", torch.device("cuda", number)
+    if "OMP_NUM_THREADS" not in os.environ:  # the ranks of a host share its cores
+        local_world = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        threads = max(1, torch.get_num_threads() // local_world)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        torch.set_num_threads(threads)
     name = _interface(world)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
