@@ -264,7 +264,9 @@ def _check_settings(settings: Settings) -> None:
     changed = settings.changed()
     for name, why in REFUSED.items():
         if name in changed:
-            raise NotStandAlone(f"no script repeats a run with {name}={changed[name]!r}: {why}.")
+            raise NotStandAlone(
+                f"a stand-alone script does not support {name}={changed[name]!r}: {why}."
+            )
     missing = [name for name in changed if name not in SUPPORTED | NOT_NEEDED]
     if missing:
         named = ", ".join(f"{name}={getattr(settings, name)!r}" for name in missing)

@@ -176,7 +176,8 @@ def test_a_trial_run(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1, fast_dev_run=1")
     run = bench.fit().result()
     with pytest.raises(
-        NotStandAlone, match="no script repeats a run with fast_dev_run=1: it was a dry run"
+        NotStandAlone,
+        match="a stand-alone script does not support fast_dev_run=1: it was a dry run",
     ):
         bench.export(tmp_path / "train.py", run=run, format="script")
     assert not (tmp_path / "train.py").exists()
