@@ -14,13 +14,13 @@ from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.events import Message, RunStarted
 from workbench.launch.job import AnyJob
 from workbench.launch.job_folder import instead_of_run, run_folder, scheduler_job, weights_of
-from workbench.launch.start.resume_plan import LightningPlan, ResumePlan, ResumeSettings
+from workbench.launch.start.resume_plan import ASIDE, LightningPlan, ResumePlan, ResumeSettings
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.folder.ids import check_id, is_id
 from workbench.runs.printable import printable
 from workbench.runs.read import RECORD, RunSummary, list_runs, read_header
 from workbench.runs.record.event_log import Recorded
-from workbench.settings import LOCAL, Settings, SettingsError
+from workbench.settings import Settings, SettingsError
 from workbench.values import shown
 
 _SILENT = 600.0
@@ -286,7 +286,7 @@ class StartResolver:
 
 def _fingerprint(code: str, settings: Settings) -> str:
     """The fingerprint of a fit: of the code, and of the settings that its numbers depend on."""
-    values = {name: value for name, value in settings.model_dump().items() if name not in LOCAL}
+    values = settings.model_dump(exclude={*ASIDE, "enable_progress_bar"})
     text = re.sub(r" at 0x[0-9a-f]+", "", repr(sorted(values.items())))
     return hashlib.sha256(f"{code}\0{text}".encode(errors="replace")).hexdigest()[:32]
 
