@@ -170,23 +170,21 @@ class BenchBase:
         with self._lock:
             needed = {*needs, *self._needed()}
         data = "" if self._task.train is None else self._task.train.label
-        code, summary = line(kind, called, *positional), self.summary
         make_folder = partial(
             new_job_folder,
             self.root,
             kind,
             settings,
-            summary,
+            self.summary,
             data,
             len(self.jobs),
             needed,
             repeats,
             fingerprint,
         )
-        meeting, finished = (
-            rank_job.meet(settings, code, summary, data),
-            _in_the_callers_thread(finish),
-        )
+        call = partial(line, kind, called, *positional)
+        meeting = rank_job.meet(settings, call, self.summary, data)
+        finished = _in_the_callers_thread(finish)
         if meeting is None:
             job_folder = make_folder()
             job = Job(job_folder.id, kind, job_folder.folder, work, finished, self._called)
@@ -200,7 +198,7 @@ class BenchBase:
             with self._lock:
                 self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
                 self.jobs.append(job)
-            self._listeners.notify(Called(code))
+            self._listeners.notify(Called(call()))
             self._listeners.notify(StatusChanged("queued"))
             self._launcher.submit(job)
         except BaseException:  # an interrupt, for one

@@ -12,6 +12,11 @@ from torch import nn
 
 import workbench as wb
 
+DIES = os.environ.get("DIES_AT_FIRST") and (
+    os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+)
+calls = {"forward": 0}
+
 
 class Slow(nn.Module):
     """A network that takes its time, so that a signal comes in the middle."""
@@ -22,6 +27,9 @@ class Slow(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         time.sleep(0.03)
+        calls["forward"] += 1
+        if DIES and calls["forward"] == 40:
+            os._exit(9)
         output: torch.Tensor = self.layers(x)
         return output
 
@@ -38,6 +46,7 @@ def main() -> None:
         batch_size=4,
         accelerator="cpu",
         dry_run=False,
+        checkpoint_every=10,
     )
     run = bench.fit("auto", max_epochs=8, lr=1e-2, enable_progress_bar=False).result()
     rank = os.environ.get("RANK", "0")

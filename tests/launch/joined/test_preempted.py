@@ -15,14 +15,16 @@ import pytest
 from tests.conftest import count
 from tests.launch.joined.test_joined import HERE, TORCHRUN, environment
 from tests.waiting import wait_for
+from workbench.events import Resumed
 from workbench.runs.read import list_runs
+from workbench.runs.run import Run
 
 
-def start(launcher: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+def start(launcher: Sequence[str], folder: Path, **variables: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [*launcher, str(HERE / "preempted.py")],
         cwd=folder,
-        env=environment(),
+        env=environment() | variables,
         stdout=(folder / "output.log").open("ab"),
         stderr=subprocess.STDOUT,
     )
@@ -63,3 +65,16 @@ def test_it_ends_with_the_losses_of_an_undisturbed_one(
     assert len(losses[0]) == length
     assert losses[1] == losses[0]
     assert [run.status for run in list_runs(root)] == ["stopped"] * kills + ["finished"]
+
+
+def test_ranks_that_torchrun_starts_again_go_on(tmp_path: Path) -> None:
+    job = start([*TORCHRUN, "--max-restarts", "1"], tmp_path, DIES_AT_FIRST="1")
+    assert job.wait(120) == 0, (tmp_path / "output.log").read_text()
+    runs = list_runs(tmp_path / ".workbench")
+    # torchrun sends SIGTERM when rank 0 has lost the other one
+    assert runs[0].status in ("failed", "stopped")
+    assert runs[1].status == "finished"
+    assert runs[1].header["fingerprint"] == runs[0].header["fingerprint"]
+    assert len(json.loads((tmp_path / "rank1.json").read_text())) == runs[1].step == 104
+    events = Run.open(runs[1].path).events
+    assert [event.run for event in events if isinstance(event, Resumed)] == [runs[0].id]

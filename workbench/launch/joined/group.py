@@ -74,7 +74,9 @@ class Joined:
 
     def __init__(self, place: Place, store: Any) -> None:
         self.place = place
-        self._store = dist.PrefixStore("workbench", store)  # type: ignore[attr-defined]
+        # torchrun keeps its store when it starts the ranks again
+        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store = dist.PrefixStore(f"workbench/{start}", store)  # type: ignore[attr-defined]
         self._calls = itertools.count()
         self._open: set[int] = set()
         """The calls whose jobs have not ended here."""

@@ -37,11 +37,13 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """The address in the text of an object, which differs between processes."""
 
 
-def meet(settings: Settings, call: str, model: ModelSummary, data: str) -> Meeting | None:
+def meet(
+    settings: Settings, call: Callable[[], str], model: ModelSummary, data: str
+) -> Meeting | None:
     """Wait until all ranks make this call; None: this process is alone. RankError where they
     differ.
 
-    data: a description of the training data.
+    call: its line of code. data: a description of the training data.
     """
     ranks = group.join(settings)
     if ranks is None:
@@ -49,7 +51,7 @@ def meet(settings: Settings, call: str, model: ModelSummary, data: str) -> Meeti
     values = {name: _text(value) for name, value in settings.model_dump().items()}
     size = f"{model.name} with {model.parameters} parameters"
     return ranks.meet(
-        _text(call), {"settings": values, "model": size, "training data": _text(data)}
+        _text(call()), {"settings": values, "model": size, "training data": _text(data)}
     )
 
 
