@@ -149,7 +149,11 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
         if is_script and not asked:
             return _headless(path, run, site, task, options, str(error))
         if isinstance(error, NotStandAlone):
-            raise NotStandAlone(f"{error} {_REMEDY}") from error
+            refused = [f"{name}=True" for name in asked]
+            refused += [] if data is None else [f"data={data!r}"]
+            refused += [] if base is None else [f"base={base!r}"]
+            without = f" It has no {' and no '.join(refused)}." if refused else ""
+            raise NotStandAlone(f"{error} {_REMEDY}{without}") from error
         raise
 
 

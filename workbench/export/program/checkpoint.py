@@ -69,8 +69,8 @@ def load_checkpoint(config, stateful, generators, accelerator):
             is_fixed = name not in ("max_epochs", "max_steps")
         if is_fixed and getattr(config, name, value) != value:
             raise SystemExit(
-                f"{name} is {getattr(config, name)}, and {config.resume} was trained with {value}:"
-                f" resume with --{name} {value}."
+                f"{name} is {getattr(config, name)!r}, and {config.resume} was trained with"
+                f" {value!r}: resume with --{name} {value!r}."
             )
     try:
         for name, part in stateful.items():
