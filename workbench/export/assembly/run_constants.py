@@ -488,8 +488,8 @@ def _of_configured(run: ScriptSpec) -> dict[str, Any]:
         if place not in ("", '["scheduler"]', "['scheduler']"):
             if place.endswith(".scheduler"):
                 raise NotStandAlone(
-                    "a stand-alone script does not support wb.Schedule: return a dict instead, as in"
-                    ' {"scheduler": ..., "interval": "epoch"}.'
+                    "a stand-alone script does not support wb.Schedule: return a dict instead, as"
+                    ' in {"scheduler": ..., "interval": "epoch"}.'
                 )
             raise NotStandAlone(
                 "a stand-alone script does not support a list with a scheduler: return it alone."
