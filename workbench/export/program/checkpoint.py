@@ -57,7 +57,11 @@ def load_checkpoint(config, stateful, generators, accelerator):
         )
         parts, random_states = state["stateful"], state["random"]
     except Exception as error:  # of many types
-        raise SystemExit(f"{config.resume} is no checkpoint of this script: {error}") from error
+        raise SystemExit(
+            f"{config.resume} is no checkpoint of this script:"
+            f" {type(error).__name__}: {error}\n"
+            f"Its checkpoints are {config.output / 'checkpoint.pt'}."
+        ) from error
     if len(random_states) != accelerator.num_processes:
         raise SystemExit(
             f"{config.resume} was written by {len(random_states)} processes: resume with as many."
