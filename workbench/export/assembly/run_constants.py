@@ -104,7 +104,8 @@ def _of_model_not_in(run: ScriptSpec) -> dict[str, bool]:
             followed
         ),
         "a model whose step changes what is trained": run.lightning.freezes,
-        "a validation that changes the model": run.tries_validation,
+        "a sanity check that may change what the model's code keeps (num_sanity_val_steps=0 leaves"
+        " it out)": run.tries_validation,
         f"metrics[{next(iter(pairs), '')!r}] whose update takes one pair (output, target)": bool(
             pairs
         ),
