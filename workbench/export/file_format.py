@@ -65,10 +65,16 @@ def format_of(path: Path, format: Format | None) -> Format:
             f"{path}.ipynb a notebook, {path}.yaml the settings."
         )
     by_ending: dict[str, Format] = {
+        ".py": "script",
         ".ipynb": "notebook",
         ".yaml": "settings",
         ".yml": "settings",
     }
+    if path.suffix not in by_ending and format is None:
+        raise ExportError(
+            f"path={str(path)!r} ends in {path.suffix!r}, which is none of .py (a script), .ipynb"
+            " (a notebook) and .yaml (the settings): give one of these, or format=."
+        )
     implied = by_ending.get(path.suffix, "script")
     if format is None or format == implied:
         return implied

@@ -30,7 +30,7 @@ from pathlib import Path
 from workbench.engine.checkpoint.files import write_tensors
 from workbench.export.assembly.text import text_of
 from workbench.export.errors import ExportError, NotStandAlone
-from workbench.export.file_format import ExportOptions, Format, format_of
+from workbench.export.file_format import ExportOptions, Format, ScriptOptions, format_of
 from workbench.export.formats.headless_script import headless_script
 from workbench.export.formats.lightning_script import lightning_script
 from workbench.export.formats.notebook import notebook
@@ -125,7 +125,11 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
             f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py',"
             " base='nn.Module')."
         )
-    asked = [name for name in ("resume", "checks", "log_file", "tracker") if getattr(options, name)]
+    extras = {name: getattr(options, name) for name in ScriptOptions.__annotations__}
+    for name, value in extras.items():
+        if not isinstance(value, bool):
+            raise ExportError(f"{name}={value!r} is unknown: give True or False.")
+    asked = [name for name, value in extras.items() if value]
     if asked and format in ("settings", "lightning", "workbench"):
         raise ExportError(
             f"format={format!r} has no {asked[0]}=True: leave it out, or export a script,"
@@ -149,7 +153,11 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
         if is_script and not asked:
             return _headless(path, run, site, task, options, str(error))
         if isinstance(error, NotStandAlone):
-            raise NotStandAlone(f"{error} {_REMEDY}") from error
+            refused = [f"{name}=True" for name in asked]
+            refused += [] if data is None else [f"data={data!r}"]
+            refused += [] if base is None else [f"base={base!r}"]
+            without = f" It has no {' and no '.join(refused)}." if refused else ""
+            raise NotStandAlone(f"{error} {_REMEDY}{without}") from error
         raise
 
 

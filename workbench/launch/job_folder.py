@@ -324,6 +324,10 @@ def run_to_export(run: Run | str | None, root: Path, jobs: Sequence[AnyJob]) -> 
         return run
     if isinstance(run, str):
         return Run.open(run_folder(root, run))
+    if run is not None:
+        raise TypeError(
+            f"run={shown(run)}: give a run (bench.runs[-1], say), or its id, as in '0012-fit'."
+        )
     for job in reversed(jobs):
         if (
             job.kind == "fit"

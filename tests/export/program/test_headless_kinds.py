@@ -63,7 +63,7 @@ HEADLESS: dict[str, tuple[str, str]] = {
         "",
     ),
     "several validation sets in loaders": (f"{PAIR}, val=sets", SETS),
-    "a validation that changes the model": (f"{PAIR}, val=(x, y)", COUNTING),
+    "a sanity check that may change what the model's code keeps": (f"{PAIR}, val=(x, y)", COUNTING),
     "metrics['n'] whose update takes one pair": (
         f"{PAIR}, val=(x, y), metrics={{'n': Passes()}}",
         PASSES,

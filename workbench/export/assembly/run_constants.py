@@ -98,14 +98,14 @@ def _of_model_not_in(run: ScriptSpec) -> dict[str, bool]:
         "manual optimization": run.manual,
         f"hooks ({hooks})": bool(hooks),
         f"attributes of the trainer ({asks})": bool(asks),
-        "values that are logged in another way than self.log(name, value) in a step": (
-            run.logs_widely
-        ),
+        "values that are logged in another way than self.log(name, value) or"
+        " self.log_dict(values) in a step, such as on_epoch=True in training": run.logs_widely,
         f"early_stopping or a scheduler that follows {followed}, which training logs": bool(
             followed
         ),
         "a model whose step changes what is trained": run.lightning.freezes,
-        "a validation that changes the model": run.tries_validation,
+        "a sanity check that may change what the model's code keeps (num_sanity_val_steps=0 leaves"
+        " it out)": run.tries_validation,
         f"metrics[{next(iter(pairs), '')!r}] whose update takes one pair (output, target)": bool(
             pairs
         ),
@@ -487,8 +487,13 @@ def _of_configured(run: ScriptSpec) -> dict[str, Any]:
     place = optimizer.schedules[0].place if optimizer.schedules and not run.built_in else ""
     if run.hooks is None:
         if place not in ("", '["scheduler"]', "['scheduler']"):
+            if place.endswith(".scheduler"):
+                raise NotStandAlone(
+                    "a stand-alone script does not support wb.Schedule: return a dict instead, as"
+                    ' in {"scheduler": ..., "interval": "epoch"}.'
+                )
             raise NotStandAlone(
-                f"a stand-alone script does not support a scheduler in {place} of what makes it."
+                "a stand-alone script does not support a list with a scheduler: return it alone."
             )
         return {"SCHEDULER_IN_DICT": bool(place)}
     forms = {

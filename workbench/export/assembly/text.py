@@ -247,10 +247,10 @@ def _head(r: ScriptSpec) -> str:
         break_long_words=False,
     )
     start = "\n".join([start, *saved_data(r)])
-    notes = "".join(
-        f"\n\n{textwrap.fill(plain(note), 98)}\n"
-        for note in [*r.sliced.notes, *r.sliced.differs, *_notes(r), *evidence(r)]
-    )
+    paragraphs = [*r.sliced.notes, *r.sliced.differs, *_notes(r), *evidence(r)]
+    notes = "".join(f"\n\n{textwrap.fill(plain(text), 98)}" for text in paragraphs)
+    if notes:
+        notes += "\n"
     return dedent('''\
         """{}
 

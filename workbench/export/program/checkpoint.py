@@ -57,7 +57,11 @@ def load_checkpoint(config, stateful, generators, accelerator):
         )
         parts, random_states = state["stateful"], state["random"]
     except Exception as error:  # of many types
-        raise SystemExit(f"{config.resume} is no checkpoint of this script: {error}") from error
+        raise SystemExit(
+            f"{config.resume} is no checkpoint of this script:"
+            f" {type(error).__name__}: {error}\n"
+            f"Its checkpoints are {config.output / 'checkpoint.pt'}."
+        ) from error
     if len(random_states) != accelerator.num_processes:
         raise SystemExit(
             f"{config.resume} was written by {len(random_states)} processes: resume with as many."
@@ -69,8 +73,8 @@ def load_checkpoint(config, stateful, generators, accelerator):
             is_fixed = name not in ("max_epochs", "max_steps")
         if is_fixed and getattr(config, name, value) != value:
             raise SystemExit(
-                f"{name} is {getattr(config, name)}, and {config.resume} was trained with {value}:"
-                f" resume with --{name} {value}."
+                f"{name} is {getattr(config, name)!r}, and {config.resume} was trained with"
+                f" {value!r}: resume with --{name} {value!r}."
             )
     try:
         for name, part in stateful.items():
