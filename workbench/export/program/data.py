@@ -47,7 +47,6 @@ from workbench.export.program.constants import (
 from workbench.export.program.user import (
     collate,
     train_batch_sampler,
-    train_data,
     train_generator,
     train_sampler,
     train_worker_init,
@@ -59,14 +58,14 @@ from workbench.export.program.user import (
 )
 
 
-def training_loader(config, accelerator):
+def training_loader(dataset, config, accelerator):
     """The training batches, from the beginning on."""
+    if TRAIN_FORM == "columns":
+        dataset = Columns(dataset)
+    elif TRAIN_FORM == "batches":
+        dataset = Batches(dataset)
     return make_loader(
-        Columns(train_data)
-        if TRAIN_FORM == "columns"
-        else Batches(train_data)
-        if TRAIN_FORM == "batches"
-        else train_data,
+        dataset,
         config,
         accelerator,
         train=True,
@@ -82,12 +81,12 @@ def training_loader(config, accelerator):
 
 def validation_loader(dataset, config, accelerator):
     """The batches of a validation set."""
+    if VAL_FORM == "columns":
+        dataset = Columns(dataset)
+    elif VAL_FORM == "batches":
+        dataset = Batches(dataset)
     return make_loader(
-        Columns(dataset)
-        if VAL_FORM == "columns"
-        else Batches(dataset)
-        if VAL_FORM == "batches"
-        else dataset,
+        dataset,
         config,
         accelerator,
         ready=VAL_KIND == "batches",
@@ -219,11 +218,11 @@ def seeded_loader(
 
 def limited(loader, config):
     """The batches of an epoch."""
-    return (
-        first_of(loader, epoch_length(loader, config))
-        if SIZED
-        else itertools.islice(loader, config.limit_train_batches)
-    )
+    if not LIMITS:
+        return loader
+    if SIZED:
+        return first_of(loader, epoch_length(loader, config))
+    return itertools.islice(loader, config.limit_train_batches)
 
 
 def epoch_length(loader, config):

@@ -41,11 +41,11 @@ OUTPUT = Path(__file__).with_name(Path(__file__).stem + "-output")
 
 @dataclasses.dataclass
 class Config:
-    """The settings; each is an option, as in --lr 1e-3."""
+    """The settings; each is an option, as in --seed 1."""
 
     lr: float = LR
     weight_decay: float = WEIGHT_DECAY
-    batch_size: int = BATCH_SIZE  # of each process
+    batch_size: int = BATCH_SIZE  # of each process, where there are several
     accumulate_grad_batches: int = ACCUMULATE_GRAD_BATCHES  # batches in one update
     gradient_clip_val: float = GRADIENT_CLIP_VAL
     max_epochs: int = MAX_EPOCHS
@@ -83,6 +83,8 @@ def parse():
     settings = vars(parser.parse_args())
     for name, value in settings.items():
         is_number = isinstance(value, (int, float))
-        if (is_number and not value >= 0) or (value == 0 and name in NEVER_ZERO):
-            parser.error(f"--{name} {value}: nothing is trained with that.")
+        if is_number and name in NEVER_ZERO and not value > 0:
+            parser.error(f"--{name} {value}: give a number above 0.")
+        if is_number and not value >= 0:
+            parser.error(f"--{name} {value}: give 0 or more.")
     return Config(**settings)
