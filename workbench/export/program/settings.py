@@ -53,11 +53,11 @@ class Config:
     min_epochs: int = MIN_EPOCHS  # before these no metric ends the training
     min_steps: int = MIN_STEPS  # updates, before which no metric ends the training
     scheduled_steps: int = SCHEDULED_STEPS  # updates that the schedule is made for
-    warmup: float = WARMUP  # updates, or a fraction of them
+    warmup: float = WARMUP  # updates, or a fraction of all updates
     check_val_every_n_epoch: int = CHECK_VAL_EVERY_N_EPOCH
     val_check_interval: float = VAL_CHECK_INTERVAL  # updates, or a fraction of an epoch
-    limit_train_batches: float = LIMIT_TRAIN_BATCHES  # batches, or a fraction of them
-    limit_val_batches: float = LIMIT_VAL_BATCHES  # batches, or a fraction of them
+    limit_train_batches: float = LIMIT_TRAIN_BATCHES  # batches, or a fraction of all batches
+    limit_val_batches: float = LIMIT_VAL_BATCHES  # batches, or a fraction of all batches
     ema_decay: float = EMA_DECAY
     averaging_every_n_steps: int = AVERAGING_EVERY_N_STEPS
     averaging_start: int = AVERAGING_START  # updates before the first average

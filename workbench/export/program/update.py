@@ -73,7 +73,7 @@ def accumulate(model, window, first, parameters, scaler, accelerator):
 
 
 def accumulate_in_all(model, update, first, parameters, scaler, accelerator):
-    """The gradient of an update in which all processes take batch_loss; returns the loss of all."""
+    """The gradient of an update in which all processes take part; returns the loss of all."""
     window, weights, total, is_complete = update
     unit = accelerator.num_processes / total
     loss = torch.zeros((), device=accelerator.device)

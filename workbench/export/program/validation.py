@@ -31,7 +31,8 @@ from workbench.export.program.constants import (
     OVERRIDES_MODES,
     PRECISION,
     RESUMES,
-    STOPPERS_HAVE_THRESHOLDS,
+    STOPPERS_HAVE_BOUNDS,
+    STOPPERS_HAVE_GOALS,
     STOPPERS_IGNORE_NAN,
     STOPPERS_MAXIMIZE,
     STOPPERS_WARM_UP,
@@ -250,8 +251,9 @@ class EarlyStopping:
             self.sign = 1.0 if mode == "min" else -1.0
         if STOPPERS_WARM_UP:
             self.warmup, self.checks = warmup, 0
-        if STOPPERS_HAVE_THRESHOLDS:
+        if STOPPERS_HAVE_GOALS:
             self.stopping_threshold = stopping_threshold
+        if STOPPERS_HAVE_BOUNDS:
             self.divergence_threshold = divergence_threshold
         if STOPPERS_IGNORE_NAN:
             self.check_finite = check_finite
@@ -281,18 +283,23 @@ class EarlyStopping:
             self.checks += 1
         if not math.isfinite(value) and (not STOPPERS_IGNORE_NAN or self.check_finite):
             return True
-        if STOPPERS_HAVE_THRESHOLDS:
-            sign = self.sign if STOPPERS_MAXIMIZE else 1.0
-            reached, diverged = self.stopping_threshold, self.divergence_threshold
-            is_reached = reached is not None and value < sign * reached
-            is_diverged = diverged is not None and value > sign * diverged
         if value + self.min_delta < self.best:
             self.best, self.waited = value, 0
-            is_stalled = False
+            ends = False
         elif STOPPERS_WARM_UP:
             self.waited += self.checks > self.warmup
-            is_stalled = self.waited >= self.patience and self.checks > self.warmup
+            ends = self.waited >= self.patience and self.checks > self.warmup
         else:
             self.waited += 1
-            is_stalled = self.waited >= self.patience
-        return is_reached or is_diverged or is_stalled if STOPPERS_HAVE_THRESHOLDS else is_stalled
+            ends = self.waited >= self.patience
+        if STOPPERS_HAVE_GOALS and self.stopping_threshold is not None:
+            goal = self.stopping_threshold
+            if STOPPERS_MAXIMIZE:
+                goal *= self.sign
+            ends = ends or value < goal
+        if STOPPERS_HAVE_BOUNDS and self.divergence_threshold is not None:
+            bound = self.divergence_threshold
+            if STOPPERS_MAXIMIZE:
+                bound *= self.sign
+            ends = ends or value > bound
+        return ends
