@@ -13,12 +13,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 PAIR = "model, train=(x, y), loss=F.cross_entropy, batch_size=25"
 REFUSED = {
-    "--max_steps 0": "--max_steps 0: nothing is trained with that.",
-    "--max_steps -2": "--max_steps -2: nothing is trained with that.",
-    "--lr nan": "--lr nan: nothing is trained with that.",
-    "--batch_size -1": "--batch_size -1: nothing is trained with that.",
-    "--accumulate_grad_batches 0": "--accumulate_grad_batches 0: nothing is trained with that.",
-    "--limit_train_batches 0": "--limit_train_batches 0.0: nothing is trained with that.",
+    "--max_steps 0": "--max_steps 0: give a number above 0.",
+    "--max_steps -2": "--max_steps -2: give a number above 0.",
+    "--lr nan": "--lr nan: give 0 or more.",
+    "--batch_size -1": "--batch_size -1: give 0 or more.",
+    "--accumulate_grad_batches 0": "--accumulate_grad_batches 0: give a number above 0.",
+    "--limit_train_batches 0": "--limit_train_batches 0.0: give a number above 0.",
     "--limit_train_batches 0.01": (
         "An epoch has no update: --limit_train_batches leaves no batch."
     ),

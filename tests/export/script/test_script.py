@@ -249,12 +249,14 @@ def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_t
     assert len(faster.losses) == 2 * len(run.history["loss"])
     assert faster.losses[0] == run.history["loss"][0]
     assert faster.losses[1] != run.history["loss"][1]
-    assert "begins with the weights that its code makes" not in faster.said
+    assert "begins with the weights that the code makes" not in faster.said
     weights.unlink()
     alone = runner.run(script)
     check(bench, run, alone)  # the code makes the same weights from its seed
     assert (
-        alone.said.count(f"There is no {weights}: it begins with the weights that its code makes.")
+        alone.said.count(
+            f"There is no {weights}: the training begins with the weights that the code makes."
+        )
         == 1
     )
     assert runner.run(script, "--seed", "1").losses[1] != run.history["loss"][1]

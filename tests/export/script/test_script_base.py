@@ -64,10 +64,6 @@ NEEDS = {
         "self.seen = 0",
         "self.save_hyperparameters()",
     ),
-    "it fails: AttributeError: 'Lit' object has no attribute 'device'": (
-        "self.seen = 0",
-        "self.seen = torch.zeros(1, device=self.device)",
-    ),
     "it fails: AttributeError: 'Part' object has no attribute 'device'": (
         "class Lit(L.LightningModule):\n    def __init__(self, lr=0.1):\n        super().__init__()\n        self.net = Net()",
         "class Part(L.LightningModule):\n    def __init__(self):\n        super().__init__()\n        self.net = Net()\n\n    def forward(self, x):\n"

@@ -129,5 +129,6 @@ def test_the_head_says_what_it_needs(bench: wb.Workbench, tmp_path: Path) -> Non
     other = make_bench(tmp_path, PAIR, before)
     other.fit().result()
     assert (
-        "\nNeeds: torch, accelerate, sklearn. " in other.export(tmp_path / "train.py").read_text()
+        "\nNeeds: torch, accelerate, scikit-learn. "
+        in other.export(tmp_path / "train.py").read_text()
     )

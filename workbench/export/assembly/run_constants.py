@@ -251,7 +251,7 @@ def _of_lengths(run: ScriptSpec) -> dict[str, Any]:
     trains_with = {
         "max_epochs": run.max_epochs,
         "max_steps": run.max_steps,
-        "accumulate_grad_batches": run.accumulates and run.windows is None,
+        "accumulate_grad_batches": (run.accumulates or run.distributed) and run.windows is None,
         "limit_train_batches": run.limits and s.limit_train_batches,
     }
     return {
@@ -342,7 +342,7 @@ def _of_data(run: ScriptSpec) -> dict[str, Any]:
         "PIN_MEMORY": bool(pins),
         "PERSISTENT_WORKERS": bool(s.persistent_workers and s.num_workers),
         "PREFETCH_FACTOR": s.prefetch_factor if s.num_workers else None,
-        "WORKER_SEEDS": bool(s.num_workers),
+        "WORKER_SEEDS": bool(s.num_workers) and any(data.kind == "samples" for data in _read(run)),
         "SAMPLERS_DRAW": bool(sampler_generators(run)),
         "SETS_EPOCH": bool(epoch_parts(run)),
         "TRAIN_KIND": run.train.kind,
@@ -401,6 +401,8 @@ def _of_checks(run: ScriptSpec) -> dict[str, Any]:
     within = ""
     if run.validates_in_epoch:
         within = _counted(s.val_check_interval, "updates")
+    stoppers = [_monitor(monitor) for monitor in run.monitors]
+    options = {name for stopper in stoppers for name in stopper}
     return {
         "VALIDATES": run.validates,
         "VAL_SETS": run.validates and bool(run.val_sets),
@@ -414,7 +416,12 @@ def _of_checks(run: ScriptSpec) -> dict[str, Any]:
         "BEST_IS_OF_AVERAGE": (
             run.best is not None and run.averages and run.best[0].endswith(AVERAGED)
         ),
-        "EARLY_STOPPING": [_monitor(monitor) for monitor in run.monitors],
+        "EARLY_STOPPING": stoppers,
+        "STOPPERS_MAXIMIZE": "mode" in options,
+        "STOPPERS_WARM_UP": "warmup" in options,
+        "STOPPERS_HAVE_GOALS": "stopping_threshold" in options,
+        "STOPPERS_HAVE_BOUNDS": "divergence_threshold" in options,
+        "STOPPERS_IGNORE_NAN": "check_finite" in options,
         "FOLLOWS_TRAIN_LOSS": run.monitors_train_loss,
         "CHECKS_WITHIN_EPOCHS": within,
         "HAS_CHECKS": run.checks,

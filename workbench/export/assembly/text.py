@@ -9,6 +9,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
+from importlib.metadata import packages_distributions
 from textwrap import dedent
 from typing import Any
 
@@ -23,6 +24,7 @@ from workbench.export.assembly.run_constants import constants_of, epoch_parts, s
 from workbench.export.errors import NotStandAlone
 from workbench.export.file_format import ExportOptions
 from workbench.export.fold import fold
+from workbench.export.folding.layout import laid_out
 from workbench.export.inputs.collect import GIVEN, quoted
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.origins import Import
@@ -109,8 +111,9 @@ def _place(r: ScriptSpec, name: str) -> int:
 def program_of(r: ScriptSpec, constants: Mapping[str, object], modules: tuple[str, ...]) -> str:
     """The program of a run, which uses the names of `GIVEN` for what is the user's."""
     program = fold(program_source(modules), constants, known_names(modules))
-    program = names.replaced(program, _places(r))
+    program = laid_out(names.replaced(program, _places(r)))
     head, _, rest = program.partition("\n\n\ndef parse(")
+    head = _counted(head, constants)
     read = program if r.sets_threads else f"{program}\n{THREADS}"
     return without_unread(head, read) + "\n\n\ndef parse(" + rest
 
@@ -120,6 +123,20 @@ def without_unread(config: str, program: str) -> str:
     read = set(re.findall(r"\bconfig\.(\w+)", program))
     fields = [(line, re.match(r"    (\w+): ", line)) for line in config.split("\n")]
     return "\n".join(line for line, field in fields if field is None or field[1] in read)
+
+
+def _counted(config: str, constants: Mapping[str, object]) -> str:
+    """The class of the settings, with how the run counted what may be a number or a fraction."""
+    is_fraction = {
+        "warmup": constants["WARMUP_IS_FRACTION"],
+        "val_check_interval": constants["CHECKS_WITHIN_EPOCHS"] == "fraction",
+        "limit_train_batches": constants["LIMITS"] == "fraction",
+        "limit_val_batches": constants["LIMITS_VAL"] == "fraction",
+    }
+    for name, is_one in is_fraction.items():
+        field = re.compile(rf"(    {name}: )float( = .*)  # (\w+), or (a fraction of .*)")
+        config = field.sub(r"\1float\2  # \4" if is_one else r"\1int\2  # \3", config)
+    return config
 
 
 def _places(r: ScriptSpec) -> dict[str, str]:
@@ -239,7 +256,7 @@ def _head(r: ScriptSpec) -> str:
             " there."
         )
     own = ["torch", "accelerate"]
-    needed = [*own, *sorted(r.sliced.modules - set(own))]
+    needed = [*own, *packages(r.sliced.modules - set(own))]
     needs = textwrap.fill(
         f"Needs: {', '.join(needed)}.{had(r)}",
         98,
@@ -260,6 +277,12 @@ def _head(r: ScriptSpec) -> str:
         {}{}
         Written by Tuning Workbench {}.
         """''').format(title_of(r), _start(r, plain(script)), start, needs, notes, r.version)
+
+
+def packages(modules: Iterable[str]) -> list[str]:
+    """The names by which modules are installed: "scikit-learn" for "sklearn"."""
+    installed = packages_distributions()
+    return sorted(installed.get(module, [module])[0] for module in modules)
 
 
 def had(r: ScriptSpec) -> str:
@@ -286,8 +309,8 @@ def _start(r: ScriptSpec, script: str) -> str:
         where = f", on each of {r.settings.num_nodes} machines"
     again = f"    (as the run was made: {r.ranks} processes{where})"
     return (
-        f"    {visible}torchrun {nodes}--nproc-per-node {r.local_ranks} {script}{again}\n    python"
-        f" {script}"
+        f"    {visible}torchrun {nodes}--nproc-per-node {r.local_ranks} {script}{again}\n"
+        f"    python {script}    (in one process, where an update has other batches)"
     )
 
 

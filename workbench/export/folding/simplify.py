@@ -42,7 +42,9 @@ def unneeded(tree: ast.Module, code: Callable[[ast.AST], str]) -> Edits:
 
 
 def parameters(tree: ast.Module, code: Callable[[ast.AST], str]) -> Edits:
-    """Leaves out parameters that no function reads, or that every call leaves at their default."""
+    """Leaves out parameters that no function reads, that every call leaves at their default, or to
+    which every call passes the same of None, True and False.
+    """
     edits: dict[ast.AST, str] = {}
     mentions = collections.Counter(names_read(tree))
     by_name: dict[str, list[ast.Call]] = {}
@@ -69,15 +71,15 @@ def parameters(tree: ast.Module, code: Callable[[ast.AST], str]) -> Edits:
         left_out = set[str]()
         for parameter, default in pairs:
             uses = [each for each in read if each.id == parameter.arg]
+            value = _value_in_all(parameter.arg, default, passed)
             is_fixed = (
-                isinstance(default, ast.Constant)
-                and not any(parameter.arg in arguments for arguments in passed)
+                value is not None
                 and all(isinstance(each.ctx, ast.Load) for each in uses)
                 and parameter.arg not in names_in_strings(function)
             )
             if is_fixed or not uses:
                 left_out.add(parameter.arg)
-                edits |= {each: code(default) for each in uses if default is not None}
+                edits |= {each: code(value) for each in uses if value is not None}
         if left_out:
             edits |= {
                 arguments[each]: "" for arguments in passed for each in left_out & arguments.keys()
@@ -90,6 +92,23 @@ def parameters(tree: ast.Module, code: Callable[[ast.AST], str]) -> Edits:
             ]
             edits[function.args] = ", ".join([*first, *kept])
     return edits
+
+
+def _value_in_all(
+    parameter: str, default: ast.expr | None, passed: Sequence[Mapping[str, ast.AST]]
+) -> ast.expr | None:
+    """The constant that a parameter has in all calls, if it has one."""
+    if not any(parameter in arguments for arguments in passed):
+        return default if isinstance(default, ast.Constant) else None
+    values = []
+    for arguments in passed:
+        argument = arguments.get(parameter, default)
+        values.append(argument.value if isinstance(argument, ast.keyword) else argument)
+    first = values[0]
+    if not (isinstance(first, ast.Constant) and first.value in (None, True, False)):
+        return None
+    is_same = all(isinstance(each, ast.Constant) and each.value is first.value for each in values)
+    return first if is_same else None
 
 
 def _passed(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.AST]:
@@ -182,6 +201,16 @@ def _names_in(function: ast.FunctionDef, code: Callable[[ast.AST], str]) -> Edit
     bound = collections.Counter(each.arg for each in nodes if isinstance(each, ast.arg))
     for name, uses in mentions.items():
         bound[name] += sum(not isinstance(use.ctx, ast.Load) for use in uses)
+    loops: dict[str, ast.Name] = {}
+    for node in nodes:
+        match node:
+            case ast.For(target=ast.Name(id=name) as target):
+                loops[name] = target
+            case ast.For(
+                target=ast.Tuple(elts=[ast.Name(id=number), item]),
+                iter=ast.Call(func=ast.Name(id="enumerate"), args=[items]),
+            ) if bound[number] == len(mentions[number]):
+                return {node.target: code(item), node.iter: code(items)}
     for node, following in _pairs(nodes):
         if isinstance(node, ast.Return) and following is not None:
             return {following: ""}
@@ -193,6 +222,13 @@ def _names_in(function: ast.FunctionDef, code: Callable[[ast.AST], str]) -> Edit
         uses = [use for use in mentions[target.id] if use is not target]
         if isinstance(value, ast.Name) and value.id == target.id:
             return {node: ""}
+        if (
+            isinstance(value, ast.Name)
+            and value.id in loops
+            and bound[target.id] == bound[value.id] == 1
+            and mentions[value.id] == [loops[value.id], value]
+        ):
+            return {node: "", loops[value.id]: target.id}  # the loop's name only stands for it
         if not any(isinstance(use.ctx, ast.Load) for use in uses):
             return {node: code(value) if isinstance(value, ast.Call) else ""}
         match following:

@@ -17,6 +17,7 @@ from workbench.export.assembly.run_constants import constants_of, takes_updates
 from workbench.export.assembly.text import (
     evidence,
     had,
+    packages,
     plain,
     program_of,
     saved_data,
@@ -147,7 +148,7 @@ def _head(run: ScriptSpec, package: str) -> str:
         start = f"It begins with the weights in {plain(run.weights)}, if that is there."
     if run.weights is not None or run.data_file is not None:
         libraries.append("safetensors")
-    libraries += sorted(run.sliced.modules - set(libraries))
+    libraries += packages(run.sliced.modules - set(libraries))
     notes = [
         start,
         *saved_data(run),

@@ -44,6 +44,8 @@ def notebook(r: ScriptSpec, script: str) -> str:
         code = replaced(
             "\n".join(group).strip("\n") + "\n", {"__file__": json.dumps(r.script)}
         ).rstrip()
+        code = code.replace("; each is an option, as in --seed 1.", ".")
+        code = code.replace(f"Path({json.dumps(r.script)}).with_name(", "Path(")
         cells.append(
             {
                 "cell_type": "code",

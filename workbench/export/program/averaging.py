@@ -29,11 +29,13 @@ from workbench.export.program.validation import random_numbers_kept
 class Average:
     """An average of the weights, which the model has where it is evaluated."""
 
-    def __init__(self, modules, decay=0.0):
+    def __init__(self, modules, decay):
         self.parameters = [p for module in modules for p in module.parameters()]
         if HAS_BUFFERS:
             self.buffers = [b for module in modules for b in module.buffers()]
-        self.weights, self.count, self.decay = [], 0, decay
+        self.weights, self.count = [], 0
+        if AVERAGING == "ema" and not OWN_AVERAGE:
+            self.decay = decay
 
     @torch.no_grad()
     def update(self):
@@ -52,9 +54,10 @@ class Average:
                 self.weights, self.parameters, torch.tensor(self.count)
             )
         else:
-            decay = (
-                min(self.decay, (1 + self.count) / (10 + self.count)) if EMA_WARMUP else self.decay
-            )
+            if EMA_WARMUP:
+                decay = min(self.decay, (1 + self.count) / (10 + self.count))
+            else:
+                decay = self.decay
             swa_utils.get_ema_multi_avg_fn(decay)(self.weights, self.parameters, None)
         self.count += 1
 
@@ -90,21 +93,17 @@ class Average:
 def refresh_batch_norm(network, batches, accelerator):
     """Collect the batch-norm statistics of the present weights in a pass over the training data."""
     norms = [
-        part
-        for part in network.modules()
-        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
-        and (not KEEPS_MODES or part.training)  # not what is kept in eval mode
+        layer
+        for layer in network.modules()
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
+        and (not KEEPS_MODES or layer.training)
     ]
     momenta = {layer: layer.momentum for layer in norms}
     for layer in norms:
         layer.reset_running_stats()
         layer.momentum = None
     with random_numbers_kept():
-        if TAKES_NUMBER:
-            number = -1
-        for batch in batches:
-            if TAKES_NUMBER:
-                number += 1
+        for batch_idx, batch in enumerate(batches):
             if MAY_BE_EMPTY and batch is None:
                 continue
             batch = send_to_device(batch, accelerator.device, non_blocking=True)
@@ -114,9 +113,10 @@ def refresh_batch_norm(network, batches, accelerator):
                 else contextlib.nullcontext()
             ):
                 if BATCH == "step":
-                    network.training_step(batch, number) if TAKES_NUMBER else network.training_step(
-                        batch
-                    )
+                    if TAKES_NUMBER:
+                        network.training_step(batch, batch_idx)
+                    else:
+                        network.training_step(batch)
                 else:
                     forward(network, batch)
     if DISTRIBUTED:

@@ -36,6 +36,7 @@ from workbench.export.program.validation import validate, validate_sets
 
 def check(
     network,
+    dataset,
     val_loader,
     config,
     accelerator,
@@ -67,7 +68,7 @@ def check(
             if BATCH_NORM:
                 refresh_batch_norm(
                     network,
-                    limited(training_loader(config, accelerator), config),
+                    limited(training_loader(dataset, config, accelerator), config),
                     accelerator,
                 )
             averages = (validate_sets if VAL_SETS else validate)(
@@ -82,12 +83,11 @@ def check(
         if MONITOR in scores:
             scheduler.step(scores[MONITOR])
     if VALIDATES and (LOGS or TRACKS):
-        write_row(
-            {name: value for name, value in scores.items() if name != "train_loss"},
-            config,
-            accelerator,
-            step,
-        )
+        if FOLLOWS_TRAIN_LOSS:
+            row = {name: value for name, value in scores.items() if name != "train_loss"}
+        else:
+            row = scores
+        write_row(row, config, accelerator, step)
     shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
     accelerator.print(f"epoch {epoch + 1}  step {step}  {shown}")
     if EARLY_STOPPING:

@@ -19,9 +19,9 @@ class Comparison:
             f.name for f in dataclasses.fields(config) if getattr(config, f.name) != f.default
         ]
         harmless = {"output", "log_file", "tracker"}
-        self.left = {}
-        if not set(changed) - harmless:
-            self.left = {kind: list(sums) for kind, sums in CHECKSUMS.items()}
+        self.left = {kind: list(sums) for kind, sums in CHECKSUMS.items()}
+        if set(changed) - harmless:
+            self.left.clear()
 
     def compare(self, what, value):
         """Say at once if the weights or the first batches are not the run's."""

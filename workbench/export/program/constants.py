@@ -171,6 +171,16 @@ BEST: Any = None
 BEST_IS_HIGHEST: bool = False
 EARLY_STOPPING: list[dict[str, Any]] = []
 """The arguments of each `EarlyStopping`."""
+STOPPERS_MAXIMIZE: bool = False
+"""Whether any of them follows a metric that is to be high."""
+STOPPERS_WARM_UP: bool = False
+"""Whether any of them lets validations pass first."""
+STOPPERS_HAVE_GOALS: bool = False
+"""Whether any of them has a stopping_threshold."""
+STOPPERS_HAVE_BOUNDS: bool = False
+"""Whether any of them has a divergence_threshold."""
+STOPPERS_IGNORE_NAN: bool = False
+"""Whether any of them goes on where its metric is not finite."""
 FOLLOWS_TRAIN_LOSS: bool = False
 """Whether early stopping or a scheduler follows the training loss."""
 LOG_EVERY_N_STEPS: int = 1

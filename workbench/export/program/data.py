@@ -47,7 +47,6 @@ from workbench.export.program.constants import (
 from workbench.export.program.user import (
     collate,
     train_batch_sampler,
-    train_data,
     train_generator,
     train_sampler,
     train_worker_init,
@@ -59,14 +58,14 @@ from workbench.export.program.user import (
 )
 
 
-def training_loader(config, accelerator):
+def training_loader(dataset, config, accelerator):
     """The training batches, from the beginning on."""
+    if TRAIN_FORM == "columns":
+        dataset = Columns(dataset)
+    elif TRAIN_FORM == "batches":
+        dataset = Batches(dataset)
     return make_loader(
-        Columns(train_data)
-        if TRAIN_FORM == "columns"
-        else Batches(train_data)
-        if TRAIN_FORM == "batches"
-        else train_data,
+        dataset,
         config,
         accelerator,
         train=True,
@@ -82,12 +81,12 @@ def training_loader(config, accelerator):
 
 def validation_loader(dataset, config, accelerator):
     """The batches of a validation set."""
+    if VAL_FORM == "columns":
+        dataset = Columns(dataset)
+    elif VAL_FORM == "batches":
+        dataset = Batches(dataset)
     return make_loader(
-        Columns(dataset)
-        if VAL_FORM == "columns"
-        else Batches(dataset)
-        if VAL_FORM == "batches"
-        else dataset,
+        dataset,
         config,
         accelerator,
         ready=VAL_KIND == "batches",
@@ -125,16 +124,37 @@ def make_loader(
         )
         shares = Share(batches, accelerator, train and DROP_LAST and batch_sampler is None)
     if WORKER_SEEDS and samples:
-        return seeded_loader(
+        if DISTRIBUTED:
+            batches = shares
+        else:
+            draws = generator or torch.Generator().manual_seed(config.seed)
+            if sampler is not None:
+                order = sampler
+            elif SHUFFLE and train:
+                order = RandomSampler(dataset, generator=draws)
+            else:
+                order = SequentialSampler(dataset)
+            batches = batch_sampler or BatchSampler(order, config.batch_size, train and DROP_LAST)
+            if accelerator.num_processes > 1:
+                batches = BatchSamplerShard(
+                    batches,
+                    accelerator.num_processes,
+                    accelerator.process_index,
+                    even_batches=train,
+                )
+        if config.num_workers:
+            dataset = SeededDataset(dataset)
+            batches = SeededBatches(batches, config.seed, accelerator)
+        return DataLoader(
             dataset,
-            config,
-            accelerator,
-            train,
-            sampler,
-            shares if DISTRIBUTED else batch_sampler,
-            draws if DISTRIBUTED else generator,
-            collate_fn,
-            worker_init_fn,
+            batch_sampler=batches,
+            generator=draws,
+            collate_fn=collate_fn,
+            worker_init_fn=None if worker_init_fn is None else WorkerInit(worker_init_fn),
+            num_workers=config.num_workers,
+            persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
+            prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
+            pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
         )
     if (DISTRIBUTED and samples) or batch_sampler is not None:
         loader = DataLoader(
@@ -174,56 +194,13 @@ def make_loader(
     return loader
 
 
-def seeded_loader(
-    dataset,
-    config,
-    accelerator,
-    train,
-    sampler,
-    batch_sampler,
-    generator,
-    collate_fn,
-    worker_init_fn,
-):
-    """A loader each of whose batches has random numbers of its own, whichever worker makes it."""
-    generator = generator or torch.Generator().manual_seed(config.seed)
-    if not DISTRIBUTED and sampler is None:
-        sampler = (
-            RandomSampler(dataset, generator=generator)
-            if train and SHUFFLE
-            else SequentialSampler(dataset)
-        )
-    batches = (
-        batch_sampler
-        if DISTRIBUTED
-        else batch_sampler or BatchSampler(sampler, config.batch_size, train and DROP_LAST)
-    )
-    if not DISTRIBUTED and accelerator.num_processes > 1:
-        batches = BatchSamplerShard(
-            batches, accelerator.num_processes, accelerator.process_index, even_batches=train
-        )
-    return DataLoader(
-        SeededDataset(dataset) if config.num_workers else dataset,
-        batch_sampler=SeededBatches(batches, config.seed, accelerator)
-        if config.num_workers
-        else batches,
-        generator=generator,
-        collate_fn=collate_fn,
-        worker_init_fn=None if worker_init_fn is None else WorkerInit(worker_init_fn),
-        num_workers=config.num_workers,
-        persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
-        prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
-        pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
-    )
-
-
 def limited(loader, config):
     """The batches of an epoch."""
-    return (
-        first_of(loader, epoch_length(loader, config))
-        if SIZED
-        else itertools.islice(loader, config.limit_train_batches)
-    )
+    if not LIMITS:
+        return loader
+    if SIZED:
+        return first_of(loader, epoch_length(loader, config))
+    return itertools.islice(loader, config.limit_train_batches)
 
 
 def epoch_length(loader, config):

@@ -128,6 +128,7 @@ from workbench.export.program.user import (
     network,
     sampler_generators,
     should_average,
+    train_data,
     val_data,
     val_sets,
 )
@@ -191,7 +192,7 @@ def main(config):
         network.train()
     set_seed(config.seed, device_specific=not SINGLE_PROCESS and not DISTRIBUTED)
 
-    loader = training_loader(config, accelerator)
+    loader = training_loader(train_data, config, accelerator)
     if VAL_SETS:
         val_loader = {
             name: validation_loader(val_set, config, accelerator)
@@ -249,8 +250,10 @@ def main(config):
         optimizer.train()
     scaler = torch.amp.GradScaler(accelerator.device.type) if PRECISION == "16" else None
     if AVERAGING:
-        averaged_modules = [network, loss_function] if LOSS_MODULE else [network]
-        average = Average(averaged_modules, config.ema_decay if AVERAGING == "ema" else 0.0)
+        average = Average(
+            [network, loss_function] if LOSS_MODULE else [network],
+            config.ema_decay if AVERAGING == "ema" else None,
+        )
     else:
         average = None
     annealing = None
@@ -262,7 +265,8 @@ def main(config):
         set_seed(int(entropy.generate_state(1)[0]))
     config.output.mkdir(parents=True, exist_ok=True)
     step = 0
-    ended = False
+    if CHECKS_WITHIN_EPOCHS or CHECK_VAL_EVERY_N_EPOCH != 1:
+        ended = False
     if COUNTS_TAKEN:
         taken_steps = 0
     if RESUMES:
@@ -295,6 +299,7 @@ def main(config):
             """Validate in the middle of the epoch, or at its end."""
             return check(
                 network,
+                train_data,
                 val_loader if VALIDATES else None,
                 config,
                 accelerator,
@@ -310,14 +315,17 @@ def main(config):
                 finished,
             )
 
-    epochs = itertools.count() if MAX_EPOCHS is None else range(config.max_epochs)
-    for epoch in itertools.islice(epochs, first_epoch, None) if RESUMES else epochs:
+    if MAX_EPOCHS is None:
+        epochs = itertools.count(first_epoch) if RESUMES else itertools.count()
+    else:
+        epochs = range(first_epoch, config.max_epochs) if RESUMES else range(config.max_epochs)
+    for epoch in epochs:
         if MAX_STEPS is not None and step >= config.max_steps:
             break
         if SEARCHES_AT_EPOCHS and step in CHANGES:
             change_settings(config, step, optimizer, scheduler)
             if "batch_size" in CHANGED and "batch_size" in CHANGES[step]:
-                loader = training_loader(config, accelerator)
+                loader = training_loader(train_data, config, accelerator)
         if SWA_LRS is not None and epoch == config.swa_epoch_start:
             rates = config.swa_lrs
             if FROZEN_GROUPS:
@@ -337,10 +345,13 @@ def main(config):
             updates = updates_in_epoch(config, loader, step if WINDOWS_BY == "step" else epoch)
             stride = max(1, int(updates * config.val_check_interval + 1e-9))
         losses = []
-        number = -1
-        batches = limited(loader, config) if LIMITS else loader
-        batches = comparison.compared(batches) if CHECKS else batches
-        for batch in windows(batches, config, epoch, step, accelerator) if ACCUMULATES else batches:
+        if ACCUMULATES:
+            first = 0
+        in_epoch = limited(loader, config) if LIMITS else loader
+        batches = comparison.compared(in_epoch) if CHECKS else in_epoch
+        for batch_idx, batch in enumerate(
+            windows(batches, config, epoch, step, accelerator) if ACCUMULATES else batches
+        ):
             if CHECKS_WITHIN_EPOCHS and step > began and step != checked:
                 if CHECKS_WITHIN_EPOCHS == "fraction":
                     is_due = (step - began) % stride == 0
@@ -355,30 +366,30 @@ def main(config):
                         break
             if CHANGES and step in CHANGES:
                 change_settings(config, step, optimizer, scheduler)
-            if TAKES_NUMBER:
-                number += 1
             if DISTRIBUTED:
+                window = batch
                 loss = accumulate_in_all(
                     model,
-                    batch,
-                    number if TAKES_NUMBER else None,
+                    window,
+                    first if TAKES_NUMBER else None,
                     parameters if NEEDS_PARAMETERS else None,
                     scaler if PRECISION == "16" else None,
                     accelerator,
                 )
                 if TAKES_NUMBER:
-                    number += len(batch[0]) - 1
+                    first += len(window[0])
             elif ACCUMULATES:
+                window = batch
                 loss = accumulate(
                     model,
-                    batch,
-                    number if TAKES_NUMBER else None,
+                    window,
+                    first if TAKES_NUMBER else None,
                     parameters if NEEDS_PARAMETERS else None,
                     scaler if PRECISION == "16" else None,
                     accelerator,
                 )
                 if TAKES_NUMBER:
-                    number += len(batch) - 1
+                    first += len(window)
                 if MAY_BE_EMPTY and loss is None:
                     continue
             elif CLOSURE:
@@ -394,7 +405,7 @@ def main(config):
                         else contextlib.nullcontext()
                     ):
                         if BATCH == "step":
-                            loss = model(batch, number) if TAKES_NUMBER else model(batch)
+                            loss = model(batch, batch_idx) if TAKES_NUMBER else model(batch)
                         elif METRICS or WEIGHS:
                             loss, *_ = forward_prepared(model, batch)
                         else:
@@ -417,7 +428,7 @@ def main(config):
                     else contextlib.nullcontext()
                 ):
                     if BATCH == "step":
-                        loss = model(batch, number) if TAKES_NUMBER else model(batch)
+                        loss = model(batch, batch_idx) if TAKES_NUMBER else model(batch)
                     elif METRICS or WEIGHS:
                         loss, *_ = forward_prepared(model, batch)
                     else:
@@ -537,6 +548,7 @@ def main(config):
             if CHECK_VAL_EVERY_N_EPOCH == 1 or is_due_after(epoch, step, config):
                 ended = check(
                     network,
+                    train_data,
                     val_loader if VALIDATES else None,
                     config,
                     accelerator,
@@ -560,7 +572,9 @@ def main(config):
         average.hand_over()
         if BATCH_NORM:
             refresh_batch_norm(
-                network, limited(training_loader(config, accelerator), config), accelerator
+                network,
+                limited(training_loader(train_data, config, accelerator), config),
+                accelerator,
             )
     if SCHEDULE_FREE:
         optimizer.eval()

@@ -29,7 +29,7 @@ def load_start(network):
     """Load the weights that the run began with."""
     path = Path(__file__).with_name(START)
     if not path.exists():
-        print(f"There is no {path}: it begins with the weights that its code makes.")
+        print(f"There is no {path}: the training begins with the weights that the code makes.")
         return
     try:
         load_model(network._orig_mod if COMPILED else network, path, strict=not TRAINS_LOSS)
@@ -72,7 +72,7 @@ class TrainingStep(torch.nn.Module):
 
 
 def forward(model, batch):
-    """The loss of a batch, with what else is needed of it."""
+    """Pass a batch through the model, up to its loss."""
     if BATCH == "pair":
         inputs, target = batch
         output = model(inputs)

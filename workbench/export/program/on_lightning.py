@@ -79,6 +79,7 @@ from workbench.export.program.user import (
     make_scheduler,
     metrics,
     network,
+    train_data,
     val_data,
 )
 
@@ -169,7 +170,7 @@ def main(config):
     network.train()
     L.seed_everything(config.seed)
     if not MAKES_LOADERS:
-        loader = training_loader(config, None)
+        loader = training_loader(train_data, config, None)
         if VALIDATES:
             val_loader = validation_loader(val_data, config, None)
     if COMPILES:

@@ -24,8 +24,8 @@ from workbench.export.program.data import updates_in_epoch
 from workbench.export.program.user import loss_function, make_optimizer
 
 
-def make_schedule(optimizer, config, updates=0):
-    """The rate of each update, as a factor of the optimizer's."""
+def make_schedule(optimizer, config, updates):
+    """The schedule of the learning rate, by updates."""
     if WARMS_UP:
         warmup = round(config.warmup * updates) if WARMUP_IS_FRACTION else config.warmup
         if SCHEDULE != "constant" and warmup >= updates:

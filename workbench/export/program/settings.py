@@ -41,11 +41,11 @@ OUTPUT = Path(__file__).with_name(Path(__file__).stem + "-output")
 
 @dataclasses.dataclass
 class Config:
-    """The settings; each is an option, as in --lr 1e-3."""
+    """The settings; each is an option, as in --seed 1."""
 
     lr: float = LR
     weight_decay: float = WEIGHT_DECAY
-    batch_size: int = BATCH_SIZE  # of each process
+    batch_size: int = BATCH_SIZE  # of each process, where there are several
     accumulate_grad_batches: int = ACCUMULATE_GRAD_BATCHES  # batches in one update
     gradient_clip_val: float = GRADIENT_CLIP_VAL
     max_epochs: int = MAX_EPOCHS
@@ -53,11 +53,11 @@ class Config:
     min_epochs: int = MIN_EPOCHS  # before these no metric ends the training
     min_steps: int = MIN_STEPS  # updates, before which no metric ends the training
     scheduled_steps: int = SCHEDULED_STEPS  # updates that the schedule is made for
-    warmup: float = WARMUP  # updates, or a fraction of them
+    warmup: float = WARMUP  # updates, or a fraction of all updates
     check_val_every_n_epoch: int = CHECK_VAL_EVERY_N_EPOCH
     val_check_interval: float = VAL_CHECK_INTERVAL  # updates, or a fraction of an epoch
-    limit_train_batches: float = LIMIT_TRAIN_BATCHES  # batches, or a fraction of them
-    limit_val_batches: float = LIMIT_VAL_BATCHES  # batches, or a fraction of them
+    limit_train_batches: float = LIMIT_TRAIN_BATCHES  # batches, or a fraction of all batches
+    limit_val_batches: float = LIMIT_VAL_BATCHES  # batches, or a fraction of all batches
     ema_decay: float = EMA_DECAY
     averaging_every_n_steps: int = AVERAGING_EVERY_N_STEPS
     averaging_start: int = AVERAGING_START  # updates before the first average
@@ -83,6 +83,8 @@ def parse():
     settings = vars(parser.parse_args())
     for name, value in settings.items():
         is_number = isinstance(value, (int, float))
-        if (is_number and not value >= 0) or (value == 0 and name in NEVER_ZERO):
-            parser.error(f"--{name} {value}: nothing is trained with that.")
+        if is_number and name in NEVER_ZERO and not value > 0:
+            parser.error(f"--{name} {value}: give a number above 0.")
+        if is_number and not value >= 0:
+            parser.error(f"--{name} {value}: give 0 or more.")
     return Config(**settings)

@@ -20,8 +20,8 @@ from workbench.export.program.constants import (
 from workbench.export.program.model import forward, forward_prepared, mixed_precision
 
 
-def accumulate(model, window, number, parameters, scaler, accelerator):
-    """The gradient of several batches, each of which counts by its samples; returns the loss."""
+def accumulate(model, window, first, parameters, scaler, accelerator):
+    """The gradient of the batches of an update; returns their loss."""
     if MAY_BE_EMPTY:
         window = [batch for batch in window if batch is not None]
     if MEAN and not WEIGHS:
@@ -38,25 +38,25 @@ def accumulate(model, window, number, parameters, scaler, accelerator):
                 else contextlib.nullcontext()
             ):
                 if BATCH == "step":
-                    part = model(batch, number + place) if TAKES_NUMBER else model(batch)
+                    batch_loss = model(batch, first + place) if TAKES_NUMBER else model(batch)
                 elif WEIGHS:
-                    part, share, *_ = forward_prepared(model, batch)
+                    batch_loss, share, *_ = forward_prepared(model, batch)
                 elif METRICS:
-                    part, *_ = forward_prepared(model, batch)
+                    batch_loss, *_ = forward_prepared(model, batch)
                 else:
-                    part = forward_prepared(model, batch)
-                if MAY_BE_EMPTY and part is None:
+                    batch_loss = forward_prepared(model, batch)
+                if MAY_BE_EMPTY and batch_loss is None:
                     continue
                 if WEIGHS:
-                    part = part * share if len(window) > 1 else part
+                    batch_loss = batch_loss * share if len(window) > 1 else batch_loss
                 else:
                     share = sizes[place] / sum(sizes) if MEAN else 1 / len(window)
-                    part = part * share
+                    batch_loss = batch_loss * share
             if PRECISION == "16":
-                scaler.scale(part).backward()
+                scaler.scale(batch_loss).backward()
             else:
-                part.backward()
-        loss += part.detach()
+                batch_loss.backward()
+        loss += batch_loss.detach()
         if MAY_BE_EMPTY or WEIGHS:
             shares.append(share)
     if MAY_BE_EMPTY and not shares:
@@ -72,7 +72,7 @@ def accumulate(model, window, number, parameters, scaler, accelerator):
     return loss
 
 
-def accumulate_in_all(model, update, number, parameters, scaler, accelerator):
+def accumulate_in_all(model, update, first, parameters, scaler, accelerator):
     """The gradient of an update in which all processes take part; returns the loss of all."""
     window, weights, total, is_complete = update
     unit = accelerator.num_processes / total
@@ -84,17 +84,17 @@ def accumulate_in_all(model, update, number, parameters, scaler, accelerator):
         through = model if averages else accelerator.unwrap_model(model)
         with mixed_precision(accelerator.device) if PRECISION != "32" else contextlib.nullcontext():
             if BATCH == "step":
-                part = through(batch, number + place) if TAKES_NUMBER else through(batch)
+                batch_loss = through(batch, first + place) if TAKES_NUMBER else through(batch)
             elif METRICS:
-                part, *_ = forward(through, batch)
+                batch_loss, *_ = forward(through, batch)
             else:
-                part = forward(through, batch)
-            part = part * (weight * unit)
+                batch_loss = forward(through, batch)
+            batch_loss = batch_loss * (weight * unit)
         if PRECISION == "16":
-            scaler.scale(part).backward()
+            scaler.scale(batch_loss).backward()
         else:
-            part.backward()
-        loss = loss + part.detach()
+            batch_loss.backward()
+        loss = loss + batch_loss.detach()
     if not is_complete:
         average_gradients(parameters, accelerator)
     return accelerator.reduce((loss / unit).double(), "sum").to(loss.dtype) / total

@@ -31,6 +31,11 @@ from workbench.export.program.constants import (
     OVERRIDES_MODES,
     PRECISION,
     RESUMES,
+    STOPPERS_HAVE_BOUNDS,
+    STOPPERS_HAVE_GOALS,
+    STOPPERS_IGNORE_NAN,
+    STOPPERS_MAXIMIZE,
+    STOPPERS_WARM_UP,
     TRAINS_LOSS,
     VAL_SETS,
     VALIDATION_TAKES_NUMBER,
@@ -85,11 +90,7 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
         for metric in objects.values():
             metric.reset()
     with random_numbers_kept() if DRAWS_ELSEWHERE else torch.random.fork_rng():
-        if VALIDATION_TAKES_NUMBER:
-            number = -1
-        for batch in batches:
-            if VALIDATION_TAKES_NUMBER:
-                number += 1
+        for batch_idx, batch in enumerate(batches):
             if MAY_BE_EMPTY and batch is None:
                 continue
             batch = send_to_device(batch, accelerator.device, non_blocking=True)
@@ -102,12 +103,14 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
             ):
                 if BATCH == "step":
                     logged.clear()
-                    arguments = [batch]
-                    if VALIDATION_TAKES_NUMBER:
-                        arguments.append(number)
-                    if VAL_SETS:
-                        arguments.append(index)
-                    result = model.validation_step(*arguments)
+                    if VALIDATION_TAKES_NUMBER and VAL_SETS:
+                        result = model.validation_step(batch, batch_idx, index)
+                    elif VALIDATION_TAKES_NUMBER:
+                        result = model.validation_step(batch, batch_idx)
+                    elif VAL_SETS:
+                        result = model.validation_step(batch, index)
+                    else:
+                        result = model.validation_step(batch)
                     loss = (
                         result.get("loss", result.get("val_loss"))
                         if isinstance(result, dict)
@@ -135,7 +138,9 @@ def validate(model, loader, config, accelerator, logged=None, index=0):
                         if not METRIC_OBJECTS or name not in objects:
                             scores |= named(name, metric(output, target))
             for name, value in scores.items():
-                seen.setdefault(name, []).append((as_number(value), weight))
+                seen.setdefault(name, []).append(
+                    (as_number(value) if METRICS or BATCH == "step" else value.item(), weight)
+                )
     if KEEPS_MODES or LOSS_MODULE or METRIC_MODULES:
         for submodule, training in modes.items():
             if (
@@ -241,39 +246,60 @@ class EarlyStopping:
         divergence_threshold=None,
         check_finite=True,
     ):
-        self.monitor, self.sign = monitor, 1.0 if mode == "min" else -1.0
-        self.patience, self.min_delta = patience, min_delta
-        self.warmup, self.check_finite = warmup, check_finite
-        self.stopping_threshold = stopping_threshold
-        self.divergence_threshold = divergence_threshold
-        self.best, self.waited, self.checks = float("inf"), 0, 0
+        self.monitor, self.patience, self.min_delta = monitor, patience, min_delta
+        if STOPPERS_MAXIMIZE:
+            self.sign = 1.0 if mode == "min" else -1.0
+        if STOPPERS_WARM_UP:
+            self.warmup, self.checks = warmup, 0
+        if STOPPERS_HAVE_GOALS:
+            self.stopping_threshold = stopping_threshold
+        if STOPPERS_HAVE_BOUNDS:
+            self.divergence_threshold = divergence_threshold
+        if STOPPERS_IGNORE_NAN:
+            self.check_finite = check_finite
+        self.best, self.waited = float("inf"), 0
 
     if RESUMES:
 
         def state_dict(self):
             """The best value and the counts."""
-            return {"best": self.best, "waited": self.waited, "checks": self.checks}
+            state = {"best": self.best, "waited": self.waited}
+            if STOPPERS_WARM_UP:
+                state["checks"] = self.checks
+            return state
 
         def load_state_dict(self, state):
             """Continue from a state."""
-            self.best, self.waited, self.checks = state["best"], state["waited"], state["checks"]
+            self.best, self.waited = state["best"], state["waited"]
+            if STOPPERS_WARM_UP:
+                self.checks = state["checks"]
 
     def should_stop(self, scores):
-        """Whether patience is at its end after this validation."""
+        """Whether the metric ends the training after this validation."""
         if self.monitor not in scores:
             return False
-        value = self.sign * scores[self.monitor]
-        self.checks += 1
-        if self.check_finite and not math.isfinite(value):
+        value = self.sign * scores[self.monitor] if STOPPERS_MAXIMIZE else scores[self.monitor]
+        if STOPPERS_WARM_UP:
+            self.checks += 1
+        if not math.isfinite(value) and (not STOPPERS_IGNORE_NAN or self.check_finite):
             return True
         if value + self.min_delta < self.best:
             self.best, self.waited = value, 0
-            stalled = False
-        else:
+            ends = False
+        elif STOPPERS_WARM_UP:
             self.waited += self.checks > self.warmup
-            stalled = self.waited >= self.patience and self.checks > self.warmup
-        if self.stopping_threshold is not None and value < self.sign * self.stopping_threshold:
-            return True
-        if self.divergence_threshold is not None and value > self.sign * self.divergence_threshold:
-            return True
-        return stalled
+            ends = self.waited >= self.patience and self.checks > self.warmup
+        else:
+            self.waited += 1
+            ends = self.waited >= self.patience
+        if STOPPERS_HAVE_GOALS and self.stopping_threshold is not None:
+            goal = self.stopping_threshold
+            if STOPPERS_MAXIMIZE:
+                goal *= self.sign
+            ends = ends or value < goal
+        if STOPPERS_HAVE_BOUNDS and self.divergence_threshold is not None:
+            bound = self.divergence_threshold
+            if STOPPERS_MAXIMIZE:
+                bound *= self.sign
+            ends = ends or value > bound
+        return ends
