@@ -13,8 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {
-    "vague names": 85,
-    "conditional expressions with one inside": 6,
+    "vague names": 74,
+    "conditional expressions with one inside": 4,
     "lines over 100 columns": 49,
 }
 """The most of each in workbench/."""
