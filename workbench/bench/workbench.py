@@ -702,4 +702,4 @@ class Workbench(Searches):
             )
 
     def _run_of(self, job: Job[Run]) -> Run:
-        return Run.from_events(job.events, job.record, reference(self.model))
+        return Run.from_events(job.events, job._run_path, reference(self.model))

@@ -197,7 +197,7 @@ class Job(Generic[T]):
         return self._work.settings
 
     @property
-    def record(self) -> Path | None:
+    def _run_path(self) -> Path | None:
         """The folder of its record; None: it has none."""
         return None if self.folder is None else self.folder.path
 
@@ -444,7 +444,7 @@ class Job(Generic[T]):
             with self._refusing:
                 self._emit = None
 
-    def is_next(self) -> bool:
+    def _is_next(self) -> bool:
         """Whether it may take its turn; a job of several ranks waits for those before it."""
         return True
 

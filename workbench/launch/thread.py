@@ -235,7 +235,7 @@ def _has_turn(job: AnyJob) -> bool:
     turn (`Job._run`).
     """
     while not job._inbox.has(Stop):
-        if not job.is_next():
+        if not job._is_next():
             time.sleep(_LOOK)
         elif _turn.acquire(timeout=_LOOK):
             return True

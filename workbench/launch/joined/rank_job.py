@@ -114,10 +114,10 @@ class RankJob(Job[T]):
                 self.events = EventLog(record=place.path)
 
     @property
-    def record(self) -> Path | None:
+    def _run_path(self) -> Path | None:
         return self._path
 
-    def is_next(self) -> bool:
+    def _is_next(self) -> bool:
         return self._ranks.is_next(self._meeting)
 
     def _stopped_before(self) -> bool:

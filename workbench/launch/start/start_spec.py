@@ -87,7 +87,12 @@ class StartSpec:
         return {} if self.text == "fresh" else {"start": self.text}
 
     def weights(self, root: Path) -> Path | None:
-        """The file with the weights; None: "fresh", "continue" or "auto", which need no file."""
+        """The file with the weights; None: "fresh" or "continue", which need no file."""
+        if self.text == "auto":
+            raise SettingsError(
+                "start='auto' continues a fit, and this is none: give 'fresh', 'continue' or the id"
+                " of a run."
+            )
         return self.file if self.run is None else weights_of(run_folder(root, self.run), self.which)
 
 
@@ -201,9 +206,9 @@ class StartResolver:
         if end is None or why:
             self.note = _as_they_are(why)
             return None
-        assert job.record is not None
+        assert job._run_path is not None
         return self._terms.plan_from(
-            job.id, job.record, end, lambda: job.events, last.since, job.settings
+            job.id, job._run_path, end, lambda: job.events, last.since, job.settings
         )
 
     def _known(self) -> str:
@@ -312,11 +317,11 @@ def _has_begun(job: AnyJob) -> bool:
 
 def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
     """The checkpoint at the end of a fit, or why a run cannot continue from its end."""
-    if job.record is None:
+    if job._run_path is None:
         return None, f"{job.id} has no folder"
-    if not job.record.is_dir():
+    if not job._run_path.is_dir():
         return None, f"the folder of {job.id} is gone (keep_runs)"
-    checkpoints = list_checkpoints(job.record)
+    checkpoints = list_checkpoints(job._run_path)
     # The last checkpoint may be a copy from the run that this one continued.
     end = (
         checkpoints[-1]
