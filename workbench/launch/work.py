@@ -143,6 +143,7 @@ class FitWork(BenchWork):
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         on = self._origin.resolve(self._start.untouched_since)
+        self._check_ranks_agree(None if on is None else on.path)
         self.settings = self._origin.asked if on is None else on.settings
         scheduled_searches.check(self.settings)
         select_launcher.check(self.settings)
@@ -160,6 +161,18 @@ class FitWork(BenchWork):
             past = None if on is None else on.inherited
             history = None if on is None else on.history()
             return self._train(training, emit, inbox, early, history, past, self.settings.keep_runs)
+
+    def _check_ranks_agree(self, checkpoint: Path | None) -> None:
+        """Raise TaskError where rank 0 begins elsewhere than this rank: a network file system shows
+        new files late.
+        """
+        first = self._place.agree(checkpoint)
+        if first != checkpoint:
+            raise TaskError(
+                f"rank 0 begins with {first or 'fresh weights'}, and this rank with"
+                f" {checkpoint or 'fresh weights'}: the hosts see the run folders differently."
+                " Start the script again, or name the run: bench.fit('0012-fit')."
+            )
 
     def _train(
         self,

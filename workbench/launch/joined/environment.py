@@ -51,12 +51,12 @@ class _Names(NamedTuple):
     world: str
     local_rank: str
     local_world: str
-    job: str
-    """The number of the job, from which its port is made."""
+    job: tuple[str, ...]
+    """Those with the number of the job, from which its port is made."""
 
 
 _LAUNCHERS = (
-    _Names("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ""),
+    _Names("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ()),
     # Those of the step: in the script that sbatch runs, SLURM_NTASKS tells what srun would start.
     _Names(
         "srun",
@@ -64,7 +64,7 @@ _LAUNCHERS = (
         "SLURM_STEP_NUM_TASKS",
         "SLURM_LOCALID",
         "SLURM_STEP_TASKS_PER_NODE",
-        "SLURM_JOB_ID",
+        ("SLURM_JOB_ID", "SLURM_STEP_ID"),
     ),
     _Names(
         "mpirun",
@@ -72,9 +72,9 @@ _LAUNCHERS = (
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "PMIX_NAMESPACE",
+        ("PMIX_NAMESPACE",),
     ),
-    _Names("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""),
+    _Names("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
 )
 
 
@@ -109,7 +109,8 @@ def _place(variables: Mapping[str, str], names: _Names, world: int) -> Place:
         _number(variables, names.local_rank) or 0,
         local_world or world // (nodes or 1),
         "127.0.0.1" if not address or (nodes == 1 and "MASTER_ADDR" not in variables) else address,
-        _number(variables, "MASTER_PORT") or _port(variables.get(names.job, "")),
+        _number(variables, "MASTER_PORT")
+        or _port("".join(variables.get(name, "") for name in names.job)),
     )
 
 

@@ -17,6 +17,7 @@ import json
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -37,6 +38,8 @@ T = TypeVar("T")
 
 START = 1800.0
 """The least seconds that ranks wait for each other at the start, and at a call."""
+_SILENT = 10.0
+"""Seconds after which a rank says that it waits for the others to start."""
 _LOOK = 0.02
 """Seconds between two looks into the store."""
 _CAUSE = 3.0
@@ -269,16 +272,26 @@ def _begin(place: Place, settings: Settings) -> Any:
     if dist.is_initialized():
         return distributed_c10d._get_default_store()
     cpu = settings.accelerator == "cpu"
+    where = f"{place.address}:{place.port}"
+    waits = threading.Timer(
+        _SILENT,
+        print,
+        [f"rank {place.rank} of {place.world} ({place.launcher}) waits for the others at {where}"],
+        {"file": sys.stderr, "flush": True},
+    )
+    waits.start()
     try:
         init(place.world, settings.rank_timeout, cpu=cpu)
     except (RuntimeError, ValueError, OSError) as error:
         del os.environ[RANK]
         raise SettingsError(
             f"rank {place.rank} of {place.world} ({place.launcher}) cannot join the others at"
-            f" {place.address}:{place.port}: {error}. MASTER_ADDR and MASTER_PORT name a host that"
+            f" {where}: {error}. MASTER_ADDR and MASTER_PORT name a host that"
             " all ranks reach, and a port that is free there; strategy='thread' trains in this"
             " process alone."
         ) from error
+    finally:
+        waits.cancel()
     distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=settings.rank_timeout))
     atexit.register(_leave)
     return distributed_c10d._get_default_store()
