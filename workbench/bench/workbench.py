@@ -39,6 +39,7 @@ from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
 from workbench.launch import select_launcher
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
+from workbench.launch.cell_context import in_kernel
 from workbench.launch.code_line import Name, line
 from workbench.launch.job import Job, metrics_of
 from workbench.launch.job_folder import (
@@ -178,7 +179,9 @@ class Workbench(Searches):
         writes = joined is None or joined.first
         folder = Path(root).expanduser().absolute()  # a cell may change the working directory
         following = tracker_listeners(trackers, folder, model) if writes else []
-        with rng.preserved():  # setup code of the user's objects may use random numbers
+        # setup code of the user's objects may use random numbers, and wait for other ranks
+        meets = contextlib.nullcontext() if joined is not None else ranks.alone()
+        with rng.preserved(), meets:
             task = task_of(
                 model,
                 train=train,
@@ -321,10 +324,16 @@ class Workbench(Searches):
         )
 
     def _code(self) -> str:
-        """The text of the code that makes this bench, with the user's own modules."""
-        site = self._site
-        pieces = [piece.source for piece in site.pieces]
-        return "\0".join([*pieces, *(text for _, text in sorted(site.sources.items()))])
+        """What makes this bench, as text: the code with the user's own modules, the command line
+        of a script, the size of the model and of the data.
+        """
+        site, summary, train = self._site, self.summary, self._task.train
+        texts = [piece.source for piece in site.pieces]
+        texts += [text for _, text in sorted(site.sources.items())]
+        if not in_kernel():  # its command line names a file of this one start
+            texts += sys.argv[1:]
+        texts += [summary.name, str(summary.parameters), "" if train is None else train.label]
+        return "\0".join(texts)
 
     def _export_notes(self) -> list[Message]:
         """The message, before the first fit, that its runs have no scripts, or none that is

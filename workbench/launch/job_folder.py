@@ -117,10 +117,11 @@ def new_job_folder(
 
 
 def scheduler_job() -> str:
-    """The number of the scheduler's job in which this process runs, which stays when the job is
-    requeued; "": there is none.
+    """The number of the scheduler's job in which this process runs, and how often it was requeued:
+    "4711/0"; "": there is none.
     """
-    return os.environ.get("SLURM_JOB_ID", "")
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return f"{job}/{os.environ.get('SLURM_RESTART_COUNT', '0')}" if job else ""
 
 
 def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:

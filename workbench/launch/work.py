@@ -44,7 +44,7 @@ from workbench.launch.search.trial_process import trials
 from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.kept_start import FitStart, keeping
 from workbench.launch.start.repeat import commands_of, history_of, inherited_of, repetition
-from workbench.launch.start.resume_plan import ResumeHistory
+from workbench.launch.start.resume_plan import LightningPlan, ResumeHistory, ResumePlan
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.folder.files import make_folder
@@ -142,8 +142,7 @@ class FitWork(BenchWork):
         self._notes = notes
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        on = self._origin.resolve(self._start.untouched_since)
-        self._check_ranks_agree(None if on is None else on.path)
+        on = self._resolved()
         self.settings = self._origin.asked if on is None else on.settings
         scheduled_searches.check(self.settings)
         select_launcher.check(self.settings)
@@ -160,12 +159,26 @@ class FitWork(BenchWork):
             )
             past = None if on is None else on.inherited
             history = None if on is None else on.history()
-            return self._train(training, emit, inbox, early, history, past, self.settings.keep_runs)
+            status = self._train(
+                training, emit, inbox, early, history, past, self.settings.keep_runs
+            )
+        if status == "finished":
+            self._origin.note_finished()
+        return status
 
-    def _check_ranks_agree(self, checkpoint: Path | None) -> None:
-        """Raise TaskError where rank 0 begins elsewhere than this rank: a network file system shows
-        new files late.
+    def _resolved(self) -> ResumePlan | LightningPlan | None:
+        """What the fit continues. Of several ranks, rank 0 decides what "auto" finds. TaskError
+        where they find different checkpoints: a network file system shows new files late.
         """
+        meeting, origin = self._place.meeting, self._origin
+        if meeting is not None and origin.is_auto:
+            if not meeting.ranks.first:
+                return origin.continuing(meeting.agree(None))
+            plan = origin.resolve(self._start.untouched_since)
+            meeting.agree(plan.run if isinstance(plan, ResumePlan) else None)
+            return plan
+        on = origin.resolve(self._start.untouched_since)
+        checkpoint = None if on is None else str(on.path)
         first = self._place.agree(checkpoint)
         if first != checkpoint:
             raise TaskError(
@@ -173,6 +186,7 @@ class FitWork(BenchWork):
                 f" {checkpoint or 'fresh weights'}: the hosts see the run folders differently."
                 " Start the script again, or name the run: bench.fit('0012-fit')."
             )
+        return on
 
     def _train(
         self,
@@ -346,7 +360,7 @@ class TuneWork(BenchWork):
                 step = _step(name, sink.events)
             except (TaskError, NonFiniteError) as error:  # such as data that can be read only once
                 step = TuneStep(name, {}, str(error))
-            step = self._place.agree(step)
+            step = TuneStep(*self._place.agree((step.search, step.values, step.reason)))
             recommended |= step.values
             emit(step)
         if self._apply is not None:

@@ -42,7 +42,7 @@ def test_srun_on_two_hosts() -> None:
 def test_mpirun_on_one_host(names: dict[str, str]) -> None:
     place = place_in(names)
     assert place is not None
-    assert place[:6] == ("mpirun", 1, 2, 0, 2, "127.0.0.1")
+    assert place[:6] == ("mpirun", 1, 2, 1, 2, "127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,20 @@ def test_mpirun_on_one_host(names: dict[str, str]) -> None:
 )
 def test_a_process_alone(names: dict[str, str]) -> None:
     assert place_in(names) is None
+
+
+def test_ranks_that_a_scheduler_starts_one_on_each_host() -> None:
+    names = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "pod-0", "MASTER_PORT": "1234"}
+    place = place_in(names)
+    assert place is not None
+    assert place[:6] == ("torchrun", 1, 2, 0, 1, "pod-0")
+
+
+def test_mpirun_on_two_hosts_needs_an_address() -> None:
+    names = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    names["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1"
+    with pytest.raises(ValueError, match="set MASTER_ADDR to the host of rank 0"):
+        place_in(names)
 
 
 def test_a_rank_beyond_the_last_is_refused() -> None:

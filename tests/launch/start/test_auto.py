@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,15 @@ from torch import nn
 
 import workbench as wb
 from workbench.events import Message, Resumed
+from workbench.launch.start import start_spec
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LENGTH = 16  # updates of two epochs
+
+
+@pytest.fixture(autouse=True)
+def _new_process() -> None:
+    start_spec._finished.clear()
 
 
 CALLS = {"left": 10**6}
@@ -93,12 +100,17 @@ def test_other_code_begins_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("job", "silent", "goes_on"),
-    [("77", 0.0, True), ("78", 0.0, False), ("78", 1000.0, True)],
-    ids=["requeued", "another job that may still run", "silent for long"],
+    ("job", "silent", "writes", "goes_on"),
+    [("77/1", 0.0, False, True), ("78/0", 0.0, True, False), ("78/0", 1000.0, False, True)],
+    ids=["requeued", "it writes", "silent for long"],
 )
 def test_a_fit_of_another_host(
-    job: str, silent: float, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: str,
+    silent: float,
+    writes: bool,
+    goes_on: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     first = interrupted(tmp_path)
@@ -109,7 +121,34 @@ def test_a_fit_of_another_host(
     lines = record.read_text().splitlines(keepends=True)
     record.write_text("".join(line for line in lines if '"RunEnded"' not in line))
     os.utime(record, (time.time() - silent,) * 2)
-    monkeypatch.setenv("SLURM_JOB_ID", job)
+    number, _, starts = job.partition("/")
+    monkeypatch.setenv("SLURM_JOB_ID", number)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", starts)
+    if writes:
+        threading.Timer(0.5, os.utime, [record]).start()
     run = bench(tmp_path).fit("auto").result()
     assert resumed_from(run) == ([first] if goes_on else [])
     assert (f"{first} has the same code and settings, and still runs" in notes(run)) != goes_on
+
+
+def test_each_fit_of_a_script_goes_on_by_itself(tmp_path: Path) -> None:
+    """A script with a fit for each fold: the second one does not continue the third."""
+    finished = bench(tmp_path).fit("auto").result()
+    second = interrupted(tmp_path)
+    start_spec._finished.clear()  # another process
+    again = bench(tmp_path).fit("auto").result()
+    assert resumed_from(again) == []
+    assert list(again.history["loss"]) == list(finished.history["loss"])
+    assert resumed_from(bench(tmp_path).fit("auto").result()) == [second]
+
+
+def test_what_the_run_changed_itself_is_kept(tmp_path: Path) -> None:
+    waiting = bench(tmp_path)
+    CALLS["left"] = 10
+    job = waiting.fit("auto", lr=0.1)
+    job.change(lr=0.01, at=3)
+    assert isinstance(job.exception(), ValueError)
+    CALLS["left"] = 10**6
+    run = bench(tmp_path).fit("auto", lr=0.1).result()
+    assert resumed_from(run) == [job.id]
+    assert run.history["lr"][-1] == pytest.approx(0.01)

@@ -127,7 +127,10 @@ class Runtime:
         options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
         if settings.accelerator == "tpu" and isinstance(settings.devices, int):
             xla.use_cores(settings.devices)
-        with self._own.here(), _hidden(_USE_FSDP, *(() if several else _LAUNCHERS)):
+        hidden = [_USE_FSDP, *(() if several else _LAUNCHERS)]
+        if settings.accelerator == "cpu":
+            hidden.append("ACCELERATE_TORCH_DEVICE")
+        with self._own.here(), _hidden(*hidden):
             self._accelerator = Accelerator(
                 cpu=alone,
                 mixed_precision="no",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+_LOOPBACK = ("", "127.0.0.1", "localhost", "::1")
 _PORT = 29500
 """torch's own default port."""
 _PORTS = range(15000, 55000)
@@ -97,18 +98,31 @@ def _place(variables: Mapping[str, str], names: _Names, world: int) -> Place:
             f"{names.rank}={variables[names.rank]!r} with {names.world}={world}: a rank is a number"
             f" from 0 to {world - 1}."
         )
+    local_rank = _number(variables, names.local_rank)
     local_world = _number(variables, names.local_world)
-    nodes = _number(variables, "SLURM_STEP_NUM_NODES") if names.launcher == "srun" else 1
-    address = variables.get("MASTER_ADDR")
-    if address is None and names.launcher == "srun":
+    nodes = _number(variables, "SLURM_STEP_NUM_NODES") if names.launcher == "srun" else None
+    address = variables.get("MASTER_ADDR", "")
+    if not address and nodes is not None and nodes > 1:
         address = first_host(variables.get("SLURM_STEP_NODELIST", ""))
+    if local_world is None and nodes is not None:
+        local_world = world // nodes
+    if local_world is None:
+        # all processes on this host, or one on each
+        local_world = world if address in _LOOPBACK else 1
+    if not address and local_world < world:
+        raise ValueError(
+            f"{names.launcher} started {world} processes, {local_world} of them on this host: set"
+            " MASTER_ADDR to the host of rank 0, and MASTER_PORT to a port that is free there"
+        )
+    if local_rank is None:
+        local_rank = rank if local_world == world else 0
     return Place(
         names.launcher,
         rank,
         world,
-        _number(variables, names.local_rank) or 0,
-        local_world or world // (nodes or 1),
-        "127.0.0.1" if not address or (nodes == 1 and "MASTER_ADDR" not in variables) else address,
+        local_rank,
+        local_world,
+        address or "127.0.0.1",
         _number(variables, "MASTER_PORT")
         or _port("".join(variables.get(name, "") for name in names.job)),
     )

@@ -15,7 +15,6 @@ import datetime
 import itertools
 import json
 import os
-import pickle
 import socket
 import sys
 import threading
@@ -28,7 +27,10 @@ import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import rendezvous
 
+from workbench.events import Status
+from workbench.launch.cell_context import in_kernel
 from workbench.launch.joined.environment import Place, place_in
 from workbench.settings import Settings, SettingsError
 from workbench.task.device import xla
@@ -66,6 +68,10 @@ class RankFailure(NamedTuple):
     """The traceback."""
     lost: bool
     """Whether the error only reports that another rank was lost."""
+
+    def sentence(self, rank: int) -> str:
+        """What failed, and where."""
+        return f"rank {rank} failed: {self.error}" + (f" ({self.where})" if self.where else "")
 
     def shortened(self) -> RankFailure:
         """The same for a message."""
@@ -116,24 +122,26 @@ class Joined:
     def _check_together(self) -> None:
         """Raise RankError where the ranks can run no further job together."""
         if self.has(_BROKEN):
-            raise RankError(pickle.loads(self._store.get(_BROKEN)))
+            raise RankError(json.loads(self._store.get(_BROKEN)))
 
     # -- words
 
     def put(self, key: str, value: Any) -> None:
-        """Leave a value for the other ranks."""
-        self._store.set(key, pickle.dumps(value))  # type: ignore[arg-type]  # it takes bytes
+        """Leave plain data for the other ranks."""
+        self._store.set(key, json.dumps(value))
 
     def has(self, key: str) -> bool:
         """Whether a rank has left a value."""
         return bool(self._store.check([key]))
 
-    def get(self, key: str, waits_for: str) -> Any:
+    def get(self, key: str, waits_for: str, or_key: str = "") -> Any:
         """Wait for a value; raises RankError where it does not come. waits_for: the words for it in
-        that error.
+        that error. or_key: another value ends the wait, too; then it returns None.
         """
         until = time.monotonic() + START
         while not self.has(key):
+            if or_key and self.has(or_key):
+                return None
             if time.monotonic() > until:
                 raise RankError(
                     f"rank {self.place.rank} has waited {START / 60:.0f} minutes for"
@@ -143,14 +151,14 @@ class Joined:
                 )
             self._check_together()
             time.sleep(_LOOK)
-        return pickle.loads(self._store.get(key))
+        return json.loads(self._store.get(key))
 
 
 class Meeting:
     """One call of a bench, which all ranks make: a job."""
 
     def __init__(self, ranks: Joined, number: int, call: str) -> None:
-        self.ranks, self.number, self._call = ranks, number, call
+        self.ranks, self.number, self.call = ranks, number, call
         self._agreed = itertools.count()
 
     def _key(self, word: str, rank: int | None = None) -> str:
@@ -158,10 +166,10 @@ class Meeting:
 
     def compare(self, about: Mapping[str, Any]) -> None:
         """Raise RankError where the ranks call different things."""
-        ranks, facts = self.ranks, {"call": self._call, **about}
+        ranks, facts = self.ranks, {"call": self.call, **about}
         ranks.put(self._key("call", ranks.place.rank), json.loads(json.dumps(facts, default=str)))
         calls = [
-            ranks.get(self._key("call", rank), f"rank {rank} to call {self._call}")
+            ranks.get(self._key("call", rank), f"rank {rank} to call {self.call}")
             for rank in range(ranks.place.world)
         ]
         for rank, theirs in enumerate(calls):
@@ -172,7 +180,7 @@ class Meeting:
     def tell_folder(self, id: str, path: Path | None) -> None:
         """On rank 0: tell the others the job's id and its folder, and wait until all see it."""
         ranks = self.ranks
-        ranks.put(self._key("folder"), (id, path))
+        ranks.put(self._key("folder"), (id, None if path is None else str(path)))
         blind = [
             f"rank {rank} ({host})"
             for rank in range(1, ranks.place.world)
@@ -191,7 +199,8 @@ class Meeting:
     def folder(self) -> tuple[str, Path | None]:
         """On the other ranks: the job's id and its folder, which rank 0 has made."""
         ranks = self.ranks
-        id, path = ranks.get(self._key("folder"), f"rank 0 to begin {self._call}")
+        id, text = ranks.get(self._key("folder"), f"rank 0 to begin {self.call}")
+        path = None if text is None else Path(text)
         is_seen = path is None or path.is_dir()
         ranks.put(self._key("sees", ranks.place.rank), "" if is_seen else socket.gethostname())
         unseen = ranks.get(self._key("unseen"), "the other ranks to look for the run's folder")
@@ -200,13 +209,27 @@ class Meeting:
         return id, path
 
     def agree(self, value: T) -> T:
-        """The value of rank 0, on all ranks. Each calls it at the same point of the job."""
+        """The value of rank 0 (plain data), on all ranks. Each calls it at the same point of the
+        job.
+        """
         ranks, key = self.ranks, self._key(f"agreed/{next(self._agreed)}")
         if ranks.first:
             ranks.put(key, value)
             return value
-        agreed: T = ranks.get(key, f"rank 0, which runs {self._call}")
+        failed = self._key("failed", 0)
+        agreed: T = ranks.get(key, f"rank 0, which runs {self.call}", or_key=failed)
+        if not ranks.has(key):
+            raise RankError(RankFailure(*ranks.get(failed, "rank 0")).sentence(0))
         return agreed
+
+    def tell_ended(self, status: Status) -> None:
+        """On rank 0: tell the other ranks that the job has ended, and its record is written."""
+        self.ranks.put(self._key("ended"), status)
+
+    def ended(self) -> Status | None:
+        """The status with which rank 0 has ended the job; None: it has not ended."""
+        key = self._key("ended")
+        return self.ranks.get(key, "rank 0") if self.ranks.has(key) else None
 
     def ask_to_stop(self) -> None:
         """Ask rank 0 to stop the job, where this rank alone has got a signal."""
@@ -229,10 +252,13 @@ class Meeting:
         while len(failed) < len(others) and time.monotonic() < until:
             time.sleep(_LOOK)
             failed = [rank for rank in others if ranks.has(self._key("failed", rank))]
-        failures = {rank: ranks.get(self._key("failed", rank), f"rank {rank}") for rank in failed}
+        failures = {
+            rank: RankFailure(*ranks.get(self._key("failed", rank), f"rank {rank}"))
+            for rank in failed
+        }
         if mine.lost or len(failed) < len(others):
             ranks.break_up(
-                f"not all ranks failed in {self._call}, and the ranks have lost each other: start"
+                f"not all ranks failed in {self.call}, and the ranks have lost each other: start"
                 " the script again."
             )
         return failures
@@ -250,6 +276,8 @@ def join(settings: Settings) -> Joined | None:
     """
     global _joined
     if settings.strategy == "thread" or (_joined is None and RANK in os.environ):
+        return None
+    if in_kernel():  # its environment may be that of a launcher's job, and no other rank runs cells
         return None
     with _joining:
         if _joined is None:
@@ -276,12 +304,15 @@ def _begin(place: Place, settings: Settings) -> Any:
     waits = threading.Timer(
         _SILENT,
         print,
-        [f"rank {place.rank} of {place.world} ({place.launcher}) waits for the others at {where}"],
+        [
+            f"rank {place.rank} of {place.world} ({place.launcher}) waits for the others at"
+            f" {where}: strategy='thread' trains in this process alone."
+        ],
         {"file": sys.stderr, "flush": True},
     )
     waits.start()
     try:
-        init(place.world, settings.rank_timeout, cpu=cpu)
+        store = init(place.world, settings.rank_timeout, cpu=cpu)
     except (RuntimeError, ValueError, OSError) as error:
         del os.environ[RANK]
         raise SettingsError(
@@ -294,28 +325,54 @@ def _begin(place: Place, settings: Settings) -> Any:
         waits.cancel()
     distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=settings.rank_timeout))
     atexit.register(_leave)
-    return distributed_c10d._get_default_store()
+    return store
+
+
+def tell_end(signal: str) -> None:
+    """Tell the other ranks that this process ends by a signal, after its jobs."""
+    if _joined is not None:
+        with contextlib.suppress(RuntimeError):  # rank 0, which has the store, may be gone
+            _joined.break_up(f"rank {_joined.place.rank} got {signal}, and has ended.")
 
 
 def _leave() -> None:
-    """Leave the group at the end of the process, after its jobs."""
+    """Leave the group at the end of the process, after its jobs. Rank 0, which may have the store,
+    leaves last.
+    """
     with contextlib.suppress(Exception):  # the other ranks may be gone
+        if _joined is not None:
+            _joined.put(f"left/{_joined.place.rank}", True)
+            until = time.monotonic() + _CAUSE
+            others = [f"left/{rank}" for rank in range(1, _joined.place.world)]
+            while _joined.first and time.monotonic() < until and not all(map(_joined.has, others)):
+                time.sleep(_LOOK)
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
-def init(world: int, timeout: float, *, cpu: bool) -> None:
-    """Make the process group of `world` ranks, whose places are in the environment."""
+def init(world: int, timeout: float, *, cpu: bool) -> Any:
+    """Make the process group of `world` ranks, whose places are in the environment; returns its
+    store.
+    """
+    seconds = datetime.timedelta(seconds=max(timeout, START))
+    shared, rank, _ = next(rendezvous("env://", timeout=seconds))
+    # torchrun keeps its store when it starts the ranks again, with the addresses of those before
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt_{attempt}", shared)  # type: ignore[attr-defined]
     gpus = torch.cuda.device_count() if not cpu and torch.cuda.is_available() else 0
-    local, backend, device = int(os.environ["LOCAL_RANK"]), "gloo", None
+    number = int(os.environ["LOCAL_RANK"]) % max(1, gpus)
+    uuid = ""
     if gpus:
-        number = local % gpus
         torch.cuda.set_device(number)
         os.environ["ACCELERATE_TORCH_DEVICE"] = f"cuda:{number}"
         os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
-        # NCCL refuses two ranks on one GPU
-        if int(os.environ.get("LOCAL_WORLD_SIZE", world)) <= gpus:
-            backend, device = "cpu:gloo,cuda:nccl", torch.device("cuda", number)
+        uuid = str(torch.cuda.get_device_properties(number).uuid)
+    store.set(f"gpu/{rank}", f"{socket.gethostname()}/{uuid}" if gpus else "")
+    all_gpus = {store.get(f"gpu/{other}") for other in range(world)}
+    backend, device = "gloo", None
+    # NCCL refuses two ranks on one GPU
+    if len(all_gpus) == world and b"" not in all_gpus:
+        backend, device = "cpu:gloo,cuda:nccl", torch.device("cuda", number)
     if "OMP_NUM_THREADS" not in os.environ:  # the ranks of a host share its cores
         local_world = int(os.environ.get("LOCAL_WORLD_SIZE", world))
         threads = max(1, torch.get_num_threads() // local_world)
@@ -324,8 +381,10 @@ def init(world: int, timeout: float, *, cpu: bool) -> None:
     name = _interface(world)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-    seconds = datetime.timedelta(seconds=max(timeout, START))
-    dist.init_process_group(backend, timeout=seconds, device_id=device)
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=world, timeout=seconds, device_id=device
+    )
+    return store
 
 
 def _interface(world: int) -> str | None:

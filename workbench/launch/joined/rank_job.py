@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch.nn.parameter import is_lazy
 
 from workbench.commands import Command, Mailbox
@@ -22,7 +23,7 @@ from workbench.launch.job_folder import JobFolder
 from workbench.launch.joined import group
 from workbench.launch.joined.group import Joined, Meeting, RankError, RankFailure
 from workbench.launch.process.run_in_child import RemoteTraceback
-from workbench.launch.thread import error_text
+from workbench.launch.thread import StillRunning, error_text
 from workbench.runs.record.event_log import EventLog
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import Task
@@ -33,6 +34,8 @@ T = TypeVar("T")
 
 _LOOK = 0.2
 """Seconds between two looks for a rank that asks for the end of the job."""
+_LATE = 5.0
+"""Seconds that the end of rank 0's record may come after rank 0 has said that the job ended."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """The address in the text of an object, which differs between processes."""
 
@@ -61,12 +64,19 @@ def _text(value: Any) -> str:
 
 def folder_of(meeting: Meeting, make: Callable[[], JobFolder]) -> JobFolder:
     """The folder of a job, which rank 0 makes; RankError where a rank does not see it."""
-    if meeting.ranks.first:
-        job_folder = make()
-        meeting.tell_folder(job_folder.id, job_folder.path)
-        return job_folder._replace(meeting=meeting)
-    id, path = meeting.folder()
-    return JobFolder(id, record=path, meeting=meeting)
+    ranks = meeting.ranks
+    try:
+        if ranks.first:
+            job_folder = make()
+            meeting.tell_folder(job_folder.id, job_folder.path)
+            return job_folder._replace(meeting=meeting)
+        id, path = meeting.folder()
+        return JobFolder(id, record=path, meeting=meeting)
+    except BaseException as error:
+        ranks.end(meeting)
+        if ranks.first and not isinstance(error, RankError):
+            ranks.break_up(f"rank 0 could not begin {meeting.call}: {error_text(error)}")
+        raise
 
 
 def run(ranks: Joined, assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
@@ -85,8 +95,13 @@ def _broadcast_weights(ranks: Joined, task: Task) -> None:
         for tensor in (*module.parameters(), *module.buffers())
         if not is_lazy(tensor)
     ]
-    group = MultiProcessGroup(ranks.place.local_rank, ranks.place.local_world)
-    group.broadcast(tensors)
+    ranks_of_job = MultiProcessGroup(ranks.place.local_rank, ranks.place.local_world)
+    # in host memory: a script may have put the weights of all ranks on one GPU
+    hosted = [tensor.detach().cpu() for tensor in tensors]
+    ranks_of_job.broadcast_hosted(hosted)
+    with torch.no_grad():
+        for tensor, value in zip(tensors, hosted, strict=True):
+            tensor.copy_(value)
 
 
 class RankJob(Job[T]):
@@ -132,16 +147,44 @@ class RankJob(Job[T]):
             if error is not None:
                 error = self._cause_of(error)
             elif recorded:
-                assert self._path is not None
-                first = LaunchedJob(self._path, lambda command: None, threading.Event())
-                end = first.follow(emit, Mailbox())
-                emit(end)
-                status = end.status
+                status = self._follow_first(emit)
         except BaseException as failure:  # noqa: BLE001 - result() raises it
             status, error = "failed", failure
         finally:
             self._ranks.end(self._meeting)
         return status, error
+
+    def _follow_first(self, emit: JobSink) -> Status:
+        """Take the events from rank 0's record until its end, and return the status."""
+        assert self._path is not None
+        left = threading.Event()
+        threading.Thread(target=self._leave_late, args=(left,), daemon=True).start()
+        try:
+            end = LaunchedJob(self._path, lambda command: None, left).follow(emit, Mailbox())
+        except StillRunning:  # the record lacks its end: the disk may be full
+            return self._meeting.ended() or "finished"
+        finally:
+            left.set()
+        emit(end)
+        return end.status
+
+    def _leave_late(self, left: threading.Event) -> None:
+        """Set the event a while after rank 0 has ended the job."""
+        while not left.wait(_LOOK):
+            if self._meeting.ended():
+                left.wait(_LATE)
+                left.set()
+
+    def _end(self, status: Status, error: BaseException | None) -> None:
+        if self._ranks.first:
+            with contextlib.suppress(RuntimeError):  # the other ranks may be gone
+                self._meeting.tell_ended(status)
+        super()._end(status, error)
+
+    def _interrupted(self) -> None:
+        if not self._ranks.first:
+            self._meeting.ask_to_stop()
+        super()._interrupted()
 
     def _stop_once(self) -> None:
         super()._stop_once()
@@ -158,12 +201,14 @@ class RankJob(Job[T]):
     def _cause_of(self, error: BaseException) -> BaseException:
         """The error with which the job ends: another rank's, where this one has only lost it."""
         mine = RankFailure(error_text(error), user_line(error), whole_text(error), is_echo(error))
-        others = self._meeting.failures(mine)
+        try:
+            others = self._meeting.failures(mine)
+        except RuntimeError:  # rank 0 is gone, and the store with it
+            return error
         if not others or not mine.lost:
             return error
         rank, failure = next(iter(others.items()))
-        where = f" ({failure.where})" if failure.where else ""
-        cause = RankError(f"rank {rank} failed: {failure.error}{where}")
+        cause = RankError(failure.sentence(rank))
         cause.__cause__ = RemoteTraceback(failure.text)
         return cause
 

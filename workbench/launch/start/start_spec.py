@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.events import Message, RunStarted
+from workbench.launch.cell_context import in_kernel
 from workbench.launch.job import AnyJob
 from workbench.launch.job_folder import instead_of_run, run_folder, scheduler_job, weights_of
 from workbench.launch.start.resume_plan import ASIDE, LightningPlan, ResumePlan, ResumeSettings
@@ -25,6 +27,10 @@ from workbench.values import shown
 
 _SILENT = 600.0
 """Seconds without a word after which a process of another machine counts as gone."""
+
+
+_finished: Counter[str] = Counter()
+"""How many fits of each code and settings have finished in this process."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class StartResolver:
         fits: Sequence[SubmittedFit],
         code: str = "",
     ) -> None:
-        """code: the text of the user's code, by which "auto" finds a fit of another process."""
+        """code: what makes the bench, as text, by which "auto" finds a fit of another process."""
         self.fresh = wanted.text in ("fresh", "auto")
         """Whether it starts from the weights that the bench was made with."""
         self.note: Message | None = None
@@ -127,7 +133,10 @@ class StartResolver:
         """
         self.asked = bench.replace(**given)
         """Its settings, if it does not continue a run."""
-        self.fingerprint = _fingerprint(code, self.asked)
+        self._recipe = _fingerprint(code, self.asked)
+        # a script may have several fits of the same code, one for each fold of its data
+        number = 0 if in_kernel() else _finished[self._recipe]
+        self.fingerprint = f"{self._recipe}-{number}"
         self._continued: set[str] = set()
         """The run that a fit with start="auto" continues."""
         self._root = root
@@ -138,7 +147,7 @@ class StartResolver:
     @property
     def needs(self) -> set[str]:
         """The runs that must not be deleted until this fit has begun."""
-        if self._wanted.text == "auto":
+        if self.is_auto:
             return self._continued
         if self._wanted.text != "continue":
             return self._wanted.needs
@@ -161,13 +170,25 @@ class StartResolver:
             )
             self._terms.refuse_fixed(to_come.job.id, submitted, settings)
             return settings
+        if self.is_auto:  # its fingerprint is that of these settings
+            self._unfinished()
+            return self.asked
         plan = self.resolve(untouched) if idle or self._wanted.text != "continue" else None
         return self.asked if plan is None else plan.settings
 
+    @property
+    def is_auto(self) -> bool:
+        """Whether it continues a fit that it finds by itself."""
+        return self._wanted.text == "auto"
+
+    def note_finished(self) -> None:
+        """Note that the fit has finished; the next one of the same code is another."""
+        _finished[self._recipe] += 1
+
     def resolve(self, untouched: Callable[[str], bool]) -> ResumePlan | LightningPlan | None:
         """The plan to continue from a checkpoint; None: the fit continues no run."""
-        if self._wanted.text == "auto":
-            return self._unfinished()
+        if self.is_auto:
+            return self._unfinished(waits=True)
         if self.fresh:
             return None
         if self._wanted.file is not None:
@@ -228,40 +249,54 @@ class StartResolver:
 
     # -- "auto"
 
-    def _unfinished(self) -> ResumePlan | None:
+    def _unfinished(self, *, waits: bool = False) -> ResumePlan | None:
         """The plan to continue the newest fit of the same code and settings, unless that one has
         finished.
+
+        waits: until it is known whether a process of another host still runs.
         """
         self.fresh, self.note, self._continued = True, None, set()
-        fits = [
-            run
-            for run in list_runs(self._root)
-            if run.header.get("fingerprint") == self.fingerprint and list_checkpoints(run.path)
-        ]
+        try:
+            fits = [
+                run
+                for run in list_runs(self._root)
+                if run.header.get("fingerprint") == self.fingerprint and list_checkpoints(run.path)
+            ]
+        except OSError:  # there is no such folder; the job says so
+            return None
         if not fits or fits[-1].status == "finished":
             return None
         run = fits[-1]
-        if not run.over and not _is_gone(run):
-            self.note = Message(
-                f"start='auto' starts afresh: {run.id} has the same code and settings, and still"
-                " runs.",
-                "warning",
-            )
+        if not run.over and not _is_gone(run, waits):
+            self._begin_afresh(f"{run.id} has the same code and settings, and still runs")
             return None
-        point = find(run.path, "last")
-        if not point.resumable:
-            self.note = Message(
-                f"start='auto' starts afresh: the last checkpoint of {run.id} has weights alone"
-                f" ({printable(str(point.why))}).",
-                "warning",
-            )
+        try:
+            return self.continuing(run.id)
+        except SettingsError as error:  # it has weights alone, or nothing is left to do
+            self._begin_afresh(str(error).rstrip("."))
             return None
-        self.fresh, self._continued = False, {run.id}
-        return self._checkpoint(run.id, "last")
+
+    def continuing(self, run: str | None) -> ResumePlan | None:
+        """The plan to continue this run, which "auto" has found; None: it found none."""
+        self.fresh, self._continued = run is None, set()
+        if run is None:
+            return None
+        # the arguments are those that the run began with, and it may have changed them since
+        given = {name: value for name, value in self._terms.given.items() if name in ASIDE}
+        plan = self._checkpoint(run, "last", replace(self._terms, given=given))
+        self._continued = {run}
+        return plan
+
+    def _begin_afresh(self, why: str) -> None:
+        self.fresh, self._continued = True, set()
+        self.note = Message(f"start='auto' starts afresh: {why}.", "warning")
 
     # -- a run
 
-    def _checkpoint(self, id: str, which: str | int) -> ResumePlan:
+    def _checkpoint(
+        self, id: str, which: str | int, terms: ResumeSettings | None = None
+    ) -> ResumePlan:
+        terms = terms or self._terms
         folder = run_folder(self._root, id)
         kind = _kind(folder)
         if kind not in ("fit", ""):
@@ -283,8 +318,8 @@ class StartResolver:
             )
         submitted = self._submitted(id)
         if submitted is None:
-            return self._terms.plan_from(id, folder, point, lambda: Recorded(folder, True), {})
-        return self._terms.plan_from(
+            return terms.plan_from(id, folder, point, lambda: Recorded(folder, True), {})
+        return terms.plan_from(
             id, folder, point, lambda: submitted.job.events, submitted.since, submitted.job.settings
         )
 
@@ -296,19 +331,28 @@ def _fingerprint(code: str, settings: Settings) -> str:
     return hashlib.sha256(f"{code}\0{text}".encode(errors="replace")).hexdigest()[:32]
 
 
-def _is_gone(run: RunSummary) -> bool:
-    """Whether the process of a run that cannot be seen from here has ended: it was of this
-    scheduler's job, which was requeued, or it has written nothing for a while.
+def _is_gone(run: RunSummary, waits: bool) -> bool:
+    """Whether the process of a run that cannot be seen from here has ended: the scheduler's job,
+    of which it was, was started again; or it writes nothing for a while.
+
+    waits: until it has written nothing for that long, or writes.
     """
     if not run.unseen:
         return False
-    job = scheduler_job()
-    if job and run.header.get("scheduler_job") == job:
+    job, _, starts = scheduler_job().partition("/")
+    its_job, _, its_starts = str(run.header.get("scheduler_job") or "").partition("/")
+    if job and its_job == job and its_starts != starts:
         return True
+    record = run.path / RECORD
     try:
-        return time.time() - (run.path / RECORD).stat().st_mtime > _SILENT
+        written = record.stat().st_mtime
+        while waits and time.time() - written < _SILENT:
+            time.sleep(min(1.0, _SILENT))
+            if record.stat().st_mtime != written:
+                return False
     except OSError:
         return True
+    return time.time() - written >= _SILENT
 
 
 def _has_begun(job: AnyJob) -> bool:
