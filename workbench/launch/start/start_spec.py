@@ -282,8 +282,8 @@ class StartResolver:
         if run is None:
             return None
         # the arguments are those that the run began with, and it may have changed them since
-        given = {name: value for name, value in self._terms.given.items() if name in ASIDE}
-        plan = self._checkpoint(run, "last", replace(self._terms, given=given))
+        arguments = {name: value for name, value in self._terms.given.items() if name in ASIDE}
+        plan = self._checkpoint(run, "last", replace(self._terms, given=arguments))
         self._continued = {run}
         return plan
 
