@@ -101,7 +101,7 @@ def demo(output: Path) -> dict[str, Any]:
     _save(run.plot(), output / "run.png")
     print(run, "\n")
 
-    script = bench.export(output / "train.py", verify=False)  # the whole of it runs below
+    script = bench.export(output / "train.py", verify=False, log_file=True)  # it runs below
     losses = _losses_of(script)
     recorded = run.history["loss"]
     compared = min(len(losses), len(recorded))

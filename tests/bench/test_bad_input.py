@@ -739,16 +739,18 @@ def test_a_start_that_cannot_be(tmp_path):
         b.find_lr(start="@best")
     with refused(SettingsError, "start='0001-fit@'", "'last', 'best' or a number of updates"):
         b.fit(start="0001-fit@")
-    with refused(SettingsError, "start=None", "'fresh', 'continue' or the id of a run"):
+    with refused(SettingsError, "start=None", "'fresh', 'continue', 'auto', the id of a run"):
         b.find_lr(start=None)
     for wrong in ("Fresh", "best", "continue@best"):
         with refused(
             SettingsError,
             f"start={wrong!r}",
-            "'fresh', 'continue', or a run's id",
+            "'fresh', 'continue', 'auto', or a run's id",
             "'0012-fit@best'",
         ):
             b.fit(start=wrong)
+    with refused(SettingsError, "start='auto' continues a fit", "'fresh', 'continue' or"):
+        b.find_lr(start="auto")
     run = b.fit(max_steps=1).result()
     with refused(SettingsError, "start=<Run 0001-fit", "That of this one is '0001-fit'."):
         b.fit(start=run)

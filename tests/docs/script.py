@@ -37,7 +37,9 @@ def page() -> str:
 
 def _loop(script: str) -> str:
     """The loop over the epochs, as it stands in the script."""
-    loop = re.search(r"^    for epoch in .*?(?=^    bar\.close)", script, re.DOTALL | re.MULTILINE)
+    loop = re.search(
+        r"^    for epoch in .*?(?=^    accelerator\.save)", script, re.DOTALL | re.MULTILINE
+    )
     assert loop is not None, script
     return re.sub(r"^    ", "", loop[0], flags=re.MULTILINE)
 

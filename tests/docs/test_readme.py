@@ -37,7 +37,7 @@ def test_the_files_that_comments_name_are_there() -> None:
         (path.name, name)
         for path in (ROOT / "workbench").rglob("*.py")
         for pair in re.findall(
-            r"(?:^|[`( ])((?:[a-z_]+/)+[a-z_]+\.py(?:\.jinja)?)(?=[`:,) .])|^([a-z_]+\.py)(?= )",
+            r"(?:^|[`( ])((?:[a-z_]+/)+[a-z_]+\.py)(?=[`:,) .])|^([a-z_]+\.py)(?= )",
             path.read_text(encoding="utf-8"),
             re.MULTILINE,
         )

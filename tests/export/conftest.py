@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.export.export_running import Runner, bare
 from tests.warm import Warm
+from workbench.bench.workbench import Workbench
+from workbench.export.errors import ExportError
+
+
+def equipped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, with a log of the losses and comparisons with the run where the script can have them."""
+
+    @functools.wraps(function)
+    def call(bench: Workbench, *args: Any, **options: Any) -> Any:
+        if "checks" not in options and "log_file" not in options:
+            with contextlib.suppress(ExportError):
+                return function(bench, *args, checks=True, log_file=True, **options)
+        return function(bench, *args, **options)
+
+    return call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def comparable_scripts() -> Iterator[None]:
+    """Scripts have a log of their losses and comparisons with the run, unless a test says otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("export", "script"):
+            patch.setattr(Workbench, name, equipped(getattr(Workbench, name)))
+        yield
 
 
 @pytest.fixture(scope="session")

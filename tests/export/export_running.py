@@ -26,7 +26,7 @@ import workbench as wb
 from tests.warm import Warm
 from workbench.engine import loop
 from workbench.engine.session import Session
-from workbench.events import Logged, StepsDone, Validated
+from workbench.events import Logged, Validated
 from workbench.launch.job import Job
 
 PRELUDE = """\
@@ -90,7 +90,7 @@ class Runner:
         """Run a script to its end."""
         return self._run(script, options, [{}])
 
-    def run_resumed(self, script: Path, kill: str, processes: int = 1) -> Outcome:
+    def run_resumed(self, script: Path, kill: str) -> Outcome:
         """Run a script that kills itself by this code after `step += 1`, or before a file is moved into place; then resume it."""
         text = script.read_text()
         place = "path.with_suffix" if "path" in kill else "step += 1"
@@ -108,10 +108,10 @@ class Runner:
         start = script.with_name(f"{script.stem}.start.safetensors")
         shutil.copyfile(start, script.with_name(start.name.replace(script.stem, "mortal", 1)))
         there = self._folder()
-        ranks = self._two() if processes == 2 else [{}]
-        codes, _ = self._started(mortal, [], ranks, there)
+        codes, _ = self._started(mortal, [], [{}], there)
         assert set(codes) == {-signal.SIGKILL}
-        return self._run(script, ["--resume"], self._two() if processes == 2 else [{}], there)
+        resuming = ["--resume", str(there / "checkpoint.pt")]
+        return self._run(script, resuming, [{}], there)
 
     def run_two(self, script: Path, *options: str) -> Outcome:
         """Run it on two processes, as `torchrun --nproc-per-node 2` starts them: the store where they meet outlives them."""
@@ -172,8 +172,6 @@ class Outcome:
 
     losses: np.ndarray[Any, np.dtype[np.float64]]
     lrs: np.ndarray[Any, np.dtype[np.float64]]
-    logged: list[dict[str, float]]
-    """What the model logged for each update."""
     validated: list[dict[str, float]]
     """What is known after epochs and validations."""
     weights: dict[str, torch.Tensor]
@@ -195,13 +193,7 @@ class Outcome:
         )
         losses = np.array([row["loss"] for row in rows], dtype=np.float64)
         lrs = np.array([row["lr"] for row in rows])
-        logged = [
-            {name: value for name, value in row.items() if name not in ("step", "loss", "lr")}
-            for row in rows
-        ]
-        return cls(
-            losses, lrs, logged, validated, torch.load(folder / "last.pt", weights_only=True), said
-        )
+        return cls(losses, lrs, validated, torch.load(folder / "last.pt", weights_only=True), said)
 
 
 def run_alone(command: Sequence[str], script: Path, folder: Path, *options: str) -> Outcome:
@@ -250,11 +242,13 @@ def make_bench(
     return found
 
 
-def exported(folder: Path, arguments: str, before: str = "") -> Any:
+def exported(folder: Path, arguments: str, before: str = "", **options: Any) -> Any:
     """The script of a run, as a module."""
     bench = make_bench(folder, arguments, before)
     bench.fit().result()
-    spec = importlib.util.spec_from_file_location("train", bench.export(folder / "train.py"))
+    spec = importlib.util.spec_from_file_location(
+        "train", bench.export(folder / "train.py", **options)
+    )
     bench.close()
     assert spec is not None
     assert spec.loader is not None
@@ -275,7 +269,6 @@ def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
     assert np.array_equal(
         outcome.lrs[::every].astype(np.float32), run.history["lr"].astype(np.float32)
     )
-    _check_logged(run, outcome.logged)
     expected: dict[int, dict[str, float]] = {}
     for event in run.outline:
         if isinstance(event, Logged) or (isinstance(event, Validated) and not event.asked):
@@ -296,19 +289,6 @@ def check(bench: wb.Workbench, run: Any, outcome: Outcome) -> None:
     assert list(trained) == list(outcome.weights)
     for name, value in trained.items():
         assert torch.allclose(value, outcome.weights[name], rtol=0, atol=0, equal_nan=True), name
-
-
-def _check_logged(run: Any, lines: list[dict[str, float]]) -> None:
-    """What was logged for single updates, and the parts of the loss, are in the script's log."""
-    recorded: list[dict[str, float]] = [{} for _ in lines[:: run.settings.log_every_n_steps]]
-    for event in run.outline:
-        for name in event.logged if isinstance(event, StepsDone) else ():
-            for step, value in zip(event.steps, event.array(name), strict=True):
-                recorded[step // event.every] |= {} if np.isnan(value) else {name: float(value)}
-    assert [
-        {n: v for n, v in line.items() if not np.isnan(v)}
-        for line in lines[:: run.settings.log_every_n_steps]
-    ] == recorded
 
 
 def repeats(bench: wb.Workbench, runner: Runner, folder: Path) -> None:

@@ -44,7 +44,7 @@ def bench(
 NOTEBOOKS: dict[str, list[str]] = {
     "a table of classes": [
         IMPORTS, DATA, "MODELS = {}\ndef register(name):\n    def wrap(cls):\n        MODELS[name] = cls\n        return cls\n    return wrap",
-        f"@register('net')\n{NET}", bench("MODELS['net'](12)"),
+        f"@register('net')\n{NET}", bench("MODELS['net'](200)"),
     ],
     "the order of cells": [IMPORTS, "def make():\n    return Net(WIDTH)", NET, "WIDTH = 7", DATA, "model = make()", "WIDTH = 8", bench()],
     "a class defined anew after its use": [*START, "base = Net()", NET.replace("relu", "gelu"), bench("nn.Sequential(base, nn.Linear(3, 8), Net())")],
@@ -84,7 +84,7 @@ NOTEBOOKS: dict[str, list[str]] = {
     ],
     "closures with state": [
         *START, "def make_loss():\n    n = 0\n    def loss(o, t):\n        nonlocal n\n        n += 1\n        return F.cross_entropy(o, t) * (1 + n % 3)\n    return loss",
-        bench("Net()", "make_loss()"),
+        bench("Net()", "make_loss()", data="train=(x, y)"),
     ],
     "partials": [
         *START, "import functools\nloss = functools.partial(F.cross_entropy, label_smoothing=0.1)\nsgd = functools.partial(torch.optim.SGD, momentum=0.9)",
@@ -104,7 +104,7 @@ NOTEBOOKS: dict[str, list[str]] = {
         "        return m.table[name]\nclass Base(nn.Module, metaclass=Meta):\n    def __init_subclass__(cls):\n        cls.scale = 2",
         NET.replace("nn.Module", "Base"), bench("Meta.table['Net']()"),
     ],
-    "a global counter": [*START, "calls = 0\ndef loss(o, t):\n    global calls\n    calls += 1\n    return F.cross_entropy(o, t) * calls", "loss(Net()(x), y)", bench("Net()", "loss")],
+    "a global counter": [*START, "calls = 0\ndef loss(o, t):\n    global calls\n    calls += 1\n    return F.cross_entropy(o, t) * calls", "loss(Net()(x), y)", bench("Net()", "loss", data="train=(x, y)")],
     "a method replaced": [*START, "old = Net.forward\ndef forward(self, x):\n    return old(self, x) * 2\nNet.forward = forward", bench("Net()")],
     "hooks, weights set, parts replaced": [
         *START, "def init(m):\n    if isinstance(m, nn.Linear):\n        nn.init.orthogonal_(m.weight)\nmodel = Net()\nmodel.apply(init);",

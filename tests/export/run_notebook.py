@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
+import workbench as wb
+
 FAILS = "# raises\n"
 """What a cell begins with that may end in an error, as cells do while somebody works."""
 
@@ -27,7 +29,10 @@ def main(cells: list[str]) -> None:
     run = shell.user_ns.get("run") or bench.fit().result()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        bench.export("out/train.py")
+        try:
+            bench.export("out/train.py", checks=True, log_file=True)
+        except wb.ExportError:  # a headless script has neither
+            bench.export("out/train.py")
     notes = [str(warning.message) for warning in caught]
     torch.save(
         {

@@ -1,15 +1,11 @@
 """What a module logs under a name wins over the workbench's own value of that name, wherever a metric is watched."""
 
-import json
-
 import pytest
 import torch
 from torch import nn
 
 import workbench as wb
-from tests.export.export_running import exported
 from tests.lightning.both import boring, loader, pl, trainer
-from workbench.runs.run import Run
 
 
 class Twice(boring.BoringModel):
@@ -138,32 +134,3 @@ def test_without_a_value_of_its_own_train_loss_is_the_mean_of_the_epoch(tmp_path
     )
     run = bench.fit().result()
     assert run.checkpoints[-1].value == pytest.approx(float(run.history["loss"].mean()))
-
-
-TWICE = """
-import lightning.pytorch as pl
-
-
-class Twice(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = Net()
-
-    def training_step(self, batch, batch_idx):
-        self.log("train_loss", float(self.current_epoch), on_step=False, on_epoch=True)
-        return F.cross_entropy(self.net(batch[0]), batch[1])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.01)
-"""
-
-
-def test_the_script_stops_by_what_the_module_logs(tmp_path):
-    arguments = "Twice(), train=(x, y), max_epochs=6, early_stopping=wb.EarlyStopping('train_loss', patience=2)"
-    script = exported(tmp_path, arguments, TWICE)
-    script.main(script.Config(), tmp_path / "out", tmp_path / "log.jsonl")
-    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    run = Run.open(next((tmp_path / "runs").glob("**/metrics.jsonl")).parent)
-    assert run.epochs == 3
-    assert [row["loss"] for row in rows if "loss" in row] == run.history["loss"].tolist()
-    assert [row["train_loss"] for row in rows if "train_loss" in row] == [0.0, 1.0, 2.0]

@@ -238,16 +238,16 @@ MUTATIONS = (
     ),
     # -- export
     Mutation(
-        "export/program/templates/main.py.jinja",
-        '            ${replayed("CHANGES.get(step, ())")}  #? run.changes\n',
-        "",
+        "export/program/main.py",
+        "if CHANGES and step in CHANGES:",
+        "if CHANGES and step + 1 in CHANGES:",
         "tests/export/program/test_script_live.py",
     ),
     Mutation(
-        "export/program/templates/update/update.py.jinja",
+        "export/program/main.py",
         "scaler.unscale_(optimizer)\n",
-        "",
-        "tests/export",
+        "pass\n",
+        "tests/export/program/test_script_techniques.py",
     ),
     # -- launch
     Mutation(

@@ -13,9 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {
-    "vague names": 159,
-    "conditional expressions with one inside": 20,
-    "lines over 100 columns": 84,
+    "vague names": 74,
+    "conditional expressions with one inside": 4,
+    "lines over 100 columns": 49,
 }
 """The most of each in workbench/."""
 VAGUE = frozenset("found one own there this given taken told made part place what".split())

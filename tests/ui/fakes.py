@@ -43,6 +43,7 @@ from workbench.events import (
     Validated,
     pack,
 )
+from workbench.export.errors import NotResumable
 from workbench.settings import Settings
 
 LAYERS = (
@@ -110,6 +111,10 @@ class FakeBench:
         self.root = Path("no-such-folder")
         self.jobs: list[FakeJob] = []
         self.exported: list[str] = []
+        self.export_options: dict[str, bool] = {}
+        """Of the last export."""
+        self.not_resumable = ""
+        """Why its scripts cannot have `resume=True`; "": they can."""
         self.trouble: Exception | None = None
         """Raised by the next request, as a bench would."""
         self._speed, self._epochs, self._updates = speed, epochs, updates
@@ -167,17 +172,24 @@ class FakeBench:
     def compare(self, *runs: str) -> None:
         self.tell(Compared(runs))
 
-    def export(self, path: str, run: str | None = None, *, format: str | None = None) -> None:
+    def export(
+        self, path: str, run: str | None = None, *, format: str | None = None, **options: bool
+    ) -> None:
         if self.trouble:
             raise self.trouble
+        self.export_options = options
         self.exported.append(path if run is None else f"{path} of {run}")
 
-    def script(self, run: str | None = None, *, format: str | None = None) -> str:
+    def script(self, run: str | None = None, *, format: str | None = None, **options: bool) -> str:
         if self.trouble:
             raise self.trouble
+        if self.not_resumable and options.get("resume"):
+            raise NotResumable(self.not_resumable)
         if format == "notebook":
             return '{"cells": [{"cell_type": "markdown", "source": ["# A"]}, {"cell_type": "code", "source": ["x = 1\\n", "y = 2"]}]}'
-        return f"# the script of {run or 'the last fit'}\n"
+        return "".join(
+            [f"# the script of {run or 'the last fit'}\n", *(f"# {o}\n" for o in options)]
+        )
 
     def _start(self, kind: str, make: Callable[[FakeJob], Iterator[Event]], **said: Any) -> FakeJob:
         if self.trouble:

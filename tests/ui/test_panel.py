@@ -507,6 +507,51 @@ def test_export_offers_other_formats(panel: Panel, bench: FakeBench) -> None:
     assert bench.exported == ["train.ipynb"]
 
 
+def test_a_script_has_the_options_that_are_ticked(panel: Panel, bench: FakeBench) -> None:
+    shown = panel.canvas._picture.outbox._values
+    panel.run.export.value = True
+    wait_for(lambda: (shown.get("script") or {}).get("options") == [])
+    asked(panel, "choose_option", option="log_file", wanted=True)
+    asked(panel, "choose_option", option="resume", wanted=True)
+    wait_for(lambda: sorted(shown["script"]["options"]) == ["log_file", "resume"])
+    assert {"# log_file", "# resume"} <= set(shown["script.0"]["text"].splitlines())
+    asked(panel, "choose_option", option="log_file", wanted=False)
+    wait_for(lambda: shown["script"]["options"] == ["resume"])
+    asked(panel, "write_script", path="")
+    wait_for(lambda: bench.exported)
+    assert bench.export_options == {"resume": True}
+
+
+def test_an_option_that_a_run_cannot_have_is_refused_with_its_reason(
+    panel: Panel, bench: FakeBench
+) -> None:
+    bench.not_resumable = "its batch size changes on the way"
+    shown = panel.canvas._picture.outbox._values
+    panel.run.export.value = True
+    asked(panel, "choose_option", option="checks", wanted=True)
+    asked(panel, "choose_option", option="resume", wanted=True)
+    wait_for(lambda: (shown.get("script") or {}).get("refused"))
+    assert shown["script"]["refused"] == {"resume": "its batch size changes on the way"}
+    assert shown["script"]["options"] == ["checks"]
+    assert panel.notice.lines == []
+    asked(panel, "write_script", path="")
+    wait_for(lambda: bench.exported)
+    assert bench.export_options == {"checks": True}
+
+
+def test_other_formats_have_no_options(panel: Panel, bench: FakeBench) -> None:
+    shown = panel.canvas._picture.outbox._values
+    panel.run.export.value = True
+    asked(panel, "choose_option", option="resume", wanted=True)
+    asked(panel, "choose_format", format="settings")
+    wait_for(lambda: (shown.get("script") or {}).get("format") == "settings")
+    assert shown["script"]["options"] == []
+    asked(panel, "write_script", path="")
+    wait_for(lambda: bench.exported)
+    assert bench.exported == ["train.yaml"]
+    assert bench.export_options == {}
+
+
 def previewed() -> bool:
     """Whether no script is being made to be shown."""
     return not any(thread.name == "workbench-preview" for thread in threading.enumerate())

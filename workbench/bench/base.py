@@ -23,6 +23,8 @@ from workbench.launch.cell_context import CellContext
 from workbench.launch.code_line import line
 from workbench.launch.job import AnyJob, Job
 from workbench.launch.job_folder import new_job_folder
+from workbench.launch.joined import group, rank_job
+from workbench.launch.joined.rank_job import RankJob
 from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.pool import pool
 from workbench.launch.start.initial_weights import InitialWeights
@@ -106,6 +108,12 @@ class BenchBase:
         return settings
 
     @property
+    def _writes(self) -> bool:
+        """Whether this process writes files: of several ranks, only the first one does."""
+        ranks = group.join(self._settings)
+        return ranks is None or ranks.first
+
+    @property
     def job(self) -> Job | None:  # type: ignore[type-arg]  # Jedi, which completes in notebooks, takes no `Job[Any] | None`
         """The running job, or else the latest one."""
         with self._lock:
@@ -148,38 +156,49 @@ class BenchBase:
         needs: Collection[str] = (),
         positional: Sequence[Any] = (),
         repeats: str = "",
+        fingerprint: str = "",
     ) -> Job[T]:
         """Put a job into the queue.
 
         called: the keywords of the call, and `positional` its other arguments, for the line of code
         that views show.
         finish: makes the job's result. needs: the runs that must not be deleted before it ends.
-        repeats: the run that it repeats.
+        repeats: the run that it repeats. fingerprint: see `new_job_folder`.
         """
         self._launcher.check_open()
         CellContext.refuse(kind)
         with self._lock:
             needed = {*needs, *self._needed()}
         data = "" if self._task.train is None else self._task.train.label
-        job_folder = new_job_folder(
-            self.root, kind, settings, self.summary, data, len(self.jobs), needed, repeats
-        )
-        work.bind(job_folder, self._trackers)
-        job: Job[T] = Job(
-            job_folder.id,
+        make_folder = partial(
+            new_job_folder,
+            self.root,
             kind,
-            job_folder.folder,
-            work,
-            _in_the_callers_thread(finish),
-            self._called,
+            settings,
+            self.summary,
+            data,
+            len(self.jobs),
+            needed,
+            repeats,
+            fingerprint,
         )
+        call = partial(line, kind, called, *positional)
+        meeting = rank_job.meet(settings, call, self.summary, data)
+        finished = _in_the_callers_thread(finish)
+        if meeting is None:
+            job_folder = make_folder()
+            job = Job(job_folder.id, kind, job_folder.folder, work, finished, self._called)
+        else:
+            job_folder = rank_job.folder_of(meeting, make_folder)
+            job = RankJob(job_folder, meeting, kind, work, finished, self._called)
+        work.bind(job_folder, self._trackers)
         for past in self.jobs:
             past._forget_frames()
         try:
             with self._lock:
                 self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
                 self.jobs.append(job)
-            self._listeners.notify(Called(line(kind, called, *positional)))
+            self._listeners.notify(Called(call()))
             self._listeners.notify(StatusChanged("queued"))
             self._launcher.submit(job)
         except BaseException:  # an interrupt, for one

@@ -110,4 +110,4 @@ def _other_device(folder: Path, here: str) -> list[str]:
 
 
 def _result(job: Job[Run]) -> Run:
-    return Run.from_events(job.events, None if job.folder is None else job.folder.path)
+    return Run.from_events(job.events, job._run_path)

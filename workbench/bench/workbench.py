@@ -39,6 +39,7 @@ from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
 from workbench.launch import select_launcher
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
+from workbench.launch.cell_context import in_kernel
 from workbench.launch.code_line import Name, line
 from workbench.launch.job import Job, metrics_of
 from workbench.launch.job_folder import (
@@ -50,6 +51,7 @@ from workbench.launch.job_folder import (
     run_to_export,
     weights_of,
 )
+from workbench.launch.joined import group
 from workbench.launch.listeners import Listener
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.launch.thread import alone
@@ -63,7 +65,7 @@ from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.settings.spellings import attribute_hint
-from workbench.task import rng
+from workbench.task import ranks, rng
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
 from workbench.task.lightning.callbacks.translate import with_hooks
@@ -172,10 +174,14 @@ class Workbench(Searches):
         )
         self._sites: dict[str, CallSite] = {}  # of each fit
         named = settings_named(settings, type(self), "Workbench")
-        Settings.make(**named)  # a bad value is refused before anything is tried
+        # a bad value is refused before anything is tried
+        joined = group.join(Settings.make(**named))
+        writes = joined is None or joined.first
         folder = Path(root).expanduser().absolute()  # a cell may change the working directory
-        following = tracker_listeners(trackers, folder, model)
-        with rng.preserved():  # setup code of the user's objects may use random numbers
+        following = tracker_listeners(trackers, folder, model) if writes else []
+        # setup code of the user's objects may use random numbers, and wait for other ranks
+        meets = contextlib.nullcontext() if joined is not None else ranks.alone()
+        with rng.preserved(), meets:
             task = task_of(
                 model,
                 train=train,
@@ -197,12 +203,16 @@ class Workbench(Searches):
         self.model = model
         self._val_collate_fn = val_collate_fn or collate_fn
         select_launcher.warm(first)
-        tried = trial.dry_run(task, first, samples=dry_run)
+        # each rank tries the model alone
+        trying = first if joined is None else first.replace(strategy="thread", devices=1)
+        tried = trial.dry_run(task, trying, samples=dry_run)
         refuse_unfit(task, first)  # the trial has shown which names metrics give to their values
         refuse_unreported(task, first, tried.schedules)
-        for warning in tried.warnings:
+        for warning in tried.warnings if writes else ():
             warnings.warn(warning, stacklevel=2)
-        super().__init__(task, first, folder, tried.optimizers, listeners, following)
+        super().__init__(
+            task, first, folder, tried.optimizers, listeners if writes else (), following
+        )
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -234,8 +244,11 @@ class Workbench(Searches):
         """Train; `settings` hold for this job alone. Afterwards the model has the trained weights.
 
         start: "fresh" starts from the weights that the model had when the bench was made (or that
-        you gave it since). "continue" continues the last fit as if it had not ended: optimizers,
-        schedules, the position in the data, random numbers; if the weights were changed since, or
+        you gave it since). "auto" continues the newest fit of the same code and settings in this
+        root that has not finished, because its process was stopped, killed or failed; where there
+        is none, it starts afresh. So the same script can be submitted again and again. "continue"
+        continues the last fit as if it had not ended: optimizers, schedules, the position in the
+        data, random numbers; if the weights were changed since, or
         there is no such fit, it starts from the present weights, with a message. The id of a run
         continues from its last checkpoint, "0012-fit@best" from its best one, "0012-fit@1200" from
         the one after 1200 updates, in this process or another. Such a fit has the settings of its
@@ -250,7 +263,9 @@ class Workbench(Searches):
         """
         overrides = settings_named(settings, self.fit)
         wanted = StartSpec.of(start)
-        origin = StartResolver(self.root, wanted, self._settings, overrides, self._fits())
+        origin = StartResolver(
+            self.root, wanted, self._settings, overrides, self._fits(), self._code()
+        )
         chosen = origin.predict_settings(
             self._start.untouched_since, all(job.done() for job in self.jobs)
         )
@@ -262,7 +277,13 @@ class Workbench(Searches):
         )
         site = self._site.until(sys._getframe(1), self)
         job = self._submit(
-            "fit", chosen, {**wanted.keywords, **overrides}, work, self._run_of, origin.needs
+            "fit",
+            chosen,
+            {**wanted.keywords, **overrides},
+            work,
+            self._run_of,
+            origin.needs,
+            fingerprint=origin.fingerprint,
         )
         self._sites[job.id] = site
         return job
@@ -301,6 +322,18 @@ class Workbench(Searches):
         return self._submit(
             "predict", chosen, overrides, work, lambda job: work.value or [], positional=positional
         )
+
+    def _code(self) -> str:
+        """What makes this bench, as text: the code with the user's own modules, the command line
+        of a script, the size of the model and of the data.
+        """
+        site, summary, train = self._site, self.summary, self._task.train
+        texts = [piece.source for piece in site.pieces]
+        texts += [text for _, text in sorted(site.sources.items())]
+        if not in_kernel():  # its command line names a file of this one start
+            texts += sys.argv[1:]
+        texts += [summary.name, str(summary.parameters), "" if train is None else train.label]
+        return "\0".join(texts)
 
     def _export_notes(self) -> list[Message]:
         """The message, before the first fit, that its runs have no scripts, or none that is
@@ -387,6 +420,10 @@ class Workbench(Searches):
         format: Format | None = None,
         data: Literal["beside"] | None = None,
         base: Literal["nn.Module"] | None = None,
+        resume: bool = False,
+        checks: bool = False,
+        log_file: bool = False,
+        tracker: bool = False,
         verify: bool = True,
     ) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting
@@ -410,6 +447,12 @@ class Workbench(Searches):
         base: "nn.Module" lets a LightningModule inherit from nn.Module, where its code allows it,
         so that the script needs no Lightning.
 
+        A stand-alone script is short. What it does besides the training is there where you ask for
+        it. resume: it writes a checkpoint after each epoch, and continues from one (`--resume
+        FILE`). checks: it says where its weights or batches are not the run's. log_file: it has
+        `--log_file FILE`, for a line of JSON for each update and validation. tracker: it has
+        `--tracker NAME`, for one of accelerate's trackers.
+
         verify: run the written script or notebook for its first updates, in an empty folder with
         its own files alone, and compare its losses with the run's. It takes 5 to 10 seconds. The
         result is printed; a difference is a warning with its possible causes. False: leave it out.
@@ -418,6 +461,8 @@ class Workbench(Searches):
         from workbench.export.verification.verify import verify as verified
 
         self._check_idle("export")
+        if not self._writes:
+            return Path(path).expanduser()
         chosen = run_to_export(run, self.root, self.jobs)
         arguments = {
             "run": None if run is None else chosen.id,
@@ -425,6 +470,10 @@ class Workbench(Searches):
             "format": format,
             "data": data,
             "base": base,
+            "resume": resume,
+            "checks": checks,
+            "log_file": log_file,
+            "tracker": tracker,
         }
         said: dict[str, Any] = {name: value for name, value in arguments.items() if value}
         if not verify:
@@ -432,13 +481,17 @@ class Workbench(Searches):
         self._listeners.notify(Called(line("export", said, str(path))))
         file = Path(path).expanduser()
         with self._idle():
+            sentences = tuple(found_by(chosen, self.root)) if evidence else ()
             options = ExportOptions(
-                tuple(found_by(chosen, self.root)) if evidence else (), format, data, base
+                sentences, format, data, base, resume, checks, log_file, tracker
             )
             exported = export(file, chosen, self._site_of(chosen), self._task, options)
         notes = exported.notes
         if verify and is_verified(exported.format):
-            verification = verified(file, chosen, notes, headless=exported.format == "workbench")
+            headless = exported.format == "workbench"
+            verification = verified(
+                file, exported.to_verify or exported.text, chosen, notes, headless=headless
+            )
             notes = verification.notes
             told = f"{file}: {verification.text}"
             self._listeners.notify(Message(told, verification.level))
@@ -463,6 +516,10 @@ class Workbench(Searches):
         format: Format | None = None,
         data: Literal["beside"] | None = None,
         base: Literal["nn.Module"] | None = None,
+        resume: bool = False,
+        checks: bool = False,
+        log_file: bool = False,
+        tracker: bool = False,
     ) -> str:
         """The text that `export` would write into `path` (None: train.py, or as the format ends);
         nothing is written.
@@ -475,8 +532,9 @@ class Workbench(Searches):
         chosen = run_to_export(run, self.root, self.jobs)
         file = Path(path or f"train{ENDINGS.get(format or 'script', '.py')}").expanduser()
         with self._idle():
+            sentences = tuple(found_by(chosen, self.root)) if evidence else ()
             options = ExportOptions(
-                tuple(found_by(chosen, self.root)) if evidence else (), format, data, base
+                sentences, format, data, base, resume, checks, log_file, tracker
             )
             return script(file, chosen, self._site_of(chosen), self._task, options)
 
@@ -524,6 +582,8 @@ class Workbench(Searches):
         it runs, or where a fit that waits starts from it; ValueError where it is not among the runs
         of this bench's folder.
         """
+        if not self._writes:
+            return
         folder = own(run, self.root)
         with self._lock:
             needed = self._needed()
@@ -548,6 +608,8 @@ class Workbench(Searches):
         They stay in its folder: `run.name`, `run.notes`, `run.tags`, `run.pinned`. None does not
         change one; "" and [] remove it. `keep_runs` does not delete a pinned run.
         """
+        if not self._writes:
+            return
         folder = own(run, self.root)
         changes = {"name": name, "notes": notes, "tags": tags, "pinned": pinned}
         annotate(folder, **changes)  # type: ignore[arg-type]  # it checks what it is given
@@ -570,8 +632,9 @@ class Workbench(Searches):
         """
         self._launcher.close()
         for callback in tuple(self._closing):
-            # a view's mistake must not hide what ended the `with` block
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(
+                Exception
+            ):  # a view's mistake must not hide what ended the `with` block
                 callback()
         self._closing.clear()
 
@@ -627,9 +690,9 @@ class Workbench(Searches):
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:
         """Context manager in which no job begins, while export opens a session on the model to
-        read it.
+        read it, in this process alone.
         """
-        with alone():
+        with alone(), ranks.alone():
             self._check_idle("export")
             yield
 
@@ -648,6 +711,4 @@ class Workbench(Searches):
             )
 
     def _run_of(self, job: Job[Run]) -> Run:
-        return Run.from_events(
-            job.events, None if job.folder is None else job.folder.path, reference(self.model)
-        )
+        return Run.from_events(job.events, job._run_path, reference(self.model))

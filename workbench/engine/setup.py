@@ -19,6 +19,7 @@ from workbench.task.device import default_device
 from workbench.task.hooks import Hooks
 from workbench.task.modules import Modes
 from workbench.task.protocol import Phase, Task
+from workbench.task.ranks import alone
 from workbench.task.rng import seed
 
 
@@ -32,6 +33,7 @@ def open_session(
     past: for a resumed fit, the state on which its length depends (`total_steps.NAMES`).
     """
     with (
+        alone() if settings.strategy == "thread" else contextlib.nullcontext(),
         rng.preserved(),
         _kernel_choice(settings),
         task.running(settings, phase),

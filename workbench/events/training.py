@@ -258,6 +258,8 @@ ENDED_EARLY = "the run ended early"
 """The first words of the message about a fit that ended before its length: by early stopping, or
 `trainer.should_stop`.
 """
+SHARDED = "FSDP: weights, gradients and the optimizer's state are sharded"
+"""The first words of the message about weights that no process has as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +273,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """Checksums of what a fit began with, eight hex digits each ("": none); an exported script
-    compares its own with them.
+    """Checksums of what a fit began with, eight hex digits each ("": none). A script that was
+    exported with `checks=True` compares its weights and batches with them.
     """
 
     weights: str = ""

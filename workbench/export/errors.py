@@ -16,3 +16,11 @@ class NotStandAlone(ExportError):
 
     A headless script (`format="workbench"`), in which the workbench trains, has it.
     """
+
+
+class NotResumable(ExportError):
+    """The script was asked for `resume=True`, and could not continue this run to the last bit."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"resume=True is not possible: {why}. Leave it out.")
+        self.why = why

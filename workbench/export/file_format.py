@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from workbench.export.errors import ExportError
 
@@ -20,6 +20,15 @@ ENDINGS: Mapping[str, str] = {
 """The formats of an export, each with its file name extension."""
 
 
+class ScriptOptions(TypedDict, total=False):
+    """What a stand-alone script does besides the training; `ExportOptions` explains each."""
+
+    resume: bool
+    checks: bool
+    log_file: bool
+    tracker: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     """The options of `Workbench.export`."""
@@ -32,6 +41,14 @@ class ExportOptions:
     """"beside": write the data of train and val next to the script, too."""
     base: Literal["nn.Module"] | None = None
     """"nn.Module": let LightningModules inherit from nn.Module instead."""
+    resume: bool = False
+    """Whether the script writes a checkpoint after each epoch, from which `--resume` continues."""
+    checks: bool = False
+    """Whether it compares the weights and batches that it begins with to the run's."""
+    log_file: bool = False
+    """Whether it has `--log_file`, for a line of JSON for each update and validation."""
+    tracker: bool = False
+    """Whether it has `--tracker`, for one of accelerate's trackers."""
 
 
 def format_of(path: Path, format: Format | None) -> Format:
@@ -48,10 +65,16 @@ def format_of(path: Path, format: Format | None) -> Format:
             f"{path}.ipynb a notebook, {path}.yaml the settings."
         )
     by_ending: dict[str, Format] = {
+        ".py": "script",
         ".ipynb": "notebook",
         ".yaml": "settings",
         ".yml": "settings",
     }
+    if path.suffix not in by_ending and format is None:
+        raise ExportError(
+            f"path={str(path)!r} ends in {path.suffix!r}, which is none of .py (a script), .ipynb"
+            " (a notebook) and .yaml (the settings): give one of these, or format=."
+        )
     implied = by_ending.get(path.suffix, "script")
     if format is None or format == implied:
         return implied
@@ -62,6 +85,11 @@ def format_of(path: Path, format: Format | None) -> Format:
     raise ExportError(
         f"{path} does not fit format={format!r}: give a name that ends in {ENDINGS[format]}."
     )
+
+
+def has_options(format: Format) -> bool:
+    """Whether a file of this format can have the `ScriptOptions`."""
+    return format in ("script", "notebook")
 
 
 def is_verified(format: Format) -> bool:

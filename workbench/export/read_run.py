@@ -5,8 +5,6 @@ script supports.
 from __future__ import annotations
 
 import contextlib
-import copy
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,24 +20,29 @@ from workbench.engine.runtime.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
-from workbench.events import Changed, Checksums, Logged, RunStarted, StepsDone, Validated
+from workbench.events import (
+    SHARDED,
+    Changed,
+    Checksums,
+    Logged,
+    Message,
+    RunStarted,
+    StepsDone,
+    Validated,
+)
 from workbench.events.columns import MARK, recorded_name
 from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.inputs.collect import Hooks, LoggedNames, Metrics
 from workbench.export.inputs.data import data_of, first_batch, held_out_of, layout_of
 from workbench.export.inputs.hooks import (
     lightning_needs_of,
-    setup_calls,
     sources_of,
-    teardown_calls,
     with_plain_base,
 )
-from workbench.export.inputs.module_readers import reads_modules
 from workbench.export.inputs.optimizers import optimizers_of
 from workbench.export.inputs.saved_data import SavedData
 from workbench.export.inputs.step import step_of
 from workbench.export.inputs.task import check_task
-from workbench.export.inputs.trainer import reads
 from workbench.export.resume_points import epoch_ends_of, resume_points_of
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.capture import CallSite
@@ -51,7 +54,7 @@ from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
-from workbench.task.metrics.metrics import synchronises, takes_pair
+from workbench.task.metrics.metrics import takes_pair
 from workbench.task.modules import Modes, overrides_modes, own_name
 from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary
@@ -85,6 +88,7 @@ def script_spec_of(
     resume_points = resume_points_of(run)
     check_start(run, task)
     _check_settings(run.settings)
+    _check_weights_whole(run)
     check_task(task)
     sliced = slice_call(site, frozenset() if data_file is None else _DATA)
     sliced = with_plain_base(sliced, task) if plain else sliced
@@ -98,13 +102,15 @@ def script_spec_of(
     saved = None
     if data_file is not None:
         saved = SavedData.of(data_file, task, sliced.arguments)
-    # before the session, in which the objects get further attributes
-    lightning = lightning_needs_of(task, sources, sliced.code, plain)
+    lightning = lightning_needs_of(
+        task, sources, sliced.code, plain
+    )  # before the session, in which the objects get further attributes
     with _looked_at(task, run.settings) as session:
         spec = ScriptSpec(
             run=run.id,
             model=str(_recorded_task(header).get("model", type(task.model).__name__)),
             version=__version__,
+            libraries=_libraries(header),
             script=path.name,
             sliced=sliced,
             kinds=site.kinds,
@@ -123,19 +129,14 @@ def script_spec_of(
             by_hand=run.status == "stopped",
             stopped_in_validation=_in_a_check(run),
             planned=planned,
-            by_length=isinstance(task, Supervised)
-            and task._scheduler is not None
-            and reads(task._scheduler, 1),
             changes=_changes(run),
             sizes=_sizes(run),
             logged=_logged(run, task),
             epoch_ends=epoch_ends_of(run),
             resume_points=resume_points,
-            prepare=tuple(setup_calls(sources)),
-            teardown=tuple(teardown_calls(sources)),
             lightning=lightning,
             evidence=tuple(evidence),
-            **_of_task(session, sliced, settings, planned, ranks, saved),
+            **_of_task(session, sliced, settings, planned, saved),
         )
     return spec, saved
 
@@ -187,6 +188,18 @@ def _in_a_check(run: Run) -> bool:
 def header_of(run: Run) -> Mapping[str, Any]:
     """What the record says of the run before its events; empty where it has no record."""
     return read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
+
+
+def _libraries(header: Mapping[str, Any]) -> str:
+    versions = header.get("versions")
+    if not isinstance(versions, Mapping):
+        return ""
+    # a build's suffix, as in 2.13.0+cpu, depends on the machine
+    return ", ".join(
+        f"{name} {str(versions[name]).partition('+')[0]}"
+        for name in ("torch", "accelerate", "numpy")
+        if name in versions
+    )
 
 
 def check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
@@ -251,7 +264,9 @@ def _check_settings(settings: Settings) -> None:
     changed = settings.changed()
     for name, why in REFUSED.items():
         if name in changed:
-            raise NotStandAlone(f"no script repeats a run with {name}={changed[name]!r}: {why}.")
+            raise NotStandAlone(
+                f"a stand-alone script does not support {name}={changed[name]!r}: {why}."
+            )
     missing = [name for name in changed if name not in SUPPORTED | NOT_NEEDED]
     if missing:
         named = ", ".join(f"{name}={getattr(settings, name)!r}" for name in missing)
@@ -262,12 +277,20 @@ def _check_settings(settings: Settings) -> None:
         )
 
 
+def _check_weights_whole(run: Run) -> None:
+    """Raise NotStandAlone for a run whose processes shared the weights among them."""
+    messages = [event.text for event in run.outline if isinstance(event, Message)]
+    if any(text.startswith(SHARDED) for text in messages):
+        raise NotStandAlone(
+            f"a stand-alone script is data-parallel, and run {run.id} sharded its weights (FSDP)."
+        )
+
+
 def _logged(run: Run, task: Task) -> LoggedNames:
     """The names in the record of the values that the model logged."""
     rows = [e for e in run.outline if isinstance(e, StepsDone)]
     recorded = {name for e in rows for name in e.logged}
-    part_names = {name for name in task.loss_part_names if recorded_name(name) in recorded}
-    parts = {recorded_name(name) for name in part_names}
+    parts = {recorded_name(name) for name in task.loss_part_names}
     in_updates = recorded - parts if isinstance(task, LightningTask) else set()
     in_epochs = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
     validated = {name for e in run.outline if isinstance(e, Validated) for name in e.metrics}
@@ -280,8 +303,6 @@ def _logged(run: Run, task: Task) -> LoggedNames:
         in_updates=frozenset(in_updates),
         in_epochs=frozenset(in_epochs),
         in_training_alone=frozenset((in_updates | in_epochs) - validated),
-        parts=tuple(sorted(part_names)),
-        on_bar=tuple(sorted({name for e in rows for name in e.prog_bar} - parts)),
         marked=tuple(sorted(name for name in marked if recorded_name(name) != name)),
     )
 
@@ -346,23 +367,19 @@ def _of_task(
     sliced: Sliced,
     settings: Settings,
     updates: int | None,
-    ranks: int,
     saved: SavedData | None,
 ) -> dict[str, Any]:
     task = session.task
     assert isinstance(task, (Supervised, LightningTask))
     assert task.train is not None
     several = task.val is not None and task.val.several
-    owner = task.module if isinstance(task, LightningTask) else task.model
     sets = {} if saved is None else saved.sets
-    train = data_of(task.train, "train", owner, sliced, settings, sets.get("train"))
+    train = data_of(task.train, "train", sliced, settings, sets.get("train"))
     batch = first_batch(task.train, settings)
     fields: dict[str, Any] = {
         "train": train,
         "val": (
-            None
-            if task.val is None
-            else held_out_of(task.val, owner, sliced, settings, sets.get("val"))
+            None if task.val is None else held_out_of(task.val, sliced, settings, sets.get("val"))
         ),
         "val_sets": (
             tuple(data_set.key for data_set in task.val.sets)
@@ -374,12 +391,9 @@ def _of_task(
         "partial": task.partial,
         "double": session.meter.double,
         "batch_norm": has_batch_norm([task.model]),
-        **_averaging(session, settings),
+        "frozen_modes": _freezes_modes(session),
         "overrides_modes": any(
             overrides_modes(child) for module in task.modules for child in module.modules()
-        ),
-        "tensor_first": (
-            isinstance(batch, (list, tuple)) and len(batch) > 0 and isinstance(batch[0], Tensor)
         ),
         "sparse": bool(task.sparse_layer),
         "compiled": task.compiler is not None,
@@ -398,14 +412,14 @@ def _of_task(
             "loss_prefix": "",
             "metrics": Metrics(),
         }
-        return {**fields, **none, "hooks": _hooks(task, settings)}
+        return {**fields, **none, "hooks": _hooks(task)}
     return {
         **fields,
         "batch": _layout(task, batch, sliced, settings),
         "mean": task.loss_is_mean,
         "loss_is_module": task.loss_is_module,
         "loss_prefix": list(task.trained_modules)[-1],
-        "metrics": metrics_of(task, next(iter(session.batches[1]), 0), ranks),
+        "metrics": _metrics_of(task),
         "hooks": None,
     }
 
@@ -450,10 +464,8 @@ def _in_words(layout: str) -> str:
     return {"single": "a single tensor"}.get(kind, "a tuple")
 
 
-def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
-    """The description of a task's metrics for a script. batches: the number in a validation,
-    over all processes.
-    """
+def _metrics_of(task: Supervised) -> Metrics:
+    """The description of a task's metrics for a script."""
     functions, objects = task.metrics, task.epoch_metrics
     return Metrics(
         functions=bool(functions),
@@ -461,55 +473,20 @@ def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
             isinstance(metric, nn.Module) for metric in (*functions.values(), *objects.values())
         ),
         objects=bool(objects),
-        gathered=tuple(name for name, metric in objects.items() if not synchronises(metric)),
-        synchronised=any(map(synchronises, objects.values())),
         pairs=tuple(name for name, metric in objects.items() if takes_pair(metric)),
         dicts=task.names_its_metrics
         or any(callable(getattr(metric, "keys", None)) for metric in objects.values()),
-        lacking=batches is not None and batches < ranks,
     )
 
 
-def _averaging(session: Session, settings: Settings) -> dict[str, bool]:
-    """The fields of ScriptSpec that decide whether torch's `AveragedModel`, which copies the
-    model, gives the run's averages.
-    """
+def _freezes_modes(session: Session) -> bool:
+    """Whether parts of the model may be in eval mode while it trains."""
     task = session.task
-    if settings.weight_averaging is None or not isinstance(task, Supervised):
-        return {"frozen_modes": True, "copied": False}
     modes = Modes.of(task.modules)
     session.train_mode()
     frozen = any(overrides_modes(module) or not module.training for module in task.model.modules())
     modes.restore()
-    functions = [task._loss, *task.metrics.values(), *task.epoch_metrics.values()]
-    return {
-        "frozen_modes": frozen,
-        "copied": _is_copied(task.model) and not any(map(reads_modules, functions)),
-    }
-
-
-def _is_copied(model: nn.Module) -> bool:
-    """Whether a deep copy of the model computes the same. A model with hooks or attached functions
-    may not: they may refer to the original. Buffers of classes that are not torch's may change in
-    an evaluation.
-    """
-    for module in model.modules():
-        attributes = module.__dict__.values()
-        if (
-            module._forward_hooks
-            or module._forward_pre_hooks
-            or module._backward_hooks
-            or any(map(reads_modules, attributes))
-        ):
-            return False
-        if module._buffers and not type(module).__module__.startswith("torch."):
-            return False
-    tensors = itertools.chain(model.parameters(), model.buffers())
-    try:
-        copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-    except Exception:  # noqa: BLE001 - objects in the model may raise anything
-        return False
-    return True
+    return frozen
 
 
 def _with_buffers(task: Task) -> Iterator[str]:
@@ -555,12 +532,10 @@ def _changed_by_validation(session: Session, settings: Settings) -> bool:
         task.dataloader_idx = None
 
 
-def _hooks(task: LightningTask, settings: Settings) -> Hooks:
+def _hooks(task: LightningTask) -> Hooks:
     return Hooks(
         homes={name: home.replace("'", '"') for name, home in task.homes.items()},
         train_index=task.takes_index,
         val_index=task.val is not None and HookStep(task.module.validation_step).takes_index,
-        extras=task._step.extras,
         manual=task.manual,
-        splits=settings.truncated_bptt_steps is not None and task._split is not None,
     )

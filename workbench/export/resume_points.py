@@ -26,39 +26,23 @@ from workbench.values import first_names
 
 @dataclasses.dataclass(frozen=True)
 class ResumePoints:
-    """The updates before which a run continues another one."""
+    """Where a run continues another one."""
 
     all: tuple[int, ...] = ()
-    """All of them. The run continued there even if a metric had ended the run before."""
-    cut: tuple[int, ...] = ()
-    """The updates at which the length of a run had ended it within an epoch."""
-    last: tuple[int, ...] = ()
-    """The updates at which a run had ended, with a validation."""
+    """The updates before which it does."""
     edited: frozenset[str] = frozenset()
-    """The settings that were edited, except for those that a live change could have set."""
+    """The settings that were edited there, except for those that a live change could have set."""
 
 
 def resume_points_of(run: Run) -> ResumePoints:
     """The points at which the run continues others; raises ExportError for an edit that no
     script can replay.
     """
-    places: dict[str, list[int]] = {"all": [], "cut": [], "last": []}
-    every: set[str] = set()
-    for place, event in enumerate(run.outline):
-        if not isinstance(event, Resumed):
-            continue
+    edited: set[str] = set()
+    for event in run.resumes:
         refuse_other_start(run, event)
-        edited = _edited(run, event)
-        every |= edited
-        places["all"].append(int(event.step))
-        if not _other_epoch(run, place):
-            continue
-        if event.checkpoint.endswith("-end") and edited & {"max_steps", "max_time"}:
-            places["cut"].append(int(event.step))
-        if any(_is_check(e) and e.step == event.step for e in run.outline[:place]):
-            places["last"].append(int(event.step))
-    found = {name: tuple(dict.fromkeys(steps)) for name, steps in places.items()}
-    return ResumePoints(**found, edited=frozenset(every))
+        edited |= _edited(run, event)
+    return ResumePoints(tuple(int(event.step) for event in run.resumes), frozenset(edited))
 
 
 def refuse_other_start(run: Run, event: Resumed) -> None:

@@ -1,17 +1,17 @@
 """Writes a run as a file: a script on torch and accelerate that repeats it, or the same in another
 format.
 
-The script has the code that the run used (`source/` slices it), a Config, and a loop with only the
-techniques that were on. What it does not support raises NotStandAlone; without `format=`, a
-headless script is written then, in which the workbench trains. ExportError is left for code that
-cannot be found; then nothing is written.
+The script has the code that the run used (`source/` slices it) and the training program with what
+the run used. What it does not support raises NotStandAlone; without `format=`, a headless script is
+written then, in which the workbench trains. ExportError is left for code that cannot be found; then
+nothing is written.
 read_run.py       what the script depends on, from the run and the bench: a ScriptSpec
-inputs/           … from the user's data, training step, optimizers, hooks
+inputs/           ... from the user's data, training step, optimizers, hooks
 supported.py      the settings that a script supports
-unsupported.py    combinations that a run may have and a script does not support yet
 resume_points.py  what changed during the run, and where it continues another one
-program/          the training program: `templates/` has it with every technique, `render.py` drops
-                  what the run did not need, `text.py` joins it with the user's code
+program/          the training program, with every technique
+fold.py           cuts a run's script from it (`folding/`)
+assembly/         what a run used, as the program's constants; joins it with the user's code
 verification/     runs the written script for its first updates, and compares its losses
 formats/          the other formats: a notebook, a script on Lightning, a headless one, the settings
 """
@@ -24,21 +24,20 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workbench.engine.checkpoint.files import write_tensors
+from workbench.export.assembly.text import text_of
 from workbench.export.errors import ExportError, NotStandAlone
-from workbench.export.file_format import ExportOptions, Format, format_of
+from workbench.export.file_format import ExportOptions, Format, ScriptOptions, format_of
 from workbench.export.formats.headless_script import headless_script
 from workbench.export.formats.lightning_script import lightning_script
 from workbench.export.formats.notebook import notebook
 from workbench.export.formats.settings_yaml import settings_yaml
 from workbench.export.inputs.saved_data import SavedData
-from workbench.export.program.text import text_of
 from workbench.export.read_run import script_spec_of, start_of
 from workbench.export.source.capture import CallSite
-from workbench.export.unsupported import refuse
 from workbench.runs.folder.files import aside_of
 from workbench.runs.run import Run
 from workbench.task.protocol import Task
@@ -65,6 +64,10 @@ class Exported:
     """Why it is a headless script, where none was asked for."""
     saved: SavedData | None = None
     """The data next to it."""
+    to_verify: str = ""
+    """The same script with a log of its losses and comparisons with the run, which is run to
+    verify it.
+    """
 
 
 def export(
@@ -122,6 +125,16 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
             f"format={format!r} has no base='nn.Module': export a script, bench.export('train.py',"
             " base='nn.Module')."
         )
+    extras = {name: getattr(options, name) for name in ScriptOptions.__annotations__}
+    for name, value in extras.items():
+        if not isinstance(value, bool):
+            raise ExportError(f"{name}={value!r} is unknown: give True or False.")
+    asked = [name for name, value in extras.items() if value]
+    if asked and format in ("settings", "lightning", "workbench"):
+        raise ExportError(
+            f"format={format!r} has no {asked[0]}=True: leave it out, or export a script,"
+            f" bench.export('train.py', {asked[0]}=True)."
+        )
     if format == "settings":
         if data is not None:
             raise ExportError(
@@ -136,10 +149,15 @@ def _made(path: Path, run: Run, site: CallSite, task: Task, options: ExportOptio
     try:
         return _without_workbench(path, run, site, task, options, format)
     except ExportError as error:
-        if options.format is None and format == "script" and data is None and base is None:
+        is_script = options.format is None and format == "script" and data is None and base is None
+        if is_script and not asked:
             return _headless(path, run, site, task, options, str(error))
         if isinstance(error, NotStandAlone):
-            raise NotStandAlone(f"{error} {_REMEDY}") from error
+            refused = [f"{name}=True" for name in asked]
+            refused += [] if data is None else [f"data={data!r}"]
+            refused += [] if base is None else [f"base={base!r}"]
+            without = f" It has no {' and no '.join(refused)}." if refused else ""
+            raise NotStandAlone(f"{error} {_REMEDY}{without}") from error
         raise
 
 
@@ -179,15 +197,15 @@ def _without_workbench(
         plain=base is not None,
     )
     if format == "lightning":
-        text = lightning_script(recipe, task)
+        text, equipped = lightning_script(recipe, task), ""
     else:
-        refuse(recipe)
-        text = text_of(recipe)
+        text = text_of(recipe, options)
+        equipped = text_of(recipe, replace(options, checks=True, log_file=True))
     _check(text, path, run)
     recipe.sliced.secrets.check(text)
     if format == "notebook":
         text = notebook(recipe, text)
-    return Exported(text, format, tuple(recipe.sliced.differs), saved=saved)
+    return Exported(text, format, tuple(recipe.sliced.differs), saved=saved, to_verify=equipped)
 
 
 def _check(text: str, path: Path, run: Run) -> None:
@@ -200,10 +218,12 @@ def _check(text: str, path: Path, run: Run) -> None:
         ) from error
 
 
-def _beside(path: Path, what: str) -> Path:
+def _beside(path: Path, content: str) -> Path:
     """The path of a file with tensors next to the script."""
-    own = path.name if path.suffix == ".ipynb" else path.stem  # train.py may lie beside train.ipynb
-    return path.with_name(f"{own}.{what}.safetensors")
+    name = (
+        path.name if path.suffix == ".ipynb" else path.stem
+    )  # train.py may lie beside train.ipynb
+    return path.with_name(f"{name}.{content}.safetensors")
 
 
 @contextmanager
@@ -242,8 +262,12 @@ def _cells(path: Path, text: str) -> list[str]:
     try:
         cells = json.loads(text)["cells"] if path.suffix == ".ipynb" else []
         return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        # it is no notebook, although its name says so
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # it is no notebook, although its name says so
         return []
 
 

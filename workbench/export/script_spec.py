@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from functools import cached_property
 
 from workbench.events import Checksums
-from workbench.export.inputs.changing_state import Change, changing_state, has_stateful_data
+from workbench.export.inputs.changing_state import Change, changing_state
 from workbench.export.inputs.collect import (
-    NUMBERED,
-    VALIDATION,
-    WITHIN,
     Data,
     Hooks,
     LightningNeeds,
@@ -25,7 +21,6 @@ from workbench.export.inputs.collect import (
 from workbench.export.resume_points import ResumePoints
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
-from workbench.task.lightning.hooks import TRANSFER
 from workbench.techniques.limits import is_whole
 from workbench.values import EarlyStopping
 
@@ -37,6 +32,10 @@ class ScriptSpec:
     run: str
     model: str
     version: str
+    libraries: str
+    """The libraries with the versions that the run had: "torch 2.13.0, numpy 2.4.1"; "": they were
+    not recorded.
+    """
     script: str
     sliced: Sliced
     kinds: Mapping[str, str]
@@ -70,8 +69,6 @@ class ScriptSpec:
     """Whether it was stopped during the validation after an epoch."""
     planned: int | None
     """The number of updates for which its scheduler was made."""
-    by_length: bool
-    """Whether the user's own scheduler depends on the number of updates."""
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
     sizes: tuple[tuple[int, int], ...]
     """The live changes of accumulate_grad_batches: (update, batches in each update from then
@@ -86,10 +83,6 @@ class ScriptSpec:
     """The validation data; for several sets, the description of each of them."""
     val_sets: tuple[str, ...]
     """The keys of several validation sets; () where there is one, or none."""
-    prepare: tuple[str, ...]
-    """Calls that set up the objects that make loaders."""
-    teardown: tuple[str, ...]
-    """The calls that these objects need at the end."""
     batch: str
     """A training batch: "pair", "tuple", "single", "dict:<key of the target>", or "own" with
     hooks.
@@ -120,10 +113,6 @@ class ScriptSpec:
     """Whether a submodule stays in eval mode while the model trains, or overrides `train()`."""
     overrides_modes: bool
     """Whether a module overrides `train()` or `eval()`."""
-    tensor_first: bool
-    """Whether the first part of a training batch is a tensor."""
-    copied: bool
-    """Whether a deep copy of the model computes the same; False also where no copy is needed."""
     compiled: bool
     """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are
     one level deeper.
@@ -152,11 +141,6 @@ class ScriptSpec:
         return self.settings.epochs if self.ended_at is None else None
 
     @property
-    def may_stop_itself(self) -> bool:
-        """Whether the object may ask for the end of the run."""
-        return "should_stop" in self.lightning.asks
-
-    @property
     def stops_short(self) -> bool:
         """Whether it was stopped before an operation at the end of an epoch that would have
         changed the result.
@@ -164,7 +148,7 @@ class ScriptSpec:
         return (
             self.by_hand
             and not self.stopped_in_validation
-            and (self.settings.weight_averaging == "swa" or bool(self.lightning.hooks))
+            and self.settings.weight_averaging == "swa"
         )
 
     @property
@@ -197,21 +181,9 @@ class ScriptSpec:
         return {0: 1, **size} if isinstance(size, dict) else None
 
     @property
-    def window(self) -> str:
-        """The expression for the number of batches in the current update."""
-        if self.windows is None:
-            return "config.accumulate_grad_batches"
-        return f"window_size({'step' if self.sizes else 'epoch'})"
-
-    @property
     def clips(self) -> bool:
         """Whether gradients were clipped at any time."""
         return self.settings.gradient_clip_val is not None or self.changed("gradient_clip_val")
-
-    @property
-    def tbptt(self) -> bool:
-        """Whether batches are split in time, with a hidden state that is carried on."""
-        return self.settings.truncated_bptt_steps is not None
 
     @property
     def trains_loss(self) -> bool:
@@ -219,41 +191,9 @@ class ScriptSpec:
         return bool(self.loss_prefix)
 
     @property
-    def parameters(self) -> str:
-        """The expression for all parameters that may be trained."""
-        return (
-            "[*network.parameters(), *loss_function.parameters()]"
-            if self.trains_loss
-            else "network.parameters()"
-        )
-
-    @property
-    def weights_of(self) -> str:
-        """The expression for the model whose weights are read and written."""
-        return "network._orig_mod" if self.compiled else "network"
-
-    @property
     def manual(self) -> bool:
         """Whether the training step steps the optimizers itself."""
         return self.hooks is not None and self.hooks.manual
-
-    @property
-    def wraps_optimizers(self) -> bool:
-        """Whether a model that steps its optimizers itself gets wrapped optimizers, because
-        torch's own step hooks are not enough.
-        """
-        clips_twice = self.clips and "clip_gradients" in self.lightning.methods
-        plain = all(optimizer.torchs for optimizer in self.optimizers) and not (
-            self.accumulates or self.lightning.toggles or clips_twice
-        )
-        # A closure computes the gradients within the step, after torch's step hooks.
-        closure = (
-            re.search(r"\.step\((?!\))", self.sliced.code) is not None
-            or "training_step" not in self.sliced.code
-        )
-        return self.manual and not (
-            plain and not (closure and (self.clips or self.owns("on_before_optimizer_step")))
-        )
 
     @property
     def several(self) -> bool:
@@ -261,23 +201,9 @@ class ScriptSpec:
         return len(self.optimizers) > 1
 
     @property
-    def optimizers_alternate(self) -> bool:
-        """Whether each update belongs to one optimizer alone."""
-        return (
-            self.several
-            and not self.manual
-            and any(optimizer.frequency for optimizer in self.optimizers)
-        )
-
-    @property
     def closure(self) -> bool:
         """Whether the optimizer evaluates the loss itself."""
         return any(optimizer.closure != "never" for optimizer in self.optimizers)
-
-    @property
-    def mixed(self) -> bool:
-        """Whether it trains in mixed precision."""
-        return self.settings.precision.endswith("-mixed")
 
     @property
     def scales(self) -> bool:
@@ -300,16 +226,6 @@ class ScriptSpec:
         return self.settings.on_nonfinite == "skip" or self.scales
 
     @property
-    def may_not_step(self) -> bool:
-        """Whether an update may pass without a step."""
-        return self.leaves_out or self.owns("optimizer_step")
-
-    @property
-    def reads_outputs(self) -> bool:
-        """Whether a hook of the object reads the output of its training step."""
-        return self.owns("on_train_batch_end") and self.lightning.hooks["on_train_batch_end"].reads
-
-    @property
     def restored_buffers(self) -> tuple[str, ...]:
         """The modules whose buffers must be restored when an update is left out."""
         if self.settings.on_nonfinite != "skip" or self.scales:
@@ -317,22 +233,10 @@ class ScriptSpec:
         return tuple(name for name in self.buffers if name != "metrics")
 
     @property
-    def uses_batch_idx(self) -> bool:
-        """Whether a training step, or a hook around it, takes the number of its batch."""
-        return (
-            self.step_takes_batch_idx
-            or self.owns(*NUMBERED)
-            or self.schedules_by_batches
-            or "is_last_batch" in self.lightning.asks
-        )
-
-    @property
     def schedules_by_batches(self) -> bool:
         """Whether a scheduler's frequency counts the batches of an epoch."""
-        return (
-            any(s.by_batches and s.interval == "step" and s.frequency > 1 for s in self.schedules)
-            and not self.tbptt
-            and not self.manual
+        return any(
+            s.by_batches and s.interval == "step" and s.frequency > 1 for s in self.schedules
         )
 
     @property
@@ -343,19 +247,7 @@ class ScriptSpec:
     @property
     def may_skip_updates(self) -> bool:
         """Whether all batches of a window may be left out; such a window is no update."""
-        return (
-            self.may_skip_batches or self.train.empty or self.manual or self.lightning.ends_epochs
-        )
-
-    @property
-    def hooks_in_update(self) -> bool:
-        """Whether the object has hooks within an update."""
-        return self.owns(*WITHIN)
-
-    @property
-    def transfers(self) -> bool:
-        """Whether the object defines batch-transfer hooks."""
-        return self.owns(*TRANSFER)
+        return self.may_skip_batches or self.train.empty
 
     @property
     def distributed(self) -> bool:
@@ -376,13 +268,7 @@ class ScriptSpec:
     def single_process_reason(self) -> str:
         """Why it can only train in one process; "" where there is no reason."""
         reasons = {
-            "one process drives a TPU": self.on_tpu,
-            "the optimizers are stepped by the model": self.manual,
-            "several optimizers take turns": self.several and not self.manual,
-            "the model may leave out the rest of an epoch": self.lightning.ends_epochs,
-            "the model may ask for the end": self.may_stop_itself,
             "the optimizer evaluates the loss again": self.closure,
-            "batches are split in time": self.tbptt,
             "an update may be left out": self.settings.on_nonfinite == "skip",
             "the samples of a stream's batches are counted": (
                 any(d.kind == "stream" and self.counts(d) for d in self.loaders)
@@ -390,22 +276,11 @@ class ScriptSpec:
             ),
             "batches may be left out": self.may_skip_batches or self.train.empty,
             "batches say how much they count": self.reports_weight,
-            "the model changes which parameters are trained": (
-                self.lightning.freezes and not self.distributed
-            ),
             "batch-norm statistics are collected anew": (
                 self.refreshes_batch_norm and not self.distributed
             ),
         }
         return next((why for why, holds in reasons.items() if holds), "")
-
-    @property
-    def extra_arguments(self) -> tuple[str, ...]:
-        """The further arguments of a training step, by name."""
-        if self.hooks is None:
-            return ()
-        there = {"optimizer_idx": self.several and not self.manual, "hiddens": self.tbptt}
-        return tuple(name for name in self.hooks.extras if there[name])
 
     # -- learning rates
 
@@ -420,11 +295,6 @@ class ScriptSpec:
     def schedules(self) -> tuple[Schedule, ...]:
         """The user's schedulers, of all optimizers."""
         return tuple(schedule for optimizer in self.optimizers for schedule in optimizer.schedules)
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether anything schedules the learning rate."""
-        return bool(self.schedules) or self.built_in or self.has_swa_lrs
 
     @property
     def schedule_free(self) -> bool:
@@ -444,51 +314,6 @@ class ScriptSpec:
         return self.averages and self.batch_norm
 
     @property
-    def averages_with_torch(self) -> bool:
-        """Whether torch's `AveragedModel` gives the run's averages. It copies the network, with
-        the buffers at the time of the last average.
-        """
-        plain = (
-            self.averages
-            and self.hooks is None
-            and not self.trains_loss
-            and self.copied
-            and not self.state
-        )
-        plain = (
-            plain and not self.compiled and not self.compiled_parts and not self.settings.compile
-        )
-        return plain and (
-            not self.buffers or (self.buffers == ("network",) and self._averages_before_validations)
-        )
-
-    @property
-    def _averages_before_validations(self) -> bool:
-        """Whether no update comes between an average and the validation that follows."""
-        s = self.settings
-        if self.given("should_update") is not None:
-            return False
-        if s.weight_averaging == "swa":
-            return not self.validates_in_epoch
-        return (
-            s.averaging_every_n_steps == 1 and not s.averaging_start and not s.averaging_start_epoch
-        )
-
-    @property
-    def refreshes_with_torch(self) -> bool:
-        """Whether torch's `update_bn`, which takes the first element of a batch as input,
-        computes the run's batch-norm statistics.
-        """
-        plain = self.averages_with_torch and self.refreshes_batch_norm and not self.distributed
-        return (
-            plain
-            and self.batch == "pair"
-            and self.tensor_first
-            and not self.train.empty
-            and not self.frozen_modes
-        )
-
-    @property
     def has_swa_lrs(self) -> bool:
         """Whether SWA has its own learning rates (`swa_lrs`)."""
         return self.settings.weight_averaging == "swa" and self.settings.swa_lrs is not None
@@ -499,11 +324,6 @@ class ScriptSpec:
     def validates(self) -> bool:
         """Whether it validates."""
         return self.val is not None and self.settings.limit_val_batches != 0
-
-    @property
-    def logs_training(self) -> bool:
-        """Whether the object logged anything in training."""
-        return bool(self.logged.in_updates or self.logged.in_epochs)
 
     @property
     def logs_widely(self) -> bool:
@@ -545,31 +365,13 @@ class ScriptSpec:
         """Whether the loader of this data notes of how many samples a batch was made, which its
         collate function may not show.
         """
-        return (
-            data.collate is not None
-            and data.kind != "batches"
-            and not self.tbptt
-            and self.weighs(data)
-        )
+        return data.collate is not None and data.kind != "batches" and self.weighs(data)
 
     @property
     def tries_validation(self) -> bool:
-        """Whether the sanity check may have an effect: on hooks of the object, its buffers, or
-        code that keeps a state.
-        """
-        seen = (
-            self.owns(*VALIDATION, *TRANSFER)
-            or self.changed_by_validation
-            or not all(change.of_data for change in self._changes)
-        )
+        """Whether the sanity check may change buffers, or what code keeps."""
+        seen = self.changed_by_validation or not all(change.of_data for change in self._changes)
         return self.validates and self.settings.num_sanity_val_steps != 0 and seen
-
-    @property
-    def keeps_val_data(self) -> bool:
-        """Whether the sanity check would move the user's samplers, or data with a state: a fit's
-        leaves them as they were.
-        """
-        return self.tries_validation and has_stateful_data(self.sliced.code)
 
     @cached_property
     def state(self) -> str:
@@ -626,10 +428,6 @@ class ScriptSpec:
         afterwards.
         """
         return "set_num_threads" in self.sliced.code
-
-    def owns(self, *names: str) -> bool:
-        """Whether the user's objects define one of these hooks."""
-        return any(name in self.lightning.hooks for name in names)
 
     def changed(self, name: str) -> bool:
         """Whether a setting was changed during the run."""

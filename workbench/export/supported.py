@@ -42,8 +42,6 @@ SUPPORTED = {
     "swa_lrs",
     "annealing_epochs",
     "annealing_strategy",
-    "truncated_bptt_steps",
-    "tbptt_time_dim",
     "find_lr_at",
     "find_batch_size_at",
     "num_sanity_val_steps",
@@ -77,6 +75,7 @@ NOT_NEEDED = {
     "rank_timeout",
     "preload",
     "enable_progress_bar",
+    "tbptt_time_dim",
 }
 """Settings that a script does not need: they decide what a run stores, where it runs, or which
 measurements are made besides.
@@ -85,6 +84,7 @@ measurements are made besides.
 REFUSED = {
     "fast_dev_run": "it was a dry run, of a few batches",
     "reload_dataloaders_every_n_epochs": "a script makes each loader once",
+    "truncated_bptt_steps": "a script takes whole batches",
 }
 """The settings that no script repeats when they are on, and why."""
 

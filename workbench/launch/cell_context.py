@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -108,3 +109,18 @@ def _explained() -> Iterator[None]:
                     f"A job runs in a thread of its own, and not in that of the cell: {remedy}."
                 )
         raise
+
+
+def in_kernel() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    return (
+        "ipykernel" in sys.modules
+        and hasattr(sys.modules["ipykernel"], "kernelapp")
+        and _has_kernel_app()
+    )
+
+
+def _has_kernel_app() -> bool:
+    from ipykernel.kernelapp import IPKernelApp
+
+    return bool(IPKernelApp.initialized())

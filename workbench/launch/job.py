@@ -11,6 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from workbench import commands
@@ -194,6 +195,11 @@ class Job(Generic[T]):
     def settings(self) -> Settings:
         """The settings of the job."""
         return self._work.settings
+
+    @property
+    def _run_path(self) -> Path | None:
+        """The folder of its record; None: it has none."""
+        return None if self.folder is None else self.folder.path
 
     # An `attrgetter` has no annotations: Jedi, which completes in notebooks, fails at a property
     # that returns a Literal.
@@ -426,7 +432,7 @@ class Job(Generic[T]):
         for message in refused:
             emit(message)
         try:
-            if self._inbox.has(Stop):
+            if self._stopped_before():
                 return "stopped", None
             self._begin()
             return self._cell.run(self._work, emit, self._inbox), None
@@ -437,6 +443,14 @@ class Job(Generic[T]):
         finally:
             with self._refusing:
                 self._emit = None
+
+    def _is_next(self) -> bool:
+        """Whether it may take its turn; a job of several ranks waits for those before it."""
+        return True
+
+    def _stopped_before(self) -> bool:
+        """Whether it was stopped before its turn."""
+        return self._inbox.has(Stop)
 
     def _begin(self) -> None:
         """Set the status when the job's turn comes."""

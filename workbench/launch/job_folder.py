@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import re
 from collections.abc import Collection, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from workbench._version import __version__
 from workbench.events import Message
 from workbench.launch.job import AnyJob
+from workbench.launch.joined.group import Meeting
 from workbench.runs.checkpoints import find
 from workbench.runs.folder.control import TAKES
 from workbench.runs.folder.delete import FIT, mark_next, marked_by, next_to_go, prune
@@ -30,6 +32,8 @@ from workbench.settings import Settings
 from workbench.task.summary import ModelSummary
 from workbench.values import first_names, shown
 
+T = TypeVar("T")
+
 NAMED = 5
 """The most runs that an error lists."""
 OTHERS = 50
@@ -39,11 +43,24 @@ no weights.
 
 
 class JobFolder(NamedTuple):
-    """A job's id, its folder if there is one, and messages for the job to emit."""
+    """A job's id, its folder if this process writes one, and messages for the job to emit."""
 
     id: str
     folder: RunFolder | None = None
     messages: tuple[Message, ...] = ()
+    record: Path | None = None
+    """The folder that rank 0 writes, on the other ranks of a launcher's job."""
+    meeting: Meeting | None = None
+    """Where the ranks of a launcher's job run it together, their call of it."""
+
+    @property
+    def path(self) -> Path | None:
+        """The folder, whichever process writes it."""
+        return self.record if self.folder is None else self.folder.path
+
+    def agree(self, value: T) -> T:
+        """The value of rank 0, where several ranks run the job."""
+        return value if self.meeting is None else self.meeting.agree(value)
 
 
 def new_job_folder(
@@ -55,19 +72,25 @@ def new_job_folder(
     number: int,
     needed: Collection[str],
     repeats: str = "",
+    fingerprint: str = "",
 ) -> JobFolder:
     """Make the folder of job `number` of a bench, and delete old ones of its kind, except for the
     `needed`. A dry run has none.
 
     data: a description of the training data. repeats: the id of the run that it repeats, for which
-    no run is deleted.
+    no run is deleted. fingerprint: of the code and the settings of a fit, by which another process
+    finds it again (`fit(start="auto")`).
     """
     if settings.fast_dev_run:
         return JobFolder(f"{kind}-dev-{number}")
     try:
         id = new_id(root, kind)
         about = header(kind, settings, summary, data)
-        folder = RunFolder.create(root, id, {**about, "repeats": repeats} if repeats else about)
+        if repeats:
+            about["repeats"] = repeats
+        if fingerprint:
+            about |= {"fingerprint": fingerprint, "scheduler_job": scheduler_job()}
+        folder = RunFolder.create(root, id, about)
     except OSError as error:
         text = f"no record is kept: {root} cannot be written ({error}). The job runs all the same."
         return JobFolder(f"{kind}-{number}", None, (Message(text, "warning"),))
@@ -91,6 +114,14 @@ def new_job_folder(
             ),
         ),
     )
+
+
+def scheduler_job() -> str:
+    """The number of the scheduler's job in which this process runs, and how often it was requeued:
+    "4711/0"; "": there is none.
+    """
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return f"{job}/{os.environ.get('SLURM_RESTART_COUNT', '0')}" if job else ""
 
 
 def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
@@ -294,6 +325,10 @@ def run_to_export(run: Run | str | None, root: Path, jobs: Sequence[AnyJob]) -> 
         return run
     if isinstance(run, str):
         return Run.open(run_folder(root, run))
+    if run is not None:
+        raise TypeError(
+            f"run={shown(run)}: give a run (bench.runs[-1], say), or its id, as in '0012-fit'."
+        )
     for job in reversed(jobs):
         if (
             job.kind == "fit"

@@ -13,6 +13,7 @@ from workbench.launch.accelerate import command
 from workbench.launch.assignments import Assignment, Done
 from workbench.launch.attached import attached_job
 from workbench.launch.job import EventSink
+from workbench.launch.joined import group, rank_job
 from workbench.launch.pool import pool
 from workbench.launch.process import run_in_child
 from workbench.settings import Settings, SettingsError
@@ -25,7 +26,8 @@ Kind = Literal["cpu", "cuda", "mps", "xpu", "tpu"]
 class LauncherChoice:
     """The launcher, and its devices: an entry in `devices` for each rank of this machine."""
 
-    strategy: Literal["thread", "pool", "launch"]
+    strategy: Literal["thread", "pool", "launch", "joined"]
+    """joined: with the other ranks of the launcher that started this process."""
     accelerator: Kind
     devices: tuple[int, ...]
     """The numbers of GPUs; on CPU and MPS only their count matters."""
@@ -37,6 +39,10 @@ def select_launcher(settings: Settings) -> LauncherChoice:
     """
     check_environment()
     accelerator = _accelerator(settings)
+    joined = group.join(settings)
+    if joined is not None:
+        rank_job.check(joined, settings)
+        return LauncherChoice("joined", accelerator, tuple(range(joined.place.local_world)))
     devices = _devices(settings, accelerator)
     strategy = settings.strategy
     if strategy == "auto":
@@ -63,12 +69,15 @@ def ranks(settings: Settings) -> int:
     choice = select_launcher(settings)
     if choice.strategy == "launch":
         return command.plan(settings, choice.accelerator).processes
-    return len(choice.devices)
+    joined = group.join(settings)
+    return len(choice.devices) if joined is None else joined.place.world
 
 
 def check(settings: Settings) -> None:
     """Raise SettingsError, at the call, for what is impossible on this machine."""
     choice = select_launcher(settings)
+    if choice.strategy == "joined":
+        return
     if choice.strategy == "pool" and not run_in_child.FORK:
         raise SettingsError(
             f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes"
@@ -110,6 +119,9 @@ def run(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
     choice = select_launcher(assignment.settings)
     if choice.strategy == "thread":
         return assignment(emit, inbox)
+    joined = group.join(assignment.settings)
+    if joined is not None:
+        return rank_job.run(joined, assignment, emit, inbox)
     if choice.strategy == "launch":
         return attached_job.run(
             assignment, emit, inbox, command.plan(assignment.settings, choice.accelerator)

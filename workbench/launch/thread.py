@@ -23,7 +23,9 @@ import torch
 from workbench.commands import Stop
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
 from workbench.launch import folder_commands, signals
+from workbench.launch.cell_context import in_kernel
 from workbench.launch.job import WORKERS, AnyJob, Detached
+from workbench.launch.joined import group
 from workbench.runs.record.event_log import RecordGone
 from workbench.runs.store import RunFolder
 from workbench.secrets import beginning, ending, hidden
@@ -45,7 +47,7 @@ _open: weakref.WeakSet[ThreadLauncher] = weakref.WeakSet()
 def _end_all() -> None:
     """Wait for the jobs at the end of the process; an interrupt of that wait stops them first."""
     for launcher in tuple(_open):
-        if not _in_kernel():
+        if not in_kernel():
             launcher.end()
 
 
@@ -59,7 +61,7 @@ def _stop_all(signal: str) -> None:
     A notebook's launched jobs continue, and its kernel waits for the others only for a few seconds:
     Jupyter kills it then.
     """
-    kernel = _in_kernel()
+    kernel = in_kernel()
     until = time.monotonic() + (_GRACE if kernel else threading.TIMEOUT_MAX / 2)
     jobs = [job for launcher in tuple(_open) for job in launcher.shut()]
     for job in jobs:
@@ -73,6 +75,7 @@ def _stop_all(signal: str) -> None:
             job._stop_once()
     for job in jobs:
         job._ended.wait(max(0.0, until - time.monotonic()))
+    group.tell_end(signal)
 
 
 # Random states and torch's flags belong to the process: jobs of two benches take turns.
@@ -140,7 +143,7 @@ class ThreadLauncher:
         reaches no other job. The caller holds the lock.
         """
         runner = threading.Thread(
-            target=self._run, args=(self._waiting[0],), name=WORKERS[0], daemon=_in_kernel()
+            target=self._run, args=(self._waiting[0],), name=WORKERS[0], daemon=in_kernel()
         )
         runner.start()
         self._runner, self._running = runner, self._waiting.popleft()
@@ -235,7 +238,9 @@ def _has_turn(job: AnyJob) -> bool:
     turn (`Job._run`).
     """
     while not job._inbox.has(Stop):
-        if _turn.acquire(timeout=_LOOK):
+        if not job._is_next():
+            time.sleep(_LOOK)
+        elif _turn.acquire(timeout=_LOOK):
             return True
     return False
 
@@ -459,17 +464,3 @@ def _fast_thread_switches() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def _in_kernel() -> bool:
-    return (
-        "ipykernel" in sys.modules
-        and hasattr(sys.modules["ipykernel"], "kernelapp")
-        and _has_kernel_app()
-    )
-
-
-def _has_kernel_app() -> bool:
-    from ipykernel.kernelapp import IPKernelApp
-
-    return bool(IPKernelApp.initialized())

@@ -44,7 +44,7 @@ from workbench.launch.search.trial_process import trials
 from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.kept_start import FitStart, keeping
 from workbench.launch.start.repeat import commands_of, history_of, inherited_of, repetition
-from workbench.launch.start.resume_plan import ResumeHistory
+from workbench.launch.start.resume_plan import LightningPlan, ResumeHistory, ResumePlan
 from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.folder.files import make_folder
@@ -106,7 +106,7 @@ class BenchWork(abc.ABC):
             FirstMessages([*self._place.messages, *messages], history, after_start, self._trackers),
         )
         assignment.id = self._place.id
-        assignment.folder = None if self._place.folder is None else self._place.folder.path
+        assignment.folder = self._place.path
         try:
             return select_launcher.run(assignment, opening, inbox)
         finally:
@@ -142,7 +142,7 @@ class FitWork(BenchWork):
         self._notes = notes
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        on = self._origin.resolve(self._start.untouched_since)
+        on = self._resolved()
         self.settings = self._origin.asked if on is None else on.settings
         scheduled_searches.check(self.settings)
         select_launcher.check(self.settings)
@@ -159,7 +159,34 @@ class FitWork(BenchWork):
             )
             past = None if on is None else on.inherited
             history = None if on is None else on.history()
-            return self._train(training, emit, inbox, early, history, past, self.settings.keep_runs)
+            status = self._train(
+                training, emit, inbox, early, history, past, self.settings.keep_runs
+            )
+        if status == "finished":
+            self._origin.note_finished()
+        return status
+
+    def _resolved(self) -> ResumePlan | LightningPlan | None:
+        """What the fit continues. Of several ranks, rank 0 decides what "auto" finds. TaskError
+        where they find different checkpoints: a network file system shows new files late.
+        """
+        meeting, origin = self._place.meeting, self._origin
+        if meeting is not None and origin.is_auto:
+            if not meeting.ranks.first:
+                return origin.continuing(meeting.agree(None))
+            plan = origin.resolve(self._start.untouched_since)
+            meeting.agree(plan.run if isinstance(plan, ResumePlan) else None)
+            return plan
+        on = origin.resolve(self._start.untouched_since)
+        checkpoint = None if on is None else str(on.path)
+        first = self._place.agree(checkpoint)
+        if first != checkpoint:
+            raise TaskError(
+                f"rank 0 begins with {first or 'fresh weights'}, and this rank with"
+                f" {checkpoint or 'fresh weights'}: the hosts see the run folders differently."
+                " Start the script again, or name the run: bench.fit('0012-fit')."
+            )
+        return on
 
     def _train(
         self,
@@ -322,7 +349,7 @@ class TuneWork(BenchWork):
         settings, recommended = self.settings, dict[str, Any]()
         sink = _OneStart(emit)
         for name in self._searches:
-            if inbox.has(Stop):
+            if self._place.agree(inbox.has(Stop)):
                 return "stopped"
             sink.events = []
             try:
@@ -333,6 +360,7 @@ class TuneWork(BenchWork):
                 step = _step(name, sink.events)
             except (TaskError, NonFiniteError) as error:  # such as data that can be read only once
                 step = TuneStep(name, {}, str(error))
+            step = TuneStep(*self._place.agree((step.search, step.values, step.reason)))
             recommended |= step.values
             emit(step)
         if self._apply is not None:
@@ -433,7 +461,7 @@ class FindBatchSizeWork(BenchWork):
         self._early = self._read_ahead(
             "fit", data_of_stage(self._task, self._request.method), self._task.val
         )
-        if choice.strategy == "launch":
+        if choice.strategy in ("launch", "joined"):
             searching = RankSearch(self._task, self.settings, self._request)
             return self._run_assignment(searching, emit, inbox, self._early).status
         if choice.strategy == "thread":

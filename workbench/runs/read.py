@@ -77,6 +77,8 @@ _HEADER: dict[str, tuple[type, ...]] = {
     "seed": (int,),
     "threads": (int,),
     "versions": (dict,),
+    "fingerprint": (str,),
+    "scheduler_job": (str,),
     "takes_commands": (bool,),
     "launched": (bool,),
     "repeats": (str,),

@@ -8,9 +8,11 @@ session.
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -94,11 +96,32 @@ class RankOfJob(NamedTuple):
 SINGLE_RANK = RankOfJob()
 
 
-def rank_of_job() -> RankOfJob:
-    """Return the rank of this process; a process group that the user made for something else
-    does not count.
+_thread = threading.local()
+"""Its attribute `alone`: whether the job of this thread runs in this process alone."""
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Context manager in which this process is no rank, for a job that it runs alone."""
+    before, _thread.alone = getattr(_thread, "alone", False), True
+    try:
+        yield
+    finally:
+        _thread.alone = before
+
+
+def is_rank() -> bool:
+    """Whether this process is one of several that run a job together; a process group that the
+    user made for something else does not count.
     """
-    if RANK not in os.environ or not dist.is_available() or not dist.is_initialized():
+    if RANK not in os.environ or getattr(_thread, "alone", False):
+        return False
+    return bool(dist.is_available() and dist.is_initialized())
+
+
+def rank_of_job() -> RankOfJob:
+    """Return the rank of this process."""
+    if not is_rank():
         return SINGLE_RANK
     world = dist.get_world_size()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, Unpack
 
-from workbench.export.file_format import Format
+from workbench.export.file_format import Format, ScriptOptions
 from workbench.settings import Settings
 from workbench.settings.kwargs import SettingsKwargs
 
@@ -63,10 +63,23 @@ class Bench(Protocol):
     def fit(self, start: str = ..., **settings: Unpack[SettingsKwargs]) -> Any:
         """Start a fit."""
 
-    def export(self, path: str, run: str | None = ..., *, format: Format | None = ...) -> Any:
+    def export(
+        self,
+        path: str,
+        run: str | None = ...,
+        *,
+        format: Format | None = ...,
+        **options: Unpack[ScriptOptions],
+    ) -> Any:
         """Write a script that repeats a run, or another format of it."""
 
-    def script(self, run: str | None = ..., *, format: Format | None = ...) -> str:
+    def script(
+        self,
+        run: str | None = ...,
+        *,
+        format: Format | None = ...,
+        **options: Unpack[ScriptOptions],
+    ) -> str:
         """The text of that file."""
 
     def show(self, run: str | None = ...) -> None:

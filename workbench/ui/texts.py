@@ -239,6 +239,7 @@ ACTIONS = {
     "use_clip": "Use the clip value",
     "stop_all": "Stop all",
     "write_script": "Write the script",
+    "choose_option": "The options of the script",
     "choose_format": "The format of the export",
     "close_script": "Close the script",
     "undo_delete": "Undo the deletion",

@@ -71,8 +71,10 @@ class Plain(Net):
 """
 
 
-def train(with_lightning: Warm, script: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """Run a script; the weights of its last checkpoint, and the loss of each batch that it logged."""
+def train(
+    with_lightning: Warm, script: Path, name: str = "train_loss"
+) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """Run a script; the weights of its last checkpoint, and the values that it logged by this name."""
     output = script.with_name("trained")
     process = with_lightning.start(
         str(script),
@@ -85,10 +87,9 @@ def train(with_lightning: Warm, script: Path) -> tuple[dict[str, torch.Tensor], 
     said = "".join(process.communicate(280))
     assert process.wait() == 0, f"{said}\n{script.read_text()}"
     state = torch.load(output / "last.ckpt", weights_only=False)["state_dict"]
-    rows = csv.DictReader((output / "lightning_logs" / "version_0" / "metrics.csv").open())
-    return {name.removeprefix("network."): value for name, value in state.items()}, [
-        float(row["train_loss"]) for row in rows if row.get("train_loss")
-    ]
+    log = output / "lightning_logs" / "version_0" / "metrics.csv"
+    logged = [float(row[name]) for row in csv.DictReader(log.open()) if row.get(name)]
+    return {name.removeprefix("network."): value for name, value in state.items()}, logged
 
 
 def exported(folder: Path, arguments: str, before: str = "") -> tuple[wb.Workbench, Any, Path]:
@@ -123,6 +124,11 @@ CASES = {
         "        return 100\n\n    def __getitem__(self, i):\n        return {'inputs': x[i], 'target': y[i]}\n\n\n"
         "class Named(Net):\n    def forward(self, inputs):\n        return super().forward(inputs)\n",
     ),
+    "a generator of its own, a scheduler in a dict": (
+        "model, train=DataLoader(TensorDataset(x, y), 16, shuffle=True, generator=torch.Generator().manual_seed(5)), loss=F.cross_entropy, "
+        "max_epochs=3, scheduler=lambda optimizer, updates: {'scheduler': torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), 'interval': 'epoch'}",
+        "from torch.utils.data import DataLoader, TensorDataset\n",
+    ),
     "ready batches, stopping early": (
         "model, train=wb.batches(batches), val=wb.batches(batches), loss=F.cross_entropy, max_epochs=6, lr=0.5, "
         "early_stopping=wb.EarlyStopping('val_loss', patience=1)",
@@ -146,6 +152,16 @@ def test_it_trains_as_the_run_did(with_lightning: Warm, tmp_path: Path, case: st
         assert torch.equal(value, weights[name]), name
     if run.settings.accumulate_grad_batches == 1:
         assert np.array_equal(np.array(losses, dtype=np.float64), run.history["loss"])
+    bench.close()
+
+
+def test_it_validates_when_the_run_did(with_lightning: Warm, tmp_path: Path) -> None:
+    """After updates of all epochs, which Lightning counts in batches; but not at the end."""
+    arguments = f"{PAIR}, val=(x, y), max_epochs=3, batch_size=16, accumulate_grad_batches=2, val_check_interval=2"
+    bench, run, script = exported(tmp_path, arguments, FULL)
+    assert "not validated at its end" in script.read_text()
+    _, losses = train(with_lightning, script, "val_loss")
+    np.testing.assert_allclose(losses, run.validation["val_loss"][:-1], rtol=1e-6)
     bench.close()
 
 
@@ -183,7 +199,7 @@ def test_a_datamodule_stays_one(with_lightning: Warm, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "averaging",
     [
-        "weight_averaging='ema', ema_decay=0.9, ema_warmup=False",
+        "weight_averaging='ema', ema_decay=0.9, ema_warmup=False, val=(x, y), early_stopping=wb.EarlyStopping('val_loss_averaged')",
         "weight_averaging='swa', swa_lrs=0.05, swa_epoch_start=1",
     ],
 )
@@ -254,18 +270,6 @@ def test_importing_it_makes_neither_the_model_nor_the_data(
         torch.equal(value, weights[name]) for name, value in bench.model.state_dict().items()
     )
     bench.close()
-
-
-def test_options_that_train_nothing_are_refused(with_lightning: Warm, tmp_path: Path) -> None:
-    """In the words of the other script."""
-    bench, _, script = exported(tmp_path, f"{PAIR}, max_epochs=1")
-    bench.close()
-    for options, message in {
-        "--max_epochs -1": "--max_epochs is -1: it must be more than 0.",
-        "--lr -1": "--lr is -1.0: it must be at least 0.",
-    }.items():
-        done = with_lightning.run(str(script), *options.split(), folder=tmp_path)
-        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
 def test_what_differs_is_named(tmp_path: Path) -> None:

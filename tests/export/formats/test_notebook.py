@@ -37,8 +37,8 @@ def with_log(path: Path) -> list[Any]:
     """The cells, of which the last one writes a log."""
     cells: list[Any] = nbformat.read(path, as_version=4).cells
     call = [cell for cell in cells if cell.cell_type == "code"][-1]
-    assert call.source == 'main(Config(), Path("train-output"))'
-    call.source = 'main(Config(), Path("train-output"), log_file="train-output/log.jsonl")'
+    assert call.source == "main(Config())"
+    call.source = 'main(Config(log_file="train-output/log.jsonl"))'
     return cells
 
 

@@ -26,8 +26,6 @@ class Hooked(nn.Module):
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
 """
-MORE = "\n    def on_train_batch_end(self, outputs, batch, index):\n        print(outputs)\n"
-ASKS = "\n    def on_train_batch_start(self, batch, index):\n        print(self.trainer.accumulate_grad_batches)\n"
 SKIPS = HOOKED.replace(
     "        return F.cross",
     "        if index == 5:\n            return None\n        return F.cross",
@@ -70,22 +68,19 @@ def test_its_updates_are_those_of_the_run(case: str, runner: Runner, tmp_path: P
     arguments, sizes = CASES[case]
     bench = make_bench(tmp_path, f"{PAIR}, {arguments}")
     run = changed(bench, sizes)
-    script = bench.export(tmp_path / "out" / "train.py")
-    check(bench, run, runner.run(script))
-    text = script.read_text()
-    assert "window_size(step)" in text
-    assert "CHANGES" not in text
+    check(bench, run, runner.run(bench.export(tmp_path / "out" / "train.py")))
 
 
 def test_with_what_a_person_has_asked_for(runner: Runner, tmp_path: Path) -> None:
-    """A look at the validation data and a checkpoint at the end of an epoch, where a change of the rate comes too."""
+    """Looks at the validation data and checkpoints, also at the end of an epoch."""
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=3, val=(x, y), lr_schedule='linear'")
 
     def ask(job: Job[wb.Run], step: int) -> None:
         if step in (5, 13):
             job.validate()
             job.checkpoint()
-            job.change(lr=0.01)
+            if step == 5:
+                job.change(lr=0.01)
             job.validate()
 
     run = fit_asking(bench, ask)
@@ -94,22 +89,10 @@ def test_with_what_a_person_has_asked_for(runner: Runner, tmp_path: Path) -> Non
     check(bench, run, runner.run(bench.export(tmp_path / "out" / "train.py")))
 
 
-def test_a_run_that_goes_on_with_another_number(runner: Runner, tmp_path: Path) -> None:
-    bench = make_bench(
-        tmp_path,
-        f"{PAIR}, max_epochs=2, checkpoint_every=5, save_top_k=-1, val=(x, y), val_check_interval=0.5",
-    )
-    first = bench.fit().result()
-    run = bench.fit(start=f"{first.id}@5", accumulate_grad_batches=3).result()
-    check(bench, run, runner.run(bench.export(tmp_path / "out" / "train.py")))
-
-
 OBJECT = "Hooked(), train=(x, y), max_epochs=2, batch_size=8"
 REFUSED = [
     ("in a plan by epochs", f"{PAIR}, max_epochs=2, accumulate_grad_batches={{0: 1, 1: 2}}", ""),
     ("with batches that are left out", OBJECT, SKIPS),
-    ("and that the code reads", OBJECT, HOOKED + MORE),
-    ("and that the code reads", OBJECT, HOOKED + ASKS),
 ]
 
 
@@ -117,20 +100,5 @@ REFUSED = [
 def test_what_no_script_carries_yet(why: str, arguments: str, before: str, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, arguments, f"{before}\n\n")
     changed(bench, {3: 2})
-    with pytest.raises(
-        ExportError, match=f"accumulate_grad_batches that was changed during the run.*{why}"
-    ):
-        bench.export(tmp_path / "out" / "train.py", format="script")
-
-
-def test_another_number_and_a_schedule_made_anew_is_refused(tmp_path: Path) -> None:
-    bench = make_bench(
-        tmp_path, f"{PAIR}, max_epochs=2, checkpoint_every=5, save_top_k=-1, lr_schedule='cosine'"
-    )
-    first = bench.fit().result()
-    bench.fit(start=f"{first.id}@5", accumulate_grad_batches=3).result()
-    with pytest.raises(
-        ExportError,
-        match="accumulate_grad_batches that was set where the run continues another one, with a schedule",
-    ):
+    with pytest.raises(ExportError, match=f"accumulate_grad_batches that was changed, {why}"):
         bench.export(tmp_path / "out" / "train.py", format="script")

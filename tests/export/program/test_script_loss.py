@@ -31,7 +31,6 @@ CASES = {
     "alone": "gradient_clip_val=0.5, val_check_interval=4, metrics={'n': lambda o, t: float(len(t))}",
     "windows, averaged weights": "accumulate_grad_batches=2, weight_averaging='ema', ema_decay=0.5",
     "a function of the name of a method of the script's": "optimizer=forward",
-    "ranks": "devices=2, gradient_clip_val=0.5, weight_averaging='swa', swa_epoch_start=0",
 }
 
 
@@ -41,7 +40,7 @@ def test_losses_and_weights_are_those_of_the_run(name: str, runner: Runner, tmp_
     run = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py")
     lint(script)
-    outcome = (runner.run_two if name == "ranks" else runner.run)(script)
+    outcome = runner.run(script)
     assert np.array_equal(outcome.losses, run.history["loss"])
     task = bench._task
     assert isinstance(task, Supervised)
@@ -57,5 +56,5 @@ def test_more_processes_than_the_run_had_stay_together(runner: Runner, tmp_path:
     bench.fit().result()
     outcome = runner.run_two(bench.export(tmp_path / "train.py"))
     assert np.isfinite(outcome.losses).all()
-    assert "self.parts = torch.nn.ModuleList(parts)" in (tmp_path / "train.py").read_text()
+    assert "prepare_model(Together(" in (tmp_path / "train.py").read_text()
     bench.close()

@@ -8,7 +8,6 @@ import pytest
 
 from tests.export.export_running import Runner, check, lint, make_bench
 from tests.warm import Warm
-from workbench.export.errors import ExportError
 
 pytest.importorskip("torchmetrics")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -57,9 +56,7 @@ CASES = {
     "all kinds, averaged weights": f"metrics=metrics, weight_averaging='ema', ema_decay=0.9, {COMMON}",
     "objects alone": f"metrics={{'auroc': torchmetrics.AUROC(**kind)}}, {COMMON}, val_check_interval=4",
     "a collection": f"metrics=torchmetrics.MetricCollection([torchmetrics.AUROC(**kind)]), {COMMON}",
-    "ranks": f"metrics=metrics, {COMMON}, devices=2",
     "double precision": f"metrics=exact, {DOUBLE}, early_stopping='train_loss', weight_averaging='ema'",
-    "double precision, ranks": f"metrics=exact, {DOUBLE}, early_stopping='train_loss', devices=2",
     "double precision, the loss alone": f"{DOUBLE}, val_check_interval=2",
     "double precision, the loss alone, ranks": f"{DOUBLE}, devices=2",
 }  # fmt: skip
@@ -98,13 +95,4 @@ def test_the_values_are_those_of_the_run(name: str, runner: Runner, tmp_path: Pa
     wanted = {name: values[-1] for name, values in run.validation.items() if name.startswith("val")}
     assert wanted
     assert {name: found[name] for name in wanted} == wanted
-    bench.close()
-
-
-def test_an_update_that_takes_a_pair_is_refused(tmp_path: Path) -> None:
-    own = "class N:\n    n = 0\n\n    def reset(self):\n        self.n = 0\n\n    def update(self, pair):\n        self.n += 1\n\n    def compute(self):\n        return self.n\n"
-    bench = make_bench(tmp_path, f"model, metrics={{'n': N()}}, {COMMON}", own)
-    bench.fit().result()
-    with pytest.raises(ExportError, match=r"metrics\['n'\] whose update takes one pair"):
-        bench.export(tmp_path / "train.py", format="script")
     bench.close()

@@ -15,9 +15,8 @@ from tests.export.export_running import (
     fit_asking,
     lint,
     make_bench,
-    repeats,
 )
-from workbench.export.errors import ExportError
+from workbench.export.errors import ExportError, NotStandAlone
 from workbench.launch.job import Job
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -158,12 +157,6 @@ CASES = {
         "model, train=ready, val=held_out, loss=F.cross_entropy, max_epochs=2",
         "held_out = [(x[i], y[i]) for i in range(30)]\nready = wb.batches([(x[i : i + 7], y[i : i + 7]) for i in range(0, 70, 7)])\n",
     ),
-    "ready batches that hold a part with a count of its own": (
-        "Of(), train=wb.batches(batches), val=wb.batches(batches), loss=F.cross_entropy, max_epochs=2, accumulate_grad_batches=3",
-        "class Graphs:\n    def __init__(self, x, n):\n        self.x, self.num_graphs = x, n\n\n    def to(self, device):\n        return self\n\n\n"
-        "class Of(Net):\n    def forward(self, graphs):\n        return super().forward(graphs.x)\n\n\n"
-        "batches = [(Graphs(x[i : i + 4 + i % 3], i + 2), y[i : i + 4 + i % 3]) for i in range(0, 80, 8)]\n",
-    ),
     "a loss in a dict, without a weight": (
         "model, train=(x, y), val=(x[:20], y[:20]), loss=loss, metrics={'n': lambda output, target: float(len(target))}, max_epochs=2",
         "def loss(output, target):\n    return {'loss': F.cross_entropy(output, target)}\n",
@@ -202,13 +195,6 @@ CASES = {
         "model, train=(frame, pd.Series(y.numpy())), val=(x.numpy()[::-1], y.numpy()[::-1]), loss=F.cross_entropy, max_epochs=2",
         "import pandas as pd\n\nframe = pd.DataFrame(x.numpy())\n",
     ),
-    "ready batches from workers, sequences": (
-        "Sequences(), train=wb.batches(batches), loss=F.cross_entropy, num_workers=2, accumulate_grad_batches=2",
-        "from torch.nn.utils.rnn import pack_sequence\n\n\nclass Sequences(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n        self.read = nn.GRU(8, 6)\n        self.head = nn.Linear(6, 3)\n\n"
-        "    def forward(self, packed):\n        return self.head(self.read(packed)[1][0])\n\n\n"
-        "batches = [(pack_sequence([x[i : i + 4], x[i : i + 2]]), y[i : i + 2]) for i in range(7)]\n",
-    ),
     "arguments that draw, in the order of the call": (
         "val=draw(20), loss=nn.functional.cross_entropy, train=draw(50), model=Net(12), metrics={'unused': lambda *_: 1.0}",
         "torch.manual_seed(1)\n\n\ndef draw(count):\n    return torch.randn(count, 8), torch.randint(0, 3, (count,))\n",
@@ -221,14 +207,6 @@ CASES = {
     "lazy weights": (
         f"{PAIR}".replace("model", "lazy"),
         "lazy = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.LazyLinear(3))\nlazy(x[:2])\n",
-    ),
-    "a data module of one's own": (
-        "model, train=Module(), loss=F.cross_entropy",
-        "torch.manual_seed(1)\n\n\nclass Module:\n    def setup(self, stage):\n"
-        "        self.x, self.y = torch.randn(70, 8), torch.randint(0, 3, (70,))\n\n    def train_dataloader(self):\n"
-        "        return torch.utils.data.DataLoader(list(zip(self.x, self.y)), batch_size=10, shuffle=True)\n\n"
-        "    def val_dataloader(self):\n"
-        "        return torch.utils.data.DataLoader(list(zip(self.x[:9], self.y)), batch_size=4)\n",
     ),
     "names of built-ins": (
         "model, train=(x.numpy(), y), val=(x, y), loss=loss, num_workers=0, accumulate_grad_batches=2, max_steps=5",
@@ -271,17 +249,25 @@ def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_t
     assert len(faster.losses) == 2 * len(run.history["loss"])
     assert faster.losses[0] == run.history["loss"][0]
     assert faster.losses[1] != run.history["loss"][1]
-    assert "begins with the weights that its code makes" not in faster.said
+    assert "begins with the weights that the code makes" not in faster.said
     weights.unlink()
     alone = runner.run(script)
     check(bench, run, alone)  # the code makes the same weights from its seed
     assert (
         alone.said.count(
-            f"There is no {weights}: it begins with the weights that its code makes, and losses may differ"
+            f"There is no {weights}: the training begins with the weights that the code makes."
         )
         == 1
     )
     assert runner.run(script, "--seed", "1").losses[1] != run.history["loss"][1]
+
+
+def test_a_run_that_continues_another_is_headless(tmp_path: Path) -> None:
+    with make_bench(tmp_path, f"{PAIR}, max_epochs=1") as bench:
+        bench.fit().result()
+        bench.fit(start="continue", max_epochs=2).result()
+        with pytest.raises(NotStandAlone, match="a run that continues another one"):
+            bench.script(format="script")
 
 
 def test_without_a_record(runner: Runner, tmp_path: Path) -> None:
@@ -292,22 +278,6 @@ def test_without_a_record(runner: Runner, tmp_path: Path) -> None:
     assert "safetensors" not in script.read_text()
     assert "The weights that the run began with were not recorded" in script.read_text()
     check(bench, run, runner.run(script))
-
-
-def test_other_starts(runner: Runner, tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")
-    first = bench.fit().result()
-    second = bench.fit(start="continue", max_epochs=2).result()
-    script = bench.export(tmp_path / "continued.py")
-    check(bench, second, runner.run(script))
-    assert len(second.history["loss"]) == 2 * len(first.history["loss"])
-    bench.fit(start=second.id, lr=1e-2, max_epochs=3).result()
-    script = bench.export(tmp_path / "from_run.py")
-    third = bench.job.result()  # type: ignore[union-attr]
-    check(bench, third, runner.run(script))
-    bench.load(first)
-    script = bench.export(tmp_path / "chosen.py", run=first.id)
-    check(bench, first, runner.run(script))
 
 
 LIVE = (
@@ -410,23 +380,24 @@ COUNTED = {
         "TimeFirst(), train=list(zip(x, y)), val=list(zip(x, y)), collate_fn=time_first, accumulate_grad_batches=3",
         TIME_FIRST,
     ),
-    "the same with workers": (
-        "TimeFirst(), train=list(zip(x, y)), val=list(zip(x, y)), collate_fn=time_first, accumulate_grad_batches=3, num_workers=2",
-        TIME_FIRST,
+    "a part with a count of its own": (
+        "Of(), train=wb.batches(batches), val=wb.batches(batches), accumulate_grad_batches=3",
+        "class Graphs:\n    def __init__(self, x, n):\n        self.x, self.num_graphs = x, n\n\n    def to(self, device):\n        return self\n\n\n"
+        "class Of(Net):\n    def forward(self, graphs):\n        return super().forward(graphs.x)\n\n\n"
+        "batches = [(Graphs(x[i : i + 4 + i % 3], i + 2), y[i : i + 4 + i % 3]) for i in range(0, 80, 8)]\n",
     ),
 }
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_a_batch_weighs_as_the_samples_that_it_was_made_of(
-    runner: Runner, tmp_path: Path, name: str
+def test_a_batch_that_does_not_show_how_many_samples_it_was_made_of_is_refused(
+    tmp_path: Path, name: str
 ) -> None:
-    """Whatever its first dimension is."""
     arguments, before = COUNTED[name]
-    with make_bench(
-        tmp_path, f"{arguments}, loss=F.cross_entropy, batch_size=7, max_epochs=2", before
-    ) as bench:
-        repeats(bench, runner, tmp_path)
+    with make_bench(tmp_path, f"{arguments}, loss=F.cross_entropy, max_epochs=2", before) as bench:
+        bench.fit().result()
+        with pytest.raises(NotStandAlone, match="batches whose number of samples"):
+            bench.script(format="script")
 
 
 BY_NAME = (

@@ -31,56 +31,23 @@ class Lit(L.LightningModule):
         return self.net(x)
 
     def training_step(self, batch, batch_idx):
-        loss = F.cross_entropy(self(batch[0]), batch[1]) * (1 + self.current_epoch + self.trainer.global_step)
-        loss = loss * 2 if self.automatic_optimization else loss
+        loss = F.cross_entropy(self(batch[0]), batch[1])
         N, L = batch[0].shape
         loss = loss * L / N + sum(L for L in range(3))
         self.log("train_loss", loss, prog_bar=True)
         return loss
 
     def validation_step(self, batch, batch_idx):
-        self.log("val_loss", F.cross_entropy(self(batch[0]), batch[1].to(self.device)))
-
-    def on_train_epoch_end(self):
-        self.print("an epoch is over")
+        self.log("val_loss", F.cross_entropy(self(batch[0]), batch[1]))
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 """
-MANUAL = """
-from lightning.pytorch import LightningModule as Base
 
 
-class Parent(Base):
-    def optimizer_of(self):
-        return self.optimizers()
-
-
-class Lit(Parent):
-    def __init__(self):
-        super().__init__()
-        self.net = Net()
-        self.automatic_optimization = False
-
-    def training_step(self, batch, batch_idx):
-        loss = F.cross_entropy(self.net(batch[0]), batch[1])
-        if not self.automatic_optimization:
-            self.optimizer_of().zero_grad()
-        self.manual_backward(loss)
-        self.optimizer_of().step()
-
-    def validation_step(self, batch, batch_idx):
-        self.log_dict({"val_loss": F.cross_entropy(self.net(batch[0]), batch[1]), "val_step": float(self.global_step)})
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-"""
-
-
-@pytest.mark.parametrize("module", [MODULE, MANUAL])
-def test_it_repeats_the_run_without_lightning(module: str, tmp_path: Path, runner: Runner) -> None:
-    bench = make_bench(tmp_path, PAIR, module)
+def test_it_repeats_the_run_without_lightning(tmp_path: Path, runner: Runner) -> None:
+    bench = make_bench(tmp_path, PAIR, MODULE)
     run = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py", base="nn.Module")
     text = script.read_text()
@@ -88,7 +55,7 @@ def test_it_repeats_the_run_without_lightning(module: str, tmp_path: Path, runne
     assert "lightning" not in text.lower()
     check(bench, run, runner.run(script))
     lint(script)
-    assert "Needs: torch, accelerate." in text
+    assert "Needs: torch, accelerate. The run had torch " in text
     bench.close()
 
 
@@ -96,14 +63,6 @@ NEEDS = {
     "it fails: AttributeError: 'Lit' object has no attribute 'save_hyperparameters'": (
         "self.seen = 0",
         "self.save_hyperparameters()",
-    ),
-    "it fails: AttributeError: 'super' object has no attribute 'on_train_start'": (
-        'self.log("train_loss", loss, prog_bar=True)',
-        "super().on_train_start()",
-    ),
-    "it fails: AttributeError: 'Lit' object has no attribute 'device'": (
-        "self.seen = 0",
-        "self.seen = torch.zeros(1, device=self.device)",
     ),
     "it fails: AttributeError: 'Part' object has no attribute 'device'": (
         "class Lit(L.LightningModule):\n    def __init__(self, lr=0.1):\n        super().__init__()\n        self.net = Net()",
@@ -149,7 +108,7 @@ def test_where_it_has_no_effect_it_is_an_error(tmp_path: Path) -> None:
         bench.script(base="torch")  # type: ignore[arg-type]
     for format in ("settings", "lightning"):
         with pytest.raises(ExportError, match=rf"format='{format}' has no base='nn\.Module'"):
-            bench.script(base="nn.Module", format=format)  # type: ignore[arg-type]
+            bench.script(base="nn.Module", format=format, checks=False, log_file=False)  # type: ignore[arg-type]
 
 
 def test_a_class_that_inherits_from_lightnings_own_models_stays(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from tests.export.export_running import (
     PRELUDE,
     Runner,
     check,
-    execute,
     lint,
     make_bench,
 )
@@ -117,14 +116,6 @@ def test_the_script_repeats_the_run_on_saved_data(
     bench.close()
 
 
-def test_it_resumes(tmp_path: Path, runner: Runner) -> None:
-    bench, run = fitted(
-        tmp_path, "model, train=(x, y), val=(x[:9], y[:9]), loss=F.cross_entropy, max_epochs=3"
-    )
-    script = bench.export(tmp_path / "train.py", data="beside")
-    check(bench, run, runner.run_resumed(script, "step == 7"))
-
-
 def test_a_tensor_that_both_read_is_saved_once(tmp_path: Path) -> None:
     bench, _ = fitted(
         tmp_path, "model, train=(x, y), val=(x, y), loss=F.cross_entropy, max_epochs=1"
@@ -144,16 +135,12 @@ def test_what_the_model_reads_stays(tmp_path: Path, runner: Runner) -> None:
     assert len(runner.run(script).losses) == len(run.history["loss"])
 
 
-def test_without_its_data_it_ends_at_once(tmp_path: Path) -> None:
+def test_without_its_data_it_ends_at_once(tmp_path: Path, runner: Runner) -> None:
     bench, _ = fitted(tmp_path)
-    code = bench.export(tmp_path / "train.py", data="beside").read_text()
+    script = bench.export(tmp_path / "train.py", data="beside")
     (tmp_path / "train.data.safetensors").unlink()
-    namespace = execute(tmp_path / "train.py", code.partition('if __name__ == "__main__"')[0])
-    with pytest.raises(
-        SystemExit, match=r"There is no .*train\.data\.safetensors, which holds the data of the run"
-    ):
-        namespace["main"](namespace["Config"](), tmp_path / "output")
-    assert not (tmp_path / "output").exists()
+    with pytest.raises(AssertionError, match=r"FileNotFoundError: .*train\.data\.safetensors"):
+        runner.run(script)
 
 
 REFUSED = {
@@ -252,7 +239,7 @@ def test_arguments_and_files_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="data='inside' is unknown: give 'beside'"):
         bench.export(tmp_path / "train.py", data="inside")  # type: ignore[arg-type]
     with pytest.raises(ExportError, match="format='settings' has no data='beside'"):
-        bench.export(tmp_path / "settings.yaml", data="beside")
+        bench.export(tmp_path / "settings.yaml", data="beside", checks=False, log_file=False)
     file = tmp_path / "train.data.safetensors"
     file.write_text("mine")
     with pytest.raises(ExportError, match=r"train\.data\.safetensors exists without the script"):

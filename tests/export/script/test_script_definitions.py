@@ -67,13 +67,6 @@ CASES |= {
         "holder.model, train=(x, y), loss=F.cross_entropy, optimizer=last, gradient_clip_val=0.1, max_epochs=1",
         f"{HOLDER}\n\ndef last(parameters, lr):\n    return torch.optim.SGD(list(parameters)[-2:], lr=lr)\n",
     ),
-    "an attribute that steps its optimizer itself": (
-        "holder.model, train=(x, y), max_epochs=1",
-        "class Own(Net):\n    automatic_optimization = False\n\n    def training_step(self, batch, batch_idx):\n        optimizer = self.optimizers()\n"
-        "        loss = F.cross_entropy(self(batch[0]), batch[1])\n        self.manual_backward(loss)\n        optimizer.step()\n        optimizer.zero_grad()\n"
-        "        return loss\n\n    def configure_optimizers(self):\n        return torch.optim.SGD(self.parameters(), lr=0.1)\n\n\n"
-        f"model = Own()\n{HOLDER}",
-    ),
 }
 
 

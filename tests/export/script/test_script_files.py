@@ -124,10 +124,11 @@ def test_tied_weights_are_the_same_model(tmp_path: Path) -> None:
 
 def test_the_head_says_what_it_needs(bench: wb.Workbench, tmp_path: Path) -> None:
     head = bench.export(tmp_path / "train.py").read_text().split('"""')[1]
-    assert "\nNeeds: torch, accelerate.\n" in head
+    assert "\nNeeds: torch, accelerate. The run had torch " in head
     before = "from sklearn.preprocessing import StandardScaler\n\nx = torch.tensor(StandardScaler().fit_transform(x)).float()\n"
     other = make_bench(tmp_path, PAIR, before)
     other.fit().result()
     assert (
-        "\nNeeds: torch, accelerate, sklearn.\n" in other.export(tmp_path / "train.py").read_text()
+        "\nNeeds: torch, accelerate, scikit-learn. "
+        in other.export(tmp_path / "train.py").read_text()
     )

@@ -90,7 +90,7 @@ def test_the_usual_folder_lies_beside_the_script(without: Warm, tmp_path: Path) 
     script = bench.export(tmp_path / "there" / "digits.py")
     without.run(str(script), folder=tmp_path).check_returncode()
     saved = script.parent / "digits-output"
-    assert {path.name for path in saved.iterdir()} == {"checkpoint.pt", "last.pt"}
+    assert {path.name for path in saved.iterdir()} == {"last.pt"}
     assert same(torch.load(saved / "last.pt", weights_only=True), bench.model.state_dict())
     # Where nothing can be saved, it says so before it trains.
     failed = without.run(str(script), "--output", str(script), folder=tmp_path)

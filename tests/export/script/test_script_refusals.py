@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ CASES = {
         f"{PAIR}, val={{'a': wb.batches([(x, y)]), 'b': wb.batches([(x, y)])}}, max_epochs=1",
         "",
     ),
-    r"val_check_interval='00:00:00:01', a time": (
+    r"a val_check_interval that is a time": (
         f"{PAIR}, val=(x, y), max_epochs=1, val_check_interval='00:00:00:01'",
         "",
     ),
@@ -93,22 +94,22 @@ CASES = {
         "        self.weight = nn.Parameter(torch.randn(4, 4))\n\n    def forward(self, x):\n"
         "        return self.head(F.embedding(x, self.weight, sparse=True).mean(1))\n",
     ),
-    r"on_nonfinite='skip' with an optimizer that evaluates the loss again": (
+    r"an optimizer that evaluates the loss again, with on_nonfinite='skip'": (
         f"{PAIR}, max_epochs=1, on_nonfinite='skip', optimizer=torch.optim.LBFGS",
         "",
     ),
-    r"batch normalisation, where a run on data without a length ends or is checked within an epoch": (
+    r"batch-norm statistics of data without a length": (
         "model, train=Endless(), loss=F.cross_entropy, max_steps=3, weight_averaging='ema'",
         "class Endless(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        while True:\n            yield x[0], y[0]\n",
     ),
-    r"lr_schedule or warmup with an optimizer that never has its turn": (
+    r"several optimizers": (
         "Turns(), train=(x, y), max_steps=2, warmup=1",
         "class Turns(Net):\n    def training_step(self, batch, batch_idx, optimizer_idx):\n"
         "        return F.cross_entropy(self(batch[0]), batch[1])\n\n    def configure_optimizers(self):\n"
         "        parts = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.body, self.head)]\n"
         "        return tuple({'optimizer': one, 'frequency': 2} for one in parts)\n",
     ),
-    r"evaluates the loss again with batches that are left out": (
+    r"an optimizer that evaluates the loss again, with batches that are left out": (
         f"{PAIR.replace('F.cross_entropy', 'sometimes')}, max_epochs=1, optimizer=torch.optim.LBFGS",
         "def sometimes(output, target):\n    return None if len(output) < 9 else F.cross_entropy(output, target)\n",
     ),
@@ -126,9 +127,24 @@ def test_what_only_a_headless_script_carries(match: str, tmp_path: Path) -> None
     bench.fit().result()
     refused(bench, tmp_path / "out", match, format="script")
     with pytest.warns(UserWarning, match=f"headless script.*{match}"):
-        text = bench.export(tmp_path / "train.py").read_text()
+        text = bench.export(tmp_path / "train.py", checks=False, log_file=False).read_text()
     assert " = wb.Workbench(\n" in text
     assert ".load(Path(__file__)" in text
+    bench.close()
+
+
+def test_options_of_stand_alone_scripts_are_refused_elsewhere(tmp_path: Path) -> None:
+    skips = "an optimizer that evaluates the loss again, with on_nonfinite='skip'"
+    bench = make_bench(tmp_path, *CASES[skips])
+    bench.fit().result()
+    for name in ("resume", "checks", "log_file", "tracker"):
+        options: dict[str, Any] = {"checks": False, name: True}
+        with pytest.raises(NotStandAlone, match=f"{skips}.*A headless script has it"):
+            bench.export(tmp_path / "train.py", **options)
+        for format in ("workbench", "lightning", "settings"):
+            with pytest.raises(ExportError, match=f"format='{format}' has no {name}=True"):
+                bench.script(format=format, **options)
+    assert not (tmp_path / "train.py").exists()
     bench.close()
 
 
@@ -160,11 +176,12 @@ def test_a_trial_run(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1, fast_dev_run=1")
     run = bench.fit().result()
     with pytest.raises(
-        NotStandAlone, match="no script repeats a run with fast_dev_run=1: it was a dry run"
+        NotStandAlone,
+        match="a stand-alone script does not support fast_dev_run=1: it was a dry run",
     ):
         bench.export(tmp_path / "train.py", run=run, format="script")
     assert not (tmp_path / "train.py").exists()
-    assert "fast_dev_run=1" in bench.script(run, format="workbench")
+    assert "fast_dev_run=1" in bench.script(run, format="workbench", checks=False, log_file=False)
     bench.close()
 
 

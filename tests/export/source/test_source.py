@@ -415,22 +415,15 @@ SLICES = {
         [
             "class Base:\n    known = []\n    def __init_subclass__(cls): Base.known.append(cls)",
             "class A(Base): pass",
-            "class Meta(type):\n    def __init__(cls, *given): META.append(cls)",
-            "META = []",
-            "class B(metaclass=Meta): pass",
             "class C: pass",
-            "model = [Base.known[0].__name__, len(META)]",
+            "model = [Base.known[0].__name__]",
         ],
         [
             "class Base:",
             "    known = []",
             "    def __init_subclass__(cls): Base.known.append(cls)",
             "class A(Base): pass",
-            "class Meta(type):",
-            "    def __init__(cls, *given): META.append(cls)",
-            "META = []",
-            "class B(metaclass=Meta): pass",
-            "model = [Base.known[0].__name__, len(META)]",
+            "model = [Base.known[0].__name__]",
         ],
     ),
     "methods that a decorator gives to a class": (
@@ -516,31 +509,6 @@ SLICES = {
             "    return into",
             "collect(1)",
             "model = [*collect(2)]",
-        ],
-    ),
-    "what a cache and the one object of a class keep": (
-        [
-            "import functools\n@functools.cache\ndef table(n):\n    return {}",
-            "table(3)['a'] = 5",
-            "class One(type):\n    def __call__(cls): return table(4)",
-            "class Config(metaclass=One): pass",
-            "Config().update(b=6)",
-            "def fresh(n):\n    return {}",
-            "fresh(3)['a'] = 5",
-            "model = [table(3)['a'], *Config(), fresh(2)]",
-        ],
-        [
-            "@functools.cache",
-            "def table(n):",
-            "    return {}",
-            "table(3)['a'] = 5",
-            "class One(type):",
-            "    def __call__(cls): return table(4)",
-            "class Config(metaclass=One): pass",
-            "Config().update(b=6)",
-            "def fresh(n):",
-            "    return {}",
-            "model = [table(3)['a'], *Config(), fresh(2)]",
         ],
     ),
     "two names at once": (
@@ -962,30 +930,3 @@ def test_arguments_that_a_dict_or_a_list_gives(before: str, call: str) -> None:
     objects = {name: value for name, value in outcome.given.items() if name != "lr"}
     assert outcome.again == objects
     assert objects.keys() == {"model", "train", "loss"}
-
-
-WRITES = """\
-import sys
-setattr(sys.modules["__main__"], "width", 3)
-width = 4  # the last one
-depth = 1
-globals()["depth"] = 2
-globals().update(size=
-    width * 2
-)
-if width:
-    vars()["bias"] = [0.5]
-globals().update(unit="cm")
-def rename():
-    globals()["unit"] = "m"
-"""
-
-
-def test_a_global_that_a_call_sets_is_assigned() -> None:
-    """In the order in which they ran, as if all were assignments."""
-    made = "model = [width, depth, size, bias, unit]\n"
-    site = run_cells(WB, WRITES, f"{made}{MAKE}")
-    assert slice_call(site).code == (
-        "width = 4  # the last one\n\ndepth = 2\nsize = (width * 2\n)\n"
-        'if width:\n    bias = [0.5]\nunit = ("cm")\n\n' + made
-    )

@@ -12,6 +12,7 @@ import yaml
 
 from tests.engine.problems import bench, labelled, plain_net
 from tests.launch.accelerate.test_command import CONFIG, default, planned, understood  # noqa: F401
+from workbench.export.errors import NotStandAlone
 from workbench.settings import SettingsError
 
 FSDP: dict[str, Any] = {
@@ -96,6 +97,8 @@ def test_a_fit_and_its_weights_come_back_whole(tmp_path: Path) -> None:
         "are sharded over 2 ranks, and weights become whole in 3 units" in text for text in said
     )
     assert any("fsdp_state_dict_type" in text for text in said)
+    with pytest.raises(NotStandAlone, match="sharded its weights"):
+        made.script(format="script")
     # in one process
     again = made.fit(
         start=run.id, max_epochs=3, strategy="thread", launch=None, devices=1, batch_size=8

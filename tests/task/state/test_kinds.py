@@ -138,7 +138,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, str, float], float]]] =
     "partial": added(lambda: functools.partial(Slots.add, Slots()), lambda add, step: add(step)),
     "bound_method": added(lambda: Meter().update, lambda update, step: update(step)),
     "count": added(itertools.count, lambda count, step: next(count)),
-    "iterator": added(lambda: iter(range(1000)), lambda numbers, step: next(numbers)),
+    "iterator": added(lambda: iter([*range(1000)]), lambda numbers, step: next(numbers)),
     "torch_generator": added(lambda: torch.Generator().manual_seed(1), lambda generator, step: torch.rand(1, generator=generator)),
     "numpy_generator": added(lambda: types.SimpleNamespace(of=np.random.default_rng(1)), lambda held, step: held.of.normal()),
     "python_generator": added(lambda: [random.Random(1)], lambda held, step: held[0].random()),

@@ -73,8 +73,9 @@ def state_of_rank(ranks: ProcessGroup, state: Mapping[str, Any]) -> tuple[dict[s
             written_by, here = _in_words(world), _in_words(ranks.world)
             raise TaskError(
                 f"the checkpoint is of {written_by} in the middle of an epoch, whose batches cannot"
-                f" be redistributed to {here}: set devices={world}, or take the weights as a new"
-                " start with bench.load(run), then bench.fit()."
+                f" be redistributed to {here}: set devices={world} (a launcher: start {world}"
+                " processes), or take the weights as a new start with bench.load(run), then"
+                " bench.fit()."
             )
         return dict(state), False
     return {**state, **(state["ranks"][ranks.rank - 1] if ranks.rank else {})}, True

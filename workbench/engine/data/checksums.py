@@ -16,7 +16,7 @@ BATCHES = 2
 """How many training batches have a checksum."""
 FIRST = 100_000
 """How many numbers of each tensor, and parts of each list, are read: a batch may have gigabytes."""
-_NUMBERS = 1000
+OF_PARAMETER = 1000
 """How many numbers of each parameter are read."""
 
 OF_TRAINER = (
@@ -42,7 +42,7 @@ def of_weights(modules: Iterable[nn.Module]) -> str:
     """The checksum of the parameters' first numbers; "" if one of them cannot be read."""
     try:
         return checksum(
-            [p.data.flatten()[:_NUMBERS] for module in modules for p in module.parameters()]
+            [p.data.flatten()[:OF_PARAMETER] for module in modules for p in module.parameters()]
         )
     except Exception:  # noqa: BLE001 - a parameter may be quantized, or of a class of the user's
         return ""
@@ -52,8 +52,7 @@ def of_setup(modules: Iterable[nn.Module], with_trainer: bool = False) -> str:
     """The checksum of how modules are set up: their classes, modes, what is trained, hooks, plain
     attributes; "" if that cannot be read.
 
-    with_trainer: they may have the attributes `OF_TRAINER`, which are left out. Scripts have the
-    same function.
+    with_trainer: they may have the attributes `OF_TRAINER`, which are left out.
     """
     left_out = OF_TRAINER if with_trainer else ("training",)
     setup = []
@@ -102,9 +101,7 @@ def checksum(value: Any) -> str:
 
 
 def _crc(value: Any, crc: int) -> int:
-    """Continue the checksum `crc`. Scripts have the same function
-    (`export/program/templates/data/checksums.py.jinja`).
-    """
+    """Continue the checksum `crc`. Scripts have the same function (`export/program/compare.py`)."""
     if isinstance(value, Tensor):
         if not value.numel():
             return crc

@@ -22,6 +22,7 @@ from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.whole_weights import WholeWeights
+from workbench.events import SHARDED
 from workbench.task.device.dtensor import in_shards, like, local, whole, whole_of
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Scores, StepResult, Task
@@ -65,8 +66,7 @@ class FSDPWeights(WholeWeights):
         loose = sum(not in_shards(p) for p in self._root.parameters())
         left_out = f"; {loose} parameters are whole on each (fsdp_ignored_modules)" if loose else ""
         return (
-            f"{self.shard_strategy}: weights, gradients and the optimizer's state are sharded over"
-            f" {on} ranks{more}, and weights become whole in"
+            f"{SHARDED} over {on} ranks{more}, and weights become whole in"
             f" {counted(len(self._units), 'unit')}{left_out}."
         )
 

@@ -187,6 +187,12 @@ class MultiProcessGroup(ProcessGroup):
             dist.broadcast(flat, src=0)
             _spread(flat, parts)
 
+    def broadcast_hosted(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor, in host memory, by that of rank 0, in place."""
+        for flat, parts in _joined(tensors):
+            dist.broadcast(flat, src=0, group=self._host)
+            _spread(flat, parts)
+
     def sync_step(self, present: bool, weights: Sequence[float] = (), size: int = 0) -> StepSync:
         """Synchronize before a step: which ranks have a window and of what weight, rank 0's clock
         and commands.

@@ -24,6 +24,7 @@ from workbench.engine.distributed.process_group import MultiProcessGroup, Proces
 from workbench.settings import Settings, SettingsError
 from workbench.task.device import xla
 from workbench.task.ranks import RANK as RANK
+from workbench.task.ranks import is_rank
 
 _MARK = "_is_accelerate_prepared"
 _USE_FSDP = "ACCELERATE_USE_FSDP"
@@ -31,6 +32,11 @@ _USE_DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
 """accelerate sets both for the processes that it launches, and where the user gives an
 Accelerator such a plugin.
 """
+_LAUNCHERS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
+)
+"""By these variables accelerate knows that a launcher started the process."""
 FSDP_REMEDY = (
     "DeepSpeed is not supported. FSDP shards weights, gradients and optimizer states as ZeRO does:"
     " take strategy='launch' and a config with distributed_type: FSDP and, in fsdp_config,"
@@ -115,15 +121,16 @@ class Runtime:
         check_device(settings.accelerator)
         check_environment()
         self._own = OwnState()
-        several = (
-            torch.distributed.is_available() and torch.distributed.is_initialized() and _is_rank()
-        )
+        several = is_rank()
         # Without `cpu=True`, accelerate joins several processes only on GPUs.
         alone = settings.accelerator == "cpu" or (several and not torch.accelerator.is_available())
         options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
         if settings.accelerator == "tpu" and isinstance(settings.devices, int):
             xla.use_cores(settings.devices)
-        with self._own.here(), _without_fsdp_flag():
+        hidden = [_USE_FSDP, *(() if several else _LAUNCHERS)]
+        if settings.accelerator == "cpu":
+            hidden.append("ACCELERATE_TORCH_DEVICE")
+        with self._own.here(), _hidden(*hidden):
             self._accelerator = Accelerator(
                 cpu=alone,
                 mixed_precision="no",
@@ -169,24 +176,16 @@ class Runtime:
         return prepared
 
 
-def _is_rank() -> bool:
-    """Whether this process is one of several that the workbench's launcher started; the user's
-    own process group does not count.
-    """
-    return RANK in os.environ
-
-
 @contextlib.contextmanager
-def _without_fsdp_flag() -> Iterator[None]:
-    """Context manager that hides the FSDP option from accelerate: the engine shards the model
-    itself.
+def _hidden(*names: str) -> Iterator[None]:
+    """Context manager that hides environment variables from accelerate: the FSDP option, since the
+    engine shards the model itself; a launcher's, where this process trains alone.
     """
-    asked = os.environ.pop(_USE_FSDP, None)
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield
     finally:
-        if asked is not None:
-            os.environ[_USE_FSDP] = asked
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

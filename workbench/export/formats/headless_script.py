@@ -14,9 +14,9 @@ from typing import Any
 
 from workbench._version import __version__
 from workbench.events import Changed, CurveEnded, Event, Resumed, SearchEnded
+from workbench.export.assembly.text import free, plain, rule
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import quoted
-from workbench.export.program.text import free, plain, rule
 from workbench.export.read_run import check_run, check_start, header_of
 from workbench.export.resume_points import refuse_other_start
 from workbench.export.source.capture import CallSite
@@ -52,8 +52,10 @@ class _Fit:
 
     def change(self, event: Changed) -> None:
         """Note a live change. The settings with which a fit continues are recorded as one, too."""
-        given = self.edited.values if self.edited and self.edited.step == event.step else {}
-        values = {name: value for name, value in event.values.items() if name not in given}
+        continued_with = (
+            self.edited.values if self.edited and self.edited.step == event.step else {}
+        )
+        values = {name: value for name, value in event.values.items() if name not in continued_with}
         if values:
             self.changes.append((int(event.step), values))
 
@@ -84,8 +86,8 @@ def headless_script(
         f"Train {plain(type(task.model).__name__)} on the workbench, as run {plain(run.id)} did."
     )
     body = script.main(fits, title)
-    parts = [_head(title, path, notes), script.imports(), script.code(), body]
-    return "\n\n".join(part for part in parts if part), sliced
+    sections = [_head(title, path, notes), script.imports(), script.code(), body]
+    return "\n\n".join(section for section in sections if section), sliced
 
 
 # ---- the run ------------------------------------------------------------------------------------
@@ -187,15 +189,15 @@ class _Script:
         if self._threads:
             torch_ = self._import("torch")
             lines.append(f"{torch_}.set_num_threads({self._threads})  # sums depend on it")
-        given = {
+        code = {
             name: text.strip()
             for name, text in self._sliced.arguments.items()
             if name in (*CODE_ARGUMENTS, "callbacks")
         }
-        model = given.pop("model")
+        model = code.pop("model")
         # Callbacks may stand for settings, which the bench then takes from them alone.
         of_fit = settings if self._has_callbacks else {}
-        of_bench = {**given, **({} if self._has_callbacks else settings)}
+        of_bench = {**code, **({} if self._has_callbacks else settings)}
         lines += _call(f"{bench} = {wb}.Workbench", [model], of_bench)
         if self._weights is not None:
             folder = self._import("pathlib", "Path")
@@ -224,7 +226,9 @@ class _Script:
     def _import(self, module: str, name: str | None = None, alias: str | None = None) -> str:
         """The name by which the script imports this."""
         item = Import(module, name, alias)
-        same = next((own for own in self._theirs if own.identity == item.identity), None)
+        same = next(
+            (imported for imported in self._theirs if imported.identity == item.identity), None
+        )
         if same is not None:
             return same.binds
         binds = free(item.binds, self._taken)
@@ -242,15 +246,15 @@ class _Script:
             implied = task.implied
         usual = Settings.make(**{**compiled, **implied})
         always = {"batch_size", "seed", *(["lr"] if isinstance(task, Supervised) else [])}
-        given = {
+        explicit = {
             name: value
             for name, value in settings
             if name in always or repr(value) != repr(getattr(usual, name))
         }
-        idle = without_effect(settings, given)
+        idle = without_effect(settings, explicit)
         return {
             name: _literal(value, wb)
-            for name, value in given.items()
+            for name, value in explicit.items()
             if name not in idle and _is_used(task, name, value)
         }
 
@@ -285,8 +289,8 @@ def _is_used(task: Task, name: str, value: Any) -> bool:
 
 
 def _change(job: str, step: int, values: Mapping[str, Any], wb: str) -> str:
-    given = ", ".join(f"{name}={_literal(value, wb)}" for name, value in values.items())
-    return f"{job}.change({given}, at={step})"
+    arguments = ", ".join(f"{name}={_literal(value, wb)}" for name, value in values.items())
+    return f"{job}.change({arguments}, at={step})"
 
 
 def _call(called: str, positional: list[str], keywords: Mapping[str, str]) -> list[str]:
@@ -302,8 +306,8 @@ def _literal(value: Any, wb: str) -> str:
     """The value of a setting as an expression."""
     if isinstance(value, EarlyStopping):
         options = value.model_dump(exclude_defaults=True, exclude={"monitor"})
-        given = [quoted(value.monitor), *(f"{name}={quoted(v)}" for name, v in options.items())]
-        return f"{wb}.EarlyStopping({', '.join(given)})"
+        arguments = [quoted(value.monitor), *(f"{name}={quoted(v)}" for name, v in options.items())]
+        return f"{wb}.EarlyStopping({', '.join(arguments)})"
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(_literal(item, wb) for item in value)}]"
     if isinstance(value, dict):

@@ -7,97 +7,98 @@ Lightning cannot do.
 
 from __future__ import annotations
 
+import itertools
 import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
 
-from workbench.export.errors import ExportError
-from workbench.export.inputs.collect import Schedule, quoted
-from workbench.export.program.optimizers import takes_updates
-from workbench.export.program.render import rendered
-from workbench.export.program.text import (
-    config_class,
+from workbench.export.assembly.program_source import ON_LIGHTNING, program_imports
+from workbench.export.assembly.run_constants import constants_of, takes_updates
+from workbench.export.assembly.text import (
     evidence,
-    parse_function,
+    had,
+    packages,
     plain,
-    rule,
+    program_of,
     saved_data,
     with_users_code,
 )
-from workbench.export.program.unused import without_unused
-from workbench.export.program.values import values
+from workbench.export.errors import ExportError
+from workbench.export.file_format import ExportOptions
 from workbench.export.script_spec import ScriptSpec
-from workbench.export.source.origins import Import
+from workbench.metric_mode import AVERAGED
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
-from workbench.techniques.averaging import swa_first_epoch
-from workbench.techniques.limits import is_whole
-from workbench.values import EarlyStopping
 
-_CALLBACKS = (
-    "EarlyStopping",
-    "EMAWeightAveraging",
-    "GradientAccumulationScheduler",
-    "ModelCheckpoint",
-    "StochasticWeightAveraging",
-)
-"""The callbacks that a script may use."""
-_OWN = "return it from configure_optimizers"
+_RETURN_IT = "return it from configure_optimizers"
 
 
-def lightning_script(r: ScriptSpec, task: Task) -> str:
+def lightning_script(run: ScriptSpec, task: Task) -> str:
     """The text of the script. Raises ExportError naming what Lightning cannot do."""
     package = _package(task)
-    _refuse(r, package)
-    found = {**values(r), **_values(r, task)}
-    main = rendered("lightning/main.py.jinja", found)
-    program = "\n\n\n".join(
-        part
-        for part in (without_unused(rendered("lightning/functions.py.jinja", found), main), main)
-        if part
-    )
-    callbacks = "lightning.pytorch.callbacks" if package == "lightning" else f"{package}.callbacks"
-    imports = [Import(package, None, "L"), *(Import(callbacks, name) for name in _CALLBACKS)]
-    imports += [
-        Import(callbacks.replace("callbacks", "loggers"), "CSVLogger"),
-        Import("torch.utils.data", "Sampler"),
+    _refuse(run, package)
+    constants = constants_of(run, _title(run), ExportOptions(), torchs=False)
+    constants |= _constants(run, task)
+    if constants["BEST"] is not None:
+        constants["BEST"] = _metric(constants["BEST"])
+    constants["EARLY_STOPPING"] = [
+        {**options, "monitor": _metric(options["monitor"])}
+        for options in constants["EARLY_STOPPING"]
     ]
-    config = config_class(found, program)
-    parse = parse_function(r, found, config, _title(r), by_trainer=True)
-    ours = f"{config}\n\n\n{rule('the training')}\n\n\n{program}\n\n\n{parse}\n"
-    return with_users_code(r, ours, _head(r, package), imports)
+    program = program_of(run, constants, ON_LIGHTNING)
+    imports = list(program_imports(ON_LIGHTNING))
+    if package != "lightning":
+        modules = {
+            "lightning": package,
+            "lightning.pytorch.callbacks": f"{package}.callbacks",
+            "lightning.pytorch.loggers": f"{package}.loggers",
+        }
+        imports = [replace(item, module=modules.get(item.module, item.module)) for item in imports]
+    return with_users_code(run, program, _head(run, package), imports)
 
 
-def _values(r: ScriptSpec, task: Task) -> dict[str, object]:
-    """The values that only this template reads, besides those of the script on torch."""
-    own = _makes_loaders(r)
-    shuffles = (
-        r.train.kind == "samples"
-        and r.settings.shuffle
-        and not r.train.sampler
-        and not r.train.batch_sampler
-    )
-    loaders = [] if own else ["loader", *(["val_loader"] if r.validates else [])]
+def _constants(run: ScriptSpec, task: Task) -> dict[str, object]:
+    """The constants that only the program on Lightning reads, or that differ in it. None stands
+    for a default of the Trainer.
+    """
+    s = run.settings
+    makes_loaders = _makes_loaders(run)
+    own_order = run.train.sampler or run.train.batch_sampler
+    shuffles = run.train.kind == "samples" and s.shuffle and not own_order
+    whole_epochs = not makes_loaders and not run.limits and not run.distributed
+    within_epochs, every_n_epoch = "", s.check_val_every_n_epoch
+    if isinstance(s.val_check_interval, int):
+        within_epochs, every_n_epoch = "updates", None  # which counts across epochs
+    elif s.val_check_interval != 1.0:
+        within_epochs = "fraction"
     return {
-        "makes_loaders": own,
-        # each order of samples is drawn to the end, as in the run
-        "orders_train": not own and shuffles and not r.limits,
-        "brings_callbacks": (
-            isinstance(task, LightningTask)
-            and own_method(task.module, "configure_callbacks") is not None
-        ),
-        "by_updates": _by_updates(r),
-        "scheduled_updates": _updates(r),
-        "lightning_schedules": (
-            [] if r.built_in else [_schedule(one) for one in r.optimizers[0].schedules]
-        ),
-        "trainer_arguments": _trainer_arguments(r),
-        "callbacks": _trainer_callbacks(r),
-        "fit_arguments": (
-            loaders
-            if r.lightning.datamodule == "None"
-            else [f"datamodule={r.lightning.datamodule}"]
-        ),
+        "SINGLE_PROCESS": "Lightning has its own",
+        "WORKER_SEEDS": False,
+        "DRAWS_TO_THE_END": shuffles and whole_epochs,
+        "MAKES_LOADERS": makes_loaders,
+        "DATAMODULE": run.lightning.datamodule != "None",
+        "BRINGS_CALLBACKS": isinstance(task, LightningTask)
+        and own_method(task.module, "configure_callbacks") is not None,
+        "ACCELERATOR": s.accelerator,
+        "DEVICES": run.local_ranks,
+        "NUM_NODES": s.num_nodes,
+        "STRATEGY": "ddp" if run.distributed else "auto",
+        "TRAINER_PRECISION": None if s.precision == "32-true" else s.precision,
+        "MAX_TIME": s.max_time if run.ended_at is None else None,
+        "CLIPS": s.gradient_clip_val is not None,
+        "NUM_SANITY_VAL_STEPS": None if s.num_sanity_val_steps == 2 else s.num_sanity_val_steps,
+        "SAVE_TOP_K": s.save_top_k if run.best is not None else 1,
+        "LOG_EVERY_N_STEPS": s.log_every_n_steps,
+        "CHECKS_WITHIN_EPOCHS": within_epochs,
+        "CHECK_VAL_EVERY_N_EPOCH": every_n_epoch,
+        "LENGTH": _length(run),
     }
+
+
+def _metric(name: str) -> str:
+    """The name of a metric on Lightning, which validates averaged weights instead of the others."""
+    return name.removesuffix(AVERAGED)
 
 
 def _package(task: Task) -> str:
@@ -110,342 +111,253 @@ def _package(task: Task) -> str:
     return classes[0].__module__.partition(".")[0] if classes else ""
 
 
-# ---- the head ------------------------------------------------------------------------------------
-
-
-def _title(r: ScriptSpec) -> str:
-    return f"Train {plain(r.model)} with Lightning, with the settings of run {plain(r.run)}."
-
-
-def _head(r: ScriptSpec, package: str) -> str:
-    needed = ", ".join(["torch", package, *sorted(r.sliced.modules - {"torch", package})])
-    start = "It begins with the weights that its code makes: the run's were not recorded."
-    if r.weights is not None:
-        start = f"It begins with the weights in {plain(r.weights)}, if that is there."
-    notes = [
-        start,
-        *saved_data(r),
-        f"Needs: {needed}.",
-        *r.sliced.notes,
-        *r.sliced.differs,
-        *evidence(r),
-        "What Lightning does otherwise than the run did:",
-        *(f"- {line}" for line in _differences(r)),
-    ]
-    text = "\n".join(
-        textwrap.fill(plain(note), 98, subsequent_indent="  " if note[0] == "-" else "")
-        for note in notes
-    )
-    return f'"""{_title(r)}\n\n{text}\nWritten by Tuning Workbench {r.version}.\n"""'
-
-
-def _by_updates(r: ScriptSpec) -> bool:
-    """Whether the schedule of the module that the script makes depends on the number of updates."""
-    return r.hooks is None and (takes_updates(r) if r.built_in else bool(r.optimizers[0].schedules))
-
-
-def _updates(r: ScriptSpec) -> str:
-    """The number of updates of the run, as an expression.
+def _length(run: ScriptSpec) -> str:
+    """What says for how many updates the schedule of the script's module is made; "": it does not
+    depend on that.
 
     Lightning's own estimate (`trainer.estimated_stepping_batches`) begins to read the loader, which
     changes the order of samples.
     """
-    known = r.ended_at is None and r.windows is None
-    if known and r.max_epochs is None and r.max_steps is not None:
-        return "config.max_steps"
-    if not known or r.max_epochs is None or r.limits or not r.train.sized:
-        return "config.scheduled_steps"
-    total = (
-        "config.max_epochs *"
-        f" {'-(-len(loader) // config.accumulate_grad_batches)' if r.accumulates else 'len(loader)'}"
+    own_schedule = not run.built_in and bool(run.optimizers[0].schedules)
+    if run.hooks is not None or not (own_schedule or (run.built_in and takes_updates(run))):
+        return ""
+    known = run.ended_at is None and run.windows is None
+    if known and run.max_epochs is None and run.max_steps is not None:
+        return "steps"
+    if not known or run.max_epochs is None or run.limits or not run.train.sized:
+        return "scheduled"
+    return "epochs" if run.max_steps is None else "both"
+
+
+def _makes_loaders(run: ScriptSpec) -> bool:
+    """Whether the user's objects make the loaders; Lightning then calls their methods itself."""
+    return run.lightning.datamodule != "None" or any(data.made_by_object for data in run.loaders)
+
+
+# ---- the head ------------------------------------------------------------------------------------
+
+
+def _title(run: ScriptSpec) -> str:
+    return f"Train {plain(run.model)} with Lightning, with the settings of run {plain(run.run)}."
+
+
+def _head(run: ScriptSpec, package: str) -> str:
+    libraries = ["torch", package]
+    start = "It begins with the weights that its code makes: the run's were not recorded."
+    if run.weights is not None:
+        start = f"It begins with the weights in {plain(run.weights)}, if that is there."
+    if run.weights is not None or run.data_file is not None:
+        libraries.append("safetensors")
+    libraries += packages(run.sliced.modules - set(libraries))
+    notes = [
+        start,
+        *saved_data(run),
+        f"Needs: {', '.join(libraries)}.{had(run)}",
+        *run.sliced.notes,
+        *run.sliced.differs,
+        *evidence(run),
+        "What Lightning does otherwise than the run did:",
+    ]
+    differences = [*_differences(run)] or ["Nothing that this run had."]
+    paragraphs = [textwrap.fill(plain(note), 98) for note in notes]
+    paragraphs += [
+        textwrap.fill(f"- {plain(difference)}", 98, subsequent_indent="  ")
+        for difference in differences
+    ]
+    text = "\n".join(paragraphs)
+    return f'"""{_title(run)}\n\n{text}\nWritten by Tuning Workbench {run.version}.\n"""'
+
+
+def _differences(run: ScriptSpec) -> Iterator[str]:
+    """A sentence for each difference between Lightning and the run, as far as it concerns this
+    run.
+    """
+    s = run.settings
+    if s.on_nonfinite == "stop":
+        yield "A loss that is NaN does not end the training."
+    if run.validates:
+        yield "Random numbers that a validation draws move those of the training after it."
+    if run.validates and (
+        run.validates_in_epoch or run.max_steps is not None or s.check_val_every_n_epoch != 1
+    ):
+        yield "A training that ends between two validations is not validated at its end."
+    if run.accumulates:
+        weights = "samples" if run.mean else "the batches in that window"
+        yield (
+            "Each batch of an update weighs 1 / accumulate_grad_batches, in a shorter window at the"
+            f" end of an epoch too; the run weighted by {weights}."
+        )
+    if run.validates and run.accumulates and isinstance(s.val_check_interval, int):
+        yield "Validations are counted in batches, so that a shorter window counts for less."
+    if s.num_workers:
+        yield (
+            "Loader workers draw other random numbers than those of the run, where samples draw"
+            " any."
+        )
+    if _makes_loaders(run):
+        yield (
+            "Your own loaders are used; they draw from the numbers that dropout draws from too,"
+            " which the run's did not."
+        )
+    if "estimated_stepping_batches" in run.lightning.asks:
+        yield (
+            "self.trainer.estimated_stepping_batches begins to read the loader, so that the order"
+            " of samples is another."
+        )
+    if run.distributed:
+        yield (
+            "Each process gets its samples from Lightning's DistributedSampler, in another order"
+            " than in the run."
+        )
+    if run.accumulates and run.schedules_by_batches:
+        yield "A learning rate that is scheduled by updates stays within a window of batches."
+    if s.weight_averaging == "ema":
+        yield from _differences_of_ema(run)
+    elif run.averages:
+        yield (
+            "SWA leaves out the weights after the last epoch; batch-norm statistics are collected"
+            " anew at the end, and a validation has the averaged weights alone."
+        )
+    if any(stop.restore_best for stop in s.early_stopping):
+        yield "The model has its last weights at the end; the best are in the checkpoint."
+    if run.ended_at is not None:
+        yield f"The run was ended after {run.ended_at} updates, which is max_steps here."
+    if run.scales:
+        yield "With fp16, a step that the scaler skips is counted, and the schedule moves on."
+
+
+def _differences_of_ema(run: ScriptSpec) -> Iterator[str]:
+    yield (
+        "An average of weights has the layers' buffers too; batch-norm statistics are averaged,"
+        " and a validation has the averaged weights alone."
     )
-    return total if r.max_steps is None else f"min(config.max_steps, {total})"
-
-
-def _schedule(one: Schedule) -> str:
-    items = {"scheduler": f"made{one.place}", "interval": quoted(one.interval)}
-    items |= {"frequency": str(one.frequency)} if one.frequency != 1 else {}
-    items |= {"monitor": quoted(one.monitor)} if one.monitor is not None else {}
-    items |= {} if one.strict else {"strict": "False"}
-    return "{" + ", ".join(f'"{name}": {value}' for name, value in items.items()) + "}"
+    every = run.settings.averaging_every_n_steps
+    if every > 1:
+        yield (
+            f"Weights are averaged after update 1 and then after every {every}; the run began with"
+            f" update {every}."
+        )
+    if run.settings.ema_warmup:
+        yield (
+            "Lightning's exponential average does not warm up: it keeps ema_decay of itself from"
+            " the beginning."
+        )
 
 
 # ---- what Lightning cannot do --------------------------------------------------------------------
 
 
-def _refuse(r: ScriptSpec, package: str) -> None:
-    """Raise ExportError for the first thing that a script on Lightning cannot do. package: ""
-    for an object that is no LightningModule.
+def _refuse(run: ScriptSpec, package: str) -> None:
+    """Raise ExportError for the first thing that a script on Lightning cannot do. package: "" for
+    an object that is no LightningModule.
     """
-    for what, there in {**_technique(r), **_given(r), **_module(r, package)}.items():
-        if there:
-            raise ExportError(
-                f"format='lightning' cannot have {what}. Export the script on torch instead:"
-                " bench.export('train.py')."
-            )
-
-
-def _technique(r: ScriptSpec) -> dict[str, bool]:
-    """Settings of the run that Lightning does not have; by description, whether the run has
-    them.
-    """
-    s = r.settings
-    changed = sorted(
-        {name for _, values in r.changes for name in values}
-        | ({"accumulate_grad_batches"} if r.sizes else set())
-    )
-    by_updates = isinstance(s.val_check_interval, int)
-    return {
-        f"{', '.join(changed)} that was changed during the run: Lightning's Trainer keeps its settings": bool(
-            changed
-        ),
-        f"{', '.join(sorted(r.resume_points.edited))} that was set where the run continues another one": bool(
-            r.resume_points.edited
-        ),
-        "accelerator='tpu', with whose losses Lightning's were not compared": r.on_tpu,
-        "truncated_bptt_steps, which Lightning 2 no longer has": r.tbptt,
-        "on_nonfinite='skip': Lightning takes an update whatever its gradients": (
-            s.on_nonfinite == "skip"
-        ),
-        "EarlyStopping with warmup": any(monitor.warmup for monitor in s.early_stopping),
-        "weight_averaging='swa' without swa_lrs": s.weight_averaging == "swa" and s.swa_lrs is None,
-        "averaging_start_epoch: Lightning's EMAWeightAveraging waits for updates, never for an epoch": (
-            s.weight_averaging == "ema" and s.averaging_start_epoch > 0
-        ),
-        "a val_check_interval that is a time": (
-            isinstance(s.val_check_interval, str) and r.validates
-        ),
-        "a val_check_interval in updates with accumulate_grad_batches by epoch: Lightning counts batches": (
-            by_updates and r.windows is not None
-        ),
-        "a schedule that steps every few updates with accumulate_grad_batches: Lightning leaves out steps": (
-            r.accumulates
-            and any(one.interval == "step" and one.frequency > 1 for one in r.schedules)
-        ),
-        "the schedule of a run without a length": (
-            (r.built_in or bool(r.schedules)) and r.ended_at is not None and r.planned is None
-        ),
-        f"compile={s.compile!r} of a LightningModule: call trainer.fit(torch.compile(module))": (
-            bool(s.compile) and r.hooks is not None
-        ),
-    }
-
-
-def _given(r: ScriptSpec) -> dict[str, bool]:
-    """Arguments of the bench that a LightningModule made by the script cannot have; by
-    description, whether there are any.
-    """
-    optimizer = r.optimizers[0]
-    return {
-        "metrics that are computed over a validation: log them in a LightningModule": (
-            r.metrics.objects
-        ),
-        "metrics that give several numbers by name": r.metrics.dicts,
-        "several validation sets": bool(r.val_sets),
-        "avg_fn or should_update": (
-            r.given("avg_fn") is not None or r.given("should_update") is not None
-        ),
-        "an optimizer with train() and eval() (schedule-free)": r.schedule_free,
-        "an optimizer that evaluates the loss again, with accumulate_grad_batches or gradient_clip_val": (
-            r.closure and (r.accumulates or r.clips)
-        ),
-        "an optimizer that expects gradients and evaluates the loss again": (
-            optimizer.closure == "after gradients"
-        ),
-        "batches that say how much they count, with accumulate_grad_batches": r.reports_weight,
-        "a validation of batches that do not show how many samples they hold": (
-            r.hooks is None
-            and r.val is not None
-            and r.validates
-            and r.weighs(r.val)
-            and not r.val.counts
-        ),
-        "ready batches, or a batch_sampler, of several processes": (
-            r.distributed and any(d.kind != "samples" or d.batch_sampler for d in r.loaders)
-        ),
-    }
-
-
-def _module(r: ScriptSpec, package: str) -> dict[str, bool]:
-    """Properties of the user's own object that Lightning refuses; by description, whether it has
-    them.
-    """
-    s, own = r.settings, r.hooks is not None
-    rate = r.optimizers[0].made_lr
-    lightning_1 = [name for name, hook in r.lightning.hooks.items() if hook.arguments]
-    return {
-        f"{r.model}, which has a training_step and is no LightningModule: let it inherit from lightning.LightningModule": (
-            not package
-        ),
-        "several optimizers without manual optimisation, which Lightning 2 no longer has": (
-            r.several and not r.manual
-        ),
-        f"{', '.join(lightning_1)} written for Lightning 1": bool(lightning_1),
-        f"{', '.join(r.extra_arguments)} in training_step, which Lightning 2 no longer has": bool(
-            r.extra_arguments
-        ),
-        "gradient_clip_val or accumulate_grad_batches with manual optimisation": (
-            r.manual and (r.clips or r.accumulates)
-        ),
-        f"lr_schedule or warmup beside a LightningModule: {_OWN}": own and r.built_in,
-        f"weight_decay beside a LightningModule: {_OWN}": own and s.weight_decay is not None,
-        f"lr={s.lr} beside a LightningModule that makes its optimizer with {rate}: {_OWN}": (
-            own and rate is not None and rate != s.lr
-        ),
-    }
-
-
-# ---- the Trainer ---------------------------------------------------------------------------------
-
-
-def _makes_loaders(r: ScriptSpec) -> bool:
-    """Whether the user's objects make the loaders; Lightning then calls their methods itself."""
-    return r.lightning.datamodule != "None" or any(data.before for data in r.loaders)
-
-
-def _trainer_arguments(r: ScriptSpec) -> list[str]:
-    """The arguments of the Trainer; those that have Lightning's default are left out."""
-    s = r.settings
-    found = {
-        "accelerator": quoted(s.accelerator) if s.accelerator != "auto" else "",
-        "devices": str(r.local_ranks),
-        "num_nodes": str(s.num_nodes) if s.num_nodes > 1 else "",
-        "strategy": '"ddp"' if r.distributed else "",
-        "precision": quoted(s.precision) if s.precision != "32-true" else "",
-        **_length(r),
-        "gradient_clip_val": "config.gradient_clip_val" if s.gradient_clip_val is not None else "",
-        "gradient_clip_algorithm": (
-            '"value"'
-            if s.gradient_clip_val is not None and s.gradient_clip_algorithm == "value"
-            else ""
-        ),
-        "accumulate_grad_batches": (
-            "config.accumulate_grad_batches"
-            if s.accumulate_grad_batches != 1 and r.windows is None
-            else ""
-        ),
-        "limit_train_batches": (
-            "" if is_whole(s.limit_train_batches) else "config.limit_train_batches"
-        ),
-        "limit_val_batches": "" if is_whole(s.limit_val_batches) else "config.limit_val_batches",
-        **_validation(r),
-        "num_sanity_val_steps": str(s.num_sanity_val_steps) if s.num_sanity_val_steps != 2 else "",
-        "deterministic": repr(s.deterministic).replace("'", '"') if s.deterministic else "",
-        "benchmark": str(s.benchmark) if s.benchmark is not None else "",
-        "log_every_n_steps": str(s.log_every_n_steps),
-        "logger": "CSVLogger(output)",
-    }
-    return [f"{name}={value}" for name, value in found.items() if value]
-
-
-def _length(r: ScriptSpec) -> dict[str, str]:
-    s = r.settings
-    endless = r.max_epochs is None and r.max_steps is None
-    return {
-        "max_epochs": "config.max_epochs" if r.max_epochs is not None else "-1" if endless else "",
-        "max_steps": "config.max_steps" if r.max_steps is not None else "",
-        "min_epochs": "config.min_epochs" if s.min_epochs else "",
-        "min_steps": "config.min_steps" if s.min_steps else "",
-        "max_time": quoted(s.max_time) if s.max_time is not None and r.ended_at is None else "",
-    }
-
-
-def _validation(r: ScriptSpec) -> dict[str, str]:
-    s = r.settings
-    interval = "config.val_check_interval"
-    if isinstance(s.val_check_interval, int) and s.accumulate_grad_batches != 1:
-        # Lightning counts batches, the run counted updates
-        interval += " * config.accumulate_grad_batches"
-    every = "config.check_val_every_n_epoch" if s.check_val_every_n_epoch is not None else "None"
-    return {
-        "check_val_every_n_epoch": every if s.check_val_every_n_epoch != 1 else "",
-        "val_check_interval": (
-            interval if s.val_check_interval != 1.0 or isinstance(s.val_check_interval, int) else ""
-        ),
-    }
-
-
-def _trainer_callbacks(r: ScriptSpec) -> list[str]:
-    """The Trainer's callbacks."""
-    s = r.settings
-    best = f", monitor={quoted(r.best[0])}, mode={quoted(r.best[1])}" if r.best is not None else ""
-    many = f", save_top_k={s.save_top_k}" if r.best is not None and s.save_top_k != 1 else ""
-    found = [f"ModelCheckpoint(output{best}{many})", *map(_stopping, s.early_stopping)]
-    if r.windows is not None:
-        found.append(f"GradientAccumulationScheduler({r.windows})")
-    if s.weight_averaging == "ema":
-        every = s.averaging_every_n_steps if s.averaging_every_n_steps != 1 else 0
-        given = {"update_every_n_steps": every, "update_starting_at_step": s.averaging_start}
-        found.append(
-            f"EMAWeightAveraging(decay=config.ema_decay{''.join(f', {name}={value}' for name, value in given.items() if value)})"
+    lacking = itertools.chain(_techniques(run), _arguments(run), _properties(run, package))
+    if (first := next(lacking, None)) is not None:
+        raise ExportError(
+            f"format='lightning' cannot have {first}. Export the script on torch instead:"
+            " bench.export('train.py')."
         )
-    elif s.weight_averaging == "swa":
-        options = (
-            f"annealing_epochs={s.annealing_epochs},"
-            f" annealing_strategy={quoted(s.annealing_strategy)}"
+
+
+def _techniques(run: ScriptSpec) -> Iterator[str]:
+    """The settings of the run that Lightning does not have."""
+    s = run.settings
+    changed = {name for _, values in run.changes for name in values}
+    if run.sizes:
+        changed.add("accumulate_grad_batches")
+    if changed:
+        yield (
+            f"{', '.join(sorted(changed))} that was changed during the run: Lightning's Trainer"
+            " keeps its settings"
         )
-        found.append(
-            "StochasticWeightAveraging(swa_lrs=config.swa_lrs,"
-            f" swa_epoch_start={swa_first_epoch(s) + 1}, {options})"
+    if edited := run.resume_points.edited:
+        yield f"{', '.join(sorted(edited))} that was set where the run continues another one"
+    if run.on_tpu:
+        yield "accelerator='tpu', with whose losses Lightning's were not compared"
+    if s.on_nonfinite == "skip":
+        yield "on_nonfinite='skip': Lightning takes an update whatever its gradients"
+    if any(monitor.warmup for monitor in s.early_stopping):
+        yield "EarlyStopping with warmup"
+    if s.weight_averaging == "swa" and s.swa_lrs is None:
+        yield "weight_averaging='swa' without swa_lrs"
+    if s.weight_averaging == "ema" and s.averaging_start_epoch > 0:
+        yield (
+            "averaging_start_epoch: Lightning's EMAWeightAveraging waits for updates, never for an"
+            " epoch"
         )
-    return found
+    if isinstance(s.val_check_interval, str) and run.validates:
+        yield "a val_check_interval that is a time"
+    if isinstance(s.val_check_interval, int) and run.windows is not None:
+        yield (
+            "a val_check_interval in updates with accumulate_grad_batches by epoch: Lightning"
+            " counts batches"
+        )
+    steps = [schedule for schedule in run.schedules if schedule.interval == "step"]
+    if run.accumulates and any(schedule.frequency > 1 for schedule in steps):
+        yield (
+            "a schedule that steps every few updates with accumulate_grad_batches: Lightning leaves"
+            " out steps"
+        )
+    has_schedule = run.built_in or bool(run.schedules)
+    if has_schedule and run.ended_at is not None and run.planned is None:
+        yield "the schedule of a run without a length"
+    if s.compile and run.hooks is not None:
+        yield f"compile={s.compile!r} of a LightningModule: call trainer.fit(torch.compile(module))"
 
 
-def _stopping(monitor: EarlyStopping) -> str:
-    there = {**dict(monitor), "mode": None if monitor.direction == "min" else "max"}
-    fields = type(monitor).model_fields
-    named = {name: there[name] for name in there if name not in ("monitor", "restore_best")}
-    changed = {name: value for name, value in named.items() if value != fields[name].default}
-    options = "".join(f", {name}={quoted(value)}" for name, value in changed.items())
-    return f"EarlyStopping({quoted(monitor.monitor)}{options})"
+def _arguments(run: ScriptSpec) -> Iterator[str]:
+    """The arguments of the bench that a LightningModule made by the script cannot have."""
+    if run.metrics.objects:
+        yield "metrics that are computed over a validation: log them in a LightningModule"
+    if run.metrics.dicts:
+        yield "metrics that give several numbers by name"
+    if run.val_sets:
+        yield "several validation sets"
+    if run.given("avg_fn") is not None or run.given("should_update") is not None:
+        yield "avg_fn or should_update"
+    if run.schedule_free:
+        yield "an optimizer with train() and eval() (schedule-free)"
+    if run.closure and (run.accumulates or run.clips):
+        yield (
+            "an optimizer that evaluates the loss again, with accumulate_grad_batches or"
+            " gradient_clip_val"
+        )
+    if run.optimizers[0].closure == "after gradients":
+        yield "an optimizer that expects gradients and evaluates the loss again"
+    if run.hooks is None and len(run.schedules) > 1:
+        yield "several schedulers: return them from a LightningModule's configure_optimizers"
+    if run.reports_weight:
+        yield "batches that say how much they count, with accumulate_grad_batches"
+    counts_samples = run.val is not None and run.validates and run.weighs(run.val)
+    if run.hooks is None and counts_samples and run.val is not None and not run.val.counts:
+        yield "a validation of batches that do not show how many samples they hold"
+    ready = [data for data in run.loaders if data.kind != "samples" or data.batch_sampler]
+    if run.distributed and ready:
+        yield "ready batches, or a batch_sampler, of several processes"
 
 
-def _differences(r: ScriptSpec) -> list[str]:
-    """A sentence for each difference between Lightning and the run, as far as it concerns this
-    run.
-    """
-    s = r.settings
-    averages = (
-        "An average of weights has the layers' buffers too"
-        if s.weight_averaging == "ema"
-        else "SWA leaves out the weights after the last epoch"
-    )
-    sentences = {
-        "A loss that is NaN does not end the training.": s.on_nonfinite == "stop",
-        "Random numbers that a validation draws move those of the training after it.": r.validates,
-        f"Each batch of an update weighs 1 / accumulate_grad_batches, in a shorter window at the end of an epoch too; the run weighted by {'samples' if r.mean else 'the batches in that window'}.": (
-            r.accumulates
-        ),
-        "Loader workers draw other random numbers than those of the run, where samples draw any.": (
-            bool(s.num_workers)
-        ),
-        "Your own loaders are used; they draw from the numbers that dropout draws from too, which the run's did not.": _makes_loaders(
-            r
-        ),
-        "self.trainer.estimated_stepping_batches begins to read the loader, so that the order of samples is another.": (
-            "estimated_stepping_batches" in r.lightning.asks
-        ),
-        "Each process gets its samples from Lightning's DistributedSampler, in another order than in the run.": (
-            r.distributed
-        ),
-        "A learning rate that is scheduled by updates stays within a window of batches.": (
-            r.accumulates and r.schedules_by_batches
-        ),
-        f"{averages}; batch-norm statistics are {'averaged' if s.weight_averaging == 'ema' else 'collected anew at the end'}, and a validation has the averaged weights alone.": (
-            r.averages
-        ),
-        f"Weights are averaged after update 1 and then after every {s.averaging_every_n_steps}; the run began with update {s.averaging_every_n_steps}.": (
-            s.weight_averaging == "ema" and s.averaging_every_n_steps > 1
-        ),
-        "Lightning's exponential average does not warm up: it keeps ema_decay of itself from the beginning.": (
-            s.weight_averaging == "ema" and s.ema_warmup
-        ),
-        "The model has its last weights at the end; the best are in the checkpoint.": any(
-            stop.restore_best for stop in s.early_stopping
-        ),
-        f"The run was ended after {r.ended_at} updates, which is max_steps here.": (
-            r.ended_at is not None
-        ),
-        "With fp16, a step that the scaler skips is counted, and the schedule moves on.": r.scales,
-    }
-    return [line for line, there in sentences.items() if there] or ["Nothing that this run had."]
+def _properties(run: ScriptSpec, package: str) -> Iterator[str]:
+    """The properties of the user's own object that Lightning refuses."""
+    s = run.settings
+    if not package:
+        yield (
+            f"{run.model}, which has a training_step and is no LightningModule: let it inherit from"
+            " lightning.LightningModule"
+        )
+    if run.several and not run.manual:
+        yield ("several optimizers without manual optimisation, which Lightning 2 no longer has")
+    if run.lightning.of_lightning_1:
+        yield f"{', '.join(run.lightning.of_lightning_1)} written for Lightning 1"
+    if run.manual and (run.clips or run.accumulates):
+        yield "gradient_clip_val or accumulate_grad_batches with manual optimisation"
+    if run.hooks is None:
+        return
+    if run.built_in:
+        yield f"lr_schedule or warmup beside a LightningModule: {_RETURN_IT}"
+    if s.weight_decay is not None:
+        yield f"weight_decay beside a LightningModule: {_RETURN_IT}"
+    rate = run.optimizers[0].made_lr
+    if rate is not None and rate != s.lr:
+        yield (
+            f"lr={s.lr} beside a LightningModule that makes its optimizer with {rate}: {_RETURN_IT}"
+        )

@@ -10,13 +10,15 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from workbench.export.assembly.names import read, replaced
 from workbench.export.errors import ExportError
-from workbench.export.program.names import read, replaced
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.statements import first_line
 from workbench.export.source.uses import imported_name
 
 _RULE = re.compile(r"# -{2,} (.+?) -{3,}")
+_TRAINING = "the training"
+"""The section of a script with the training program."""
 
 
 def notebook(r: ScriptSpec, script: str) -> str:
@@ -26,6 +28,8 @@ def notebook(r: ScriptSpec, script: str) -> str:
             f"a notebook trains in one process, and run {r.run} was made by {r.ranks}: export a"
             " script, bench.export('train.py')."
         )
+    folder = json.dumps(f"{Path(r.script).stem}-output")
+    script = re.sub(r"^OUTPUT = .*$", f"OUTPUT = Path({folder})", script, flags=re.MULTILINE)
     command_line = [node for node in ast.parse(script).body if _is_command_line(node)]
     lines = _without(script.splitlines(), command_line)
     tree = ast.parse("\n".join(lines))
@@ -40,6 +44,8 @@ def notebook(r: ScriptSpec, script: str) -> str:
         code = replaced(
             "\n".join(group).strip("\n") + "\n", {"__file__": json.dumps(r.script)}
         ).rstrip()
+        code = code.replace("; each is an option, as in --seed 1.", ".")
+        code = code.replace(f"Path({json.dumps(r.script)}).with_name(", "Path(")
         cells.append(
             {
                 "cell_type": "code",
@@ -50,7 +56,7 @@ def notebook(r: ScriptSpec, script: str) -> str:
             }
         )
     cells.append(_markdown("## Train"))
-    cells.append({**cells[-2], "source": _call(tree, r)})
+    cells.append({**cells[-2], "source": f"{_main_of(tree)}(Config())"})
     cells.append(_markdown(f"Written by Tuning Workbench {r.version}."))
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
@@ -74,22 +80,22 @@ def _title(docstring: str) -> str:
     its last line.
     """
     first, *rest = docstring.split("\n\n")
-    parts = [
+    paragraphs = [
         f"# {first.removesuffix('.')}",
         (
             "Run all cells. `Config` has the settings: with `Config(lr=1e-3)` in the last cell it"
             " trains at another rate."
         ),
     ]
-    for part in rest:
+    for paragraph in rest:
         lines = [
             line
-            for line in part.splitlines()
+            for line in paragraph.splitlines()
             if "--" not in line and not line.startswith("Written by ")
         ]
         if not all(line.startswith("    ") for line in lines):
-            parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+            paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs)
 
 
 def _is_command_line(node: ast.stmt) -> bool:
@@ -126,19 +132,25 @@ def _groups(
     definitions.
     """
     group: list[str] = []
-    title, section, before = "", "", False
+    title, section, before, was_main = "", "", False, False
     end = 0
     for node in kept:
         start = first_line(node) - 1
         between = lines[end:start] if node is not kept[0] else []
-        rule = next((found[1] for line in between if (found := _RULE.match(line))), None)
+        rule = next((match[1] for line in between if (match := _RULE.match(line))), None)
         between = [line for line in between if not _RULE.match(line)]
         defines = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
-        if rule is not None or ("code of the run" in section and defines != before and group):
+        is_main = section == _TRAINING and _is_main(node)
+        splits = "code of the run" in section and defines != before and bool(group)
+        if rule is not None or splits or is_main or was_main:
             if group:
                 yield title, group
             group, title = [], "" if rule is None else rule[:1].upper() + rule[1:]
             section = rule if rule is not None else section
+            if section == _TRAINING:
+                title = "The settings" if rule else "The functions"
+                title = "The loop" if is_main else title
+        was_main = is_main
         text = lines[start : node.end_lineno]
         if (
             isinstance(node, ast.Import | ast.ImportFrom)
@@ -146,24 +158,21 @@ def _groups(
             and {imported_name(alias) for alias in node.names} <= unused
         ):
             text = []
-        # else it shares a line with the statement before
-        group += [*between, *text] if start >= end else []
+        group += (
+            [*between, *text] if start >= end else []
+        )  # else it shares a line with the statement before
         end, before = max(end, node.end_lineno or 0), defines
     yield title, group
 
 
-def _call(tree: ast.Module, r: ScriptSpec) -> str:
-    """The call of `main`, with the output in a folder named after the notebook."""
-    main = next(
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("main")
-    )
-    needed = [
-        argument.arg for argument in main.args.args[: len(main.args.args) - len(main.args.defaults)]
-    ]
-    given = {"config": "Config()", "output": f'Path("{Path(r.script).stem}-output")'}
-    return f"{main.name}({', '.join(given.get(name, f'{name}=None') for name in needed)})"
+def _is_main(node: ast.stmt) -> bool:
+    """Whether it is the function `main`, which has another name where the user's code has that."""
+    return isinstance(node, ast.FunctionDef) and node.name.rstrip("_") == "main"
+
+
+def _main_of(tree: ast.Module) -> str:
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return next(node.name for node in functions if _is_main(node))
 
 
 def cells_as_text(notebook: str) -> str:

@@ -83,24 +83,6 @@ def changing_state(code: str, arguments: tuple[str, ...] = ()) -> tuple[Change, 
     )
 
 
-def has_stateful_data(code: str) -> bool:
-    """Whether it defines samplers, also by a class of its own between, or data with `state_dict`
-    and `load_state_dict`.
-    """
-    kinds = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ClassDef)]
-    sampling = {"Sampler"}
-    for _ in kinds:
-        sampling |= {
-            node.name
-            for node in kinds
-            if any(base.endswith(tuple(sampling)) for base in map(ast.unparse, node.bases))
-        }
-    return any(
-        node.name in sampling or (_tells_state(node) and _has_base(node, "Dataset"))
-        for node in kinds
-    )
-
-
 def _has_base(node: ast.ClassDef, kind: str) -> bool:
     return any(base.endswith(kind) for base in map(ast.unparse, node.bases))
 

@@ -47,8 +47,8 @@ class Data:
 
     dataset: str
     """The expression for the data that the loader reads."""
-    before: tuple[str, ...] = ()
-    """Lines that come before `dataset`, which needs them."""
+    made_by_object: bool = False
+    """Whether a method of the user's object makes its loader."""
     kind: Literal["samples", "stream", "batches"] = "samples"
     """"samples": read by index; "stream": samples that can only be iterated; "batches": ready
     batches.
@@ -73,18 +73,14 @@ class Data:
     worker_init: str | None = None
     with_set_epoch: tuple[str, ...] = ()
     """The objects with a `set_epoch`: the sampler, the batch sampler, the data set."""
-    whole: bool = False
-    """Whether the data set has `__getitems__`, which makes a whole batch."""
     pinned: bool = True
     """Whether its batches are pinned where there is a GPU; not where the data are on the GPU
     already.
     """
     sized: bool = True
     """Whether the number of batches is known before the first one."""
-    count: str = "1"
-    """The expression for the number of samples in `batch`."""
     counts: bool = True
-    """Whether `count` is the number of samples that were drawn."""
+    """Whether accelerate reads from a batch of how many samples it was made."""
     empty: bool = False
     """Whether a batch may be None, and is left out."""
     generators: tuple[str, ...] = ()
@@ -103,8 +99,6 @@ class Data:
     """The expression that makes its data set from `tensors`, the contents of the file next to
     the script; "": the user's code makes it.
     """
-    steps: str = "config.truncated_bptt_steps"
-    """The expression for the number of time steps in `batch`, where batches are split in time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,16 +113,10 @@ class Metrics:
     """Whether any is a module, which has a device and a mode."""
     objects: bool = False
     """Whether there are objects with `update`, `compute` and `reset`."""
-    gathered: tuple[str, ...] = ()
-    """The names of those objects that do not synchronise themselves over processes."""
-    synchronised: bool = False
-    """Whether there are objects that do."""
     pairs: tuple[str, ...] = ()
     """The names of those whose `update` takes one pair."""
     dicts: bool = False
     """Whether any returns several numbers by name."""
-    lacking: bool = False
-    """Whether a validation of the run had fewer batches than there were processes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,14 +133,10 @@ class Schedule:
     """The metric that a ReduceLROnPlateau follows; None: it is another scheduler."""
     by_batches: bool = False
     """Whether its frequency counts the batches of an epoch."""
-    strict: bool = True
-    """Whether a metric that nothing reports is an error."""
     restores: bool = True
     """Whether a checkpoint can hold its state: plain data, which torch.load(weights_only=True)
     reads.
     """
-    has_length: bool = False
-    """Whether it is made for a number of steps, which its state contains."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,8 +158,6 @@ class Optimizer:
     """The parameter group whose rate is reported: the first that is not at 0."""
     frozen_groups: bool = False
     """Whether the rate of some parameter group is 0."""
-    frequency: int = 0
-    """For how many updates in a row only this optimizer steps; 0: it steps at each update."""
     closure: ClosureUse = "never"
     """How its step uses a closure (`task/optim/closures.py`)."""
     whole: bool = True
@@ -186,12 +168,7 @@ class Optimizer:
     """Whether it has an inner optimizer whose state its `state_dict` lacks (SAM's base
     optimizer).
     """
-    torchs: bool = True
-    """Whether its class is torch's own."""
 
-
-NUMBERED = ("on_train_batch_start", "on_train_batch_end", "optimizer_zero_grad", "optimizer_step")
-"""Hooks that take the number of a training batch."""
 
 WITHIN = (
     "on_train_batch_start",
@@ -233,55 +210,21 @@ FIT = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Hook:
-    """A hook that an object defines."""
-
-    owner: str
-    """The object that it is called on: "network", or one that brings the data."""
-    arguments: tuple[str | None, ...] = ()
-    """For a hook written for Lightning 1: what each argument is; None: the next argument of
-    Lightning 2.
-    """
-    reads: bool = True
-    """Whether it uses its first argument."""
-
-
-@dataclasses.dataclass(frozen=True)
 class LightningNeeds:
     """The parts of Lightning's loop and Trainer that the user's objects need: the one with
     `training_step`, those that make the loaders.
     """
 
-    hooks: Mapping[str, Hook] = dataclasses.field(default_factory=dict)
+    hooks: frozenset[str] = frozenset()
     """The hooks that they define."""
-    ends_epochs: bool = False
-    """Whether `on_train_batch_start` may end an epoch (return -1)."""
+    of_lightning_1: tuple[str, ...] = ()
+    """Those with arguments that Lightning 2 does not pass."""
     asks: frozenset[str] = frozenset()
-    """The attributes of their trainer that they read."""
-    trainers: tuple[str, ...] = ()
-    """The attributes in which they expect their trainer, as expressions that can be assigned to."""
-    like: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Attributes that the script sets on an object without Lightning's properties, with their
-    first values.
-    """
-    methods: frozenset[str] = frozenset()
-    """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients",
-    "toggle_optimizer".
-    """
+    """The attributes of their trainer that they read, and what else a run gives them."""
     freezes: bool = False
-    """Whether a hook of training may change which parameters require a gradient."""
-    toggles: bool = False
-    """Whether it may use methods that Lightning's optimizers have and torch's do not:
-    `optimizer.toggle()`.
-    """
+    """Whether a step may change which parameters require a gradient."""
     logs_widely: bool = False
     """Whether it logs in more than one way, or in a validation outside its `validation_step`."""
-    logs_metrics: bool = False
-    """Whether it may log metric objects, with `compute()` and `reset()`."""
-    reduces: bool = False
-    """Whether it may reduce logged values in another way than by the mean (`reduce_fx`)."""
-    sizes: bool = False
-    """Whether it may log with a `batch_size`."""
     logs_over_ranks: bool = False
     """Whether it may log values of single updates that are reduced over processes (`sync_dist`)."""
     weighs: bool = False
@@ -302,12 +245,6 @@ class LoggedNames:
     """For epochs of training."""
     in_training_alone: frozenset[str] = frozenset()
     """In training, and never in a validation."""
-    on_bar: tuple[str, ...] = ()
-    """For single updates, with `prog_bar`."""
-    parts: tuple[str, ...] = ()
-    """The parts of the loss that are in the record, by the names in the dict that a step or a
-    loss function returns.
-    """
     marked: tuple[str, ...] = ()
     """The names that the record uses for other values: there the logged ones end in "_logged"."""
 
@@ -321,12 +258,8 @@ class Hooks:
     train_index: bool
     val_index: bool
     """Whether its steps take the number of the batch."""
-    extras: tuple[str, ...] = ()
-    """Further arguments of its training_step: "optimizer_idx", "hiddens"."""
     manual: bool = False
     """Whether it steps its optimizers itself."""
-    splits: bool = False
-    """Whether it has a `tbptt_split_batch` of its own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,13 +272,6 @@ class Step:
     """Whether the loss function returns {"loss": …} without a weight."""
     skips: bool = False
     """Whether it may leave a batch out (return None)."""
-
-
-def at(steps: tuple[int, ...], no: bool = False) -> str:
-    """The condition that the update is one of these; `no`: that it is not one of them."""
-    if len(steps) == 1:
-        return f"step {'!=' if no else '=='} {steps[0]}"
-    return f"step {'not ' if no else ''}in {steps}"
 
 
 def quoted(value: Any) -> str:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import dataclasses
 import inspect
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from accelerate.utils import find_batch_size
+from torch.utils.data import DataLoader, IterableDataset
 
 from workbench.engine.dry_run.dry_run import SAMPLES
 from workbench.export.errors import NotStandAlone
-from workbench.export.inputs.collect import Data, collate_given, quoted
+from workbench.export.inputs.collect import Data, collate_given
 from workbench.export.inputs.saved_data import SavedSet
 from workbench.export.inputs.step import may_skip
 from workbench.export.source.origins import is_inlined
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
-from workbench.task.batch import TARGETS, own_count, sample_count
-from workbench.task.data.combined import CombinedBatches, in_turn
+from workbench.task.batch import TARGETS, leaves, sample_count
+from workbench.task.data.combined import CombinedBatches
 from workbench.task.data.datasets import Batches, Columns
-from workbench.task.data.loader_parts import length_of, makes_batches_itself
+from workbench.task.data.loader_parts import length_of
 from workbench.task.data.sharding import RankShard, common_rng_for
 from workbench.task.data.spec import DataSpec, Loader, resumable_sampler_of, users_dataset
-from workbench.task.data.to_dataset import UNNAMED
 from workbench.techniques.limits import is_whole
 
 _EPOCHS = 1000
@@ -38,7 +37,6 @@ _EPOCHS = 1000
 def data_of(
     spec: DataSpec,
     name: str,
-    owner: Any,
     sliced: Sliced,
     settings: Settings,
     saved: SavedSet | None = None,
@@ -49,8 +47,8 @@ def data_of(
     if saved is not None:
         spec = saved.spec
     parts, dataset = spec.parts, spec.parts.dataset
-    base, before, is_loader = _base(spec, name, owner, sliced)
-    if isinstance(dataset, Batches) and dataset.one_shot and not before:
+    base, made_by_object, is_loader = f"{name}_data", maker_of(spec) is not None, spec.from_loader
+    if isinstance(dataset, Batches) and dataset.one_shot and not made_by_object:
         raise NotStandAlone(
             f"{name} can be read only once (an iterator), so no script can repeat it: give a"
             " Dataset."
@@ -65,7 +63,7 @@ def data_of(
     if parts.ready:
         kind = "batches"
     columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
-    collate = None if before else collate_given(name, sliced.arguments)
+    collate = None if made_by_object else collate_given(name, sliced.arguments)
     loader = spec.loader(settings, train=name == "train")
     generator = None
     if parts.generator is not None:
@@ -86,12 +84,9 @@ def data_of(
     if name == "train":
         _refuse_longer_epochs(parts.batch_sampler or parts.sampler, settings)
     generators, unkept = _position(spec, base)
-    whole = (
-        hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
-    )
     return Data(
         dataset=f"{base}.dataset" if is_loader else base,
-        before=before,
+        made_by_object=made_by_object,
         kind=kind,
         arrays=isinstance(columns, tuple),
         columns=isinstance(columns, dict),
@@ -107,19 +102,16 @@ def data_of(
         with_set_epoch=_with_set_epoch(
             spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready
         ),
-        whole=whole and kind == "samples",
         pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
         sized=length_of(loader) is not None,
-        count=_count(first_batch(spec, settings)) or "1",
         counts=_counts_right(spec, settings),
         empty=_may_be_empty(parts.collate_fn, dataset),
-        reuses_memory=loader.reuses_memory,
+        reuses_memory=loader.reuses_memory
+        and (kind != "samples" or _shares_memory(spec, settings)),
         draws=_draws(loader, settings),
-        generators=tuple(generators),
+        generators=generators,
         unkept=unkept,
         saved="" if saved is None else saved.expression,
-        steps=_steps(first_batch(spec, settings), settings.tbptt_time_dim)
-        or "config.truncated_bptt_steps",
     )
 
 
@@ -147,14 +139,12 @@ def _refuse_longer_epochs(sampler: Any, settings: Settings) -> None:
         )
 
 
-def held_out_of(
-    spec: DataSpec, owner: Any, sliced: Sliced, settings: Settings, saved: SavedSet | None
-) -> Data:
+def held_out_of(spec: DataSpec, sliced: Sliced, settings: Settings, saved: SavedSet | None) -> Data:
     """The description of the validation data. For several sets it is that of the first one, which
     the script uses in a loop over them; ExportError says what differs where the others are read in
     another way.
     """
-    first, *others = (data_of(one, "val", owner, sliced, settings, saved) for one in spec.sets)
+    first, *others = (data_of(one, "val", sliced, settings, saved) for one in spec.sets)
     if not others:
         return first
     names = ", ".join(one.key for one in spec.sets)
@@ -212,9 +202,9 @@ def _with_set_epoch(
     return tuple(found.values())
 
 
-def _position(spec: DataSpec, base: str) -> tuple[list[str], str]:
-    """The generators of the user's samplers; and the class of another object that may advance
-    from epoch to epoch, "": none.
+def _position(spec: DataSpec, base: str) -> tuple[tuple[str, ...], str]:
+    """The generators of the user's samplers; and another object that may advance from epoch to
+    epoch, "": none.
     """
     parts, dataset = spec.parts, spec.parts.dataset
     generators: list[str] = []
@@ -230,20 +220,17 @@ def _position(spec: DataSpec, base: str) -> tuple[list[str], str]:
             continue
         if isinstance(getattr(held, "generator", None), torch.Generator):
             if not expression:
-                return generators, f"the generator of {type(held).__name__}"
+                return tuple(generators), f"the generator of {type(held).__name__}"
             generators.append(f"{expression}.generator")
         if isinstance(held, DataLoader):
-            pending += [
-                (held.batch_sampler, ""),
-                (held.sampler, ""),
-                (held.dataset if isinstance(held.dataset, IterableDataset) else None, ""),
-            ]
+            pending += [(held.batch_sampler, ""), (held.sampler, "")]
+            pending += [(held.dataset, "")] if isinstance(held.dataset, IterableDataset) else []
         elif type(held).__module__.startswith("torch."):
             pending.append((getattr(held, "sampler", None), expression and f"{expression}.sampler"))
         elif not (is_inlined(type(held).__module__) or hasattr(held, "set_epoch")):
             # the user's own code is checked with the script's code
-            return generators, type(held).__name__
-    return generators, ""
+            return tuple(generators), type(held).__name__
+    return tuple(generators), ""
 
 
 def _may_be_empty(collate: Any, dataset: Any) -> bool:
@@ -263,41 +250,6 @@ def _draws(loader: Loader, settings: Settings) -> bool:
         ready = users_dataset(loader)
         return not settings.num_workers and not isinstance(ready, (list, tuple))
     return common_rng_for(deals.batches, RankShard(0, 2), settings.seed) is not None
-
-
-def _base(
-    spec: DataSpec, name: str, owner: Any, sliced: Sliced
-) -> tuple[str, tuple[str, ...], bool]:
-    """The expression for the user's data, the lines before it, and whether it is a DataLoader."""
-    maker = maker_of(spec)
-    if maker is None:
-        return f"{name}_data", (), spec.from_loader
-    source = "network" if maker.__self__ is owner else "train_data"
-    if sliced.arguments.get(name, "None") != "None":
-        source = f"{name}_data"
-    base = "given" if name == "train" else f"given_{name}"
-    loaders, index = maker(), ""
-    while isinstance(loaders, (list, tuple)) and (spec.index is None or len(loaders) == 1):
-        loaders, index = loaders[0], f"{index}[0]"
-    line = f"{base} = {source}.{name}_dataloader(){index}"
-    if spec.index is not None:
-        every, items = _sets_made(loaders, f"{source}.{name}_dataloader(){index}")
-        base, loaders = "val_data", every[spec.index]
-        line = (
-            f'given_val = {{f"{UNNAMED}{{number}}": given for number, given in enumerate({items})}}'
-        )
-    return base, (line,), isinstance(loaders, DataLoader) and not makes_batches_itself(loaders)
-
-
-def _sets_made(made: Any, expression: str) -> tuple[list[Any], str]:
-    """The sets that an object has made, and the expression for them."""
-    if in_turn(made):
-        made, expression = made.iterables, f"{expression}.iterables"
-    return (
-        ([*made.values()], f"{expression}.values()")
-        if isinstance(made, Mapping)
-        else ([*made], expression)
-    )
 
 
 def maker_of(spec: DataSpec) -> Any:
@@ -326,19 +278,66 @@ def first_batch(spec: DataSpec, settings: Settings) -> Any:
 
 
 def _counts_right(spec: DataSpec, settings: Settings) -> bool:
-    """Whether the number of samples of a batch is that of its first tensor, or is stated by the
-    batch.
-    """
+    """Whether the number of samples of a batch is that which accelerate reads from it."""
+    batch = first_batch(spec, settings)
+    try:
+        if batch is not None and find_batch_size(batch) != sample_count(batch):
+            return False
+    except (TypeError, IndexError):  # it starts with something else than a tensor
+        return False
     if spec.parts.ready or spec.parts.collate_fn is None:
         return True
+    if _leaves_samples_out(spec.parts.collate_fn):
+        return False
     parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
     for size in range(1, min(3, settings.batch_size, spec.samples or 3) + 1):
         try:
-            if sample_count(DataSpec(spec.name, parts).peek(size)) != size:
+            batch = DataSpec(spec.name, parts).peek(size)
+            if batch is not None and sample_count(batch) != size:
                 return False
         except Exception:  # noqa: BLE001  # a collate function may refuse such a small batch
             continue
     return True
+
+
+def _shares_memory(spec: DataSpec, settings: Settings) -> bool:
+    """Whether two batches of samples lie in the same memory."""
+    pair = [first_batch(spec, settings) for _ in range(2)]
+    first, second = (
+        {tensor.untyped_storage().data_ptr() for _, tensor in leaves(batch)} for batch in pair
+    )
+    return bool(first & second)
+
+
+def _leaves_samples_out(collate: Callable[..., Any]) -> bool:
+    """Whether the code of a collate function, or of a function that it calls, chooses samples."""
+    functions, seen = [inspect.unwrap(collate)], set[int]()
+    while functions:
+        function = functions.pop()
+        code = getattr(function, "__code__", None)
+        module = getattr(function, "__module__", None) or "__main__"
+        is_users = module == "__main__" or is_inlined(module)
+        if code is None or id(code) in seen or not is_users:
+            continue
+        seen.add(id(code))
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        except (OSError, SyntaxError, TypeError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.comprehension, ast.For)) and _chooses(node):
+                return True
+            if isinstance(node, ast.Name) and node.id in ("filter", "filterfalse", "compress"):
+                return True
+        functions += [function.__globals__.get(name) for name in code.co_names]
+    return False
+
+
+def _chooses(loop: ast.comprehension | ast.For) -> bool:
+    """Whether a loop leaves some of its items out."""
+    if isinstance(loop, ast.comprehension):
+        return bool(loop.ifs)
+    return any(isinstance(node, (ast.If, ast.Continue, ast.Break)) for node in ast.walk(loop))
 
 
 def layout_of(batch: Any, has_loss: bool) -> str:
@@ -348,44 +347,3 @@ def layout_of(batch: Any, has_loss: bool) -> str:
     if isinstance(batch, (tuple, list)):
         return "pair" if has_loss and len(batch) == 2 else "tuple"
     return "single"
-
-
-def _count(batch: Any) -> str | None:
-    """The expression for the number of samples in `batch`, counted as by
-    `task.batch.sample_count`; None: it has no tensor.
-    """
-    if (attribute := own_count(batch)) is not None:
-        return f"batch.{attribute}"
-    return _first_count(batch, "batch")
-
-
-def _first_count(batch: Any, name: str) -> str | None:
-    if isinstance(batch, PackedSequence):
-        return f"int({name}.batch_sizes[0])"
-    if isinstance(batch, (Tensor, np.ndarray)):
-        return f"len({name})" if batch.ndim else "1"
-    counts = (_first_count(value, path) for path, value in _parts(batch, name))
-    return next((count for count in counts if count is not None), None)
-
-
-def _steps(batch: Any, time_dim: int, name: str = "batch") -> str | None:
-    """The expression for the number of time steps in `batch`; None: it has no time dimension."""
-    if isinstance(batch, Tensor):
-        return f"{name}.shape[{time_dim}]" if batch.ndim > time_dim else None
-    counts = (_steps(value, time_dim, path) for path, value in _parts(batch, name))
-    return next((count for count in counts if count is not None), None)
-
-
-def _parts(batch: Any, name: str) -> list[tuple[str, Any]]:
-    """The items of a container, each with the expression for it."""
-    items: list[tuple[Any, Any]] = []
-    if isinstance(batch, Mapping):
-        items = list(batch.items())
-    elif isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence):
-        items = list(enumerate(batch))
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return [
-            (f"{name}.{field.name}", getattr(batch, field.name))
-            for field in dataclasses.fields(batch)
-        ]
-    return [(f"{name}[{quoted(key)}]", value) for key, value in items]

@@ -138,25 +138,14 @@ def _inside(entry: Any) -> str:
 
 
 def _schedule(place: str, made: protocol.Schedule) -> Schedule:
-    restores, has_length = _restores(made.scheduler), _has_length(made.scheduler)
     return Schedule(
         place,
         made.interval,
         made.frequency,
         made.monitor,
         made.by_batches,
-        made.strict,
-        restores,
-        has_length,
+        _restores(made.scheduler),
     )
-
-
-def _has_length(scheduler: Any) -> bool:
-    """Whether a scheduler, or one inside it, is made for a number of steps, which its state
-    contains.
-    """
-    has_length = any(hasattr(scheduler, name) for name in ("total_steps", "T_max"))
-    return has_length or any(map(_has_length, getattr(scheduler, "_schedulers", ())))
 
 
 def _restores(scheduler: Any) -> bool:
@@ -185,12 +174,10 @@ def _optimizer(
         schedule_free=has_modes(made.optimizer),
         leading=leading_group(rates),
         frozen_groups=not all(rates),
-        frequency=made.frequency,
         closure=closure_use(made.optimizer),
         whole=_is_whole(task, made.optimizer),
         momentum=has_momentum(made.optimizer),
         holds_another=INNER in state_of(made.optimizer),
-        torchs=type(made.optimizer).__module__.startswith("torch."),
     )
 
 

@@ -31,7 +31,7 @@ def step_of(session: Session, batch: Any, settings: Settings) -> Step:
     assert isinstance(task, (Supervised, LightningTask))
     by = task.module.training_step if isinstance(task, LightningTask) else task._loss
     return Step(
-        reports_weight=_reports_weight(session, batch, settings),
+        reports_weight=_reports_weight(session, batch),
         in_dict=isinstance(task, Supervised)
         and by is not None
         and _form_of_loss(session, task, batch, settings) == "loss",
@@ -39,12 +39,12 @@ def step_of(session: Session, batch: Any, settings: Settings) -> Step:
     )
 
 
-def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
+def _reports_weight(session: Session, batch: Any) -> bool:
     """Whether the step reports the weight of its batch: it is run on a few samples, and all
     state is restored.
     """
     task = session.task
-    extra: dict[str, Any] = {} if settings.truncated_bptt_steps is None else {"hiddens": None}
+    extra: dict[str, Any] = {}
     if isinstance(task, LightningTask) and "optimizer_idx" in task._step.extras:
         extra["optimizer_idx"] = 0
     try:
@@ -66,9 +66,7 @@ def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Sett
         with scratch(session), torch.set_grad_enabled(training):
             for module in task.modules:
                 module.train(training)
-            result = task._forward(
-                session.to_device(batch), None, carries=settings.truncated_bptt_steps is not None
-            )[0]
+            result = task._forward(session.to_device(batch), None, carries=False)[0]
         keys = ("loss", "weight") if isinstance(result, Mapping) else ()
         forms.append(" and ".join(key for key in keys if result.get(key) is not None))
     if forms[0] != forms[1] and task.val is not None and settings.limit_val_batches != 0:

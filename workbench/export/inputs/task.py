@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from workbench.export.errors import ExportError, NotStandAlone
-from workbench.export.inputs.trainer import attributes_read, refuse_missing
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
 from workbench.task.supervised import Supervised
@@ -15,8 +14,6 @@ def refusal(task: Task) -> str:
     """
     try:
         check_task(task)
-        if isinstance(task, LightningTask):
-            refuse_missing(attributes_read([task.module], ""))
     except ExportError as error:
         return str(error)
     return ""

@@ -4,100 +4,22 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
-from workbench.export.errors import NotStandAlone
 from workbench.task.lightning.overrides import LIGHTNING
 
-CARRIED = {
+_OF_TRAINER = {
     "current_epoch",
     "global_step",
-    "should_stop",
-    "is_last_batch",
-    "is_global_zero",
     "global_rank",
     "local_rank",
-    "node_rank",
-    "world_size",
-    "num_devices",
-    "num_nodes",
-    "max_epochs",
-    "min_epochs",
-    "max_steps",
-    "min_steps",
-    "estimated_stepping_batches",
-    "num_training_batches",
-    "num_val_batches",
-    "accumulate_grad_batches",
-    "gradient_clip_val",
-    "gradient_clip_algorithm",
-    "precision",
-    "log_every_n_steps",
-    "check_val_every_n_epoch",
-    "val_check_interval",
-    "limit_train_batches",
-    "limit_val_batches",
-    "limit_test_batches",
-    "limit_predict_batches",
-    "overfit_batches",
-    "fast_dev_run",
-    "training",
-    "validating",
-    "sanity_checking",
-    "evaluating",
-    "testing",
-    "predicting",
     "logger",
     "loggers",
-    "callbacks",
-    "checkpoint_callback",
-    "checkpoint_callbacks",
-    "early_stopping_callback",
-    "early_stopping_callbacks",
-    "progress_bar_callback",
-    "interrupted",
-    "received_sigterm",
     "print",
-    "lightning_module",
-    "datamodule",
-    "model",
-    "optimizers",
-    "default_root_dir",
-    "log_dir",
 }
-"""The attributes of the script's replacement of Trainer."""
-
-MISSING = {
-    "callback_metrics",
-    "logged_metrics",
-    "progress_bar_metrics",
-    "state",
-    "lr_scheduler_configs",
-    "train_dataloader",
-    "val_dataloaders",
-    "test_dataloaders",
-    "predict_dataloaders",
-    "device_ids",
-    "enable_validation",
-    "num_sanity_val_steps",
-    "num_sanity_val_batches",
-    "scaler",
-    "fit_loop",
-}
-"""Further attributes of the workbench's own replacement."""
-
-_READ_BY = {
-    "current_epoch": ("current_epoch",),
-    "global_step": ("global_step",),
-    "global_rank": ("global_rank",),
-    "local_rank": ("local_rank",),
-    "logger": ("logger",),
-    "loggers": ("loggers",),
-    "print": ("is_global_zero", "progress_bar_callback"),
-}
-"""The attributes of the trainer that a LightningModule's properties read."""
+"""The properties of a LightningModule that read its trainer."""
 _READS = {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"}
 _STORES = {"STORE_FAST", "STORE_NAME", "STORE_DEREF"}
 _LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF"}
@@ -109,23 +31,9 @@ def attributes_read(owners: Iterable[Any], code: str) -> frozenset[str]:
         compile(code, "the script", "exec", dont_inherit=True),
         *(c for owner in owners for c in methods(owner)),
     ]
-    names = frozenset(
+    return frozenset(
         name for outer in codes for inner in _with_inner(outer) for name in _attributes_read(inner)
     )
-    return names & (CARRIED | MISSING)
-
-
-def refuse_missing(asked: frozenset[str]) -> None:
-    """Raise NotStandAlone for attributes of a trainer that no script on torch and accelerate
-    has.
-    """
-    missing = sorted(asked & MISSING)
-    if missing:
-        raise NotStandAlone(
-            f"the code asks for self.trainer.{', self.trainer.'.join(missing)}, which no script "
-            "has yet: for a LightningModule, "
-            "format='lightning' writes a script with Lightning's own Trainer."
-        )
 
 
 def attributes(code: CodeType) -> Iterator[str]:
@@ -152,22 +60,6 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
         for constant in code.co_consts
         if isinstance(constant, CodeType)
         for inner in _with_inner(constant)
-    )
-
-
-def reads(function: Callable[..., Any], place: int) -> bool:
-    """Whether a function uses its argument number `place`, as far as its code shows."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    parameters = list(inspect.signature(function).parameters.values())[: place + 1]
-    if (
-        code is None
-        or len(parameters) <= place
-        or any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    ):
-        return True
-    name = parameters[place].name
-    return name in code.co_cellvars or any(
-        s.argval == name and s.opname.startswith("LOAD_") for s in dis.get_instructions(code)
     )
 
 
@@ -209,16 +101,14 @@ def _attributes_read(code: CodeType) -> Iterator[str]:
         if _loads(step, trainers) and following.opname in _STORES
     }
     for step, following in pairs:
-        if step.opname in _READS and step.argval in _READ_BY:
-            yield from _READ_BY[step.argval]
+        if step.opname in _READS and step.argval in _OF_TRAINER:
+            yield step.argval
         if not _loads(step, trainers) or following.opname in _STORES:
             continue
         if following.opname in _READS:
             yield following.argval
         elif not (following.opname == "LOAD_CONST" and following.argval is None):  # `is not None`
-            # The trainer is passed on, so any of these names may be an attribute of it.
-            yield from code.co_names
-            yield from (text for text in code.co_consts if isinstance(text, str))
+            yield "trainer"  # it is passed on
 
 
 def _loads(step: dis.Instruction, names: set[str]) -> bool:

@@ -1,285 +1,360 @@
-"""Makes the values about data that the templates read: options of each loader, expressions for
-batches and their number.
-"""
+"""Loaders, and data sets of what is none."""
 
 from __future__ import annotations
 
-import textwrap
+import itertools
+import math
+import random
 
-from workbench.engine.data.checksums import FIRST, OF_TRAINER
-from workbench.export.inputs.collect import Data
-from workbench.export.program import hooks
-from workbench.export.script_spec import ScriptSpec
-from workbench.techniques.limits import is_whole
-
-CONVERTED = (
-    "column if isinstance(column, torch.Tensor) else torch.as_tensor(np.array(column, dtype=kind))"
+import numpy as np
+import torch
+from accelerate.data_loader import BatchSamplerShard, prepare_data_loader
+from accelerate.utils import find_batch_size
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    get_worker_info,
 )
-"""The expression for a tensor from a data frame, or from an array that torch does not accept
-directly.
-"""
-_OPTIONS = ("batches", "sampler", "generator", "collate_fn", "worker_init_fn")
+
+from workbench.export.program.constants import (
+    ACCUMULATES,
+    DISTRIBUTED,
+    DRAWS_TO_THE_END,
+    DROP_LAST,
+    LIMITS,
+    MEAN,
+    NUM_WORKERS,
+    PERSISTENT_WORKERS,
+    PIN_MEMORY,
+    PREFETCH_FACTOR,
+    SHUFFLE,
+    SINGLE_PROCESS,
+    SIZED,
+    TRAIN_FORM,
+    TRAIN_KIND,
+    TRAIN_OWN,
+    VAL_FORM,
+    VAL_KIND,
+    VAL_OWN,
+    WINDOWS,
+    WINDOWS_BY,
+    WORKER_SEEDS,
+)
+from workbench.export.program.user import (
+    collate,
+    train_batch_sampler,
+    train_generator,
+    train_sampler,
+    train_worker_init,
+    val_batch_sampler,
+    val_collate,
+    val_generator,
+    val_sampler,
+    val_worker_init,
+)
 
 
-def values(r: ScriptSpec) -> dict[str, object]:
-    """The values of the templates that read the data."""
-    samples = samples_of(r)
-    return {
-        "checksums": checksums(r),
-        "first_numbers": f"{FIRST:_}",
-        "of_trainer": "\n".join(
-            f'"{line}"' for line in textwrap.wrap(" ".join(OF_TRAINER), 88, drop_whitespace=False)
-        ),
-        "converted": CONVERTED,
-        "converts_columns": any(data.columns and data.converted for data in r.loaders),
-        "samples": samples,
-        # batches, among processes or workers
-        "shares": not r.single_process_reason or bool(r.settings.num_workers),
-        "copies_counted": r.accumulates and r.train.reuses_memory and r.counts(r.train),
-        "reuses_memory": any(data.reuses_memory and data.kind != "samples" for data in r.loaders),
-        "loader_kind": (
-            "CountingLoader" if any(r.counts(data) for data in r.loaders) else "DataLoader"
-        ),
-        "options": [name for name in _OPTIONS if _differs(r, samples, name)],
-        "common": common(r),
-        "windows": (
-            ""
-            if r.windows is None
-            else ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items()))
-        ),
-        "with_set_epoch": _with_set_epoch(r),
-        "batches": _batches(r),
-        "batches_left": _batches(r) if r.tbptt or r.uses_batch_idx else f"iter({_batches(r)})",
-        "batches_in_epoch": batches_in_epoch(r),
-        "updates_in_epoch": updates_in_epoch(r),
-        "total_updates": _total_updates(r),
-        "refreshing_batches": (
-            first(r.train, "training_batches()", "limit") if r.limits else "training_batches()"
-        ),
-        "sanity_batches": _sanity_batches(r),
-        "val_sets": "given_val" if r.val is not None and r.val.before else "val_sets",
-        "val_batches": hooks.val_batches(r, r.val),
-    }
-
-
-def checksums(r: ScriptSpec) -> dict[str, list[str]]:
-    """The checksums of the run that its script can compare."""
-    recorded = r.checksums
-    shuffles = (
-        r.train.kind == "samples"
-        and r.settings.shuffle
-        and not (r.train.sampler or r.train.batch_sampler)
-    )
-    found = {
-        "weights": [recorded.weights],
-        "setup": [recorded.setup],
-        "order": [recorded.order] if shuffles else [],
-        "batches": list(recorded.batches),
-    }
-    return {what: sums for what, sums in found.items() if sums and all(sums)}
-
-
-# ---- loaders -------------------------------------------------------------------------------------
-
-
-def samples_of(r: ScriptSpec) -> list[Data]:
-    """The data that are read sample by sample."""
-    return [data for data in r.loaders if data.kind == "samples"]
-
-
-def wraps(data: Data) -> bool:
-    """Whether the script makes a data set from ready batches."""
-    return data.kind == "batches" and not data.iterable and ".dataset" not in data.dataset
-
-
-def given_options(r: ScriptSpec, data: Data) -> list[str]:
-    """The arguments of `make_loader` that differ between the loaders."""
-    return [
-        f"{name}={value}"
-        for name, value in _options(r, data).items()
-        if value and _differs(r, samples_of(r), name)
-    ]
-
-
-def of_stream(r: ScriptSpec, data: Data) -> list[str]:
-    """The user's functions, as arguments of a DataLoader."""
-    return [
-        f"{name}={value}"
-        for name, value in _options(r, data).items()
-        if value and name in ("collate_fn", "worker_init_fn")
-    ]
-
-
-def _differs(r: ScriptSpec, samples: list[Data], option: str) -> bool:
-    """Whether an option must be given for each loader."""
-    if option == "collate_fn":
-        return (
-            any(data.collate not in (None, "collate") for data in samples)
-            or len({collate_of(r, data) for data in samples}) > 1
-        )
-    return any(_options(r, data).get(option) for data in samples)
-
-
-def _options(r: ScriptSpec, data: Data) -> dict[str, str | None]:
-    return {
-        "batches": data.batch_sampler,
-        "sampler": None if data.batch_sampler else data.sampler,
-        "generator": data.generator,
-        "collate_fn": collate_of(r, data),
-        "worker_init_fn": (
-            f"WorkerInit({data.worker_init})"
-            if data.kind == "samples" and data.worker_init
-            else data.worker_init
-        ),
-    }
-
-
-def collate_of(r: ScriptSpec, data: Data) -> str | None:
-    """The user's collate function; wrapped in `Counted` where a batch's weight is the number of
-    samples from which it was made.
-    """
-    return f"Counted({data.collate})" if r.counts(data) else data.collate
-
-
-def samples_in(r: ScriptSpec, data: Data) -> str:
-    """The expression for the number of samples in `batch`, before it is moved to the device."""
-    return "CountingLoader.samples[id(batch)]" if r.counts(data) else data.count
-
-
-def common(r: ScriptSpec) -> list[str]:
-    """Options that all loaders have."""
-    s = r.settings
-    found = []
-    if s.num_workers:
-        found.append("num_workers=config.num_workers")
-        if s.persistent_workers:
-            found.append("persistent_workers=config.num_workers > 0")
-        if s.prefetch_factor is not None:
-            found.append(f"prefetch_factor={s.prefetch_factor} if config.num_workers else None")
-    if s.pin_memory is None and s.accelerator != "cpu" and all(data.pinned for data in r.loaders):
-        found.append("pin_memory=torch.cuda.is_available()")
-    elif s.pin_memory:
-        found.append("pin_memory=True")
-    return found
-
-
-# ---- batches -------------------------------------------------------------------------------------
-
-
-def first(data: Data | None, name: str, count: str) -> str:
-    """The first batches of a loader, as an expression."""
-    return (
-        f"first_of({name}, {count})"
-        if data is not None and data.sized
-        else f"itertools.islice({name}, {count})"
+def training_loader(dataset, config, accelerator):
+    """The training batches, from the beginning on."""
+    if TRAIN_FORM == "columns":
+        dataset = Columns(dataset)
+    elif TRAIN_FORM == "batches":
+        dataset = Batches(dataset)
+    return make_loader(
+        dataset,
+        config,
+        accelerator,
+        train=True,
+        ready=TRAIN_KIND == "batches",
+        samples=TRAIN_KIND == "samples",
+        sampler=train_sampler if "sampler" in TRAIN_OWN else None,
+        batch_sampler=train_batch_sampler if "batch_sampler" in TRAIN_OWN else None,
+        generator=train_generator if "generator" in TRAIN_OWN else None,
+        collate_fn=collate if "collate_fn" in TRAIN_OWN else None,
+        worker_init_fn=train_worker_init if "worker_init_fn" in TRAIN_OWN else None,
     )
 
 
-def _with_set_epoch(r: ScriptSpec) -> list[str]:
-    """The samplers and data sets with a `set_epoch`."""
-    read = [r.train, *([r.val] if r.val is not None and r.validates else [])]
-    return list(dict.fromkeys(part for one in read for part in one.with_set_epoch))
-
-
-def _batches(r: ScriptSpec) -> str:
-    """The training batches of an epoch."""
-    found = first(r.train, "loader", "limit") if r.limits else "loader"
-    found = (
-        f"map(copy.deepcopy, {found})"
-        if r.accumulates and r.train.reuses_memory and not r.counts(r.train)
-        else found
+def validation_loader(dataset, config, accelerator):
+    """The batches of a validation set."""
+    if VAL_FORM == "columns":
+        dataset = Columns(dataset)
+    elif VAL_FORM == "batches":
+        dataset = Batches(dataset)
+    return make_loader(
+        dataset,
+        config,
+        accelerator,
+        ready=VAL_KIND == "batches",
+        samples=VAL_KIND == "samples",
+        sampler=val_sampler if "sampler" in VAL_OWN else None,
+        batch_sampler=val_batch_sampler if "batch_sampler" in VAL_OWN else None,
+        generator=val_generator if "generator" in VAL_OWN else None,
+        collate_fn=val_collate if "collate_fn" in VAL_OWN else None,
+        worker_init_fn=val_worker_init if "worker_init_fn" in VAL_OWN else None,
     )
-    found = f"compared({found})" if "batches" in checksums(r) else found
-    if r.tbptt:
-        return (
-            f"pieces({found},"
-            f" config{', network' if r.hooks is not None and r.hooks.splits else ''})"
+
+
+def make_loader(
+    dataset,
+    config,
+    accelerator,
+    train=False,
+    ready=False,
+    samples=True,
+    sampler=None,
+    batch_sampler=None,
+    generator=None,
+    collate_fn=None,
+    worker_init_fn=None,
+):
+    """A loader with a generator of its own: nothing else moves the order of its samples."""
+    if DISTRIBUTED or DRAWS_TO_THE_END:
+        draws = generator or torch.Generator().manual_seed(config.seed)
+    if DISTRIBUTED and samples:
+        order = SequentialSampler(dataset)
+        if train and SHUFFLE:
+            order = RandomSampler(dataset, generator=draws)
+        batches = batch_sampler or BatchSampler(
+            sampler or order, config.batch_size, train and DROP_LAST
         )
-    return f"enumerate({found})" if r.uses_batch_idx else found
-
-
-def val_batches_of(r: ScriptSpec, loader: str) -> str:
-    """The batches of a validation."""
-    if r.val_sets:
-        one = _limited_val(r, loader)
-        return (
-            "val_loaders"
-            if one == loader
-            else f"{{name: {one} for name, val_loader in val_loaders.items()}}"
+        shares = Share(batches, accelerator, train and DROP_LAST and batch_sampler is None)
+    if WORKER_SEEDS and samples:
+        if DISTRIBUTED:
+            batches = shares
+        else:
+            draws = generator or torch.Generator().manual_seed(config.seed)
+            if sampler is not None:
+                order = sampler
+            elif SHUFFLE and train:
+                order = RandomSampler(dataset, generator=draws)
+            else:
+                order = SequentialSampler(dataset)
+            batches = batch_sampler or BatchSampler(order, config.batch_size, train and DROP_LAST)
+            if accelerator.num_processes > 1:
+                batches = BatchSamplerShard(
+                    batches,
+                    accelerator.num_processes,
+                    accelerator.process_index,
+                    even_batches=train,
+                )
+        if config.num_workers:
+            dataset = SeededDataset(dataset)
+            batches = SeededBatches(batches, config.seed, accelerator)
+        return DataLoader(
+            dataset,
+            batch_sampler=batches,
+            generator=draws,
+            collate_fn=collate_fn,
+            worker_init_fn=None if worker_init_fn is None else WorkerInit(worker_init_fn),
+            num_workers=config.num_workers,
+            persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
+            prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
+            pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
         )
-    return _limited_val(r, loader)
+    if (DISTRIBUTED and samples) or batch_sampler is not None:
+        loader = DataLoader(
+            dataset,
+            batch_sampler=shares if DISTRIBUTED else batch_sampler,
+            generator=draws
+            if DISTRIBUTED
+            else generator or torch.Generator().manual_seed(config.seed),
+            collate_fn=collate_fn,
+            worker_init_fn=worker_init_fn,
+            num_workers=config.num_workers if NUM_WORKERS else 0,
+            persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
+            prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
+            pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
+        )
+    else:
+        loader = DataLoader(
+            dataset,
+            batch_size=None if ready else config.batch_size,
+            shuffle=None if DRAWS_TO_THE_END else train and samples and SHUFFLE and sampler is None,
+            sampler=WholeOrder(dataset, generator=draws) if DRAWS_TO_THE_END and train else sampler,
+            drop_last=train and not ready and DROP_LAST,
+            generator=draws
+            if DRAWS_TO_THE_END
+            else generator or torch.Generator().manual_seed(config.seed),
+            collate_fn=collate_fn,
+            worker_init_fn=worker_init_fn,
+            num_workers=config.num_workers if NUM_WORKERS else 0,
+            persistent_workers=config.num_workers > 0 if PERSISTENT_WORKERS else False,
+            prefetch_factor=PREFETCH_FACTOR if PREFETCH_FACTOR and config.num_workers else None,
+            pin_memory=torch.cuda.is_available() if PIN_MEMORY else False,
+        )
+    if not SINGLE_PROCESS and not DISTRIBUTED and accelerator.num_processes > 1:
+        loader = prepare_data_loader(loader, even_batches=train)
+    if DISTRIBUTED and not samples:
+        loader = Share(loader, accelerator, train and not ready and DROP_LAST)
+    return loader
 
 
-def _limited_val(r: ScriptSpec, loader: str) -> str:
-    limit = r.settings.limit_val_batches
-    if is_whole(limit):
+def limited(loader, config):
+    """The batches of an epoch."""
+    if not LIMITS:
         return loader
-    if isinstance(limit, float):
-        return f"first_of({loader}, int(len(val_loader) * config.limit_val_batches + 1e-9))"
-    return first(r.val, loader, "config.limit_val_batches")
+    if SIZED:
+        return first_of(loader, epoch_length(loader, config))
+    return itertools.islice(loader, config.limit_train_batches)
 
 
-def _sanity_batches(r: ScriptSpec) -> str:
-    """The batches of the sanity check."""
-    if r.val_sets:
-        return (
-            f"{{name: {_sanity_batches_in(r, _kept(r, 'val_loader'))} for name, val_loader in"
-            " validation_loaders().items()}"
+def epoch_length(loader, config):
+    """How many batches an epoch has."""
+    if LIMITS == "fraction":
+        return int(len(loader) * config.limit_train_batches + 1e-9)
+    if LIMITS == "batches":
+        return min(config.limit_train_batches, len(loader)) if SIZED else config.limit_train_batches
+    return len(loader)
+
+
+def updates_in_epoch(config, loader, epoch=0):
+    """How many updates an epoch has."""
+    batches = epoch_length(loader, config)
+    return math.ceil(batches / window_size(config, epoch)) if ACCUMULATES else batches
+
+
+def window_size(config, position):
+    """How many batches make an update, in this epoch or at this update."""
+    if WINDOWS is None:
+        return config.accumulate_grad_batches
+    return WINDOWS[max(first for first in WINDOWS if first <= position)]
+
+
+def windows(batches, config, epoch, step, accelerator):
+    """The batches of each update."""
+    batches = iter(batches)
+    while True:
+        window = list(
+            itertools.islice(batches, window_size(config, step if WINDOWS_BY == "step" else epoch))
         )
-    return _sanity_batches_in(r, _kept(r, "validation_batches()"))
+        if DISTRIBUTED:
+            weights = [find_batch_size(batch) if MEAN else 1 for batch in window]
+            counts = torch.tensor([sum(weights), len(window) > 0], dtype=torch.float64)
+            total, processes = accelerator.reduce(counts.to(accelerator.device)).tolist()
+            if not processes:
+                return
+            # The last windows may lack batches in some processes.
+            yield window, weights, total, processes == accelerator.num_processes
+        else:
+            if not window:
+                return
+            yield window
+        if WINDOWS_BY == "step":
+            step += 1
 
 
-def _kept(r: ScriptSpec, loader: str) -> str:
-    """A loader whose pass leaves samplers, and data with a state, as they were."""
-    return f"kept_apart({loader})" if r.keeps_val_data else loader
+def first_of(loader, count):
+    """A loader's first batches; all of them to the very end, where a sampler may draw once more."""
+    return iter(loader) if count >= len(loader) else itertools.islice(loader, count)
 
 
-def _sanity_batches_in(r: ScriptSpec, batches: str) -> str:
-    number, limit = r.settings.num_sanity_val_steps, r.settings.limit_val_batches
-    if number < 0:
-        return _limited_val(r, batches)
-    if isinstance(limit, float) and not is_whole(limit):
-        return f"itertools.islice({_limited_val(r, batches)}, {number})"
-    return first(r.val, batches, str(number if is_whole(limit) else min(number, int(limit))))
+class Share:
+    """Of batches that all processes go through alike, those of this process."""
+
+    def __init__(self, batches, accelerator, drop_last=False):
+        self.batches = batches
+        self.first, self.stride = accelerator.process_index, accelerator.num_processes
+        if DROP_LAST:
+            self.drop_last = drop_last
+
+    def __len__(self):
+        if DROP_LAST and self.drop_last:
+            return len(self.batches) // self.stride
+        return math.ceil(len(self.batches) / self.stride)
+
+    def __iter__(self):
+        batches = iter(self.batches)
+        while shares := list(itertools.islice(batches, self.stride)):
+            if DROP_LAST and self.drop_last and len(shares) < self.stride:
+                continue
+            # The last round may have fewer batches than there are processes.
+            if len(shares) > self.first:
+                yield shares[self.first]
 
 
-def batches_in_epoch(r: ScriptSpec) -> str:
-    """The number of batches in an epoch."""
-    limit = r.settings.limit_train_batches
-    if not r.limits:
-        return "len(loader)"
-    if isinstance(limit, float):
-        return "int(len(loader) * config.limit_train_batches + 1e-9)"
-    return (
-        "min(config.limit_train_batches, len(loader))"
-        if r.train.sized
-        else "config.limit_train_batches"
-    )
+class WholeOrder(RandomSampler):
+    """Draws the order of an epoch to its end, where a RandomSampler draws once more: Lightning
+    stops before that, and the next epoch would have another order.
+    """
+
+    def __iter__(self):
+        return iter(list(super().__iter__()))
 
 
-def updates_in_epoch(r: ScriptSpec) -> str | None:
-    """The number of updates in an epoch; None where it is unknown before the epoch."""
-    if r.tbptt or not (r.train.sized or r.limits):
-        return None
-    batches = "limit" if r.limits else "len(loader)"
-    return f"-(-{batches} // {r.window})" if r.accumulates else batches
+class Columns(Dataset):
+    """A dict of arrays: sample i is row i of each."""
+
+    def __init__(self, columns):
+        self.columns = {name: torch.as_tensor(column) for name, column in columns.items()}
+
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, index):
+        return {name: column[index] for name, column in self.columns.items()}
 
 
-def _total_updates(r: ScriptSpec) -> str:
-    """The number of updates of the run, for the progress bar; "None" where it is unknown."""
-    known, updates = updates_in_epoch(r), None if r.max_steps is None else "config.max_steps"
-    if r.max_epochs is not None and known is not None and r.windows is None:
-        epochs = f"config.max_epochs * {known}"
-        updates = epochs if updates is None else f"min({updates}, {epochs})"
-    return str(updates)
+class Batches(IterableDataset):
+    """Ready batches, read again in each epoch."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        if NUM_WORKERS:
+            worker = get_worker_info()
+            if worker is not None:
+                return itertools.islice(self.batches, worker.id, None, worker.num_workers)
+        return iter(self.batches)
 
 
-def scheduled_updates(r: ScriptSpec) -> str:
-    """The number of updates that the scheduler is made for."""
-    known = updates_in_epoch(r)
-    if r.ended_at is not None or r.windows is not None or (known is None and r.max_steps is None):
-        return "config.scheduled_steps"
-    if r.max_epochs is None or known is None:
-        return "config.max_steps"
-    total = f"config.max_epochs * {known}"
-    return total if r.max_steps is None else f"min(config.max_steps, {total})"
+class SeededDataset(Dataset):
+    """Each batch is made with random numbers of its own, whichever worker makes it."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __getitems__(self, keyed):
+        seed, indices = keyed
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        if hasattr(self.dataset, "__getitems__"):
+            return self.dataset.__getitems__(indices)
+        return [self.dataset[index] for index in indices]
+
+
+class SeededBatches:
+    """Batches of indices, each with a seed that follows from the epoch and its number."""
+
+    def __init__(self, batches, seed, accelerator):
+        self.batches, self.seed, self.epoch = batches, seed, 0
+        self.first, self.stride = accelerator.process_index, accelerator.num_processes
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        for number, indices in enumerate(self.batches):
+            entropy = [self.seed, epoch, self.first + number * self.stride]
+            yield int(np.random.SeedSequence(entropy).generate_state(1)[0]), indices
+
+
+class WorkerInit:
+    """A worker_init_fn that finds the data set in `get_worker_info()`, without the seeds around
+    it.
+    """
+
+    def __init__(self, init):
+        self.init = init
+
+    def __call__(self, worker_id):
+        info = get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset.dataset)
+        self.init(worker_id)

@@ -1,177 +1,135 @@
-"""Makes the values about optimizers and schedules that the templates read: their names in the
-script, their rates, when each steps.
-"""
+"""The schedule that the settings ask for, and changes of the learning rate."""
 
 from __future__ import annotations
 
 import math
 
-from workbench.export.errors import NotStandAlone
-from workbench.export.inputs.collect import Schedule
-from workbench.export.program.data import scheduled_updates
-from workbench.export.script_spec import ScriptSpec
+import torch
 
-_SHAPES = {
-    "constant": "stays",
-    "linear": "falls to 0 in a straight line",
-    "cosine": "falls to 0 along a cosine",
-}
-
-
-def values(r: ScriptSpec) -> dict[str, object]:
-    """The values of the templates that make optimizers and schedules."""
-    one = not (r.several or r.manual)
-    names = [name for own in schedulers(r) for name in own]
-    places = [schedule.place for schedule in r.schedules]
-    return {
-        "schedulers": schedulers(r),
-        "own_schedulers": names,
-        "told_schedulers": (
-            names[0] if len(names) == 1 else f"[{', '.join(names)}]" if names else "None"
-        ),
-        "manual_schedulers": (
-            ", ".join(f"ManualScheduler({name})" for name in names)
-            if r.accumulates
-            else ", ".join(names)
-        ),
-        "places": places,
-        "as_pair": r.several and _is_pair(r, places),
-        "shape": _SHAPES.get(r.settings.lr_schedule, ""),
-        "takes_updates": takes_updates(r),
-        "scheduled_updates": scheduled_updates(r),
-        "needs_parameters": one and not r.lightning.freezes and _needs_parameters(r),
-        "trained": (
-            "parameters_of(network, optimizer)"
-            if r.lightning.freezes
-            else "owned[turn]"
-            if r.several
-            else "parameters"
-        ),
-        "own_rates": [] if r.hooks is None else _own_rates(r),
-        "turns": " + ".join(
-            f"[{n}]" + (f" * {one.frequency}" if one.frequency > 1 else "")
-            for n, one in enumerate(r.optimizers)
-        ),
-        "counts_taken": counts_taken(r),
-        "counts_turns": counts_turns(r),
-        "frozen_groups": any(optimizer.frozen_groups for optimizer in r.optimizers),
-        "rate": (
-            f'{"optimizers[0]" if r.several else "optimizer"}.param_groups[{r.optimizers[0].leading}]["lr"]'
-        ),
-        "follow_metric": [
-            (name, schedule)
-            for optimizer, names in zip(r.optimizers, schedulers(r), strict=True)
-            for schedule, name in zip(optimizer.schedules, names, strict=False)
-            if schedule.monitor is not None and not r.manual
-        ],
-    }
+from workbench.export.program.constants import (
+    CHANGED,
+    CHANGES,
+    LENGTH,
+    MADE_LR,
+    MOMENTUM,
+    SCHEDULE,
+    SWA_LRS,
+    TAKES_LR,
+    TRAINS_LOSS,
+    WARMS_UP,
+    WARMUP_IS_FRACTION,
+    WEIGHT_DECAY,
+)
+from workbench.export.program.data import updates_in_epoch
+from workbench.export.program.user import loss_function, make_optimizer
 
 
-def changes(r: ScriptSpec) -> str:
-    """The table of the changes during the run."""
-    if not r.changes:
-        return ""
-    rows: dict[int, list[str]] = {}
-    for step, changed in r.changes:
-        rows.setdefault(step, []).extend(
-            f'("{name}", {_number(value)})' for name, value in changed.items()
+def make_schedule(optimizer, config, updates):
+    """The schedule of the learning rate, by updates."""
+    if WARMS_UP:
+        warmup = round(config.warmup * updates) if WARMUP_IS_FRACTION else config.warmup
+        if SCHEDULE != "constant" and warmup >= updates:
+            raise SystemExit(
+                f"warmup={config.warmup} is not shorter than the {updates} updates of the training."
+            )
+    if SCHEDULE == "one_cycle":
+        return torch.optim.lr_scheduler.OneCycleLR(
+            optimizer,
+            max_lr=[float(group["lr"]) for group in optimizer.param_groups],
+            total_steps=updates,
+            pct_start=warmup / updates * (1 - 1e-9 if warmup == 1 else 1) if WARMS_UP else 0.3,
+            cycle_momentum=MOMENTUM,
         )
-    text = "".join(f"    {int(step)}: [{', '.join(pairs)}],\n" for step, pairs in rows.items())
-    return f"# What was changed while it ran, and before which update.\nCHANGES = {{\n{text}}}"
+
+    def factor(update):
+        if WARMS_UP and update < warmup:
+            return (update + 1) / warmup
+        if SCHEDULE == "constant":
+            return 1.0
+        done = min(1.0, (update - warmup) / (updates - warmup) if WARMS_UP else update / updates)
+        return 1.0 - done if SCHEDULE == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def _number(value: object) -> str:
-    if value is None or value == math.inf:
-        return 'float("inf")'
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise NotStandAlone(
-            f"a live change to {value!r:.60} is in the record, and a script can only set numbers."
-        )
-    return repr(value)
+def set_lr(optimizer, scheduler, old, new):
+    """A new base rate; the schedule and the ratios of parameter groups multiply it."""
+
+    def scaled(rate):
+        return new if rate == old else rate * (new / old)
+
+    keys = ["lr", "initial_lr", "max_lr", "min_lr"]
+    if SWA_LRS is not None:
+        keys.append("swa_lr")
+    for group in optimizer.param_groups:
+        group.update({key: scaled(group[key]) for key in keys if key in group})
+    pending = [scheduler]
+    while pending:
+        schedule = pending.pop()
+        pending += getattr(schedule, "_schedulers", ())  # a chain of schedulers holds others
+        for name in ("base_lrs", "max_lrs", "min_lrs"):
+            if hasattr(schedule, name):
+                setattr(schedule, name, [scaled(rate) for rate in getattr(schedule, name)])
+        if isinstance(getattr(schedule, "eta_min", None), float):
+            schedule.eta_min = scaled(schedule.eta_min)
 
 
-def schedulers(r: ScriptSpec) -> list[list[str]]:
-    """The names of each optimizer's schedulers."""
-    if r.built_in:
-        return (
-            [[f"schedulers[{n}]"] for n in range(len(r.optimizers))]
-            if r.several
-            else [["scheduler"]]
-        )
-    counts = [len(optimizer.schedules) for optimizer in r.optimizers]
-    if sum(counts) == 1:
-        return [["scheduler"] * count for count in counts]
-    names = iter([f"scheduler_{n}" for n in range(sum(counts))])
-    return [[next(names) for _ in range(count)] for count in counts]
+def change_settings(config, step, optimizer, scheduler):
+    """Take over what was changed before this update during the run."""
+    for name, value in CHANGES[step].items():
+        if "lr" in CHANGED and name == "lr":
+            set_lr(optimizer, scheduler, config.lr, value)
+        setattr(config, name, value)
 
 
-def _is_pair(r: ScriptSpec, places: list[str]) -> bool:
-    """Whether optimizers are returned as a plain list, or as two lists (optimizers, schedulers),
-    in their order.
-    """
-    at = "[0]" if places else ""
-    listed = [optimizer.place for optimizer in r.optimizers] == [
-        f"{at}[{n}]" for n in range(len(r.optimizers))
-    ]
-    return listed and places == [f"[1][{n}]" for n in range(len(places))]
+def parameters_of(network, optimizer):
+    """An optimizer's parameters, in the order that the network has them in."""
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return [p for p in network.parameters() if p.requires_grad and id(p) in known]
 
 
-def takes_updates(r: ScriptSpec) -> bool:
-    """Whether the built-in schedule depends on the number of updates of the run."""
-    return r.settings.lr_schedule != "constant" or isinstance(r.settings.warmup, float)
-
-
-def _needs_parameters(r: ScriptSpec) -> bool:
-    """Whether the loop reads the parameters of each optimizer."""
-    made_up = r.accumulates and (r.may_skip_batches or r.reports_weight or r.train.empty)
-    clips = r.clips and not r.owns("configure_gradient_clipping")
-    return clips or r.settings.on_nonfinite == "skip" or made_up or r.distributed
-
-
-def set_lr(r: ScriptSpec, old: str, new: str, number: int = 0, begun: bool = True) -> str:
-    """The call that sets an optimizer's base rate. begun: the run continues another one, so
-    SWA's own schedule may have begun.
-    """
-    names = [*schedulers(r)[number], *(["annealing"] if r.has_swa_lrs and begun else [])]
-    own = f"[{', '.join(names)}], " if r.scheduled else ""
-    return f"set_lr({f'optimizers[{number}]' if r.several else 'optimizer'}, {own}{old}, {new})"
-
-
-def _own_rates(r: ScriptSpec) -> list[str]:
-    """The lines that set the run's rate, for objects that make their optimizers at a rate of
-    their own.
-    """
-    if r.optimizers[0].made_lr is None:
-        return []
-    first = next((one.made_lr for one in r.optimizers if one.made_lr), 0.0)
-    lines = [set_lr(r, repr(first), "config.lr", begun=False)]
-    for number, optimizer in enumerate(r.optimizers[1:], 1):
-        new = (
-            "config.lr"
-            if optimizer.made_lr == first
-            else f"{optimizer.made_lr!r} * (config.lr / {first!r})"
-        )
-        lines.append(set_lr(r, repr(optimizer.made_lr), new, number, begun=False))
-    return lines
-
-
-def counts_taken(r: ScriptSpec) -> bool:
-    """Whether updates that were taken must be counted apart from those that were skipped."""
-    return r.may_not_step and any(s.frequency > 1 and s.interval == "step" for s in r.schedules)
-
-
-def counts_turns(r: ScriptSpec) -> bool:
-    """Whether the steps of each optimizer must be counted."""
-    return r.optimizers_alternate and any(
-        s.frequency > 1 and s.interval == "step" for s in r.schedules
+def all_parameters(network):
+    """The parameters of the network, and of the loss where it has some."""
+    return (
+        [*network.parameters(), *loss_function.parameters()]
+        if TRAINS_LOSS
+        else network.parameters()
     )
 
 
-def due(r: ScriptSpec, schedule: Schedule, counter: str) -> str:
-    """The condition under which a scheduler steps; "": it always steps. counter: the expression
-    for the number of updates or epochs so far.
-    """
-    count = f"({counter})" if " " in counter else counter
-    if schedule.by_batches and schedule.interval == "step" and not r.tbptt:
-        count = "(window[-1][0] + 1)" if r.accumulates else "(number + 1)"
-    return f"{count} % {schedule.frequency} == 0" if schedule.frequency != 1 else ""
+def set_weight_decay(optimizer, value):
+    """A new weight decay; the ratios of parameter groups stay."""
+    leading = next(
+        (group["weight_decay"] for group in optimizer.param_groups if group.get("weight_decay")),
+        None,
+    )
+    for group in optimizer.param_groups:
+        if "weight_decay" in group:
+            group["weight_decay"] = value * (group["weight_decay"] / leading if leading else 1.0)
+
+
+def planned_updates(config, loader):
+    """The number of updates that the schedule is made for."""
+    if LENGTH == "scheduled":
+        return config.scheduled_steps
+    if LENGTH == "steps":
+        return config.max_steps
+    updates = config.max_epochs * updates_in_epoch(config, loader)
+    return min(config.max_steps, updates) if LENGTH == "both" else updates
+
+
+def made_optimizer(parameters, config):
+    """The optimizer, with the rates of the settings."""
+    if TAKES_LR and WEIGHT_DECAY is not None:
+        optimizer = make_optimizer(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    elif TAKES_LR:
+        optimizer = make_optimizer(parameters, lr=config.lr)
+    elif WEIGHT_DECAY is not None:
+        optimizer = make_optimizer(parameters, weight_decay=config.weight_decay)
+    else:
+        optimizer = make_optimizer(parameters)
+    if MADE_LR is not None:
+        set_lr(optimizer, None, MADE_LR, config.lr)
+    return optimizer

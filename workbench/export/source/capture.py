@@ -92,8 +92,6 @@ class Frame:
     """Its names, attributes and items that refer to an object of the top level, each with the
     name there; "": the bench.
     """
-    elsewhere: Piece | None = None
-    """Its file, if that is not the one in which the Workbench was made."""
 
 
 @dataclass(frozen=True)
@@ -172,9 +170,9 @@ def _until(site: CallSite, frame: FrameType, bench: object) -> CallSite:
     else:
         names = shell.user_ns if in_notebook else vars(sys.modules[site.module])
     pieces = _cells(shell) if in_notebook else list(site.pieces)
-    around = _frames(stack, frames, pieces, shell if in_notebook else None, names, bench)
+    around = _frames(frames, pieces, shell if in_notebook else None, names, bench)
     # a click in the panel, or another file's call
-    if not around or around[0].elsewhere or not _is_top_level(frames[-1]):
+    if not around or not _is_top_level(frames[-1]):
         end = Frame(
             Spot(len(pieces) - 1, sys.maxsize),
             dict(_literals(_own_names(names))),
@@ -191,41 +189,28 @@ def _until(site: CallSite, frame: FrameType, bench: object) -> CallSite:
 
 
 def _frames(
-    stack: list[FrameType],
     own: list[FrameType],
     pieces: list[Piece],
     shell: Any,
     names: Mapping[str, Any],
     bench: object,
 ) -> tuple[Frame, ...]:
-    """The frames of the user's code, outermost first. own: those of the Workbench's cells or
-    file. pieces: it may add cells.
-    """
+    """The frames of the Workbench's cells or file, outermost first. pieces: it may add cells."""
     history: list[str] = [] if shell is None else list(shell.history_manager.input_hist_parsed)[1:]
     frames: list[Frame] = []
     known, objects = names, _objects_of(names)
-    for walk in reversed(stack):
-        is_own = walk in own
-        # of the kernel, for example: its names are not needed
-        if not is_own and not _is_users(walk):
-            continue
+    for walk in reversed(own):
         own_names = _own_names(_locals_of(walk))
         top = _is_top_level(walk) and walk.f_globals is names
         held = _names_of(own_names, {} if top else known, {} if top else objects, bench)
-        if is_own:
-            known = {
-                **{
-                    name: value for name, value in own_names.items() if held.get(name, name) == name
-                },
-                **known,
-            }
-            objects = _objects_of(known)
-            frames = [] if _is_top_level(walk) else frames  # `%%time` runs a cell in another
-            spot = _spot(walk, 0) if shell is None else _place(pieces, history, walk)
-            frames.append(Frame(spot, dict(_literals(own_names)), held))
-        elif held:
-            piece = _from_file(walk)[0]
-            frames += [Frame(_spot(walk, 0), {}, held, piece[0])] if piece else []
+        known = {
+            **{name: value for name, value in own_names.items() if held.get(name, name) == name},
+            **known,
+        }
+        objects = _objects_of(known)
+        frames = [] if _is_top_level(walk) else frames  # `%%time` runs a cell in another
+        spot = _spot(walk, 0) if shell is None else _place(pieces, history, walk)
+        frames.append(Frame(spot, dict(_literals(own_names)), held))
     return tuple(frames)
 
 
@@ -305,13 +290,6 @@ def _is_written(frame: FrameType) -> bool:
     )
 
 
-def _is_users(frame: FrameType) -> bool:
-    """Whether its code is in one of the user's files."""
-    return origins.is_own(frame.f_code.co_filename) and not str(
-        frame.f_globals.get("__name__", "")
-    ).startswith("workbench.")
-
-
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
@@ -345,7 +323,6 @@ def _capture(frame: FrameType) -> CallSite:
         package=str(frame.f_globals.get("__package__") or ""),
         module=str(frame.f_globals.get("__name__")),
         around=_frames(
-            [*_outwards(frame)],
             [f for f in _outwards(frame) if f.f_globals is frame.f_globals and _is_written(f)],
             pieces,
             shell if in_notebook else None,

@@ -245,28 +245,14 @@ class _Reader(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.visit_FunctionDef(node)
-        for base in node.bases:
-            self._add(self._of_class(base, ("__init_subclass__",)))
-        for keyword in node.keywords:
-            self._add(self._of_class(keyword.value, ("__new__", "__init__", "__call__")))
-
-    def _of_class(self, base: ast.expr, names: Iterable[str]) -> set[str]:
-        """What a base class or a metaclass changes when a class is defined."""
-        changed, definition = set[str](), self._definition(base)
-        if definition is None or not isinstance(definition.node, ast.ClassDef):
-            return changed
-        for method in (
-            statement
-            for statement in definition.node.body
-            if isinstance(statement, ast.FunctionDef) and statement.name in names
-        ):
-            parameter_names, changes = self._summary(definition, method)
-            changed |= changes - {*parameter_names[1:]} | (
-                {first_name(base) or ""} if changes & {*parameter_names[:1]} else set()
-            )
-        for keyword in definition.node.keywords:
-            changed |= self._of_class(keyword.value, ("__new__", "__init__", "__call__"))
-        return changed
+        for base in node.bases:  # it may list its subclasses
+            definition = self._definition(base)
+            for method in [] if definition is None else definition.node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init_subclass__":
+                    assert definition is not None
+                    parameter_names, changes = self._summary(definition, method)
+                    own = {first_name(base) or ""} if changes & {*parameter_names[:1]} else set()
+                    self._add(own | changes - {*parameter_names[1:]})
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         if self.inside:
@@ -570,11 +556,8 @@ def _of_result(
         return given
     if path is not None and _PURE.fullmatch(path):
         return frozenset()
-    definition = program.definition(call.func, place)
-    if definition is not None:
-        return given | (
-            frozenset({definition.node.name}) if _hands_out(definition.node) else frozenset()
-        )
+    if program.definition(call.func, place) is not None:
+        return given
     if isinstance(call.func, ast.Call) and terminal(call.func.func) in ("attrgetter", "itemgetter"):
         return given
     if isinstance(call.func, ast.Attribute) and (name in _SAME_OBJECT or name not in _READING):
@@ -582,17 +565,6 @@ def _of_result(
         plain = name not in _SAME_OBJECT and any(program.kind(n) in _OF_KIND for n in of_object)
         return frozenset() if plain else of_object
     return frozenset()
-
-
-def _hands_out(node: ast.FunctionDef | ast.ClassDef) -> bool:
-    """Whether other code may have what a call returns: a cache, or a class with one instance."""
-    if isinstance(node, ast.FunctionDef):
-        return bool(node.decorator_list)
-    has_new = any(
-        isinstance(statement, ast.FunctionDef) and statement.name == "__new__"
-        for statement in node.body
-    )
-    return has_new or any(keyword.arg == "metaclass" for keyword in node.keywords)
 
 
 def _trains(path: str | None) -> bool:

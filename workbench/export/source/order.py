@@ -9,7 +9,6 @@ was still running when the fit began. Then the functions that called fit.
 from __future__ import annotations
 
 import ast
-import functools
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,14 +62,6 @@ def statements_in_order(
     if site.fit:
         order.after_call()
     return order.line, called
-
-
-@functools.lru_cache(maxsize=8)
-def _parsed(text: str) -> ast.Module:
-    """The tree of another file. It is cached, since a file that calls fit once often does it
-    again, and must not be changed.
-    """
-    return ast.parse(text)
 
 
 def bench_of(owner: Owner) -> str:
@@ -152,9 +143,7 @@ class _Order:
             if self.owner is None
             else self.site.around[: self.site.around.index(self.owner.caller) + 1]
         )
-        inner = [frame for frame in frames if frame.elsewhere is None][
-            self.site.reached is not None : -1
-        ]
+        inner = frames[self.site.reached is not None : -1]
         pairs = [(frame, self._function_at(frame)) for frame in inner] if functions else []
         return (
             [(frame, function) for frame, function in pairs if function is not None]
@@ -314,7 +303,7 @@ class _Order:
     def after_call(self) -> None:
         """Append the statements that ran after the call, until the run began."""
         names = dict(self.site.fit[0].names)
-        frames, common = [frame for frame in self.site.fit if frame.elsewhere is None], 0
+        frames, common = self.site.fit, 0
         while common + 1 < min(len(frames), len(self.levels)) and self._is_same(
             frames[common + 1], self.levels[common + 1]
         ):
@@ -399,75 +388,37 @@ class _Order:
                     statement.scope = 1
 
     def _caller_of_fit(self, frame: Frame, names: Mapping[str, str]) -> None:
-        """Append the statements that ran in a function that called fit, or in another file."""
+        """Append the statements that ran in a function that called fit."""
         function = self._function_at(frame)
-        if function is None and frame.elsewhere is None:
+        if function is None:
             return  # a comprehension, or a lambda
-        source = (
-            self.written[frame.spot.piece]
-            if frame.elsewhere is None
-            else Source(frame.elsewhere.label, frame.elsewhere.source, elsewhere=True)
-        )
+        hidden = local_names(function)
+        outer = {name: new for name, new in names.items() if root_of(name) not in hidden}
+        frame = replace(frame, names=outer | dict(frame.names))
         start, scope, model = len(self.line.statements), next(self.scopes), self.model
-        # where the model's name is known
-        scope = scope if frame.elsewhere is None else min(len(self.levels) - 1, 1)
-        if function is not None and frame.elsewhere is None:
-            hidden = local_names(function)
-            frame = replace(
-                frame,
-                names={name: new for name, new in names.items() if root_of(name) not in hidden}
-                | dict(frame.names),
-            )
-            if len(self.levels) > 1:
-                before = {
-                    name
-                    for statement in self.line.statements
-                    if statement.scope == 1
-                    for name in uses(statement.node).binds
-                }
-                scope, model = (scope, "") if hidden - set(frame.names) & before else (1, model)
-        source = self._respelled(source, frame, function, model)
-        node = (
-            None
-            if function is None
-            else next(
-                n
-                for n in ast.walk(source.tree)
-                if isinstance(n, ast.FunctionDef) and n.lineno == function.lineno
-            )
-        )
-        # the names of another file mean nothing in the script
-        if node is not None and frame.elsewhere is None:
-            held = {
-                name: frame.values.get(name)
-                for name in parameters(node.args)
-                if name not in frame.names
+        if len(self.levels) > 1:
+            before = {
+                name
+                for statement in self.line.statements
+                if statement.scope == 1
+                for name in uses(statement.node).binds
             }
-            bind_values(self.line, source.label, scope, held, f"a parameter of {node.name}")
-            self._bind_around(source, frame, node, scope)
-        run(
-            self.line,
-            source,
-            source.tree.body if node is None else node.body,
-            frame.spot,
-            scope,
-            frame.values,
+            scope, model = (scope, "") if hidden - set(frame.names) & before else (1, model)
+        source = self._respelled(self.written[frame.spot.piece], frame, function, model)
+        node = next(
+            n
+            for n in ast.walk(source.tree)
+            if isinstance(n, ast.FunctionDef) and n.lineno == function.lineno
         )
-        if function is not None and frame.elsewhere is None:
-            self._bind_globals(start, function)
-        if frame.elsewhere is not None:  # its definitions and imports belong to that file
-            edited, new = {node for node, _ in source.edits}, self.line.statements[start:]
-            plain = [
-                each
-                for each in new
-                if not isinstance(
-                    each.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-                )
-            ]
-            self.line.statements[start:] = [
-                each for each in plain if not edited.isdisjoint(ast.walk(each.node))
-            ]
-            refuse(self.line, start, f"it is in {source.label}, which called fit")
+        held = {
+            name: frame.values.get(name)
+            for name in parameters(node.args)
+            if name not in frame.names
+        }
+        bind_values(self.line, source.label, scope, held, f"a parameter of {node.name}")
+        self._bind_around(source, frame, node, scope)
+        run(self.line, source, node.body, frame.spot, scope, frame.values)
+        self._bind_globals(start, function)
 
     def _bind_around(
         self, source: Source, frame: Frame, function: ast.FunctionDef, scope: int
@@ -521,12 +472,7 @@ class _Order:
 
     def _function_at(self, frame: Frame) -> ast.FunctionDef | None:
         """The function that a frame runs."""
-        tree = (
-            self.written[frame.spot.piece].tree
-            if frame.elsewhere is None
-            else _parsed(frame.elsewhere.source)
-        )
-        around = functions_around(tree, frame.spot)
+        around = functions_around(self.written[frame.spot.piece].tree, frame.spot)
         return around[-1] if around else None
 
     def _respelled(

@@ -74,11 +74,7 @@ def owner_of(site: CallSite, sources: list[Source], call: ast.Call) -> Owner | N
     caller = site.around[first - 1] if first else None
     self_name = definition[1].args.args[0].arg
     name = _name(site, definition[1], self_name)
-    if (
-        caller is None
-        and all(frame.elsewhere is None for frame in site.fit)
-        and site.module != "__main__"
-    ):
+    if caller is None and site.module != "__main__":
         raise ExportError(
             f"{definition[0].name}.{definition[1].name} made the Workbench, and another file than"
             f" {sources[site.call.piece].label} made the instance of {definition[0].name}: write"

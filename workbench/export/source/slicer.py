@@ -143,7 +143,7 @@ class Slicer:
             held = vars(loaded) if loaded is not None else {}
             is_package = path.endswith("__init__.py") or hasattr(loaded, "__path__")
             first = Source(path.rpartition("/")[2] or f"{name}.py", text)
-            source = Source(first.label, text, "annotations" in first.futures, module=name)
+            source = Source(first.label, text, "annotations" in first.futures)
             line = Line()
             run(
                 line,

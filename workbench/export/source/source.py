@@ -111,7 +111,7 @@ def slice_call(
             f"The code of this Workbench cannot be exported: {site.problem}. "
             "Make the Workbench in a notebook cell or in a .py file."
         )
-    sources = _sources(site.pieces, site.module)
+    sources = _sources(site.pieces)
     source, call, owner = _call_of(site, site.call, sources)
     every, places = _arguments(call, source, site.given)
     expressions = {name: node for name, node in every.items() if name not in leave_out}
@@ -129,7 +129,7 @@ def slice_call(
     slicer.want(program, wanted, expressions.get("model"), _called_names(expressions))
     code = (statement.node for each in slicer.programs.values() for statement in each.statements)
     secrets = Secrets.of(code)
-    writer = Writer(slicer, list(expressions.values()), secrets)
+    writer = Writer(slicer, secrets)
     writer.check(wanted)
     writer.write_type_only(annotation_names.keep_annotations(slicer, lambda: writer.check(wanted)))
     # the others are those that only annotations name
@@ -174,7 +174,7 @@ def given_names(site: CallSite) -> frozenset[str]:
     """
     if site.problem is not None or site.call is None:
         return frozenset()
-    source = _sources(site.pieces, site.module)[site.call.piece]
+    source = _sources(site.pieces)[site.call.piece]
     try:
         call = find_call(source, site.call)
     except ExportError:
@@ -208,17 +208,17 @@ def _call_of(
     return source, find_call(source, spot), owner
 
 
-def _sources(pieces: Iterable[Piece], module: str) -> list[Source]:
+def _sources(pieces: Iterable[Piece]) -> list[Source]:
     """The pieces as sources; in a notebook a `from __future__` import holds for the cells after
     it too.
     """
     sources: list[Source] = []
     postponed = False
     for piece in pieces:
-        source = Source(piece.label, piece.source, postponed, module=module)
+        source = Source(piece.label, piece.source, postponed)
         if "annotations" in source.futures and not postponed:
             postponed = True
-            source = Source(piece.label, piece.source, postponed, module=module)
+            source = Source(piece.label, piece.source, postponed)
         sources.append(source)
     return sources
 

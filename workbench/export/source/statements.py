@@ -5,7 +5,6 @@ order, without their blocks.
 from __future__ import annotations
 
 import ast
-import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +24,6 @@ from workbench.export.source.uses import (
 )
 
 _CLIP = 60
-_ELSEWHERE = "_of_another_file"
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,6 @@ class Source:
     """
     function: int = 0
     """The line of the function that has these names as variables; 0: the top level."""
-    elsewhere: bool = False
-    """Whether it is code of another file, whose names have no meaning in the script."""
-    module: str = ""
-    """The module whose globals its statements bind; "": unknown."""
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -55,22 +49,13 @@ class Source:
             tree = ast.parse(self.text)
         except (SyntaxError, ValueError):
             return ast.Module([], [])
-        if self.spelled or self.elsewhere:
+        if self.spelled:
             _Respell(self).visit(tree)
-        if not self.elsewhere:
-            _GlobalWrites(self).visit(tree)
         return tree
 
     @cached_property
     def edits(self) -> list[tuple[ast.AST, str]]:
         """The names in `tree` that have another text in the script, each with that text."""
-        return []
-
-    @cached_property
-    def assigned(self) -> list[tuple[ast.AST, str]]:
-        """The targets of assignments that the text makes by a call, each with its text in the
-        script.
-        """
         return []
 
     @cached_property
@@ -113,8 +98,6 @@ class _Respell(ast.NodeTransformer):
             else None
         )
         if text is None:
-            if self.source.elsewhere and isinstance(node, ast.Name):
-                node.id += _ELSEWHERE
             return self.generic_visit(node)
         new = ast.parse(text, mode="eval").body
         assert isinstance(new, (ast.Name, ast.Attribute))
@@ -123,95 +106,6 @@ class _Respell(ast.NodeTransformer):
             ast.copy_location(child, node)
         self.source.edits.append((new, text))
         return new
-
-
-class _GlobalWrites(ast.NodeTransformer):
-    """Makes assignments of statements that set a global by a call, as `globals()["scale"] = 0.5`
-    and `setattr(sys.modules["__main__"], "scale", 0.5)` do, so that the last one that ran holds.
-    """
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def visit_FunctionDef(self, node: ast.AST) -> ast.AST:
-        return node  # a name that it binds would be its own
-
-    visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
-
-    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        target = node.targets[0]
-        name: ast.expr | str | None = None
-        if isinstance(target, ast.Subscript) and self._is_namespace(target.value):
-            name = target.slice
-        elif isinstance(target, ast.Attribute) and self._is_module(target.value):
-            name = target.attr
-        return self._assignment(
-            node, name, node.value, target.end_lineno, target.end_col_offset, ""
-        )
-
-    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
-        match node.value:
-            case ast.Call(ast.Name("setattr"), [module, name, value], []) if self._is_module(
-                module
-            ):
-                pass
-            case ast.Call(
-                ast.Attribute(namespace, "update"), [], [ast.keyword(str(name), value)]
-            ) if self._is_namespace(namespace):
-                pass
-            case _:
-                return node
-        # What follows the value is the bracket of the call alone.
-        after = ast.Expr(node.value)
-        after.lineno, after.col_offset = value.end_lineno or 0, value.end_col_offset or 0
-        after.end_lineno, after.end_col_offset = node.end_lineno, node.end_col_offset
-        if (ast.get_source_segment(self.source.text, after) or "").strip() != ")":
-            return node
-        return self._assignment(node, name, value, value.lineno, value.col_offset, " = (")
-
-    def _assignment(
-        self, node: ast.Assign | ast.Expr, name: ast.expr | str | None, value: ast.expr,
-        line: int | None, column: int | None, text: str,
-    ) -> ast.stmt:  # fmt: skip
-        """The assignment in place of `node`. The script has the name and `text` instead of the
-        source up to this line and column.
-        """
-        if isinstance(name, ast.Constant) and isinstance(name.value, str):
-            name = name.value
-        several = isinstance(node, ast.Assign) and len(node.targets) > 1
-        if (
-            several
-            or not isinstance(name, str)
-            or not name.isidentifier()
-            or keyword.iskeyword(name)
-        ):
-            return node
-        target = ast.copy_location(ast.Name(name, ast.Store()), node)
-        target.end_lineno, target.end_col_offset = line, column
-        self.source.assigned.append((target, f"{name}{text}"))
-        return ast.copy_location(ast.Assign([target], value), node)
-
-    def _is_namespace(self, node: ast.expr) -> bool:
-        """Whether it is the dictionary of the module's globals."""
-        match node:
-            case ast.Call(ast.Name("globals" | "locals" | "vars"), [], []):
-                return True
-            case ast.Call(ast.Name("vars"), [module], []):
-                return self._is_module(module)
-            case ast.Attribute(module, "__dict__"):
-                return self._is_module(module)
-        return False
-
-    def _is_module(self, node: ast.expr) -> bool:
-        """Whether it is the module whose code this is."""
-        match node:
-            case ast.Subscript(ast.Attribute(ast.Name("sys"), "modules"), ast.Constant(name)):
-                return bool(self.source.module) and name == self.source.module
-            case ast.Subscript(ast.Attribute(ast.Name("sys"), "modules"), ast.Name("__name__")):
-                return True
-            case ast.Name("__main__"):
-                return self.source.module == "__main__"
-        return False
 
 
 @dataclass(eq=False)
@@ -236,7 +130,7 @@ class Statement:
     @property
     def gist(self) -> str:
         """Its first line, for messages; secrets are left out."""
-        line = hidden_source(self.node).strip().partition("\n")[0].replace(_ELSEWHERE, "")
+        line = hidden_source(self.node).strip().partition("\n")[0]
         return line if len(line) <= _CLIP else line[: _CLIP - 1] + "…"
 
 

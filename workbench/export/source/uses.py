@@ -161,25 +161,6 @@ def own_level(node: ast.AST) -> Iterator[ast.AST]:
         yield from own_level(child)
 
 
-def without_ways_out(node: ast.stmt) -> ast.stmt:
-    """A statement that ran to its end, without the branches that end with `return`: they did not
-    run.
-    """
-    if not any(isinstance(child, ast.Return) for child in own_level(node)):
-        return node
-    new = copy.deepcopy(node)
-    for child in (child for child in own_level(new) if isinstance(child, ast.If)):
-        child.body = (
-            [ast.copy_location(ast.Pass(), child)]
-            if isinstance(child.body[-1], ast.Return)
-            else child.body
-        )
-        child.orelse = (
-            [] if child.orelse and isinstance(child.orelse[-1], ast.Return) else child.orelse
-        )
-    return new
-
-
 class _Order:
     """Finds the names that a block reads before it has bound them itself."""
 

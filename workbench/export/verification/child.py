@@ -14,6 +14,8 @@ import json
 import os
 import runpy
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -26,6 +28,7 @@ def main(plan: Mapping[str, Any], outcome: str, script: str) -> None:
     """Run the script as `python SCRIPT OPTIONS…` would."""
     sys.argv = sys.argv[3:]
     sys.path[0] = os.path.dirname(script)
+    start_others(plan["ranks"])
     threading.Thread(target=watch, args=(plan, outcome), daemon=True).start()
     end: dict[str, Any] = {"ended": True}
     try:
@@ -35,6 +38,23 @@ def main(plan: Mapping[str, Any], outcome: str, script: str) -> None:
             end = description(error, script)
             traceback.print_exc()
     end_group(outcome, end)
+
+
+def start_others(ranks: int) -> None:
+    """Become the first of so many processes of the script, and start the others, as torchrun does.
+    They end with the process group.
+    """
+    if ranks == 1:
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    for rank in range(1, ranks):
+        environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        subprocess.Popen([sys.executable, *sys.argv], env=environment)
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0"}
 
 
 def description(error: BaseException, script: str) -> dict[str, Any]:

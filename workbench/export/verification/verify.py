@@ -38,7 +38,8 @@ _CLOSE = 1e-3
 _BORROWED = 4
 """How many files or folders of the working directory the script may read."""
 _OF_LAUNCHER = re.compile(
-    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(TORCHELASTIC|ACCELERATE|FSDP)_.*"
+    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)"
+    r"|(TORCHELASTIC|ACCELERATE|FSDP|SLURM|OMPI|PMIX?|PRTE)_.*"
 )
 """The environment variables of a launcher, which the script would take for its own."""
 _NOT_THE_RUNS = re.compile(r"^Not the run's (\w+)", re.MULTILINE)
@@ -61,9 +62,10 @@ _CAUSES = {
     ),
 }
 _SAME_START = (
-    "its weights, setup and first batches are the run's, so its model or loss computes in another "
-    "way: look for values that the notebook changed without an assignment (%env, %run, exec, "
-    "globals(), setattr), and for results that were kept from earlier calls"
+    "its weights and first batches are the run's, so its model or loss computes in another way: "
+    "look for values that the notebook changed without an assignment (%env, %run, exec, globals(), "
+    "setattr), for attributes, modes or hooks of the model that changed before the fit, and for "
+    "results that were kept from earlier calls"
 )
 
 
@@ -80,6 +82,8 @@ class Plan:
     """The update that is enough."""
     validates: bool
     """Whether a validation is wanted, too, if it comes soon."""
+    ranks: int = 1
+    """The number of processes that the script has."""
     until_first: float = 90.0
     """From the start to the first update: imports, the data, the model."""
     until_last: float = 60.0
@@ -106,11 +110,13 @@ class Verification:
 
 
 def verify(
-    path: Path, run: Run, notes: Sequence[str] = (), *, headless: bool = False
+    path: Path, text: str, run: Run, notes: Sequence[str] = (), *, headless: bool = False
 ) -> Verification:
-    """Run the script or notebook that an export wrote to `path`, and compare its first losses.
+    """Run the script that an export wrote to `path`, and compare its first losses.
 
-    headless: the workbench trains in it, so its losses are those of a run that it records.
+    text: the code to run. For a script or notebook it is the same program with a log of its losses
+    and comparisons with the run. headless: the workbench trains in it, so its losses are those of a
+    run that it records.
     notes: why it may differ, as far as reading its code tells. They are possible causes of a
     difference that is measured; a script that repeats the updates and a validation answers them.
     """
@@ -125,9 +131,10 @@ def verify(
         folder = Path(temporary).resolve()
         files = folder / "files"
         files.mkdir()
-        script = _placed(path, files, headless=headless)
+        script = _placed(path, text, files, headless=headless)
         log = files / ".workbench" / RUNS if headless else folder / "log.jsonl"
-        plan = Plan(os.getpid(), str(log), steps[-1], len(run.validation["step"]) > 0)
+        ranks = 1 if headless else _ranks(run)
+        plan = Plan(os.getpid(), str(log), steps[-1], len(run.validation["step"]) > 0, ranks)
         options = [] if headless else ["--log_file", plan.log, "--output", str(folder / "output")]
         code = _run(script, options, plan, folder)
         end = _end_of(folder / "outcome.json")
@@ -235,18 +242,14 @@ def _equal(value: float, recorded: float, tolerance: float) -> bool:
 
 def _obstacle(run: Run, *, headless: bool) -> str:
     """Why the script of this run cannot be verified here; "": it can."""
-    started = next((event for event in run.outline if isinstance(event, RunStarted)), None)
-    ranks = 1 if started is None else int(started.ranks)
+    ranks = _ranks(run)
     if headless and run.settings.strategy == "launch":
         return (
             "the script launches its training, which would outlive this check. "
             "wb.rerun repeats the run here"
         )
-    if ranks > 1 and not headless:
-        return (
-            f"the run trained on {ranks} processes, whose mean loss one process does not have. "
-            f"Launched on {ranks}, the script compares its weights and first batches with the run's"
-        )
+    if ranks > 1 and not headless and (run.settings.num_nodes > 1 or not _has_devices(run)):
+        return f"the run trained on {ranks} processes, for which there are not the devices here"
     here, recorded_device = _script_device(run), torch.device(_device(run)).type
     if here != recorded_device:
         return (
@@ -257,6 +260,20 @@ def _obstacle(run: Run, *, headless: bool) -> str:
     if not hasattr(os, "killpg"):
         return "this system cannot end a group of processes"
     return ""
+
+
+def _ranks(run: Run) -> int:
+    """How many processes made the run."""
+    started = (event for event in run.outline if isinstance(event, RunStarted))
+    return next((int(event.ranks) for event in started), 1)
+
+
+def _has_devices(run: Run) -> bool:
+    """Whether each process of the run has a device here, and would take the one that it had."""
+    if torch.device(_device(run)).type == "cpu":
+        return True
+    chosen = isinstance(run.settings.devices, tuple)
+    return not chosen and torch.accelerator.device_count() >= _ranks(run)
 
 
 def _device(run: Run) -> str:
@@ -326,8 +343,8 @@ def _checksums(run: Run) -> Checksums:
 # -- the script
 
 
-def _placed(path: Path, folder: Path, *, headless: bool) -> Path:
-    """The script, put into this folder with its files. Of a notebook it is the cells' code."""
+def _placed(path: Path, text: str, folder: Path, *, headless: bool) -> Path:
+    """The script, put into this folder with its files."""
     stem = path.name if path.suffix == ".ipynb" else path.stem
     files = (path.with_name(f"{stem}.{kind}.safetensors") for kind in ("start", "data"))
     for file in filter(Path.exists, files):
@@ -339,19 +356,8 @@ def _placed(path: Path, folder: Path, *, headless: bool) -> Path:
         except OSError:
             shutil.copyfile(file, folder / file.name)
     script = folder / f"{path.stem}.py"
-    script.write_text(_code(path), encoding="utf-8")
+    script.write_text(text, encoding="utf-8")
     return script
-
-
-def _code(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix != ".ipynb":
-        return text
-    cells = [
-        "".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"
-    ]
-    main = cells[-1].rstrip().removesuffix(")")
-    return "\n".join([*cells[:-1], "import sys", f"{main}, log_file=sys.argv[2])", ""])
 
 
 def _borrow(missing: str | None, folder: Path) -> str:
@@ -400,8 +406,9 @@ def _run(script: Path, options: Sequence[str], plan: Plan, folder: Path) -> int:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(plan.until_first + plan.until_last + plan.until_validation + 5)
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            if process.poll() is None or plan.ranks > 1:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     return process.returncode
 

@@ -80,11 +80,7 @@ class Failure:
     @property
     def echo(self) -> bool:
         """Whether the error only reports that another process has ended."""
-        if isinstance(self.error, RankTimeout):
-            return False
-        return isinstance(self.error, _RankEndedElsewhere) or any(
-            words in str(self.error) for words in _ECHOES
-        )
+        return is_echo(self.error)
 
     @property
     def waited(self) -> bool:
@@ -121,6 +117,13 @@ def failure_of(error: BaseException, rank: int, world: int) -> Failure:
             f"rank {rank} of {world} was ended by SIGTERM, from the launcher or from somebody else."
         )
     return Failure(rank, world, _sendable(error), text, time.time())
+
+
+def is_echo(error: BaseException) -> bool:
+    """Whether an error only reports that another process has ended."""
+    if isinstance(error, RankTimeout):
+        return False
+    return isinstance(error, _RankEndedElsewhere) or any(words in str(error) for words in _ECHOES)
 
 
 def write(folder: Path, failure: Failure) -> None:

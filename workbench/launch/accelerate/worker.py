@@ -21,8 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -35,15 +33,13 @@ from workbench.launch.accelerate.failure_files import Process
 from workbench.launch.accelerate.job_file import FOLDER, VALUE, Head, JobFile
 from workbench.launch.first_events import FirstEvents
 from workbench.launch.job import Job, JobSink, NullSink
+from workbench.launch.joined import group
 from workbench.launch.listeners import Listeners
 from workbench.launch.process.process_env import in_mlflow_run
 from workbench.launch.thread import JobRunner
 from workbench.runs.folder import control
 from workbench.runs.read import read_header
 from workbench.runs.store import RunFolder
-
-_START = 1800.0
-"""The least seconds that ranks wait for each other at the start."""
 
 
 def main(run: Path) -> int:
@@ -63,7 +59,8 @@ def main(run: Path) -> int:
         head: Head = file.head
         head.env.take()
         if world > 1:
-            _join(world, head.timeout)
+            cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
+            group.init(world, head.timeout, cpu=cpu)
         content: JobFile = file.open()
         processes = _all_here(world, head.timeout)
         with in_mlflow_run(head.env.mlflow_run):
@@ -110,21 +107,6 @@ class _Stopping:
         raise failure_files.SigtermReceived(f"signal {number}")
 
 
-def _join(world: int, timeout: float) -> None:
-    """Join the process group."""
-    gpus = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "").lower() != "true"
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else None
-    if device is not None:
-        torch.cuda.set_device(device)
-    name = _interface(world)
-    if name is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-    seconds = datetime.timedelta(seconds=max(timeout, _START))
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=seconds, device_id=device
-    )
-
-
 def _all_here(world: int, timeout: float) -> list[Process]:
     """Wait until all ranks have read their job file; returns their processes."""
     mine = Process(socket.gethostname(), os.getpid())
@@ -134,31 +116,6 @@ def _all_here(world: int, timeout: float) -> list[Process]:
     dist.all_gather_object(processes, mine)
     distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=timeout))
     return processes
-
-
-def _interface(world: int) -> str | None:
-    """The network interface to rank 0; gloo's own choice depends on how the host's name is
-    resolved.
-    """
-    if int(os.environ.get("LOCAL_WORLD_SIZE", world)) == world:
-        main = "127.0.0.1"
-    else:
-        main = os.environ["MASTER_ADDR"]
-    try:
-        family, _, _, _, address = socket.getaddrinfo(main, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as asked:
-            asked.connect(address)
-            mine = asked.getsockname()[0]
-    except OSError:
-        return None
-    return next(
-        (
-            name
-            for name, known in psutil.net_if_addrs().items()
-            if any(a.address == mine for a in known)
-        ),
-        None,
-    )
 
 
 # -- rank 0

@@ -83,32 +83,19 @@ def _rows(column: Tensor, rows: Tensor) -> Tensor:
 
 
 class Batches(IterableDataset[Any]):
-    """Ready batches from any iterable; `peek` does not lose a batch of a one-shot iterator."""
+    """Ready batches from any iterable. A script may contain this class."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self.users = self._batches = batches
         self.one_shot = iter(batches) is batches
 
-    # a script that contains this code imports no names for annotations alone
+    # no Iterator, which a script would import for the annotation alone
     def __iter__(self) -> Any:
         worker = get_worker_info()
         if worker is None:
             return iter(self._batches)
         # each batch comes from one worker
         return itertools.islice(self._batches, worker.id, None, worker.num_workers)
-
-    def peek(self, most: int) -> Any:
-        """Of the first `most` batches, the first that is not None; none is lost. None: there is
-        none.
-        """
-        read: list[Any] = []
-        for batch in itertools.islice(iter(self._batches), most):
-            read.append(batch)
-            if batch is not None:
-                break
-        if self.one_shot:
-            self._batches = itertools.chain(read, self._batches)
-        return read[-1] if read else None
 
 
 def batches(ready: Iterable[Any]) -> Batches:
@@ -124,6 +111,20 @@ def batches(ready: Iterable[Any]) -> Batches:
             " iterated."
         )
     return Batches(ready)
+
+
+def peek(ready: Batches, most: int) -> Any:
+    """Of the first `most` batches, the first that is not None; a one-shot iterator loses none.
+    None: there is none.
+    """
+    read: list[Any] = []
+    for batch in itertools.islice(iter(ready._batches), most):
+        read.append(batch)
+        if batch is not None:
+            break
+    if ready.one_shot:
+        ready._batches = itertools.chain(read, ready._batches)
+    return read[-1] if read else None
 
 
 class SeededBatches(Dataset[Any]):

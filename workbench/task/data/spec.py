@@ -38,6 +38,7 @@ from workbench.task.data.datasets import (
     Samples,
     SeededBatches,
     StackedTensors,
+    peek,
 )
 from workbench.task.data.loader_parts import (
     Collate,
@@ -503,7 +504,7 @@ class DataSpec:
         """
         parts = self.parts
         if isinstance(parts.dataset, Batches):
-            batch = parts.dataset.peek(PEEKED)
+            batch = peek(parts.dataset, PEEKED)
             if batch is not None:  # as the loader will give it: arrays become tensors
                 batch = (parts.collate_fn or torch.utils.data.default_convert)(batch)
         else:

@@ -110,8 +110,10 @@ _LARGE_TABLE, _SAMPLED_ROWS = 1 << 20, 256
 _SAMPLED = 1 << 12
 """How many values of a large array are compared."""
 _SOURCES: tuple[Iterable[Any], ...] = ([], (), range(1), "", b"", bytearray())
-IN_PLACE: tuple[type[Any], ...] = tuple(type(iter(source)) for source in _SOURCES)
-"""Iterators that can be set to a place."""
+IN_PLACE: tuple[type[Any], ...] = tuple(
+    type(iter(source)) for source in _SOURCES if iter(source).__reduce__()[-1] == 0
+)
+"""Iterators that can be set to a place. Since Python 3.12 that of a range cannot."""
 
 
 def is_block(value: Any) -> bool:

@@ -38,6 +38,9 @@ class ScriptForm(Protocol):
     def choose(self, format: Format) -> None:
         """Show and write it in this format."""
 
+    def choose_option(self, option: str, wanted: bool) -> None:
+        """Show and write it with this option, or without it."""
+
     def write(self, path: str) -> None:
         """Write it to this file."""
 
@@ -100,6 +103,12 @@ class CanvasRequests:
                 "format": "script" | "notebook" | "settings" | "lightning" | "workbench" as format,
             }:
                 self._export.choose(format)
+            case {
+                "what": "choose_option",
+                "option": "resume" | "checks" | "log_file" | "tracker" as option,
+                "wanted": bool(is_wanted),
+            }:
+                self._export.choose_option(option, is_wanted)
             case {"what": "close_script"}:
                 self._export.close()
             case {"what": "show", "run": str(run)}:

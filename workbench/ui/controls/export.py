@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from workbench.export.errors import NotStandAlone
-from workbench.export.file_format import ENDINGS, Format, is_verified
+from workbench.export.errors import NotResumable, NotStandAlone
+from workbench.export.file_format import (
+    ENDINGS,
+    Format,
+    ScriptOptions,
+    has_options,
+    is_verified,
+)
 from workbench.ui import texts
 from workbench.ui.bench import Bench
 from workbench.ui.canvas.transport.messages import cut
@@ -43,8 +49,18 @@ class ScriptPreview:
         """The run whose script is shown; "": none."""
         self._parts = self._showings = 0
 
-    def show(self, run: str, text: str, format: str = "script") -> None:
-        """Show the script of this run, or another format of it."""
+    def show(
+        self,
+        run: str,
+        text: str,
+        format: str = "script",
+        options: Iterable[str] = (),
+        refused: Mapping[str, str] | None = None,
+    ) -> None:
+        """Show the script of this run, or another format of it.
+
+        options: the names of those that it has. refused: why it cannot have others, by name.
+        """
         self.run = run
         parts = _parts(text)
         self._showings += 1
@@ -59,6 +75,8 @@ class ScriptPreview:
                 "of": self._showings,
                 "parts": len(parts),
                 "lines": text.count("\n") + 1,
+                "options": list(options),
+                "refused": dict(refused or {}),
             },
         )
 
@@ -101,6 +119,12 @@ class ExportForm:
         """The format that was chosen."""
         self._written: Format = "script"
         """The format that is shown and written: where a script is not possible, a headless one."""
+        self._options: frozenset[str] = frozenset()
+        """The names of the options that were chosen. A run that cannot have one is shown without
+        it.
+        """
+        self._refused: Mapping[str, str] = {}
+        """Why the script that is shown cannot have some of them."""
         self._shown: Any = None
         """The last fit at the time when the shown script was made."""
         self._making, self._placing = threading.Lock(), threading.Lock()
@@ -118,6 +142,12 @@ class ExportForm:
     def choose(self, format: Format) -> None:
         """Show the run in this format, and write it in this format from now on."""
         self._format = format
+        if self._bar().export.value:
+            aside(self._show, self._failed, "preview")
+
+    def choose_option(self, option: str, wanted: bool) -> None:
+        """Show and write scripts with this option from now on, or without it."""
+        self._options = self._options | {option} if wanted else self._options - {option}
         if self._bar().export.value:
             aside(self._show, self._failed, "preview")
 
@@ -164,13 +194,14 @@ class ExportForm:
         A script is verified: the bench tells the panel the result, as a message.
         """
         run, format = self._run, self._written
+        options = _possible(self._options, self._refused, format)
         path = path.strip() or f"train{ENDINGS[format]}"
 
         def work() -> None:
             self._notice.drop(_WRITTEN)
             if is_verified(format):
                 self._notice.say(texts.verifying(path), about=_WRITTEN)
-            self._bench.export(path, run, format=format)
+            self._bench.export(path, run, format=format, **options)
             for about in (_ABOUT, _WRITTEN):
                 self._notice.drop(about)
             self._notice.say(texts.written(path), about=_WRITTEN)
@@ -186,32 +217,39 @@ class ExportForm:
 
     def _show(self) -> None:
         with self._making:
-            run, format, shown = self._run, self._format, _last_fit(self._bench.jobs)
-            text, written, why = self._script(run, format)
+            wanted = run, format, options = self._run, self._format, self._options
+            shown = _last_fit(self._bench.jobs)
+            text, written, why, refused = self._script(run, format, options)
             text = _readable(text) if format == "notebook" else text
             with self._placing:
-                # the user has not opened something else
-                if self._bar().export.value and (self._run, self._format) == (run, format):
+                # Unless the user has opened or chosen something else since.
+                if self._bar().export.value and wanted == (self._run, self._format, self._options):
                     self._notice.drop(_ABOUT)
                     if why:
                         self._notice.say(texts.headless(why), about=_ABOUT)
-                    self._shown, self._written = shown, written
-                    self._preview.show(run or texts.LAST_RUN, text, written)
+                    self._shown, self._written, self._refused = shown, written, refused
+                    names = _possible(options, refused, written)
+                    self._preview.show(run or texts.LAST_RUN, text, written, names, refused)
 
-    def _script(self, run: str | None, format: Format) -> tuple[str, Format, str]:
+    def _script(
+        self, run: str | None, format: Format, options: frozenset[str]
+    ) -> tuple[str, Format, str, Mapping[str, str]]:
         """The text; its format, which is "workbench" where a stand-alone script is not possible;
-        and why it is not.
+        why it is not; and why it cannot have some of the options, by name.
         """
+        refused: dict[str, str] = {}
         try:
-            return self._bench.script(run, format=format), format, ""
+            try:
+                text = self._bench.script(run, format=format, **_possible(options, {}, format))
+            except NotResumable as error:
+                refused = {"resume": error.why}
+                text = self._bench.script(run, format=format, **_possible(options, refused, format))
+            return text, format, "", refused
         except NotStandAlone as error:
             if format != "script":
                 raise
-            return (
-                self._bench.script(run, format="workbench"),
-                "workbench",
-                str(error.__cause__ or error),
-            )
+            headless = self._bench.script(run, format="workbench")
+            return headless, "workbench", str(error.__cause__ or error), {}
 
     def _hide(self) -> None:
         with self._placing:
@@ -219,6 +257,15 @@ class ExportForm:
 
     def _failed(self, error: Exception) -> None:
         self._notice.error(error, texts.ACTIONS["export"], _ABOUT)
+
+
+def _possible(options: frozenset[str], refused: Mapping[str, str], format: Format) -> ScriptOptions:
+    """The chosen options that a file of this format can have."""
+    possible: ScriptOptions = {}
+    if has_options(format):
+        for name in sorted(options - refused.keys()):
+            possible[name] = True  # type: ignore[literal-required]  # a request has no other names
+    return possible
 
 
 def _readable(notebook: str) -> str:

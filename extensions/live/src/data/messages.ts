@@ -189,7 +189,18 @@ export interface State {
   said?: string;
   code?: string;
   memory?: { used: number; of: number | null; words: string } | null;
-  script?: { run: string; format: string; of: number; parts: number; lines: number } | null; // its text lies in "script.0", "script.1", …
+  script?: ScriptHead | null; // its text lies in "script.0", "script.1", …
+}
+
+/** `options`: those that the script has; `refused`: why it cannot have others, by name. */
+export interface ScriptHead {
+  run: string;
+  format: string;
+  of: number;
+  parts: number;
+  lines: number;
+  options: string[];
+  refused: Record<string, string>;
 }
 
 /** A part of the script's text; `of`: which showing it is of. */

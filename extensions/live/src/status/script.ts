@@ -15,6 +15,9 @@ export class Script {
   private readonly length = el("span", "wb-key-item");
   private readonly path = el("input", "", "", { type: "text", value: "train.py", "aria-label": words.path, spellcheck: "false" });
   private readonly format = el("select", "", "", { "aria-label": words.format });
+  private readonly options = el("div", "wb-script-options", "", { role: "group", "aria-label": words.options });
+  private readonly refused = el("span", "wb-script-refused", "", { role: "status" });
+  private readonly ticks = new Map<string, HTMLInputElement>();
   private readonly code = el("pre", "", "", { tabindex: "0", role: "region", "aria-label": words.text });
 
   constructor(private readonly store: Store) {
@@ -26,7 +29,10 @@ export class Script {
     head.append(this.title, this.length, tools);
     for (const [value, text] of Object.entries(words.formats)) this.format.append(el("option", "", text, { value }));
     foot.append(this.format, this.path, write);
-    this.root.append(head, this.code, foot);
+    this.options.append(el("span", "", words.options));
+    for (const [name, [text, tooltip]] of Object.entries(words.option)) this.options.append(this.option(name, text, tooltip));
+    this.options.append(this.refused);
+    this.root.append(head, this.code, this.options, foot);
     this.root.hidden = true;
     copy.addEventListener("click", () => void copyText(this.code, copy));
     close.addEventListener("click", () => this.close());
@@ -56,9 +62,24 @@ export class Script {
     if (!parts.every((part) => part?.of === script.of)) return;
     this.root.hidden = false;
     this.format.value = script.format;
+    this.options.hidden = !["script", "notebook"].includes(script.format);
+    for (const [name, tick] of this.ticks) {
+      tick.checked = script.options.includes(name);
+      tick.disabled = name in script.refused;
+    }
+    const refused = Object.entries(script.refused).map(([name, why]) => words.refused(words.option[name]?.[0] ?? name, why));
+    setText(this.refused, refused.join(" "));
     setText(this.title, words.title(words.formats[script.format] ?? words.label, script.run));
     setText(this.length, words.lines(script.lines));
     setText(this.code, parts.map((part) => part?.text).join(""));
+  }
+
+  private option(name: string, text: string, tooltip: string): HTMLElement {
+    const [label, tick] = [el("label", "", "", { title: tooltip }), el("input", "", "", { type: "checkbox" })];
+    label.append(tick, text);
+    tick.addEventListener("change", () => this.store.request("choose_option", { option: name, wanted: tick.checked }));
+    this.ticks.set(name, tick);
+    return label;
   }
 
   /** The focus goes back to the button that opened it. */

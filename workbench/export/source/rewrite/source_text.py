@@ -41,7 +41,7 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     definition = isinstance(node, (ast.FunctionDef, ast.ClassDef))
     start, end = first_line(node), node.end_lineno or node.lineno
     nodes = set(ast.walk(node))
-    renamed = [edit for edit in (*source.edits, *source.assigned) if edit[0] in nodes]
+    renamed = [edit for edit in source.edits if edit[0] in nodes]
     lines = _edited(source, start, end, (*edits, *renamed))
     if statement.made:
         return Block("\n".join(lines), False, source.label)

@@ -24,8 +24,6 @@ class Writer:
     """Collects the script's imports and blocks."""
 
     slicer: Slicer
-    given: list[ast.expr]
-    """The arguments of the Workbench call."""
     secrets: Secrets
     imports: list[Import] = field(default_factory=list)
     futures: set[str] = field(default_factory=set)
@@ -105,8 +103,6 @@ class Writer:
             if origins.is_inlined(item.module):
                 self._write_inlined(program, item, name)
                 continue
-            if self._is_extra(program, place, item):
-                continue
             self.modules.add(item.module)
             self.names |= self.slicer.star_names(program, node) if is_star else {name}
             if self._environment or len(_identities(program).get(name, ())) > 1:
@@ -138,34 +134,6 @@ class Writer:
         for other in list(self.slicer.inlined):
             if other.partition(".")[0] == "workbench" and name == "workbench":
                 self.write(self.slicer.module(other))
-
-    def _is_extra(self, program: Namespace, place: int, item: Import) -> bool:
-        """Whether `import a.b` adds nothing: `a.b` is not used, and something else imports `a`."""
-        if item.name is not None or item.alias or "." not in item.module:
-            return False
-        chains = self._chains(program)
-        used: list[int] = []
-        for other in sorted(program.kept):
-            if (other, item.binds) in program.needed:
-                for imported in origins.imported(program.statements[other].node):
-                    path = imported.module.split(".")
-                    if (
-                        imported.name is None
-                        and imported.alias is None
-                        and (len(path) == 1 or ".".join(path[:2]) in chains)
-                    ):
-                        used.append(other)
-        return bool(used) and place not in used
-
-    def _chains(self, program: Namespace) -> set[str]:
-        """The chains `a.b` in kept code."""
-        nodes: list[ast.AST] = [program.statements[index].node for index in program.kept]
-        return {
-            f"{child.value.id}.{child.attr}"
-            for node in [*nodes, *(self.given if program.name == "" else ())]
-            for child in ast.walk(node)
-            if isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name)
-        }
 
     # -- one name, one meaning
 
