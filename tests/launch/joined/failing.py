@@ -45,6 +45,9 @@ def attempt(case: str, call: Callable[[], object]) -> None:
 
 def main() -> None:
     attempt("pool", lambda: make_bench(strategy="pool"))
+    os.environ["ACCELERATE_USE_FSDP"] = "true"
+    attempt("sharded", make_bench)
+    del os.environ["ACCELERATE_USE_FSDP"]
     attempt("devices", lambda: make_bench(devices=3))
     alone = make_bench(strategy="thread").fit(max_epochs=1).result()
     bench = make_bench()

@@ -95,6 +95,7 @@ def test_what_goes_wrong_is_named_on_each_rank(tmp_path: Path) -> None:
         where = f"this is rank {rank} of 2 (torchrun)"
         assert errors["pool"].startswith(f"SettingsError: strategy='pool': {where}")
         assert errors["devices"].startswith(f"SettingsError: devices=3: {where}, and there are 2")
+        assert f"'true' in the environment: {where}, and the ranks" in errors["sharded"]
         calls = "rank 0 calls bench.fit(lr=0.1, max_epochs=1) and rank 1 calls bench.fit(lr=0.2"
         assert errors["settings"].startswith(f"RankError: {calls}")
         assert "the model of rank 0 is Linear with 63 parameters" in errors["model"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -255,6 +256,12 @@ def check(ranks: Joined, settings: Settings) -> None:
         raise SettingsError(
             f"{asked}: {where}, and a rank starts no ranks of its own. Leave it out: the ranks"
             " train together; strategy='thread' trains in each one alone."
+        )
+    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
+        raise SettingsError(
+            f"ACCELERATE_USE_FSDP='true' in the environment: {where}, and the ranks of a script do"
+            " not shard weights. Launch without FSDP (accelerate launch --multi_gpu), or fit with"
+            " strategy='launch' and the same config from one process (docs/fsdp.md)."
         )
     devices = settings.devices if isinstance(settings.devices, int) else None
     if isinstance(settings.devices, tuple):
