@@ -15,7 +15,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test check docs bench soak mutations delays ecosystem test-xla notebooks install live browser constraints clean
+.PHONY: help demo lab test check docs bench soak mutations delays ecosystem slurm test-xla notebooks install live browser constraints clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,10 @@ notebooks: install live ## the notebooks executed, and written with their output
 
 ecosystem: .venv-ecosystem/.installed ## tests with transformers, peft, timm, PyG, bitsandbytes, …, by hand (7 GB in .venv-ecosystem)
 	WORKBENCH_ECOSYSTEM=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem $(ARGS)
+
+slurm: install ## jobs on a SLURM of one node, which it starts: requeue, preemption, arrays, srun, submitit (slurm-wlm)
+	@PATH="$$PATH:/usr/sbin" command -v slurmctld >/dev/null || { echo "There is no SLURM here: sudo apt-get install slurm-wlm"; exit 1; }
+	$(PY) -m pytest tests/slurm tests/launch/joined/test_joined.py -m 'slow or not slow' --durations=15 $(ARGS)
 
 test-xla: .venv-xla/.installed ## tests on a device of torch_xla, on this machine's CPU, by hand (7 GB in .venv-xla)
 	PJRT_DEVICE=CPU WORKBENCH_XLA=1 .venv-xla/bin/python -m pytest tests/xla/test_xla.py -p no:cacheprovider --timeout 600 $(ARGS)

@@ -35,6 +35,7 @@ from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
 from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_verified
+from workbench.export.formats.launch_file import LaunchFile, LaunchFormat, LaunchOption
 from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
 from workbench.launch import select_launcher
@@ -323,6 +324,10 @@ class Workbench(Searches):
             "predict", chosen, overrides, work, lambda job: work.value or [], positional=positional
         )
 
+    def _files(self) -> dict[str, str]:
+        site = self._site
+        return {**{piece.label: piece.source for piece in site.pieces}, **site.sources}
+
     def _code(self) -> str:
         """What makes this bench, as text: the code with the user's own modules, the command line
         of a script, the size of the model and of the data.
@@ -457,9 +462,6 @@ class Workbench(Searches):
         its own files alone, and compare its losses with the run's. It takes 5 to 10 seconds. The
         result is printed; a difference is a warning with its possible causes. False: leave it out.
         """
-        from workbench.export.script import export
-        from workbench.export.verification.verify import verify as verified
-
         self._check_idle("export")
         if not self._writes:
             return Path(path).expanduser()
@@ -480,23 +482,87 @@ class Workbench(Searches):
             said["verify"] = False
         self._listeners.notify(Called(line("export", said, str(path))))
         file = Path(path).expanduser()
+        sentences = tuple(found_by(chosen, self.root)) if evidence else ()
+        options = ExportOptions(sentences, format, data, base, resume, checks, log_file, tracker)
+        self._write_script(file, chosen, options, verify)
+        return file
+
+    def launch_script(
+        self,
+        path: str | Path,
+        run: Run | str | None = None,
+        *,
+        nodes: int = 1,
+        devices: int | None = None,
+        format: LaunchFormat | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        **options: LaunchOption,
+    ) -> Path:
+        """Write a file that starts the training of a run (None: the last finished fit) on a
+        cluster, and beside it the script that it starts: "job.sbatch" and "job.py".
+
+        The script has your code and the workbench, as `export(format="workbench")` writes it. It
+        trains with the run's settings, from the run's first weights, on all processes together, and
+        records the training under this bench's `root`. Its `fit("auto")` continues where the job
+        was stopped. What you write after the file's name goes to the script:
+        `sbatch job.sbatch --max_epochs 90`.
+
+        nodes: how many hosts. devices: how many processes each of them has, with a GPU each where
+        the run used GPUs; None: as many as the run had on its host.
+
+        format: "slurm" (the endings .sbatch and .slurm) is submitted by `sbatch job.sbatch`. Before
+        its time limit it writes a checkpoint and submits itself again. "torchrun" (the ending .sh)
+        is a shell script for hosts without a scheduler: `sh job.sh 0` on the first one,
+        `sh job.sh 1` on the second.
+
+        options: further options of sbatch or torchrun by their names, as in `time="12:00:00"`,
+        `partition="gpu"`, `gpus_per_node=4`; for several hosts without a scheduler
+        `rdzv_endpoint="host0:29500"`, the address of the first. True is an option without a value;
+        None and False leave out one that would be there (`requeue=False`).
+
+        overwrite: replace files of these names. verify: as for `export`. `ExportError` names what
+        cannot be written.
+        """
+        self._check_idle("export")
+        file = Path(path).expanduser()
+        if not self._writes:
+            return file
+        chosen = run_to_export(run, self.root, self.jobs)
+        here = select_launcher.processes(chosen.settings)
+        launch = LaunchFile(file, format, nodes, devices, here, chosen.settings, options)
+        launch.check_free(overwrite=overwrite)
+        arguments: dict[str, Any] = {"run": None if run is None else chosen.id, "nodes": nodes}
+        arguments |= {"devices": devices, "format": format, **options}
+        said = {name: value for name, value in arguments.items() if value is not None}
+        self._listeners.notify(Called(line("launch_script", said, str(path))))
+        plan = ExportOptions(format="workbench", job_root=self.root)
+        self._write_script(launch.script, chosen, plan, verify)
+        launch.write()
+        text = f"{file}: start it with {launch.usage}."
+        self._listeners.notify(Message(text, "info"))
+        if threading.current_thread() is threading.main_thread():
+            print(text)
+        return file
+
+    def _write_script(self, file: Path, run: Run, options: ExportOptions, verify: bool) -> None:
+        """Export a run, verify the script where that is asked for, and tell what is to be known."""
+        from workbench.export.script import export
+        from workbench.export.verification.verify import verify as verified
+
         with self._idle():
-            sentences = tuple(found_by(chosen, self.root)) if evidence else ()
-            options = ExportOptions(
-                sentences, format, data, base, resume, checks, log_file, tracker
-            )
-            exported = export(file, chosen, self._site_of(chosen), self._task, options)
+            exported = export(file, run, self._site_of(run), self._task, options)
         notes = exported.notes
         if verify and is_verified(exported.format):
             headless = exported.format == "workbench"
             verification = verified(
-                file, exported.to_verify or exported.text, chosen, notes, headless=headless
+                file, exported.to_verify or exported.text, run, notes, headless=headless
             )
             notes = verification.notes
             told = f"{file}: {verification.text}"
             self._listeners.notify(Message(told, verification.level))
             if verification.repeats is False:
-                warnings.warn(told, stacklevel=2)
+                warnings.warn(told, stacklevel=3)
             elif threading.current_thread() is threading.main_thread():  # else the panel shows it
                 print(told)
         if exported.headless:
@@ -504,8 +570,7 @@ class Workbench(Searches):
             notes = (why, *notes)
         for note in notes:  # a panel has no cell below which a warning would stand
             self._listeners.notify(Message(f"{file}: {note}", "warning"))
-            warnings.warn(f"{file}: {note}", stacklevel=2)
-        return file
+            warnings.warn(f"{file}: {note}", stacklevel=3)
 
     def script(
         self,

@@ -49,6 +49,10 @@ class ExportOptions:
     """Whether it has `--log_file`, for a line of JSON for each update and validation."""
     tracker: bool = False
     """Whether it has `--tracker`, for one of accelerate's trackers."""
+    job_root: Path | None = None
+    """A headless script for a launcher's job: its runs are recorded in this folder, and where the
+    job was stopped it continues. None: the script repeats the run.
+    """
 
 
 def format_of(path: Path, format: Format | None) -> Format:

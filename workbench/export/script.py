@@ -65,8 +65,8 @@ class Exported:
     saved: SavedData | None = None
     """The data next to it."""
     to_verify: str = ""
-    """The same script with a log of its losses and comparisons with the run, which is run to
-    verify it.
+    """What is run to verify it: the same script with a log of its losses and comparisons with the
+    run; for a job's script the one that repeats the run.
     """
 
 
@@ -172,9 +172,15 @@ def _headless(
     """A headless script. reason: why it is not stand-alone."""
     weights = None if start_of(run) is None else _beside(path, "start").name
     text, sliced = headless_script(path, run, site, task, weights, reason, options.evidence)
+    repeating = ""
+    if options.job_root is not None:
+        repeating = text
+        text, sliced = headless_script(
+            path, run, site, task, weights, reason, options.evidence, options.job_root
+        )
     _check(text, path, run)
     sliced.secrets.check(text)
-    return Exported(text, "workbench", tuple(sliced.differs), reason)
+    return Exported(text, "workbench", tuple(sliced.differs), reason, to_verify=repeating)
 
 
 def _without_workbench(

@@ -73,6 +73,18 @@ def ranks(settings: Settings) -> int:
     return len(choice.devices) if joined is None else joined.place.world
 
 
+def processes(settings: Settings) -> tuple[str, int]:
+    """The kind of device and how many processes of this host a job with these settings has; for
+    "auto" what this host would choose.
+    """
+    if isinstance(settings.devices, int):
+        return _accelerator(settings), settings.devices
+    if isinstance(settings.devices, tuple):
+        return "cuda", len(settings.devices)
+    choice = select_launcher(settings)
+    return choice.accelerator, len(choice.devices)
+
+
 def check(settings: Settings) -> None:
     """Raise SettingsError, at the call, for what is impossible on this machine."""
     choice = select_launcher(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 import workbench as wb
+from tests.slurm import cluster
 
 HERE = Path(__file__).parent
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -56,17 +58,20 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun", "mpirun"])
 def test_each_call_gives_the_numbers_of_two_devices(
-    launcher: str, notebook: dict[str, Any], tmp_path: Path
+    launcher: str, notebook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command: Sequence[str] = TORCHRUN
+    around = contextlib.ExitStack()
     if launcher != "torchrun":
-        if shutil.which(launcher) is None:
+        if shutil.which(launcher) is None or (launcher == "srun" and not cluster.installed()):
             pytest.skip(f"there is no {launcher} here")
-        if launcher == "srun" and subprocess.run(["sinfo"], capture_output=True).returncode:
-            pytest.skip("no SLURM runs here")
+        if launcher == "srun":
+            variables = around.enter_context(cluster.slurm(tmp_path / "slurm"))
+            monkeypatch.setenv("SLURM_CONF", variables["SLURM_CONF"])
         flags = ["--allow-run-as-root", "--oversubscribe"] if launcher == "mpirun" else []
         command = [launcher, *flags, "-n", "2", sys.executable]
-    ended = run(command, "all_calls.py", tmp_path)
+    with around:
+        ended = run(command, "all_calls.py", tmp_path)
     assert ended.returncode == 0, ended.stderr
     first, second = written(tmp_path)
     assert first == second  # ids and metrics, too

@@ -35,6 +35,8 @@ from workbench.values import EarlyStopping
 
 _OPTIONS = {"lr": float, "batch_size": int, "max_epochs": int, "max_steps": int, "seed": int}
 """The settings that the script has options for, where they are numbers."""
+_OF_PLACE = ("devices", "strategy", "num_nodes", "launch")
+"""The settings that a launcher decides."""
 _WIDTH = 100
 
 
@@ -68,10 +70,13 @@ def headless_script(
     weights: str | None,
     reason: str = "",
     evidence: tuple[str, ...] = (),
+    job_root: Path | None = None,
 ) -> tuple[str, Sliced]:
     """The text of the script at `path`, and the user's code in it.
 
     weights: the name of the file with the starting weights. reason: why it is not stand-alone.
+    job_root: see `ExportOptions`. Such a script trains as the run was asked to, with as many
+    processes as its launcher starts.
     Raises ExportError where the code, or the record of a run that this one continues, is missing.
     """
     header = header_of(run)
@@ -79,7 +84,12 @@ def headless_script(
     check_start(run, task)
     fits = _fits(run)
     sliced = slice_call(site, headless=True)
-    script = _Script(sliced, task, run, weights, int(header.get("threads") or 0))
+    threads = int(header.get("threads") or 0)
+    if job_root is not None:
+        fits, threads = [_fit_of_job(run, fits)], 0
+        folder = path.absolute().parent  # they can be moved together
+        job_root = job_root.relative_to(folder) if job_root.is_relative_to(folder) else job_root
+    script = _Script(sliced, task, run, weights, threads, job_root)
     notes = [*_notes(path, run, weights, reason), *sliced.notes, *sliced.differs]
     notes += ["Where its settings come from:", *evidence] if evidence else []
     title = (
@@ -111,6 +121,25 @@ def _fits(run: Run) -> list[_Fit]:
     if run.status == "stopped":
         fits[-1].stop_at = int(run.step)
     return fits
+
+
+def _fit_of_job(run: Run, fits: list[_Fit]) -> _Fit:
+    """The fit of a job that starts again until it is done. Where it trains is left to the launcher.
+
+    Raises ExportError for what cannot be part of one fit.
+    """
+    why = ""
+    if len(fits) > 1:
+        why = f"run {run.id} continues {Path(run.resumes[0].run).name}"
+    elif fits[0].changes:
+        why = f"run {run.id} was changed while it trained ({', '.join(fits[0].changes[0][1])})"
+    if why:
+        raise ExportError(
+            f"{why}, and a job trains one fit, so that it can start again: fit with these settings"
+            " from the beginning (a few updates are enough), and give that run."
+        )
+    usual = {name: Settings.model_fields[name].default for name in _OF_PLACE}
+    return _Fit(fits[0].settings.replace(**usual))
 
 
 def _first_settings(run: Run) -> Settings:
@@ -158,13 +187,21 @@ class _Script:
     """
 
     def __init__(
-        self, sliced: Sliced, task: Task, run: Run, weights: str | None, threads: int
+        self,
+        sliced: Sliced,
+        task: Task,
+        run: Run,
+        weights: str | None,
+        threads: int,
+        job_root: Path | None,
     ) -> None:
+        """job_root: where a job records its runs, from the script's folder; None: it is no job."""
         self._sliced, self._task, self._weights, self._threads = sliced, task, weights, threads
+        self._job_root = job_root
         self._theirs, self._futures = parsed_imports(sliced.imports)
         self._taken = set(sliced.names) | {item.binds for item in self._theirs}
         self._ours: list[Import] = []
-        self._status = run.status
+        self._status = run.status if job_root is None else "finished"
         self._has_callbacks = "callbacks" in sliced.arguments
 
     def imports(self) -> str:
@@ -198,6 +235,10 @@ class _Script:
         # Callbacks may stand for settings, which the bench then takes from them alone.
         of_fit = settings if self._has_callbacks else {}
         of_bench = {**code, **({} if self._has_callbacks else settings)}
+        if self._job_root is not None:
+            folder = f"{self._import('pathlib', 'Path')}(__file__).absolute().parent / "
+            from_script = "" if self._job_root.is_absolute() else folder
+            of_bench["root"] = from_script + quoted(str(self._job_root))
         lines += _call(f"{bench} = {wb}.Workbench", [model], of_bench)
         if self._weights is not None:
             folder = self._import("pathlib", "Path")
@@ -205,6 +246,8 @@ class _Script:
         for number, fit in enumerate(fits):
             # One that continues has the settings of the fit before it, the first one the bench's.
             start, other = (['"continue"'], fits[number - 1]) if number else ([], fits[-1])
+            if self._job_root is not None:  # where the job was stopped, it continues
+                start = ['"auto"']
             expressions = settings if fit is fits[-1] else {}
             changed = _differing(fit.settings, other.settings, wb, expressions)
             keywords = {**of_fit, **changed}
@@ -217,7 +260,8 @@ class _Script:
             lines += [] if fit.stop_at is None else [f"{job}.stop(at={fit.stop_at})"]
             lines.append(f"{job}.result()" if fit is not fits[-1] else f"{run} = {job}.result()")
         status = quoted(self._status)
-        lines += [f"print({run})", f"return 0 if {run}.status == {status} else 1"]
+        lines += [] if self._job_root is not None else [f"print({run})"]  # each rank would
+        lines += [f"return 0 if {run}.status == {status} else 1"]
         body = textwrap.indent("\n".join(lines), "    ")
         exits = f"{self._import('sys')}.exit({main}())"
         guard = f'if __name__ == "__main__":\n    {exits}\n'
@@ -246,6 +290,8 @@ class _Script:
             implied = task.implied
         usual = Settings.make(**{**compiled, **implied})
         always = {"batch_size", "seed", *(["lr"] if isinstance(task, Supervised) else [])}
+        if self._job_root is not None and settings.max_epochs is not None:
+            always.add("max_epochs")  # what was tried on a few is submitted with more
         explicit = {
             name: value
             for name, value in settings
