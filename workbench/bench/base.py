@@ -183,7 +183,7 @@ class BenchBase:
             fingerprint,
         )
         call = partial(line, kind, called, *positional)
-        meeting = rank_job.meet(settings, call, self.summary, data)
+        meeting = rank_job.meet(settings, call, self.summary, data, self._files())
         finished = _in_the_callers_thread(finish)
         if meeting is None:
             job_folder = make_folder()
@@ -205,6 +205,10 @@ class BenchBase:
             self._launcher.cancel(job)
             raise
         return job
+
+    def _files(self) -> dict[str, str]:
+        """The text of each file of the user's code, by its name."""
+        return {}
 
     def _called(
         self, job: AnyJob, method: str, arguments: Mapping[str, Any], of: str

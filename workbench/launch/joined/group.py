@@ -95,15 +95,16 @@ class Joined:
         """Whether this is rank 0, which records and prints."""
         return self.place.rank == 0
 
-    def meet(self, call: str, about: Mapping[str, Any]) -> Meeting:
+    def meet(self, call: str, about: Mapping[str, Any], files: Mapping[str, str]) -> Meeting:
         """Wait until all ranks make their next call of a bench; raises RankError on all of them
         where the calls differ.
 
-        call: the line of code. about: plain data that must be the same on all ranks.
+        call: the line of code. about: plain data that must be the same on all ranks. files: the
+        digest of each file of the user's code; those that two ranks have must be the same.
         """
         self._check_together()
         meeting = Meeting(self, next(self._calls), call)
-        meeting.compare(about)
+        meeting.compare(about, files)
         self._open.add(meeting.number)
         return meeting
 
@@ -164,16 +165,25 @@ class Meeting:
     def _key(self, word: str, rank: int | None = None) -> str:
         return f"{self.number}/{word}" if rank is None else f"{self.number}/{word}/{rank}"
 
-    def compare(self, about: Mapping[str, Any]) -> None:
-        """Raise RankError where the ranks call different things."""
-        ranks, facts = self.ranks, {"call": self.call, **about}
+    def compare(self, about: Mapping[str, Any], files: Mapping[str, str]) -> None:
+        """Raise RankError where the ranks call different things, or run other code."""
+        ranks, about = self.ranks, {"call": self.call, **about}
+        facts = {**about, "files": files, "host": socket.gethostname()}
         ranks.put(self._key("call", ranks.place.rank), json.loads(json.dumps(facts, default=str)))
         calls = [
             ranks.get(self._key("call", rank), f"rank {rank} to call {self.call}")
             for rank in range(ranks.place.world)
         ]
         for rank, theirs in enumerate(calls):
-            for name, value in calls[0].items():
+            for file, digest in calls[0]["files"].items():
+                if theirs["files"].get(file, digest) != digest:  # a rank may not have imported it
+                    raise RankError(
+                        f"{file} on rank {rank} ({theirs['host']}) is another one than on rank 0"
+                        f" ({calls[0]['host']}): all ranks run the same code. Start it from a"
+                        " folder that all hosts share, or copy the files to each again."
+                    )
+            for name in about:
+                value = calls[0].get(name)
                 if theirs.get(name) != value:
                     raise RankError(_difference(name, value, rank, theirs.get(name)))
 
@@ -306,7 +316,8 @@ def _begin(place: Place, settings: Settings) -> Any:
         print,
         [
             f"rank {place.rank} of {place.world} ({place.launcher}) waits for the others at"
-            f" {where}: strategy='thread' trains in this process alone."
+            f" {where} (MASTER_ADDR and MASTER_PORT), for {START / 60:.0f} minutes at most:"
+            " strategy='thread' trains in this process alone."
         ],
         {"file": sys.stderr, "flush": True},
     )
@@ -317,9 +328,9 @@ def _begin(place: Place, settings: Settings) -> Any:
         del os.environ[RANK]
         raise SettingsError(
             f"rank {place.rank} of {place.world} ({place.launcher}) cannot join the others at"
-            f" {where}: {error}. MASTER_ADDR and MASTER_PORT name a host that"
-            " all ranks reach, and a port that is free there; strategy='thread' trains in this"
-            " process alone."
+            f" {where}: {str(error).rstrip('.')}. All {place.world} must be started; MASTER_ADDR"
+            " and MASTER_PORT name the host of rank 0, which all of them reach, and a port that is"
+            " free there; strategy='thread' trains in this process alone."
         ) from error
     finally:
         waits.cancel()

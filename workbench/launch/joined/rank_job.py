@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import threading
@@ -42,21 +43,26 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def meet(
-    settings: Settings, call: Callable[[], str], model: ModelSummary, data: str
+    settings: Settings,
+    call: Callable[[], str],
+    model: ModelSummary,
+    data: str,
+    files: Mapping[str, str],
 ) -> Meeting | None:
     """Wait until all ranks make this call; None: this process is alone. RankError where they
     differ.
 
-    call: its line of code. data: a description of the training data.
+    call: its line of code. data: a description of the training data. files: the text of each file
+    of the user's code.
     """
     ranks = group.join(settings)
     if ranks is None:
         return None
     values = {name: _text(value) for name, value in settings.model_dump().items()}
     size = f"{model.name} with {model.parameters} parameters"
-    return ranks.meet(
-        _text(call()), {"settings": values, "model": size, "training data": _text(data)}
-    )
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()}
+    about = {"settings": values, "model": size, "training data": _text(data)}
+    return ranks.meet(_text(call()), about, digests)
 
 
 def _text(value: Any) -> str:
