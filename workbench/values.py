@@ -5,9 +5,10 @@ monitors.
 from __future__ import annotations
 
 import json
+import math
 import numbers
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -76,6 +77,42 @@ def from_json(text: str | bytes) -> Any:
         return json.loads(text)
     except (RecursionError, OverflowError) as error:
         raise ValueError(f"no readable JSON ({type(error).__name__})") from None
+
+
+def recordable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of parameters as a record holds them: one that is not plain is {"shown": its
+    text}, from which it cannot be made again.
+    """
+    return {
+        name: value if _is_plain(value) else {"shown": shown(value)}
+        for name, value in values.items()
+    }
+
+
+def with_values(name: str, values: Mapping[str, Any]) -> str:
+    """A name with the values of `recordable` as a call: "Net(width=256)"; the name alone where
+    there are none.
+    """
+    texts = [
+        f"{key}={value.get('shown') if isinstance(value, dict) else shown(value)}"
+        for key, value in values.items()
+    ]
+    return f"{name}({', '.join(texts)})" if texts else name
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of parameters that a record can hold: numbers, texts, booleans, None, and lists
+    of these. Others are left out.
+    """
+    return {name: value for name, value in values.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, bool | int | str)
 
 
 def first_names(names: Sequence[str], most: int) -> str:

@@ -44,10 +44,13 @@ _TAKE_CALLBACKS = ("Workbench", "set", "fit")
 
 
 def settings_named(
-    keywords: Mapping[str, Any], called: Callable[..., Any], name: str = ""
+    keywords: Mapping[str, Any],
+    called: Callable[..., Any],
+    name: str = "",
+    others: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return the settings among the keyword arguments of a method; for any other name,
-    `SettingsError` suggests the right one.
+    `SettingsError` suggests the right one. others: more names that the method takes.
 
     Callbacks of Lightning's become settings, and the caller's line gets a warning that says which.
     """
@@ -73,7 +76,7 @@ def settings_named(
         for parameter, p in inspect.signature(called).parameters.items()
         if p.kind is not p.VAR_KEYWORD
     ]
-    return Settings.named(keywords, method, parameters)
+    return Settings.named(keywords, method, [*parameters, *others])
 
 
 def _with_callbacks(keywords: Mapping[str, Any]) -> dict[str, Any]:

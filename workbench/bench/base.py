@@ -5,6 +5,7 @@ work with.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from workbench.bench.arguments import (
     refuse_without_effect,
     settings_named,
 )
+from workbench.bench.recipe import Recipe
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.launch import select_launcher
 from workbench.launch.cell_context import CellContext
@@ -51,12 +53,15 @@ class BenchBase:
         optimizers: int,
         listeners: Iterable[Listener],
         trackers: Sequence[TrackerListener],
+        recipe: Recipe | None = None,
     ) -> None:
+        """recipe: what the task was made of; None: it came with a run."""
         self._task = task
         self._settings = settings
+        self._recipe = recipe or Recipe(task.model)
         self.root = root
         self._start = InitialWeights(task)
-        self._summary = ModelSummary.of(task, optimizers)
+        self._summary = self._summary_of(task, optimizers)
         self.jobs: list[AnyJob] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs whose folders each job needs until it ends."""
@@ -90,9 +95,15 @@ class BenchBase:
         """Replace some settings: `bench.set(lr=3e-3)`. Earlier jobs keep theirs.
 
         A setting that needs another (`ema_decay` needs `weight_averaging`) may be set before it; a
-        fit without the other refuses it.
+        fit without the other refuses it. Of a bench whose model is made by a function, its
+        parameters too: `bench.set(width=256)` makes the model anew.
         """
-        replaced = settings_named(changes, self.set)
+        values, settings_given = self._split(changes)
+        replaced = settings_named(settings_given, self.set, others=self._parameters)
+        if values:
+            chosen = {**self._recipe.values, **values}
+            self._build(chosen, replaced.get("seed", self._settings.seed), replaced, "set")
+            self._recipe.values = chosen
         with self._lock:  # two threads may each set something, and neither change may be lost
             settings = self._settings.replace(**replaced)
             refuse_unreported_monitor(self._task, settings)
@@ -103,9 +114,60 @@ class BenchBase:
                 *given_without_effect(self._task, settings, {*self._waiting, *replaced})
             }
             self._sets.append(replaced)
-        self._listeners.notify(Called(line("set", replaced)))
+        self._listeners.notify(Called(line("set", {**values, **replaced})))
         self._listeners.notify(SettingsSet(self._settings.model_dump()))
         return settings
+
+    # -- a model that a function makes
+
+    @property
+    def _parameters(self) -> Sequence[str]:
+        """The names of the parameters of the function that makes the model."""
+        return self._recipe.parameters
+
+    def _split(self, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The keyword arguments that are such parameters, and the others."""
+        return self._recipe.split(keywords)
+
+    def _build(
+        self, values: Mapping[str, Any], seed: int, settings: Mapping[str, Any], then: str
+    ) -> None:
+        """Let the function make the model anew, where the present one has other values or another
+        seed. Weights that the user has loaded or changed stay, for equal values.
+
+        settings: what `set` is about to set. then: what the bench was called for, for the error of
+        a bench that is busy.
+        """
+        recipe = self._recipe
+        if recipe.build is None:
+            return
+        if recipe.has(values) and (seed == recipe.seed or self._start.are_changed):
+            return
+        self._check_idle(then)
+        self._start.restore()
+        prepared = recipe.prepare(values, seed, {**self._all_sets(), **settings})
+        for warning in prepared.warnings:
+            warnings.warn(warning, stacklevel=4)
+        recipe.built, recipe.seed = dict(values), seed
+        object.__setattr__(self, "model", prepared.model)
+        with self._lock:
+            self._task, self._settings = prepared.task, prepared.settings
+            self._start = InitialWeights(prepared.task)
+            self._summary = self._summary_of(prepared.task, prepared.optimizers)
+
+    def _all_sets(self) -> dict[str, Any]:
+        """All settings that `set` was given, each with its last value."""
+        return dict(ChainMap(*reversed(self._sets)))
+
+    def _summary_of(self, task: Task, optimizers: int) -> ModelSummary:
+        return ModelSummary.of(task, optimizers, self._recipe.all_values)
+
+    def _check_idle(self, then: str) -> None:
+        if any(not job.done() for job in self.jobs):
+            raise RuntimeError(
+                "a job is running or queued and uses the model: wait for it or stop() it, then"
+                f" {then}."
+            )
 
     @property
     def _writes(self) -> bool:

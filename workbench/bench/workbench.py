@@ -5,10 +5,12 @@ it.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, Unpack, overload
@@ -18,8 +20,6 @@ from torch import Tensor
 
 from workbench.bench.arguments import (
     PUBLIC,
-    callback_note,
-    first_settings,
     refuse_of_training,
     refuse_unfit,
     refuse_unnamed,
@@ -28,17 +28,15 @@ from workbench.bench.arguments import (
     spec_to_predict,
     why_not_set,
 )
+from workbench.bench.recipe import Recipe
 from workbench.bench.searches import Searches
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
-from workbench.engine.dry_run import dry_run as trial
-from workbench.engine.validation.monitors import refuse_unreported
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
 from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_verified
 from workbench.export.formats.launch_file import LaunchFile, LaunchFormat, LaunchOption
 from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
-from workbench.launch import select_launcher
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
 from workbench.launch.cell_context import in_kernel
 from workbench.launch.code_line import Name, line
@@ -66,10 +64,10 @@ from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.settings.spellings import attribute_hint
-from workbench.task import ranks, rng
+from workbench.task import ranks
+from workbench.task.build import Build
 from workbench.task.errors import TaskError
-from workbench.task.factory import set_averaging, task_of
-from workbench.task.lightning.callbacks.translate import with_hooks
+from workbench.task.protocol import Task
 from workbench.task.supervised import MakeOptimizer
 from workbench.trackers.listener import tracker_listeners
 from workbench.values import shown
@@ -174,45 +172,43 @@ class Workbench(Searches):
             sys._getframe(1), [name for name, value in objects.items() if value is not None]
         )
         self._sites: dict[str, CallSite] = {}  # of each fit
-        named = settings_named(settings, type(self), "Workbench")
-        # a bad value is refused before anything is tried
-        joined = group.join(Settings.make(**named))
+        build = Build.of(model, {*inspect.signature(Workbench).parameters, "start"})
+        values, keywords = ({}, dict(settings)) if build is None else build.split(settings)
+        parameters = () if build is None else tuple(build.defaults)
+        named = settings_named(keywords, type(self), "Workbench", parameters)
+        start = Settings.make(**named)  # a bad value is refused before anything is tried
+        joined = group.join(start)
         writes = joined is None or joined.first
         folder = Path(root).expanduser().absolute()  # a cell may change the working directory
         following = tracker_listeners(trackers, folder, model) if writes else []
-        # setup code of the user's objects may use random numbers, and wait for other ranks
-        meets = contextlib.nullcontext() if joined is not None else ranks.alone()
-        with rng.preserved(), meets:
-            task = task_of(
-                model,
-                train=train,
-                val=val,
-                test=test,
-                loss=loss,
-                optimizer=optimizer,
-                scheduler=scheduler,
-                metrics=metrics,
-                collate_fn=collate_fn,
-                val_collate_fn=val_collate_fn,
-                callbacks=with_hooks(settings.get("callbacks", ())),
-            )
-            set_averaging(task, avg_fn, should_update)
-            task.use_trackers(following)
-            first = first_settings(task, named)
-        if note := callback_note(task, named, settings):
-            warnings.warn(note, stacklevel=2)
-        self.model = model
-        self._val_collate_fn = val_collate_fn or collate_fn
-        select_launcher.warm(first)
-        # each rank tries the model alone
-        trying = first if joined is None else first.replace(strategy="thread", devices=1)
-        tried = trial.dry_run(task, trying, samples=dry_run)
-        refuse_unfit(task, first)  # the trial has shown which names metrics give to their values
-        refuse_unreported(task, first, tried.schedules)
-        for warning in tried.warnings if writes else ():
+        del objects["model"]
+        objects["optimizer"] = optimizer
+        recipe = Recipe(
+            model,
+            build,
+            objects,
+            named,
+            keywords,
+            joined,
+            following,
+            dry_run,
+            values,
+            built=dict(values),
+            seed=start.seed,
+        )
+        prepared = recipe.prepare(values, recipe.seed, {})
+        for warning in prepared.warnings if writes else ():
             warnings.warn(warning, stacklevel=2)
+        self.model = prepared.model
+        self._val_collate_fn = prepared.val_collate_fn
         super().__init__(
-            task, first, folder, tried.optimizers, listeners if writes else (), following
+            prepared.task,
+            prepared.settings,
+            folder,
+            prepared.optimizers,
+            listeners if writes else (),
+            following,
+            recipe,
         )
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
 
@@ -262,8 +258,10 @@ class Workbench(Searches):
         does not fit is named in a warning. With `fast_dev_run=n` everything is tried with n batches
         of each kind of data, and nothing is recorded.
         """
-        overrides = settings_named(settings, self.fit)
+        values, keywords = self._split(settings)
+        overrides = settings_named(keywords, self.fit, others=self._parameters)
         wanted = StartSpec.of(start)
+        self._build_for_fit(wanted, values, overrides)
         origin = StartResolver(
             self.root, wanted, self._settings, overrides, self._fits(), self._code()
         )
@@ -280,7 +278,7 @@ class Workbench(Searches):
         job = self._submit(
             "fit",
             chosen,
-            {**wanted.keywords, **overrides},
+            {**wanted.keywords, **values, **overrides},
             work,
             self._run_of,
             origin.needs,
@@ -288,6 +286,20 @@ class Workbench(Searches):
         )
         self._sites[job.id] = site
         return job
+
+    def _build_for_fit(
+        self, wanted: StartSpec, values: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> None:
+        """Let the function make the model of a fit: with the values given, else those of the run
+        that it continues, else those of the bench.
+        """
+        if wanted.run is not None:
+            chosen = {**self._recipe.of_run(run_folder(self.root, wanted.run)), **values}
+        elif wanted.text == "continue":
+            chosen = {**self._recipe.built, **values}
+        else:
+            chosen = {**self._recipe.values, **values}
+        self._build(chosen, settings.get("seed", self._settings.seed), {}, "fit with other values")
 
     @lists_keywords(SettingsKwargs)
     def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
@@ -413,7 +425,12 @@ class Workbench(Searches):
                 " file of weights (.safetensors) or of a checkpoint of Lightning (.ckpt)."
             )
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
-        self._start.load(weights_of(folder or run_folder(self.root, id), which))
+        path = folder or run_folder(self.root, id)
+        weights = weights_of(path, which)
+        chosen = {**self._recipe.values, **self._recipe.of_run(path)}
+        self._build(chosen, self._recipe.seed, {}, "load")
+        self._recipe.values = chosen
+        self._start.load(weights)
         self._listeners.notify(Called(line("load", {}, id, which)))
 
     def export(
@@ -551,7 +568,7 @@ class Workbench(Searches):
         from workbench.export.verification.verify import verify as verified
 
         with self._idle():
-            exported = export(file, run, self._site_of(run), self._task, options)
+            exported = export(file, run, self._site_of(run), self._task_of(run), options)
         notes = exported.notes
         if verify and is_verified(exported.format):
             headless = exported.format == "workbench"
@@ -601,7 +618,7 @@ class Workbench(Searches):
             options = ExportOptions(
                 sentences, format, data, base, resume, checks, log_file, tracker
             )
-            return script(file, chosen, self._site_of(chosen), self._task, options)
+            return script(file, chosen, self._site_of(chosen), self._task_of(chosen), options)
 
     @overload
     def compare(self) -> None: ...
@@ -766,14 +783,19 @@ class Workbench(Searches):
         the bench was made.
         """
         is_of_bench = run.folder is None or is_own(run.folder, self.root)
-        return self._sites.get(run.id, self._site) if is_of_bench else self._site
+        site = self._sites.get(run.id, self._site) if is_of_bench else self._site
+        return replace(site, build=self._recipe.call_of(run.folder))
 
-    def _check_idle(self, then: str) -> None:
-        if any(not job.done() for job in self.jobs):
-            raise RuntimeError(
-                "a job is running or queued and uses the model: wait for it or stop() it, then"
-                f" {then}."
-            )
+    def _task_of(self, run: Run) -> Task:
+        """The task of a run: the bench's, or one with the model that a function makes with the
+        run's values.
+        """
+        recipe = self._recipe
+        values = {} if run.folder is None else recipe.of_run(run.folder)
+        if recipe.has(values):
+            return self._task
+        self._start.restore()
+        return recipe.prepare(values, recipe.seed, self._all_sets()).task
 
     def _run_of(self, job: Job[Run]) -> Run:
         return Run.from_events(job.events, job._run_path, reference(self.model))

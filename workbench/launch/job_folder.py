@@ -178,6 +178,7 @@ def header(kind: str, settings: Settings, summary: ModelSummary, data: str) -> d
             "trainable": summary.trainable,
             "device": summary.device,
             "data": data,
+            **({"build": dict(summary.build)} if summary.build else {}),
         },
         "settings": settings.model_dump(),
         "seed": settings.seed,

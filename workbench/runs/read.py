@@ -41,6 +41,7 @@ from workbench.runs.printable import printable
 from workbench.runs.record.lines import LONGEST, Budget, whole_lines
 from workbench.runs.record.sequence import stream
 from workbench.settings import Settings, SettingsError
+from workbench.values import plain_values, shown, with_values
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
 OUTPUT = "output.log"
@@ -90,6 +91,7 @@ _TASK: dict[str, tuple[type, ...]] = {
     "trainable": (int,),
     "device": (str,),
     "data": (str,),
+    "build": (dict,),
 }
 _NUMBER = re.compile(r"(\d{4,18})-[^\W\d]")  # does not match a date that a user chose as a name
 _log = logging.getLogger("workbench.runs")
@@ -379,6 +381,35 @@ def event_of(line: bytes, run: str, only: Container[str] | None = None) -> Event
     if isinstance(event, Changed | Resumed):
         return replace(event, values=accepted(event.values))
     return event
+
+
+def build_values(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with which a function made the model of a run (`wb.Workbench(build, …)`), by the
+    names of its parameters; empty where the model was given.
+
+    A value that is no number, text or list of these is {"shown": its text}.
+    """
+    task = header.get("task")
+    build = task.get("build") if isinstance(task, dict) else None
+    if not isinstance(build, dict):
+        return {}
+    plain = plain_values(build)
+    return {
+        name: plain.get(name, {"shown": _shown_text(value)})
+        for name, value in build.items()
+        if name.isidentifier()
+    }
+
+
+def _shown_text(value: Any) -> str:
+    return printable(str(value.get("shown")) if isinstance(value, dict) else shown(value))
+
+
+def model_text(header: Mapping[str, Any]) -> str:
+    """The model's name, with the values with which a function made it: "Net(width=256)"."""
+    task = header.get("task")
+    name = str(task.get("model") or "") if isinstance(task, dict) else ""
+    return printable(with_values(name, build_values(header))) if name else ""
 
 
 def accepted(values: dict[str, Any]) -> dict[str, Any]:

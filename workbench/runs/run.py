@@ -315,6 +315,13 @@ class Run(RunRecord):
         return self._last_text(ENDED_EARLY).removeprefix(f"{ENDED_EARLY}: ").rstrip(".")
 
     @property
+    def build(self) -> dict[str, Any]:
+        """The values with which a function made its model (`wb.Workbench(build, …)`), by the names
+        of the function's parameters; empty where the bench was given a model.
+        """
+        return {} if self.folder is None else read.build_values(read.read_header(self.folder))
+
+    @property
     def repeats(self) -> str:
         """Whether this fit has the numbers of the one that it repeats (`wb.rerun`): "repeats
         0004-fit: 240 of 240 losses equal", or the first update that differs; "": it repeats none.

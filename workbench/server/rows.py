@@ -66,7 +66,6 @@ class Entry:
     def read(cls, root: Root, summary: RunSummary, stamp: tuple[int, int]) -> Entry:
         """Make the entry of a run from its header, the end of its record, and its annotations."""
         header, settings = summary.header, summary.header.get("settings") or {}
-        task = header.get("task")
         added = read_annotations(summary.path)
         return cls(
             root,
@@ -84,7 +83,7 @@ class Entry:
                     if not setting_text.same(value, _DEFAULTS.get(name, value))
                 }
             ),
-            str(task.get("model") or "") if isinstance(task, dict) else "",
+            read.model_text(header),
             header.get("launched") is True or settings.get("strategy") == "launch",
             answer=answer(summary),
         )

@@ -4,11 +4,15 @@ jobs train it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
 from workbench.task.protocol import Task
+from workbench.values import recordable, with_values
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,17 @@ class ModelSummary:
     optimizers: int = 1
     in_loss: int = 0
     """How many of the elements belong to parameters of the loss."""
+    build: Mapping[str, Any] = field(default_factory=dict)
+    """The values with which a function made the model, as `recordable` writes them; empty where it
+    was given.
+    """
 
     @classmethod
-    def of(cls, task: Task, optimizers: int = 1) -> ModelSummary:
-        """Summarise a task's model, which this number of `optimizers` trains. The name is that
-        of the object that has the networks.
+    def of(
+        cls, task: Task, optimizers: int = 1, build: Mapping[str, Any] = MappingProxyType({})
+    ) -> ModelSummary:
+        """Summarise a task's model, which this number of `optimizers` trains, and which a function
+        made with the values `build`. The name is that of the object that has the networks.
         """
         owner = getattr(task, "module", task.model)
         parameters = list(task.trained_parameters().values())
@@ -47,6 +57,7 @@ class ModelSummary:
             _device("auto"),
             optimizers,
             sum(p.numel() for p in parameters) - of_model,
+            recordable(build),
         )
 
     def on(self, accelerator: str) -> ModelSummary:
@@ -58,7 +69,8 @@ class ModelSummary:
             "" if self.trainable == self.parameters else f" ({_count(self.trainable)} trainable)"
         )
         loss = f", {_count(self.in_loss)} of them in the loss" if self.in_loss else ""
-        return f"{self.name} · {_count(self.parameters)} params{frozen}{loss} · {self.device}"
+        name = with_values(self.name, self.build)
+        return f"{name} · {_count(self.parameters)} params{frozen}{loss} · {self.device}"
 
 
 def _device(accelerator: str) -> str:

@@ -19,7 +19,7 @@ from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import quoted
 from workbench.export.read_run import check_run, check_start, header_of
 from workbench.export.resume_points import refuse_other_start
-from workbench.export.source.capture import CallSite
+from workbench.export.source.capture import BuildCall, CallSite
 from workbench.export.source.origins import Import
 from workbench.export.source.rewrite.source_text import join, parsed_imports, set_imports
 from workbench.export.source.source import CODE_ARGUMENTS, Sliced, slice_call
@@ -89,7 +89,7 @@ def headless_script(
         fits, threads = [_fit_of_job(run, fits)], 0
         folder = path.absolute().parent  # they can be moved together
         job_root = job_root.relative_to(folder) if job_root.is_relative_to(folder) else job_root
-    script = _Script(sliced, task, run, weights, threads, job_root)
+    script = _Script(sliced, task, run, weights, threads, job_root, site.build)
     notes = [*_notes(path, run, weights, reason), *sliced.notes, *sliced.differs]
     notes += ["Where its settings come from:", *evidence] if evidence else []
     title = (
@@ -194,6 +194,7 @@ class _Script:
         weights: str | None,
         threads: int,
         job_root: Path | None,
+        build: BuildCall | None,
     ) -> None:
         """job_root: where a job records its runs, from the script's folder; None: it is no job."""
         self._sliced, self._task, self._weights, self._threads = sliced, task, weights, threads
@@ -203,6 +204,7 @@ class _Script:
         self._ours: list[Import] = []
         self._status = run.status if job_root is None else "finished"
         self._has_callbacks = "callbacks" in sliced.arguments
+        self._build = {} if build is None else dict(build.values)
 
     def imports(self) -> str:
         """The import statements."""
@@ -234,7 +236,7 @@ class _Script:
         model = code.pop("model")
         # Callbacks may stand for settings, which the bench then takes from them alone.
         of_fit = settings if self._has_callbacks else {}
-        of_bench = {**code, **({} if self._has_callbacks else settings)}
+        of_bench = {**self._build, **code, **({} if self._has_callbacks else settings)}
         if self._job_root is not None:
             folder = f"{self._import('pathlib', 'Path')}(__file__).absolute().parent / "
             from_script = "" if self._job_root.is_absolute() else folder

@@ -95,6 +95,16 @@ class Frame:
 
 
 @dataclass(frozen=True)
+class BuildCall:
+    """How `model=`, a function, made the model of a run: the values that are not its defaults."""
+
+    values: Mapping[str, str]
+    """The source text of each, by the name of the parameter."""
+    returns_model: bool
+    """Whether it returns the model alone, and not a dict of the bench's arguments."""
+
+
+@dataclass(frozen=True)
 class CallSite:
     """The place where a Workbench was made, and the code that had run before. It is plain data,
     without the user's objects, and can be pickled.
@@ -123,6 +133,8 @@ class CallSite:
     """The name of the module that made it."""
     around: tuple[Frame, ...] = ()
     """The frames that were running at the call, the top level first."""
+    build: BuildCall | None = None
+    """The call of the function that made the model; None: the model was given."""
     fit: tuple[Frame, ...] = ()
     """The frames that were running when the run began, the top level first; empty: those at the
     call.

@@ -27,8 +27,8 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from workbench.export.errors import ExportError
-from workbench.export.source.capture import CallSite, Piece, Spot
+from workbench.export.errors import ExportError, NotStandAlone
+from workbench.export.source.capture import BuildCall, CallSite, Piece, Spot
 from workbench.export.source.namespace import Namespace
 from workbench.export.source.order import bench_of, statements_in_order
 from workbench.export.source.origins import Import
@@ -149,6 +149,8 @@ def slice_call(
     for name, (containers, suffix) in places.items():
         texts = [text_of(name, node) for node in containers]
         arguments[name] = (texts[0] if len(texts) == 1 else f"{{**{', **'.join(texts)}}}") + suffix
+    if site.build is not None and not headless:
+        arguments["model"] = _built(arguments["model"], site.build)
     if secrets.module == "os" and secrets.read:
         writer.imports.append(Import("os"))
     blocks = tuple(replace(block, text=hide_in_comments(block.text)) for block in writer.blocks)
@@ -166,6 +168,20 @@ def slice_call(
     )
     _check_syntax(sliced)
     return sliced
+
+
+def _built(function: str, build: BuildCall) -> str:
+    """The expression of a model that a function makes."""
+    if not build.returns_model:
+        raise NotStandAlone(
+            "model= is a function that returns arguments of the bench beside the model, which a"
+            " stand-alone script cannot take apart."
+        )
+    values = ", ".join(f"{name}={text}" for name, text in build.values.items())
+    callee = function.strip()
+    if not callee.isidentifier():
+        callee = f"({callee})"
+    return f"{callee}({values})"
 
 
 def given_names(site: CallSite) -> frozenset[str]:

@@ -37,6 +37,8 @@ class InitialWeights:
             self._state = copy_state(task)
             self._left = copy_state(task, marks=True)
             self._sums = _Checksums.of(task)
+        self._are_loaded = False
+        """Whether fits start from other weights than those that the task was made with."""
         self._ends: dict[str, int] = {}
         """The checksums of the parameters at the end of each fit, by the fit's id."""
         self._changed: list[str] = []
@@ -115,6 +117,7 @@ class InitialWeights:
         """Let fits start from what the user has changed since the last job."""
         now = _Checksums.of(self._task)
         if now.parameters != self._sums.parameters:
+            self._are_loaded = True
             self._weights = copy_weights(self._task)
             emit(
                 Message(
@@ -145,6 +148,19 @@ class InitialWeights:
         self._state, changed = self._state.with_changes(self._left, now)
         self._changed += [path for path in changed if path not in self._changed]
 
+    @property
+    def are_changed(self) -> bool:
+        """Whether the user has changed or loaded weights since the last job."""
+        return self._are_loaded or _Checksums.of(self._task).parameters != self._sums.parameters
+
+    def restore(self) -> None:
+        """Put the user's objects back into the state from which fits start; the model keeps its
+        weights.
+        """
+        with in_training_mode(self._task.modules):
+            self._take_state()
+            self._state.put()
+
     def untouched_since(self, fit: str) -> bool:
         """Whether the model still has the parameters that this fit left."""
         return self._ends.get(fit) == _Checksums.of(self._task).parameters
@@ -153,6 +169,7 @@ class InitialWeights:
         """Load the weights in this file into the model; they are the new start."""
         with in_training_mode(self._task.modules):
             _load(self._task, path)
+            self._are_loaded = True
             self._weights = copy_weights(self._task)
             self._left = copy_state(self._task, marks=True)
             self._sums = _Checksums.of(self._task)

@@ -112,7 +112,7 @@ class RunBrief:
         header = read.read_header(folder)
         task = header.get("task")
         task = task if isinstance(task, dict) else {}  # a foreign header may have anything here
-        model = (str(task.get("model", "")), task.get("parameters"))
+        model = (read.model_text(header), task.get("parameters"))
         for event in new:
             fold.add(event)
         return fold.brief(

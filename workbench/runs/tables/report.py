@@ -9,7 +9,7 @@ from typing import Any
 from workbench.runs.checkpoints import find, list_checkpoints
 from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.health.search_results import answer
-from workbench.runs.read import RunSummary, shown_status, summary
+from workbench.runs.read import RunSummary, model_text, shown_status, summary
 from workbench.runs.run import Run
 from workbench.runs.tables.brief import RunBrief
 from workbench.settings.setting_text import recorded
@@ -93,7 +93,9 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
         ("notes", record["notes"]),
         (
             "model",
-            f"{model['model']}, {model.get('parameters')} parameters" if model.get("model") else "",
+            f"{model_text({'task': model})}, {model.get('parameters')} parameters"
+            if model.get("model")
+            else "",
         ),
         ("found", record["answer"]),
         (

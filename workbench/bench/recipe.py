@@ -1,0 +1,191 @@
+"""Defines Recipe: what a bench was made of, and the task that it makes of that."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workbench.bench.arguments import callback_note, first_settings, refuse_unfit
+from workbench.engine.dry_run import dry_run as trial
+from workbench.engine.validation.monitors import refuse_unreported
+from workbench.export.source.capture import BuildCall
+from workbench.launch import select_launcher
+from workbench.launch.joined.group import Joined
+from workbench.runs.read import build_values, read_header
+from workbench.settings import Settings
+from workbench.task import ranks, rng
+from workbench.task.build import Build
+from workbench.task.errors import TaskError
+from workbench.task.factory import set_averaging, task_of
+from workbench.task.lightning.callbacks.translate import with_hooks
+from workbench.task.protocol import Task
+from workbench.trackers.listener import TrackerListener
+from workbench.values import plain_values
+
+OBJECTS = (
+    "train",
+    "val",
+    "test",
+    "loss",
+    "optimizer",
+    "scheduler",
+    "metrics",
+    "collate_fn",
+    "val_collate_fn",
+)
+"""The arguments that are objects of the user's, besides the model."""
+_AVERAGING = ("avg_fn", "should_update")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task that was tried, with the settings that it begins with."""
+
+    model: Any
+    task: Task
+    settings: Settings
+    optimizers: int
+    val_collate_fn: Any
+    warnings: Sequence[str]
+
+
+@dataclass
+class Recipe:
+    """The arguments of a bench. One whose model is made by a function can make it again, with
+    other values of the function's parameters.
+    """
+
+    model: Any
+    build: Build | None = None
+    objects: Mapping[str, Any] = field(default_factory=dict)
+    """The other objects, by the names of `OBJECTS` and the averaging functions."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The settings in the call that made the bench."""
+    typed: Mapping[str, Any] = field(default_factory=dict)
+    """The same keywords as they were written."""
+    joined: Joined | None = None
+    trackers: Sequence[TrackerListener] = ()
+    samples: bool = True
+    """Whether the model is tried on two samples."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """The values of the function's parameters that hold for the next jobs."""
+    built: Mapping[str, Any] = field(default_factory=dict)
+    """The values with which the present model was made."""
+    seed: int = 0
+    """The seed with which it was made."""
+    returns_model: bool = True
+    """Whether the function returns the model alone, and not a dict of arguments."""
+
+    @property
+    def parameters(self) -> Sequence[str]:
+        """The names of the function's parameters."""
+        return () if self.build is None else tuple(self.build.defaults)
+
+    def split(self, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The keyword arguments that are parameters of the function, and the others."""
+        return ({}, dict(keywords)) if self.build is None else self.build.split(keywords)
+
+    @property
+    def all_values(self) -> dict[str, Any]:
+        """The values with which the present model was made, and the plain ones of defaults."""
+        defaults = {} if self.build is None else self.build.defaults
+        return {**plain_values(defaults), **self.built}
+
+    def has(self, values: Mapping[str, Any]) -> bool:
+        """Whether the present model was made with these values."""
+        defaults = {} if self.build is None else self.build.defaults
+        chosen, built = {**defaults, **values}, {**defaults, **self.built}
+        return all(_equal(value, built[name]) for name, value in chosen.items())
+
+    def of_run(self, folder: Path) -> dict[str, Any]:
+        """The values with which the model of the run in this folder was made. Raises TaskError for
+        one that its record cannot hold.
+        """
+        recorded = build_values(read_header(folder)) if self.build is not None else {}
+        values = {name: recorded[name] for name in self.parameters if name in recorded}
+        for name, value in values.items():
+            if isinstance(value, dict):
+                raise TaskError(
+                    f"the model of run {folder.name} was made with {name}={value['shown']}, which"
+                    f" its record cannot hold: bench.set({name}=…) with the same value, then"
+                    " bench.fit() begins afresh with it."
+                )
+        return values
+
+    def call_of(self, folder: Path | None) -> BuildCall | None:
+        """How a script makes the model of the run in this folder; None: it was given as it is."""
+        if self.build is None:
+            return None
+        values = self.built if folder is None else self.of_run(folder)
+        defaults = self.build.defaults
+        chosen = {
+            name: value for name, value in values.items() if not _equal(value, defaults.get(name))
+        }
+        texts = {name: repr(value) for name, value in chosen.items()}
+        return BuildCall(texts, returns_model=self.returns_model)
+
+    def prepare(
+        self, values: Mapping[str, Any], seed: int, settings: Mapping[str, Any]
+    ) -> Prepared:
+        """Make the task, and try it on two samples; raises TaskError or SettingsError.
+
+        values: of the function's parameters. seed: for the weights that it makes. settings: those
+        that the user has set since the bench was made.
+        """
+        given = {**self.given, **settings}
+        # setup code of the user's objects may use random numbers, and wait for other ranks
+        meets = contextlib.nullcontext() if self.joined is not None else ranks.alone()
+        with rng.preserved(), meets:
+            arguments = self._arguments(values, seed)
+            averaging = {name: arguments.pop(name) for name in _AVERAGING}
+            task = task_of(**arguments, callbacks=with_hooks(self.typed.get("callbacks", ())))
+            set_averaging(task, **averaging)
+            task.use_trackers(self.trackers)
+            first = first_settings(task, given)
+        note = callback_note(task, given, self.typed)
+        select_launcher.warm(first)
+        # each rank tries the model alone
+        trying = first if self.joined is None else first.replace(strategy="thread", devices=1)
+        tried = trial.dry_run(task, trying, samples=self.samples)
+        refuse_unfit(task, first)  # the trial has shown which names metrics give to their values
+        refuse_unreported(task, first, tried.schedules)
+        warnings = [*([note] if note else []), *tried.warnings]
+        collate = arguments["val_collate_fn"] or arguments["collate_fn"]
+        return Prepared(arguments["model"], task, first, tried.optimizers, collate, warnings)
+
+    def _arguments(self, values: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """The arguments of the bench: those that the user gave, and those that the function
+        returns.
+        """
+        if self.build is None:
+            return {"model": self.model, **self.objects}
+        made = self.build.make(values, seed)
+        self.returns_model = len(made) == 1
+        call = self.build.call(values)
+        for name in made.keys() - {"model"}:
+            if name not in self.objects:
+                known = ", ".join(self.objects)
+                raise TaskError(
+                    f"{call} returned {name!r}, which no bench takes from it: return 'model', and"
+                    f" any of {known}; settings are given to the bench."
+                )
+            if self.objects[name] not in (None, torch.optim.AdamW):
+                raise TaskError(
+                    f"{name}= is given to the bench, and {call} returned one too: leave one out."
+                )
+        return {**self.objects, **made}
+
+
+def _equal(value: Any, other: Any) -> bool:
+    """Whether two values are equal, as far as it can be said: arrays are compared by identity."""
+    if value is other:
+        return True
+    try:
+        return bool(value == other)
+    except (TypeError, ValueError, RuntimeError):
+        return False

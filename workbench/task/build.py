@@ -1,0 +1,125 @@
+"""Defines Build: a function that makes a model, which a bench takes instead of a model."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from workbench.task import rng
+from workbench.task.errors import TaskError
+from workbench.task.lightning import overrides
+from workbench.values import shown
+
+
+@dataclass(frozen=True)
+class Build:
+    """A function, or a class, whose call returns a model, or a dict of a bench's arguments.
+
+    Each of its parameters can be chosen for a fit: `bench.fit(width=256)`.
+    """
+
+    function: Callable[..., Any]
+    defaults: Mapping[str, Any]
+    """Its parameters by name; `inspect.Parameter.empty` for one without a default."""
+
+    @classmethod
+    def of(cls, model: Any, reserved: Collection[str]) -> Build | None:
+        """The function that `model=` is; None: it is a model.
+
+        reserved: the names of the bench's own arguments and settings. TaskError: a parameter has
+        such a name, since a call could mean either.
+        """
+        routine = inspect.isroutine(model) and not overrides.is_lightning_like(model)
+        if not (isinstance(model, type | functools.partial) or routine):
+            return None
+        try:
+            parameters = inspect.signature(model).parameters.values()
+        except (TypeError, ValueError):
+            raise TaskError(
+                f"model={shown(model)} is no model, and its parameters cannot be read: give a"
+                " function in Python that returns the model, model=lambda width=64: …"
+            ) from None
+        name = name_of(model)
+        named = [
+            parameter
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        ]
+        for parameter in named:
+            if parameter.name in reserved:
+                raise TaskError(
+                    f"{name} has a parameter {parameter.name}, which is an argument of the bench"
+                    f" too, so that {parameter.name}=… could mean either. Give it another name"
+                    f" there, or give the model itself, {name}(…)."
+                )
+        positional = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+        if positional:
+            raise TaskError(
+                f"{name} takes {positional[0]} by position alone: parameters of a function that"
+                " makes the model are given by name."
+            )
+        return cls(model, {parameter.name: parameter.default for parameter in named})
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        return name_of(self.function)
+
+    def split(self, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The keyword arguments that are its parameters, and the others."""
+        values = {name: value for name, value in keywords.items() if name in self.defaults}
+        return values, {name: keywords[name] for name in keywords if name not in values}
+
+    def make(self, values: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """Call it with these values; returns arguments of a bench, at least "model".
+
+        The process's random generators are seeded before, so that equal values make equal weights,
+        and restored afterwards. TaskError: a parameter without a default has no value, or what it
+        returns is no model. An error of its own is raised with a note that names the call.
+        """
+        missing = [
+            name
+            for name, default in self.defaults.items()
+            if default is inspect.Parameter.empty and name not in values
+        ]
+        call = self.call(values)
+        if missing:
+            arguments = ", ".join(f"{name}=…" for name in missing)
+            raise TaskError(
+                f"model={self.name}: {self.name} needs {', '.join(missing)}. Give the model itself,"
+                f" {self.name}({arguments}), or the values to the bench, wb.Workbench({self.name},"
+                f" {arguments}), or defaults in the function."
+            )
+        with rng.preserved():
+            rng.seed(seed)
+            try:
+                made = self.function(**values)
+            except Exception as error:
+                error.add_note(f"The bench called {call} to make the model.")
+                raise
+        if made is None or isinstance(made, type) or inspect.isroutine(made):
+            raise TaskError(f"{call} returned {shown(made)}: return a model, or a dict with one.")
+        if not isinstance(made, Mapping) or isinstance(made, nn.Module):
+            return {"model": made}
+        if "model" not in made:
+            raise TaskError(
+                f"{call} returned a dict without 'model': return the model, or"
+                ' {"model": model, "optimizer": …} with other arguments of the bench.'
+            )
+        return dict(made)
+
+    def call(self, values: Mapping[str, Any]) -> str:
+        """The call as code, as messages show it."""
+        return f"{self.name}({', '.join(f'{key}={shown(value)}' for key, value in values.items())})"
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, a class or a partial of one; "build" for a lambda."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    name = str(getattr(inner, "__name__", type(inner).__name__))
+    return name if name.isidentifier() else "build"
