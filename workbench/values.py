@@ -89,14 +89,16 @@ def recordable(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def value_text(value: Any) -> str:
+    """The text of a value of `recordable`."""
+    return str(value.get("shown")) if isinstance(value, dict) else shown(value)
+
+
 def with_values(name: str, values: Mapping[str, Any]) -> str:
     """A name with the values of `recordable` as a call: "Net(width=256)"; the name alone where
     there are none.
     """
-    texts = [
-        f"{key}={value.get('shown') if isinstance(value, dict) else shown(value)}"
-        for key, value in values.items()
-    ]
+    texts = [f"{key}={value_text(value)}" for key, value in values.items()]
     return f"{name}({', '.join(texts)})" if texts else name
 
 

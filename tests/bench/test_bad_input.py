@@ -483,12 +483,19 @@ def test_text_that_a_collator_cannot_make_tensors_of(tmp_path):
 
 
 def test_a_class_and_no_instance(tmp_path):
-    with refused(TaskError, "model=Linear is a class: give an instance, Linear(…)"):
+    with refused(
+        TaskError,
+        "model=Linear is a class",
+        "needs in_features, out_features",
+        "Linear(in_features=…",
+    ):
         make(tmp_path, nn.Linear)
 
 
 def test_what_is_no_model(tmp_path):
     with refused(TaskError, "is not an nn.Module", "training_step and configure_optimizers"):
+        make(tmp_path, "resnet18")
+    with refused(TaskError, "model=build is a function", "needs x", "build(x=…)"):
         make(tmp_path, lambda x: x)
 
 

@@ -79,7 +79,9 @@ class Workbench(Searches):
     Args:
         model: an nn.Module with `loss=` (or whose output has `.loss`), an object with
             `training_step` and `configure_optimizers` (a LightningModule, unchanged), or a
-            `wb.Task`.
+            `wb.Task`. Or a function or a class that makes one of these: its parameters can then be
+            chosen, `bench.fit(width=256)`. The function may return a dict with "model" and any of
+            the arguments from `train` to `should_update`.
         unnamed: give nothing here. Other positional arguments raise an error, which names the
             keywords to use.
         train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x,
@@ -239,6 +241,9 @@ class Workbench(Searches):
     @lists_keywords(SettingsKwargs)
     def fit(self, start: str | Path = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[Run]:
         """Train; `settings` hold for this job alone. Afterwards the model has the trained weights.
+
+        Where a function makes the model, its parameters are taken too, for this job alone:
+        `bench.fit(width=256)` trains a new model, which is `bench.model` from then on.
 
         start: "fresh" starts from the weights that the model had when the bench was made (or that
         you gave it since). "auto" continues the newest fit of the same code and settings in this

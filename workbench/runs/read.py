@@ -41,7 +41,7 @@ from workbench.runs.printable import printable
 from workbench.runs.record.lines import LONGEST, Budget, whole_lines
 from workbench.runs.record.sequence import stream
 from workbench.settings import Settings, SettingsError
-from workbench.values import plain_values, shown, with_values
+from workbench.values import plain_values, value_text, with_values
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
 OUTPUT = "output.log"
@@ -395,14 +395,10 @@ def build_values(header: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     plain = plain_values(build)
     return {
-        name: plain.get(name, {"shown": _shown_text(value)})
+        name: plain.get(name, {"shown": printable(value_text(value))})
         for name, value in build.items()
         if name.isidentifier()
     }
-
-
-def _shown_text(value: Any) -> str:
-    return printable(str(value.get("shown")) if isinstance(value, dict) else shown(value))
 
 
 def model_text(header: Mapping[str, Any]) -> str:

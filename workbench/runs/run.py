@@ -43,6 +43,7 @@ from workbench.runs.tables.render import data_frame
 from workbench.settings import Settings, SettingsError, recorded_settings, setting_text
 from workbench.settings.spellings import with_hints
 from workbench.units import RATES, duration, number, rate
+from workbench.values import value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -564,6 +565,7 @@ class Run(RunRecord):
             facts.append(
                 ("resumed from", f"{self.resumes[-1].run} at update {self.resumes[-1].step}")
             )
+        facts += [(name, value_text(value)) for name, value in self.build.items()]
         facts += [(name, _text(name, value)) for name, value in self._key_settings().items()]
         if self.changes:
             facts.append(("live changes", str(len(self.changes))))

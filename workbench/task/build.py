@@ -90,10 +90,12 @@ class Build:
         call = self.call(values)
         if missing:
             arguments = ", ".join(f"{name}=…" for name in missing)
+            kind = "class" if isinstance(self.function, type) else "function"
             raise TaskError(
-                f"model={self.name}: {self.name} needs {', '.join(missing)}. Give the model itself,"
-                f" {self.name}({arguments}), or the values to the bench, wb.Workbench({self.name},"
-                f" {arguments}), or defaults in the function."
+                f"model={self.name} is a {kind}, which the bench calls to make the model, and it"
+                f" needs {', '.join(missing)}. Give the model itself, {self.name}({arguments}), the"
+                f" values to the bench, wb.Workbench({self.name}, {arguments}), or defaults in the"
+                f" {kind}."
             )
         with rng.preserved():
             rng.seed(seed)

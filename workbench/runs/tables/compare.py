@@ -102,6 +102,8 @@ class Comparison:
             "run": names(self.runs),
             "status": [run.status for run in self.runs],
         }
+        if len({run.model[0] for run in self.runs}) > 1:
+            columns["model"] = [run.model[0] for run in self.runs]
         for name in self.settings:
             starts = [run.settings.get(name, default[name]) for run in self.runs]
             changes = [run.changes.get(name) for run in self.runs]
@@ -133,6 +135,8 @@ class Comparison:
         """
         rows = [["", *names(self.runs)]]
         rows.append(["status", *(shown_status(run.status, run.unseen) for run in self.runs)])
+        if len({run.model[0] for run in self.runs}) > 1:
+            rows.append(["model", *(run.model[0] for run in self.runs)])
         rows += [[name, *values] for name, values in self.settings.items()]
         rows += [[name, *_cells(values)] for name, values in self._endings()]
         rows.append(["updates", *(str(run.step) for run in self.runs)])
