@@ -102,8 +102,8 @@ class Comparison:
             "run": names(self.runs),
             "status": [run.status for run in self.runs],
         }
-        if len({run.model[0] for run in self.runs}) > 1:
-            columns["model"] = [run.model[0] for run in self.runs]
+        if self._models:
+            columns["model"] = self._models
         for name in self.settings:
             starts = [run.settings.get(name, default[name]) for run in self.runs]
             changes = [run.changes.get(name) for run in self.runs]
@@ -123,6 +123,12 @@ class Comparison:
             columns[column] = [math.nan if value is None else value for value in values]
         return data_frame(columns).set_index("run")
 
+    @property
+    def _models(self) -> list[str]:
+        """The model of each run; empty where none is known to differ."""
+        models = [run.model[0] for run in self.runs]
+        return models if len({model for model in models if model}) > 1 else []
+
     def __repr__(self) -> str:
         return text_table(self._table())
 
@@ -135,8 +141,8 @@ class Comparison:
         """
         rows = [["", *names(self.runs)]]
         rows.append(["status", *(shown_status(run.status, run.unseen) for run in self.runs)])
-        if len({run.model[0] for run in self.runs}) > 1:
-            rows.append(["model", *(run.model[0] for run in self.runs)])
+        if self._models:
+            rows.append(["model", *self._models])
         rows += [[name, *values] for name, values in self.settings.items()]
         rows += [[name, *_cells(values)] for name, values in self._endings()]
         rows.append(["updates", *(str(run.step) for run in self.runs)])
