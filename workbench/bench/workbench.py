@@ -37,6 +37,7 @@ from workbench.export.file_format import ENDINGS, ExportOptions, Format, is_veri
 from workbench.export.formats.launch_file import LaunchFile, LaunchFormat, LaunchOption
 from workbench.export.inputs.task import refusal
 from workbench.export.source.capture import CallSite
+from workbench.launch import select_launcher
 from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
 from workbench.launch.cell_context import in_kernel
 from workbench.launch.code_line import Name, line
