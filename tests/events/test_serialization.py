@@ -41,6 +41,7 @@ def steps_done(draw: st.DrawFn) -> ev.StepsDone:
     )
 
 
+OPERATOR = st.builds(ev.OperatorTime, TEXT, FLOAT, FLOAT)
 SUGGESTION = st.builds(ev.Suggestion, TEXT, MAYBE, st.one_of(st.none(), COUNT), TEXT)
 EVERY: dict[str, st.SearchStrategy[Any]] = {
     "RunStarted": st.builds(
@@ -111,6 +112,20 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
     ),
     "DecayTrial": st.builds(ev.DecayTrial, FLOAT, COUNT, FLOAT),
     "DecaySearchEnded": st.builds(ev.DecaySearchEnded, SETTINGS, MAYBE, TEXT, TEXT),
+    "ProfileEnded": st.builds(
+        ev.ProfileEnded,
+        TEXT,
+        TEXT,
+        COUNT,
+        MAYBE,
+        MAYBE,
+        parts=METRICS,
+        operators=st.lists(OPERATOR, max_size=3).map(tuple),
+        kernels=st.lists(OPERATOR, max_size=2).map(tuple),
+        memory=st.lists(st.tuples(FLOAT, FLOAT), max_size=3).map(tuple),
+        mfu=MAYBE,
+        mfu_reason=TEXT,
+    ),
     "TuneStep": st.builds(ev.TuneStep, TEXT, SETTINGS, TEXT),
     "Message": st.builds(ev.Message, TEXT, st.sampled_from(["info", "warning", "error"]), COUNT),
     "Checksums": st.builds(ev.Checksums, TEXT, TEXT, NAMES, TEXT),

@@ -38,6 +38,7 @@ TAKE_SETTINGS = (
     "find_clip_val",
     "find_weight_decay",
     "tune",
+    "profile",
     "validate",
     "test",
     "predict",

@@ -91,7 +91,7 @@ def test_what_holds_here_anyway_is_accepted(tmp_path, name, value):
 
 OTHERWISE = {
     "logger": (True, "trackers="), "callbacks": ([print], "listeners="), "enable_checkpointing": (False, "save_top_k=0"),
-    "use_distributed_sampler": (False, "sampler"), "profiler": ("simple", "torch.profiler"), "barebones": (True, "track_grad_norm"),
+    "use_distributed_sampler": (False, "sampler"), "profiler": ("simple", "bench.profile()"), "barebones": (True, "track_grad_norm"),
     "plugins": (["x"], "precision="), "sync_batchnorm": (True, "convert_sync_batchnorm"),
     "default_root_dir": ("runs", "root="),
     "enable_autolog_hparams": (False, "record"), "model_registry": ("mine", r"bench\.load"),

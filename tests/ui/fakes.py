@@ -26,6 +26,7 @@ from workbench.events import (
     DecaySearchEnded,
     DecayTrial,
     Event,
+    ProfileEnded,
     RaceTrial,
     RunEnded,
     RunStarted,
@@ -164,6 +165,9 @@ class FakeBench:
 
     def tune(self, **said: Any) -> FakeJob:
         return self._start("tune", tuning, **said)
+
+    def profile(self) -> FakeJob:
+        return self._start("profile", profiling)
 
     def fit(self, start: str = "fresh", **settings: Any) -> FakeJob:
         said = {**({} if start == "fresh" else {"start": start}), **settings}
@@ -313,6 +317,19 @@ def decays(job: FakeJob) -> Iterator[Event]:
     yield DecayTrial(0.1, 200, 0.25)
     yield DecaySearchEnded(
         {"weight_decay": 0.1}, 0.1, "at 0.1 it is clearly lower", "all values tried"
+    )
+    yield RunEnded("finished", 0, 4.0)
+
+
+def profiling(job: FakeJob) -> Iterator[Event]:
+    """A profile of updates that wait for their data."""
+    yield RunStarted(job.id, "profile", job.settings.model_dump(), "cuda:0")
+    yield ProfileEnded(
+        "62% of an update is waiting for data: raise num_workers.",
+        "all updates taken",
+        20,
+        parts={"data": 0.0062, "forward": 0.0038},
+        memory=((0.0, 1e6), (0.01, 2e6)),
     )
     yield RunEnded("finished", 0, 4.0)
 

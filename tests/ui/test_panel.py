@@ -854,6 +854,23 @@ def test_a_click_goes_to_the_job_that_runs_and_then_to_the_one_behind_it(tmp_pat
         assert values["progress"]["doing"] == "Learning-rate finder"
 
 
+def test_more_actions_profile_updates_and_show_what_limits_them(
+    panel: Panel, bench: FakeBench
+) -> None:
+    values = panel.canvas._picture.outbox._values
+    *_, more = panel.run.children
+    assert panel.run.profile in more.children
+    assert not visible(more)
+    panel.run.more.value = True
+    assert visible(more)
+    panel.run.profile.click()
+    assert bench.jobs[0].wait(60)
+    wait_for(lambda: (values.get("progress") or {}).get("status") == "finished")
+    assert values["code"] == "bench.profile()"
+    assert values["progress"]["doing"] == "Profile"
+    assert "waiting for data: raise num_workers" in values["progress"]["ended"]
+
+
 def test_clicks_start_one_job_of_a_kind_and_those_that_wait_can_be_removed(tmp_path: Path) -> None:
     model = Held()
     with real(model, tmp_path) as bench:

@@ -1,4 +1,6 @@
-"""Defines Searches: the methods of a bench that search for settings, `find_lr` to `tune`."""
+"""Defines Searches: the methods of a bench that search for settings, `find_lr` to `tune`, and
+`profile`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ from typing import Any, TypeVar, Unpack
 from workbench.bench.arguments import settings_named
 from workbench.bench.base import BenchBase
 from workbench.events import Event
-from workbench.launch.assignments import FindLRAssignment, FindSettingsAssignment
+from workbench.launch.assignments import (
+    FindLRAssignment,
+    FindSettingsAssignment,
+    ProfileAssignment,
+)
 from workbench.launch.code_line import Name, differing
 from workbench.launch.job import Job
 from workbench.launch.start.start_spec import StartSpec
@@ -21,6 +27,7 @@ from workbench.tuners.clip_search import ClipRequest, ClipSearch
 from workbench.tuners.decay_search import WeightDecayRequest, WeightDecaySearch
 from workbench.tuners.learning_rate.lr_finder import LRCurve, LRRequest
 from workbench.tuners.plan import Plan, SettingsRequest
+from workbench.tuners.profiling.profile import Profile, ProfileRequest
 from workbench.tuners.speed_search import PrecisionRequest, SpeedSearch, WorkersRequest
 from workbench.values import shown
 
@@ -291,6 +298,28 @@ class Searches(BenchBase):
             **overrides,
         }
         return self._submit("tune", chosen, called, work, lambda job: Plan.from_events(job.events))
+
+    @lists_keywords(SettingsKwargs)
+    def profile(self, *, updates: int = 20, **settings: Unpack[SettingsKwargs]) -> Job[Profile]:
+        """Take updates as a fit does, and measure what limits their speed: where time and memory
+        go.
+
+        The result has a sentence about it, `verdict`, and the trace of `updates` updates for
+        https://ui.perfetto.dev, which lies in the run's folder. Some updates come before, to warm
+        up, and some to measure the speed without the profiler, which slows updates down. Of several
+        ranks, rank 0 is profiled. The model and the settings stay as they are.
+        """
+        overrides = settings_named(settings, self.profile)
+        request = ProfileRequest(updates)
+        chosen = self._chosen(overrides)
+        work = AssignmentWork(ProfileAssignment(self._task, chosen, request), self._start)
+        return self._submit(
+            "profile",
+            chosen,
+            {**differing(request, ProfileRequest()), **overrides},
+            work,
+            lambda job: Profile.from_events(job.events, job._run_path),
+        )
 
     def _find_settings(
         self,

@@ -14,6 +14,7 @@ from workbench.events.searches import (
     CurvePoint,
     DecaySearchEnded,
     DecayTrial,
+    ProfileEnded,
     RaceTrial,
     SearchEnded,
     SpeedSearchEnded,
@@ -59,6 +60,7 @@ Event = (
     | ClipSearchEnded
     | DecayTrial
     | DecaySearchEnded
+    | ProfileEnded
     | TuneStep
     | Message
     | Checksums

@@ -1,11 +1,11 @@
 """Events of searches: of a learning rate, a batch size, loader workers, a precision, a clip
-value, a weight decay.
+value, a weight decay; and of a profile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 End = TypeVar("End")
@@ -207,6 +207,52 @@ class DecaySearchEnded:
     suggestion: float | None
     reason: str
     ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """The time of an operator of torch, or of a kernel of a device, in an update, on average.
+
+    `calls`: how often it runs. `seconds`: of an operator on the CPU, without those that it calls;
+    of a kernel on its device.
+    """
+
+    name: str
+    calls: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileEnded:
+    """A profile ended: what limits the speed of the updates, in a sentence, and what was measured.
+
+    `parts`: the seconds of an update by part, as in `TimeSpent`. `operators` and `kernels`: those
+    that take the most time, the slowest first. `memory`: pairs of seconds and bytes in use.
+    """
+
+    verdict: str
+    ended: str
+    updates: int = 0
+    """How many updates the trace has."""
+    updates_per_second: float | None = None
+    samples_per_second: float | None = None
+    """Of all ranks together; None: a batch does not say how many samples it has."""
+    tokens_per_second: float | None = None
+    """The same for the weights that training_step reports; None: it reports none."""
+    compile_seconds: float = 0.0
+    """What torch.compile took before the updates that were measured."""
+    parts: dict[str, float] = field(default_factory=dict)
+    busy: float | None = None
+    """The share of the time in which the device works; None: it is the CPU."""
+    operators: tuple[OperatorTime, ...] = ()
+    kernels: tuple[OperatorTime, ...] = ()
+    memory: tuple[tuple[float, float], ...] = ()
+    flops: float | None = None
+    """The floating-point operations of matrix products and convolutions in an update of rank 0."""
+    mfu: float | None = None
+    """These operations in a second, as a share of what the device can do."""
+    mfu_reason: str = ""
+    """Why `flops` or `mfu` is not known; "": they are."""
 
 
 @dataclass(frozen=True, slots=True)

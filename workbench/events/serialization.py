@@ -7,13 +7,13 @@ import binascii
 import json
 import math
 from collections.abc import Container, Mapping
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any, get_args
 
 from workbench.events.columns import BY_LAYER, MEASURED
 from workbench.events.event import Event
 from workbench.events.json_fields import LARGEST, dataclass_from, json_object
-from workbench.events.searches import CurveEnded
+from workbench.events.searches import CurveEnded, ProfileEnded
 from workbench.events.training import StepsDone
 from workbench.values import from_json
 
@@ -41,6 +41,9 @@ def to_line(event: Event) -> str:
         }
     if isinstance(event, CurveEnded):
         record["suggestions"] = [[s.name, s.lr, s.index, s.why] for s in event.suggestions]
+    if isinstance(event, ProfileEnded):
+        record["operators"] = [astuple(operator) for operator in event.operators]
+        record["kernels"] = [astuple(kernel) for kernel in event.kernels]
     return _ENCODER.encode(record)
 
 

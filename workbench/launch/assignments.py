@@ -46,6 +46,8 @@ from workbench.techniques import limits
 from workbench.tuners.learning_rate import lr_finder, sweep
 from workbench.tuners.learning_rate.lr_finder import LRRequest
 from workbench.tuners.plan import SettingsRequest
+from workbench.tuners.profiling import measure
+from workbench.tuners.profiling.profile import ProfileRequest
 from workbench.tuners.stages import data_of_stage
 
 
@@ -232,6 +234,23 @@ class FindSettingsAssignment(Assignment):
         # The search opens sessions of its own, so ranks agree here whether a Stop has come to rank
         # 0.
         end = self._request.run(self.task, self.settings, emit, lambda: ranks.any(inbox.has(Stop)))
+        emit(end)
+        return Done("stopped" if end.ended == "stopped" else "finished")
+
+
+class ProfileAssignment(Assignment):
+    """A profile of updates; afterwards the model is as before."""
+
+    kind = "profile"
+
+    def __init__(self, task: Task, settings: Settings, request: ProfileRequest) -> None:
+        super().__init__(task, settings)
+        self._request = request
+
+    def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
+        with open_session(self.task, self.settings) as session:
+            emit(self._started(session, None, None, vars(self._request)))
+            end = measure.run(session, self._request.updates, inbox, self.folder)
         emit(end)
         return Done("stopped" if end.ended == "stopped" else "finished")
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch.autograd import profiler
+
 from workbench.commands import Mailbox, Stop
 from workbench.engine.checkpoint.files import save_weights
 from workbench.engine.setup import open_session
@@ -103,7 +105,12 @@ class BenchWork(abc.ABC):
         """
         opening = FirstEvents(
             emit,
-            FirstMessages([*self._place.messages, *messages], history, after_start, self._trackers),
+            FirstMessages(
+                [*self._place.messages, *_not_recorded(), *messages],
+                history,
+                after_start,
+                self._trackers,
+            ),
         )
         assignment.id = self._place.id
         assignment.folder = self._place.path
@@ -122,6 +129,19 @@ class BenchWork(abc.ABC):
                 for spec in () if whole is None else whole.sets:
                     messages.append(preload(spec, self.settings, available_memory))
         return [message for message in messages if message is not None]
+
+
+def _not_recorded() -> Iterator[Message]:
+    """Yield a message while torch.profiler records, since it does not record a job."""
+    if profiler._is_profiler_enabled:
+        yield Message(
+            "torch.profiler records by default the thread in which it was started, and this job"
+            " runs in another one: bench.profile() makes a trace of a fit's updates, and says what"
+            " limits their speed. Your own one records a job of this process with"
+            " experimental_config=_ExperimentalConfig(profile_all_threads=True), which"
+            " torch._C._profiler has.",
+            "warning",
+        )
 
 
 class FitWork(BenchWork):

@@ -14,6 +14,7 @@ from workbench.events import (
     DecaySearchEnded,
     DecayTrial,
     Event,
+    ProfileEnded,
     RaceTrial,
     Resumed,
     Saved,
@@ -23,7 +24,7 @@ from workbench.events import (
     Trial,
 )  # fmt: skip
 from workbench.plots.chart import Chart
-from workbench.plots.searches import batch_size, clip_value, decay, lr_curve, speed
+from workbench.plots.searches import batch_size, clip_value, decay, lr_curve, profile, speed
 from workbench.plots.training.changes import Changes
 from workbench.plots.training.run import Best
 from workbench.settings import setting_text
@@ -102,6 +103,12 @@ def search_charts(events: Sequence[Event]) -> list[Chart]:
                 [np.asarray(norms, np.float64) for norms in clip.norms], clip.suggestion
             )
         ]
+    measured = next((e for e in events if isinstance(e, ProfileEnded)), None)
+    if measured is not None:
+        parts = dict(sorted(measured.parts.items(), key=lambda part: -part[1]))
+        memory = np.asarray(measured.memory, np.float64).reshape(-1, 2)
+        on_cpu = measured.busy is None
+        return profile.profile(parts, memory[:, 0], memory[:, 1], on_cpu=on_cpu)
     decays = [e for e in events if isinstance(e, DecayTrial)]
     if decays:
         said = next((e for e in events if isinstance(e, DecaySearchEnded)), None)

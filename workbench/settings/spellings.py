@@ -247,7 +247,10 @@ _ALIKE: Mapping[str, tuple[tuple[Any, ...], str]] = {
             " yours sees all samples"
         ),
     ),
-    "profiler": (_NOTHING, "torch.profiler profiles a part of the code"),
+    "profiler": (
+        _NOTHING,
+        "bench.profile() says what limits the speed, and makes a trace",
+    ),
     "barebones": (
         _NOTHING,
         (

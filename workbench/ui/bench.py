@@ -60,6 +60,9 @@ class Bench(Protocol):
     def tune(self) -> Any:
         """Start a search for workers, a batch size, a learning rate and a clip value."""
 
+    def profile(self) -> Any:
+        """Start a profile of some updates."""
+
     def fit(self, start: str = ..., **settings: Unpack[SettingsKwargs]) -> Any:
         """Start a fit."""
 

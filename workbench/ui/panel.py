@@ -105,6 +105,7 @@ class Panel(PanelBox):
                 self._checkpoint,
                 self.export_form.show,
                 self._tune,
+                self._profile,
             )
         )
         self.form = Form(bench.settings, self.controls, self._finders.of_settings, self._use)
@@ -242,6 +243,9 @@ class Panel(PanelBox):
 
     def _tune(self) -> None:
         self._begin(texts.ACTIONS["tune"], "tune", self._bench.tune)
+
+    def _profile(self) -> None:
+        self._begin(texts.ACTIONS["profile"], "profile", self._bench.profile)
 
     def _continue(self) -> None:
         with self._lock:
@@ -480,6 +484,7 @@ class Panel(PanelBox):
             next_actions.more_to_do(self._bench.jobs, self._bench.settings) is not None
         )
         off(self.run.tune, bool(self._state_of("tune")))
+        off(self.run.profile, bool(self._state_of("profile")))
         self._finders.show_busy(self.header, self.form, lambda kind: bool(self._state_of(kind)))
         self._offer_runs()
         first = self._job()

@@ -32,6 +32,7 @@ JOBS = {
     "find_clip_val": "Clip-value finder",
     "find_weight_decay": "Weight-decay finder",
     "find_precision": "Precision finder",
+    "profile": "Profile",
     "tune": "Tuning",
     "validate": "Validation",
     "test": "Test",
@@ -179,7 +180,7 @@ TUNE_TOOLTIP = (
 )
 ALL_SETTINGS, ALL_SETTINGS_TOOLTIP = "All settings", "Every other setting"
 EXPORT, EXPORT_TOOLTIP = "Export…", "See and write a script that repeats the last run"
-MORE, MORE_TOOLTIP = "⋯", "More actions while a model trains"
+MORE, MORE_TOOLTIP = "⋯", "More actions"
 VALIDATE, VALIDATE_TOOLTIP = (
     "Validate now",
     "Validate before the next update; the run does not change",
@@ -187,6 +188,10 @@ VALIDATE, VALIDATE_TOOLTIP = (
 CHECKPOINT, CHECKPOINT_TOOLTIP = (
     "Save a checkpoint now",
     "Write one before the next update; it stays as long as the run does",
+)
+PROFILE, PROFILE_TOOLTIP = (
+    "Profile",
+    "Measure what limits the speed of updates; nothing changes",
 )
 APPLY, APPLY_TOOLTIP = (
     "Apply to the run",
@@ -235,6 +240,7 @@ ACTIONS = {
     "find_num_workers": "Find loader workers",
     "find_precision": "Find precision",
     "find_weight_decay": "Find weight decay",
+    "profile": "Profile",
     "use_batch_size": "Use the batch size",
     "use_clip": "Use the clip value",
     "stop_all": "Stop all",

@@ -43,6 +43,7 @@ def main() -> None:
     outputs = bench.predict((x[100:], y[100:])).result()
     curve = bench.find_lr(num_training=20).result()
     sizes = bench.find_batch_size(max_val=16, steps_per_trial=2).result()
+    profile = bench.profile(updates=2).result()
     continued = bench.fit("continue", max_epochs=3).result()
     if devices == "auto":
         bench.export("train.py", run)
@@ -53,6 +54,7 @@ def main() -> None:
         "predicted": torch.cat(outputs).sum(0).tolist(),
         "lr": curve.suggestion,
         "sizes": [trial.size for trial in sizes.trials],
+        "profile": [profile.verdict, profile.flops, str(profile.trace)],
         "continued": continued.history["loss"].tolist(),
     }
     Path(f"rank{rank}.json").write_text(json.dumps(numbers))

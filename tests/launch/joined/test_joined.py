@@ -77,13 +77,15 @@ def test_each_call_gives_the_numbers_of_two_devices(
     assert first == second  # ids and metrics, too
     # batches of the search depend on the machine's speed, and its sizes do not
     assert first["sizes"] == notebook["sizes"]
+    assert first["profile"][1] == notebook["profile"][1], "operations of an update"
+    assert Path(first["profile"][2]).is_file()
     for name in ("loss", "continued", "validated", "predicted", "lr"):
         torch.testing.assert_close(
             torch.tensor(first[name]), torch.tensor(notebook[name]), rtol=1e-5, atol=1e-7
         )
     # one run each, and one script, which repeats the run
     kinds = [run.kind for run in sorted_runs(tmp_path)]
-    assert kinds == ["fit", "validate", "predict", "find_lr", "find_batch_size", "fit"]
+    assert kinds == ["fit", "validate", "predict", "find_lr", "find_batch_size", "profile", "fit"]
     assert ended.stdout.count("repeat the run") == 1
     assert ended.stderr.count("fit: 100%") >= 1
 

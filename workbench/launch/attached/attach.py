@@ -28,6 +28,7 @@ from workbench.tuners.clip_search import ClipSearch
 from workbench.tuners.decay_search import WeightDecaySearch
 from workbench.tuners.learning_rate.lr_finder import LRCurve
 from workbench.tuners.plan import Plan
+from workbench.tuners.profiling.profile import Profile
 from workbench.tuners.speed_search import SpeedSearch
 
 _PATIENCE = 30.0
@@ -178,6 +179,8 @@ def _finish(kind: str, folder: Path) -> Callable[[Job[Any]], Any]:
     """The result of a job of this kind."""
     if kind in ("validate", "test"):
         return metrics_of
+    if kind == "profile":
+        return lambda job: Profile.from_events(job.events, folder)
     if kind in _FOUND:
         return lambda job: _FOUND[kind](job.events)
     return lambda job: Run.open(folder)

@@ -43,6 +43,7 @@ SEARCHES = {
     "find_precision": "find precision",
     "find_clip_val": "find clip value",
     "find_weight_decay": "find weight decay",
+    "profile": "profile",
 }
 """The jobs that are one search, and their names on the bar. A search within another job does not
 change that job's counts.

@@ -29,6 +29,7 @@ from workbench.events import (
     Event,
     Logged,
     Message,
+    ProfileEnded,
     RaceTrial,
     Resumed,
     RunEnded,
@@ -222,6 +223,8 @@ class Screen:
                 )
             case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
                 self._found = _finding(event.best, event.reason)
+            case ProfileEnded():
+                self._found = event.verdict or event.ended
             case _:
                 pass
         if isinstance(event, CurveEnded | SearchEnded) and not (is_job or trials):

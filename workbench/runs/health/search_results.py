@@ -20,6 +20,7 @@ from workbench.events import (
     CurveEnded,
     DecaySearchEnded,
     Event,
+    ProfileEnded,
     RunStarted,
     SearchEnded,
     SpeedSearchEnded,
@@ -262,6 +263,8 @@ def _found_by(event: Event) -> str:
             return f"{values} (largest {event.largest}{noise})"
         case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
             return values or f"the settings stay ({_in_short(event.reason or event.ended)})"
+        case ProfileEnded():
+            return event.verdict
         case _:
             return ""
 

@@ -59,7 +59,7 @@ REMEDIES: Mapping[str, str] = {
     "accelerator": "the module itself has self.device",
     "num_test_batches": "len(self.trainer.test_dataloaders) counts them, before limit_test_batches",
     "barebones": "self.log is there on the trained module, not on those inside it",
-    "profiler": "torch.profiler profiles a part of the code",
+    "profiler": "bench.profile() says what limits the speed, and makes a trace",
 }
 
 

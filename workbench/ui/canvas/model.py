@@ -20,6 +20,7 @@ from workbench.events import (
     Deleted,
     Logged,
     Message,
+    ProfileEnded,
     RaceTrial,
     Resumed,
     RunEnded,
@@ -144,7 +145,7 @@ class CanvasModel:
                 self._search(event)
             case SpeedTrial() | DecayTrial():
                 self._trial(event)
-            case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
+            case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded() | ProfileEnded():
                 if self._progress.kind != "tune":
                     self._progress.found(event)
             case TuneStep():

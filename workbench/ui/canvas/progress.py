@@ -13,6 +13,7 @@ from workbench.events import (
     ClipSearchEnded,
     CurveEnded,
     DecaySearchEnded,
+    ProfileEnded,
     Resumed,
     RunEnded,
     RunStarted,
@@ -136,7 +137,12 @@ class ProgressLine:
 
     def found(
         self,
-        event: CurveEnded | SearchEnded | SpeedSearchEnded | ClipSearchEnded | DecaySearchEnded,
+        event: CurveEnded
+        | SearchEnded
+        | SpeedSearchEnded
+        | ClipSearchEnded
+        | DecaySearchEnded
+        | ProfileEnded,
     ) -> None:
         """Keep the result of a search as text, to show when the job ends."""
         if isinstance(event, CurveEnded):
@@ -144,6 +150,8 @@ class ProgressLine:
             self._ended = (
                 texts.suggestion(format.rate(event.suggestion)) if known else texts.NO_RATE
             )
+        elif isinstance(event, ProfileEnded):
+            self._ended = event.verdict or event.ended
         elif isinstance(event, SpeedSearchEnded | ClipSearchEnded | DecaySearchEnded):
             self._ended = format.assignments(event.best) or event.reason or event.ended
         else:

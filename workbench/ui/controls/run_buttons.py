@@ -26,6 +26,7 @@ class Actions:
     preview: Callable[[bool], None]
     """Show the script, or close it."""
     tune: Callable[[], None]
+    profile: Callable[[], None]
 
 
 class RunButtons(widgets.VBox):  # type: ignore[misc]
@@ -44,7 +45,8 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.more = _toggle(texts.MORE, texts.MORE_TOOLTIP)
         self.validate = button(texts.VALIDATE, texts.VALIDATE_TOOLTIP, actions.validate)
         self.checkpoint = button(texts.CHECKPOINT, texts.CHECKPOINT_TOOLTIP, actions.checkpoint)
-        now = widgets.HBox([self.validate, self.checkpoint])
+        self.profile = button(texts.PROFILE, texts.PROFILE_TOOLTIP, actions.profile)
+        more = widgets.HBox([self.validate, self.checkpoint, self.profile])
         gap = widgets.Box().add_class("wb-gap")
         buttons = [
             self.fit,
@@ -58,9 +60,9 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
             self.export,
             self.more,
         ]
-        super().__init__([widgets.Box(buttons).add_class("wb-run"), now])
-        shown(now, False)
-        self.more.observe(lambda change: shown(now, change["new"]), "value")
+        super().__init__([widgets.Box(buttons).add_class("wb-run"), more])
+        shown(more, False)
+        self.more.observe(lambda change: shown(more, change["new"]), "value")
         self.export.observe(lambda change: actions.preview(change["new"]), "value")
         self.follow(None, "")
         self.offer_to_train("", ())

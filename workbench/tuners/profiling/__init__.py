@@ -1,0 +1,1 @@
+"""Profiles updates: where their time and memory go, and what limits their speed."""
