@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import os
 from collections.abc import Iterator
 
 import torch
@@ -91,6 +92,31 @@ class Stream(IterableDataset):
     def _load(self, state):
         self.at = state["at"]
         self.generator.set_state(state["generator"])
+
+
+class Shares(Stream):
+    """Each rank reads its own share, as people write it: the last rank (`most_first`: the first) twice as many samples
+    as each other. They have noise of the process's generator, too.
+    """
+
+    def __init__(self, data, knows=False, most_first=False):
+        super().__init__(data, knows)
+        self.most_first = most_first
+
+    def __iter__(self):
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        numbers = self.numbers(rank, world)
+        for at in range(self.at, len(numbers)):
+            x, y = self.data[numbers[at]]
+            self.at = at + 1 if self.knows else 0
+            noise = torch.randn(x.shape, generator=self.generator) + torch.randn(x.shape)
+            yield x + 0.1 * noise, y
+        self.at = 0
+
+    def numbers(self, rank, world):
+        """The numbers of the samples that this rank reads."""
+        rank = world - 1 - rank if self.most_first else rank
+        return [n for n in range(len(self.data)) if min(n % (world + 1), world - 1) == rank]
 
 
 class Augmented(Dataset):

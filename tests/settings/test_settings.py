@@ -86,6 +86,7 @@ BAD: dict[str, list[Any]] = {
     "persistent_workers": ["maybe", None],
     "prefetch_factor": [0, -1, 1.5, "many"],
     "drop_last": ["maybe", None],
+    "streams": ["all", "sharded", None, True],
     "preload": ["maybe", None],
     "reload_dataloaders_every_n_epochs": [-1, 0.5, True, None],
     "limit_train_batches": [-1, -0.5, 1.5, math.nan, True, "0.5"],

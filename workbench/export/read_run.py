@@ -52,6 +52,7 @@ from workbench.runs.checkpoints import list_checkpoints, mode_of
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
+from workbench.task.data.rank_stream import shards_itself
 from workbench.task.lightning.overrides import Step as HookStep
 from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics.metrics import takes_pair
@@ -102,6 +103,7 @@ def script_spec_of(
     saved = None
     if data_file is not None:
         saved = SavedData.of(data_file, task, sliced.arguments)
+    _check_streams(task, ranks)
     lightning = lightning_needs_of(
         task, sources, sliced.code, plain
     )  # before the session, in which the objects get further attributes
@@ -275,6 +277,18 @@ def _check_settings(settings: Settings) -> None:
         raise NotStandAlone(
             f"a stand-alone script does not support seed={settings.seed}, which is not below 2**32."
         )
+
+
+def _check_streams(task: Task, ranks: int) -> None:
+    """Raise NotStandAlone where several processes read shares of a stream of their own."""
+    for spec in (task.train, task.val) if ranks > 1 else ():
+        sets = () if spec is None else spec.sets
+        for data in sets:
+            if shards_itself(data.parts.dataset):
+                raise NotStandAlone(
+                    f"{data.name} is a stream of which each process read its own share, and in a"
+                    " stand-alone script each reads it whole."
+                )
 
 
 def _check_weights_whole(run: Run) -> None:

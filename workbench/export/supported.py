@@ -85,6 +85,7 @@ REFUSED = {
     "fast_dev_run": "it was a dry run, of a few batches",
     "reload_dataloaders_every_n_epochs": "a script makes each loader once",
     "truncated_bptt_steps": "a script takes whole batches",
+    "streams": "in a script each process reads a stream whole",
 }
 """The settings that no script repeats when they are on, and why."""
 

@@ -52,6 +52,7 @@ class SettingsKwargs(TypedDict, total=False):
     persistent_workers: bool
     prefetch_factor: int | None
     drop_last: bool
+    streams: Literal["whole", "shard"]
     preload: bool
     reload_dataloaders_every_n_epochs: int
     limit_train_batches: int | float | None

@@ -228,6 +228,12 @@ class Settings(BaseModel):
     drop_last: bool = _setting(
         False, "Leave out an epoch's last batch when it is not full.", "data"
     )
+    streams: Literal["whole", "shard"] = _setting(
+        "whole",
+        "How several ranks read an IterableDataset: 'whole' reads all of it on each rank, which"
+        " keeps its share of the batches; 'shard' lets each rank read its own share.",
+        "data",
+    )
     preload: bool = _setting(
         False,
         "Read all samples once before the job, into memory that all processes share, and read them"

@@ -13,7 +13,15 @@ from tests.combinations import every
 from tests.conftest import SOAK
 from tests.engine.data.test_loaders_position import Noisy
 from tests.engine.learners import SpellingLearner, sentences
-from tests.engine.problems import Augmented, Stream, labelled, noisy_net, plain_net, stepped_by_hand
+from tests.engine.problems import (
+    Augmented,
+    Shares,
+    Stream,
+    labelled,
+    noisy_net,
+    plain_net,
+    stepped_by_hand,
+)
 from tests.engine.resuming import Fit, assert_goes_on_as, learning, settings_of, supervised
 from tests.on_ranks import on_ranks
 from workbench.commands import Stop
@@ -76,6 +84,11 @@ CASES = {
     "workers": (lambda: supervised(noisy_net(), train=Augmented(labelled(50)), val=val()), {"num_workers": 1}),
     "stream": (lambda: supervised(noisy_net(), train=Stream(labelled(50)), val=val()), {"weight_averaging": "swa", "swa_epoch_start": 1}),
     "knows": (lambda: supervised(noisy_net(), train=Stream(labelled(50), knows=True), val=val()), {}),
+    "by rank": (lambda: supervised(noisy_net(), train=Shares(labelled(48)), val=Shares(val())), {"streams": "shard"}),
+    "by rank, knows": (
+        lambda: supervised(noisy_net(), train=Shares(labelled(48), knows=True, most_first=True), val=val()),
+        {"streams": "shard", "accumulate_grad_batches": {0: 1, 1: 2}},
+    ),
     "ready": (lambda: supervised(noisy_net(), train=wb.batches(list(DataLoader(labelled(50), 4))), val=val()), {"monitor": "val_loss"}),
     "pieces": (
         lambda: learning(SpellingLearner(), train=sentences(22)), {"truncated_bptt_steps": 3, "accumulate_grad_batches": 2},

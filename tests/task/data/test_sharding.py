@@ -236,24 +236,6 @@ def test_a_sampler_that_deals_to_ranks_itself_is_refused_by_name(nested):
         spec.loader(Settings(batch_size=5))
 
 
-def test_a_stream_that_is_split_by_ranks_already_is_refused_by_name():
-    datasets = pytest.importorskip("datasets")
-    distributed = pytest.importorskip("datasets.distributed")
-    whole = (
-        datasets.Dataset.from_dict({"x": [[0.0], [1.0], [2.0], [3.0]]})
-        .with_format("torch")
-        .to_iterable_dataset(num_shards=2)
-    )
-    spec = DataSpec.of("train", distributed.split_dataset_by_node(whole, 0, 2))
-    # one process reads what it was given
-    assert len(list(spec.loader(Settings(batch_size=1)))) == 2
-    spec.share = RankShard(0, 2)
-    with pytest.raises(
-        TaskError, match="train is split by split_dataset_by_node: give the whole stream"
-    ):
-        spec.loader(Settings(batch_size=1))
-
-
 class Grouped(Sampler):
     def __init__(self, inner):
         self.inner = inner

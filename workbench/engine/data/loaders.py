@@ -621,7 +621,7 @@ def with_sample_counts(task: Task, loader: Loader, batches: Iterable[Any]) -> It
 
 def _train_loader(spec: DataSpec, settings: Settings) -> Loader:
     loader = spec.loader(settings, train=True)
-    if length_of(loader) == 0:
+    if length_of(loader) == 0 and not spec.read_by_rank:  # another rank may have some
         raise TaskError(
             "an epoch has no batch: drop_last leaves out the only one; take a smaller batch_size or"
             " drop_last=False."

@@ -217,8 +217,12 @@ class ResumableLoader:
 
     def _iterator(self) -> Iterator[Any]:
         """Begin a pass of the loader, at the restored position of a stream."""
+        continues = self._stream.next is not None and bool(self._placed)
         self._stream.load(self._data, within=bool(self._placed))
+        state = self._rng.state() if continues else None
         batches = self._seeds.iterator()
+        if state is not None and self._common_rng is not None:
+            self._rng.set_state(state)  # a loader that begins a pass may seed it
         self._iterator_in_use = batches
         return batches
 
@@ -385,6 +389,7 @@ class ResumableLoader:
             crc = None if self._by_index else checksum_of(self._last)
         return {
             "made": self._seeds.before,
+            "generator": self.loader.generator.get_state(),
             "pass": {
                 **self._pass_start,
                 "order": None if self._sampler is None else self._sampler.position(),
@@ -491,6 +496,8 @@ class ResumableLoader:
             self._stream.next = position["data"]["states"]
         else:
             self._rest = iter(())
+            # where an iterator would be made, which draws; an earlier version has not stored it
+            self.loader.generator.set_state(position.get("generator", position["made"]))
             if self._stream.is_known_between(self._data):
                 self._stream.next = position["data"]["states"]  # that after the pass
         doubts = self._data.put(position["data"], states=False)

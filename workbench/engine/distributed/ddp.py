@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from workbench.engine.data.common_stream import refuse_other_samples
+from workbench.engine.data.common_stream import StreamCheck
 from workbench.engine.data.loaders import Loaders
 from workbench.engine.distributed.process_group import MultiProcessGroup, StepSync
 from workbench.engine.distributed.single import Single
@@ -124,7 +124,7 @@ class DDP(Single):
         return self._sync.able == self._ranks.world
 
     def batches(self, window: Sequence[Any]) -> int:
-        return self._sync.size  # rank 0's number, by which all ranks count
+        return self._sync.size  # by which all ranks count
 
     def samples(self, window: Sequence[Any]) -> int | None:
         return None if math.isnan(self._samples) else round(self._samples)
@@ -135,9 +135,9 @@ class DDP(Single):
         self._own_samples = math.nan if count is None else float(count)
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
+        check = StreamCheck(self._ranks, self._task.train)
         for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
-            if not number:
-                self._refuse_other_samples()
+            check.after_reading()
             size = 0 if window is None else len(window)
             if (
                 window is not None
@@ -150,6 +150,7 @@ class DDP(Single):
             else:
                 sync = self._sync_step(window, size)
                 if not sync.present:
+                    check.at_end()
                     self._refuse_other_orders()
                     return
                 if self._task.manual and sync.able < self._ranks.world:
@@ -170,11 +171,6 @@ class DDP(Single):
         sync = self._ranks.sync_step(window is not None, weights, size)
         self._timer.mark("sync")
         return sync
-
-    def _refuse_other_samples(self) -> None:
-        """Raise TaskError, when all ranks have begun a pass, if they read different samples."""
-        if self._task.train is not None:
-            refuse_other_samples(self._ranks, self._task.train)
 
     def _refuse_other_orders(self) -> None:
         """Raise TaskError, at the end of a pass, if the ranks had different orders of samples."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from workbench.engine.data.common_stream import StreamCheck
 from workbench.engine.distributed.ddp import DDP
 from workbench.engine.distributed.fsdp_weights import FSDPWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
@@ -43,12 +44,13 @@ class FSDP(DDP):
         """This rank's windows in step with the others, empty ones while only others have any. Ranks
         synchronize before each window.
         """
-        for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
-            if not number:
-                self._refuse_other_samples()
+        check = StreamCheck(self._ranks, self._task.train)
+        for window in itertools.chain(windows, itertools.repeat(None)):
+            check.after_reading()
             size = 0 if window is None else len(window)
             sync = self._sync_step(window, size)
             if not sync.present:
+                check.at_end()
                 self._refuse_other_orders()
                 return
             batches = () if window is None else window

@@ -37,7 +37,7 @@ class StepSync(NamedTuple):
     able: int
     """How many of them have a batch to learn from."""
     size: int
-    """How many batches rank 0 has."""
+    """How many batches the rank with the most has."""
     even: bool = True
     """Whether all ranks have the same number of batches."""
 
@@ -198,7 +198,7 @@ class MultiProcessGroup(ProcessGroup):
         and commands.
 
         present: whether this rank has a window; weights: of its batches; size: the number of its
-        batches.
+        batches, of which some may have no weight.
         """
         count = len(weights)
         vector = [
@@ -214,7 +214,8 @@ class MultiProcessGroup(ProcessGroup):
         self.take_status(commands, clock)
         # if the numbers differ, the squares add up to more
         even = counted * counted == self.world * squares
-        return StepSync(total, round(with_window), round(able), round(first), even)
+        most = round(first) if even else max(self.all_gather_object(size))
+        return StepSync(total, round(with_window), round(able), most, even)
 
     def status(self) -> tuple[float, float]:
         """Whether rank 0 has commands, and its clock; zeros on other ranks, so that the sum over

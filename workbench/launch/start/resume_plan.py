@@ -34,6 +34,7 @@ FIXED = (
     "seed",
     "shuffle",
     "drop_last",
+    "streams",
     "reload_dataloaders_every_n_epochs",
     "overfit_batches",
     "fast_dev_run",

@@ -1,7 +1,8 @@
 """Shards the batches of a data set over the ranks of one job: rank r gets every n-th batch.
 
 All ranks read the same order in rounds of one batch for each rank. So the ranks need no
-communication for the data, and after the same number of rounds all have the same position.
+communication for the data, and after the same number of rounds all have the same position. A stream
+of which each rank reads its own share (`task/data/rank_stream.py`) is a round of one rank.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +35,8 @@ from workbench.task.errors import TaskError
 from workbench.task.rng import State, generator_state, process_state, set_process_state
 
 NO_BATCH: Any = object()
-_COMPARED = 2
-"""How many of the first batches of a stream get a checksum."""
+COMPARED = 4
+"""How many of the first batches that a rank reads of a stream get a checksum."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,10 @@ def _inside(batches: Any) -> Any:
     return batches.sampler if type(batches) is BatchSampler else batches
 
 
-def refuse_sharded(name: str, dataset: Any, *samplers: Any) -> None:
-    """Raise TaskError for a stream or a sampler that shards the data itself: most of the data
-    would be left out.
+def refuse_sharded(name: str, *samplers: Any) -> None:
+    """Raise TaskError for a sampler that shards the data itself: most of the data would be left
+    out.
     """
-    _refuse_split(name, dataset)
     for sampler in samplers:
         if isinstance(sampler, DistributedSampler):
             raise TaskError(
@@ -155,7 +155,6 @@ def refuse_sharded(name: str, dataset: Any, *samplers: Any) -> None:
             )
         refuse_sharded(
             name,
-            None,
             *(
                 inner
                 for inner in getattr(sampler, "__dict__", {}).values()
@@ -164,44 +163,18 @@ def refuse_sharded(name: str, dataset: Any, *samplers: Any) -> None:
         )
 
 
-def _refuse_split(name: str, stream: Any) -> None:
-    """Raise TaskError for a stream of datasets or webdataset that is split by ranks already, so
-    that it would be dealt out twice, or that refuses several.
-    """
-    if getattr(stream, "_distributed", None) is not None:
-        raise TaskError(
-            f"{name} is split by split_dataset_by_node: give the whole stream; the workbench shards"
-            " the batches."
-        )
-    splitter = next(
-        (
-            how
-            for stage in _stages(stream)
-            if (how := getattr(stage, "__name__", "")) in ("split_by_node", "single_node_only")
-        ),
-        None,
-    )
-    if splitter is not None:
-        raise TaskError(
-            f"{name} has nodesplitter={splitter} of webdataset: give the whole stream, with"
-            " nodesplitter=lambda shards: shards; the workbench shards the batches."
-        )
-
-
-def _stages(stream: Any) -> Sequence[Any]:
-    """The stages of a pipeline of webdataset."""
-    stages = getattr(stream, "pipeline", ())
-    return stages if isinstance(stages, (list, tuple)) else ()
-
-
 class SharedLoader(CountedLoader):
-    """A loader of data without indices: each rank reads all batches and keeps its own."""
+    """A loader of data without indices: each rank reads all batches and keeps its own, or the data
+    set yields the share of this rank alone.
+    """
 
     def __init__(
-        self, dataset: Any, share: RankShard, seed: int, note_first: Callable[[int], None],
-        **options: Any,
+        self, dataset: Any, share: RankShard, seed: int,
+        note_first: Callable[[tuple[int, ...]], None], **options: Any,
     ) -> None:  # fmt: skip
-        """note_first: called in each pass with a checksum of its first batches, of any rank."""
+        """share: that of one rank alone where the data set yields this rank's share. note_first:
+        called in each pass with checksums of the first batches that this rank reads.
+        """
         super().__init__(dataset, **options)
         self.share, self.note_first = share, note_first
         self.common_rng = CommonRng(seed) if self.num_workers == 0 else None
@@ -211,6 +184,11 @@ class SharedLoader(CountedLoader):
         return self.share.rounds(super().__len__())
 
     def __iter__(self) -> CountedPass:  # type: ignore[override]
+        if self.common_rng is not None and not self.share.several:
+            # The shares may have drawn unequal amounts of numbers. All ranks begin a pass with the
+            # same ones, as loader workers do: a stream may draw the order that it divides by rank.
+            seed = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            self.common_rng.state = CommonRng(int(seed)).state
         with self.common_rng.here() if self.common_rng is not None else contextlib.nullcontext():
             return CountedPass(self, ShardBatches(DataLoader.__iter__(self), self))
 
@@ -221,8 +199,10 @@ class ShardBatches:
     def __init__(self, batches: Any, loader: SharedLoader) -> None:
         self._batches, self._loader = batches, loader
         self._share, self._dealing = loader.share, loader.common_rng
-        self._number, self._first = 0, 0
-        """How many batches were read, and a checksum of the first ones."""
+        self._number = 0
+        """How many batches were read."""
+        self._first: tuple[int, ...] = ()
+        """The checksums of the first of them."""
         self._over = False
 
     def __iter__(self) -> ShardBatches:
@@ -242,10 +222,15 @@ class ShardBatches:
     def _read(self, item: Any) -> Any:
         """Take note of the next batch of any rank; returns it, or a copy where it is kept."""
         number, self._number = self._number, self._number + 1
-        if number < _COMPARED:
+        if number < COMPARED:
             batch = item.batch if type(item) is Collated else item
-            self._first = checksum_of([tensor for _, tensor in leaves(batch)] or batch, self._first)
-        is_kept = number % self._share.world == self._share.rank and self._loader.reuses_memory
+            crc = checksum_of([tensor for _, tensor in leaves(batch)] or batch)
+            self._first = (*self._first, crc)
+        is_kept = (
+            self._share.several
+            and number % self._share.world == self._share.rank
+            and self._loader.reuses_memory
+        )
         return copied(item) if is_kept else item
 
     @property

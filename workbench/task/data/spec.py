@@ -49,6 +49,7 @@ from workbench.task.data.loader_parts import (
     users_data,
     without_users_rng,
 )
+from workbench.task.data.rank_stream import stream_of_rank
 from workbench.task.data.resumable_sampler import ResumableBatchSampler
 from workbench.task.data.samplers import ShuffledSampler
 from workbench.task.data.sharding import (
@@ -109,8 +110,12 @@ class DataSpec:
         """
         self.share = RankShard()
         """The batches that this rank reads."""
-        self.first_read: int | None = None
-        """Of a stream that this rank reads for all: a checksum of the first batches of a pass."""
+        self.read_by_rank: bool | None = None
+        """Of a stream on several ranks: whether this rank reads its own share alone, and not the
+        whole stream; None: it is no such stream.
+        """
+        self.first_read: tuple[int, ...] | None = None
+        """Of such a stream: checksums of the first batches that this rank has read of a pass."""
         self.preloaded: Preloaded | None = None
         """Its samples in memory, if `preload` has read them; they replace one data set of the
         user's.
@@ -247,7 +252,9 @@ class DataSpec:
         """
         if self.made_by_object:
             return ""
-        many = "" if self.samples is None else f", {self.samples:,} samples"
+        # the length of a stream is that of a rank's own share, where it is read by rank
+        by_number = not isinstance(self.parts.dataset, IterableDataset)
+        many = f", {self.samples:,} samples" if by_number and self.samples is not None else ""
         return f"{type(users_data(self.parts.dataset)).__name__}{many}"
 
     def refuse_unused(self, given: Mapping[str, Any], *, train: bool = True) -> None:
@@ -369,12 +376,11 @@ class DataSpec:
         `train`: samples come in the order of `settings.shuffle` and `settings.seed`; the last short
         batch is dropped with `settings.drop_last`. It yields the batches of `share`; with
         `drop_last` an incomplete last round is dropped too, since the ranks' batches together are
-        one.
+        one. Of a stream that is read by rank it yields all that this rank reads.
         """
+        self.read_by_rank = None
         if self.share.several:
-            refuse_sharded(
-                self.name, self.parts.dataset, self.parts.sampler, self.parts.batch_sampler
-            )
+            refuse_sharded(self.name, self.parts.sampler, self.parts.batch_sampler)
         whole = (
             self.share.several and train and settings.drop_last and self.parts.own_batches is None
         )
@@ -391,8 +397,8 @@ class DataSpec:
         loader.reuses_memory = loader.num_workers == 0 and self._may_reuse_memory()
         return loader
 
-    def _note_first(self, crc: int) -> None:
-        self.first_read = crc
+    def _note_first(self, checksums: tuple[int, ...]) -> None:
+        self.first_read = checksums
 
     def _may_reuse_memory(self) -> bool:
         """Whether the user's code makes the batches, and may fill their memory again."""
@@ -445,8 +451,15 @@ class DataSpec:
                 common["collate_fn"] = CountingCollate(common["collate_fn"])
             batch_size = None if parts.ready else size
             if share.several:
+                asked = settings.streams == "shard"
+                stream = stream_of_rank(self.name, parts.dataset, share, asked=asked)
+                self.read_by_rank = stream is not None
+                if stream is None:
+                    stream = parts.dataset
+                else:
+                    share = RankShard()
                 common["batch_size"] = batch_size
-                return SharedLoader(parts.dataset, share, settings.seed, self._note_first, **common)
+                return SharedLoader(stream, share, settings.seed, self._note_first, **common)
             return CountedLoader(parts.dataset, batch_size=batch_size, **common)
         if parts.ready:
             common["sampler"] = ResumableBatchSampler(
