@@ -8,6 +8,7 @@ import json
 import math
 import numbers
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -35,7 +36,12 @@ def _plain(value: object) -> object:
 
 
 def plain(value: Any) -> Any:
-    """Return the number in an array or tensor without dimensions; anything else unchanged."""
+    """Return the number in an array or tensor without dimensions, and the dict or list in a
+    configuration of OmegaConf; anything else unchanged.
+    """
+    omegaconf = sys.modules.get("omegaconf")  # without it there is no such value
+    if omegaconf is not None and omegaconf.OmegaConf.is_config(value):
+        return omegaconf.OmegaConf.to_container(value, resolve=True)
     if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
         return value.item()
     return value

@@ -1,7 +1,7 @@
 """Writes the pages of the reference that the code defines: `python -m tests.docs.generate`.
 
 `docs/reference/settings.md` follows from `workbench/settings/settings.py`, `docs/reference/events.md` from `workbench/events/`,
-`docs/reference/cli.md` from `workbench/cli.py`. A test compares the files with what this module makes.
+`docs/reference/cli.md` from `workbench/cli/`. A test compares the files with what this module makes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ continues. [Listen to a run](../howto/listeners.md) has examples.
 Ignore events that you do not know: later versions may add some.
 """
 CLI_HEAD = """\
-<!-- Written by `python -m tests.docs.generate` from workbench/cli.py. -->
+<!-- Written by `python -m tests.docs.generate` from workbench/cli/. -->
 # Command line
 
 `pip install tuning-workbench` installs the command `workbench`. A run is named by its id (`0012-fit`) or its number (`12`).

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from workbench.bench.overrides import OVERRIDES
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.settings import Settings, SettingsError, metadata_of
 from workbench.settings.without_effect import without_effect
@@ -49,8 +50,9 @@ def settings_named(
     name: str = "",
     others: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the settings among the keyword arguments of a method; for any other name,
-    `SettingsError` suggests the right one. others: more names that the method takes.
+    """Return the settings among the keyword arguments of a method, with those of the command line;
+    for any other name, `SettingsError` suggests the right one. others: more names that the method
+    takes.
 
     Callbacks of Lightning's become settings, and the caller's line gets a warning that says which.
     """
@@ -76,7 +78,8 @@ def settings_named(
         for parameter, p in inspect.signature(called).parameters.items()
         if p.kind is not p.VAR_KEYWORD
     ]
-    return Settings.named(keywords, method, [*parameters, *others])
+    chosen = Settings.named(keywords, method, [*parameters, *others])
+    return OVERRIDES.applied(chosen, method)
 
 
 def _with_callbacks(keywords: Mapping[str, Any]) -> dict[str, Any]:

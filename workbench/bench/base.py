@@ -73,6 +73,8 @@ class BenchBase:
         """The arguments of every call of `set`, in order."""
         self._sets_before: dict[AnyJob, int] = {}
         """How many of these calls came before each job."""
+        self._built_by: dict[str, Any] = {}
+        """The functions that made its model and data, and their parameters, as plain data."""
         self._trackers = trackers
         self._listeners = Listeners(listeners)
         for tracker in trackers:
@@ -243,6 +245,7 @@ class BenchBase:
             needed,
             repeats,
             fingerprint,
+            self._built_by,
         )
         call = partial(line, kind, called, *positional)
         meeting = rank_job.meet(settings, call, self.summary, data, self._files())

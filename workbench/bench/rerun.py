@@ -90,6 +90,7 @@ def submit(folder: Path, trust: bool, tell: Callable[[str], object]) -> Job[Run]
         training.settings = training.settings.replace(max_time=_LONG)
     training.task.use_trackers(())
     bench = BenchBase(training.task, training.settings, folder.parents[1], 1, (), ())
+    bench._built_by = read_header(folder).get("built_by") or {}
     differences = [*file.differences(), *_other_device(folder, bench.summary.device)]
     if differences:
         tell(f"{original.id} is repeated under other conditions: {'; '.join(differences)}.")

@@ -6,9 +6,10 @@ import functools
 import os
 import platform
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -73,13 +74,15 @@ def new_job_folder(
     needed: Collection[str],
     repeats: str = "",
     fingerprint: str = "",
+    built_by: Mapping[str, Any] = MappingProxyType({}),
 ) -> JobFolder:
     """Make the folder of job `number` of a bench, and delete old ones of its kind, except for the
     `needed`. A dry run has none.
 
     data: a description of the training data. repeats: the id of the run that it repeats, for which
     no run is deleted. fingerprint: of the code and the settings of a fit, by which another process
-    finds it again (`fit(start="auto")`).
+    finds it again (`fit(start="auto")`). built_by: the functions that made model and data, with
+    their parameters.
     """
     if settings.fast_dev_run:
         return JobFolder(f"{kind}-dev-{number}")
@@ -88,6 +91,8 @@ def new_job_folder(
         about = header(kind, settings, summary, data)
         if repeats:
             about["repeats"] = repeats
+        if built_by:
+            about["built_by"] = dict(built_by)
         if fingerprint:
             about |= {"fingerprint": fingerprint, "scheduler_job": scheduler_job()}
         folder = RunFolder.create(root, id, about)

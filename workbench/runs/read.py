@@ -48,6 +48,10 @@ OUTPUT = "output.log"
 """The name of the file with the output of a launched run."""
 START, START_HEAD = "start", "start.json"
 """The folder with what a fit starts from, and the file in it that says what was kept or why not."""
+TARGET = "_target_"
+"""In a header, the key of the function among the parameters with which it was called; Hydra's name
+for it.
+"""
 OVER: tuple[Status, ...] = ("finished", "stopped", "failed")
 UNREADABLE = (ValueError, TypeError)
 """The errors that reading a line raises if it is not an event."""
@@ -83,6 +87,7 @@ _HEADER: dict[str, tuple[type, ...]] = {
     "takes_commands": (bool,),
     "launched": (bool,),
     "repeats": (str,),
+    "built_by": (dict,),
 }
 """The types of the values in a `run.json`; null is allowed too."""
 _TASK: dict[str, tuple[type, ...]] = {

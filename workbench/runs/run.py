@@ -32,7 +32,9 @@ from workbench.plots.chart import Chart
 from workbench.plots.training import time_spent
 from workbench.runs import chart_data, read
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
+from workbench.runs.folder import pack as packing
 from workbench.runs.folder.annotations import Annotations, annotate, read_annotations
+from workbench.runs.folder.pack import Which
 from workbench.runs.health import Finding, examine
 from workbench.runs.health.search_results import Answer, SearchResults
 from workbench.runs.printable import printable
@@ -251,6 +253,37 @@ class Run(RunRecord):
         model = None if self._model is None else self._model()
         pretrained.save(model, self.id, self._checkpoint(which), folder)
         return folder
+
+    def pack(self, path: str | Path, checkpoints: Which = "all", *, start: bool = False) -> Path:
+        """Write this run into one file, which `Run.unpack` puts among other runs, on another
+        machine too: `run.pack("0012-fit.tar")`.
+
+        It replaces a file of this name. It has the record, your name, notes and tags, and the
+        weights that the fit began with; not what a launched run has printed.
+        checkpoints: "all", "last", "best" or "none", which leaves out all weights. start: with
+        what `wb.rerun` needs, your code and data in memory. Look at it before you share it.
+
+        Raises RuntimeError while the run trains, FileNotFoundError where it has no such checkpoint,
+        kept no start, or has no record.
+        """
+        path = Path(path).expanduser()
+        if self.folder is None or not self.folder.is_dir():
+            raise FileNotFoundError(
+                f"run {self.id!r} has no record to pack: it was a dry run, or it is deleted."
+            )
+        packing.pack(self.folder, path, checkpoints, start)
+        return path
+
+    @classmethod
+    def unpack(cls, file: str | Path, root: str | Path = ".workbench") -> Self:
+        """Put a packed run among the runs of a root, and open it. It keeps its id; where the
+        numbers of the root have got that far, it gets the next one.
+
+        The file may come from somebody else: it is read as data, and nothing outside of the run's
+        own folder is written. Raises ValueError where it is no packed run.
+        """
+        folder, _ = packing.unpack(Path(file).expanduser(), Path(root).expanduser().absolute())
+        return cls.open(folder)
 
     def _checkpoint(self, which: str | int) -> Checkpoint:
         if self.folder is None or not self.folder.is_dir():

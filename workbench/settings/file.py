@@ -1,4 +1,4 @@
-"""Reads settings from a YAML file."""
+"""Reads settings from YAML: a file, or one value of a command line."""
 
 from __future__ import annotations
 
@@ -34,24 +34,32 @@ def read(path: str | Path) -> dict[str, Any]:
 
 def parsed(text: str, name: str) -> dict[str, Any]:
     """Read the settings in YAML text, by name. name: the name of the file, for errors."""
+    values = parsed_value(text, name)
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise SettingsError(
+            f"{name} should hold settings by their names, each on a line: `lr: 0.01`."
+        )
+    return values
+
+
+def parsed_value(text: str, name: str) -> Any:
+    """Read one value of YAML text: a number, a text, a list, or a dict. name: what has the text,
+    for errors.
+    """
     import yaml
 
     try:
-        values = yaml.load(text, _loader())  # a SafeLoader
+        value = yaml.load(text, _loader())  # a SafeLoader
     except yaml.YAMLError as error:
         raise SettingsError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise SettingsError(
             f"{name} is not valid here: its values are nested too deeply."
         ) from None
-    if values is None:
-        return {}
-    _check_extent(values, name)
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise SettingsError(
-            f"{name} should hold settings by their names, each on a line: `lr: 0.01`."
-        )
-    return values
+    _check_extent(value, name)
+    return value
 
 
 def _check_extent(values: Any, name: str) -> None:

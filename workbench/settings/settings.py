@@ -39,7 +39,6 @@ from workbench.values import (
     SwaStart,
     Unlimited,
     Warmup,
-    plain,
     shown,
 )  # fmt: skip
 from workbench.values import SettingsError as SettingsError
@@ -722,16 +721,13 @@ def _help() -> str:
 
 
 def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
-    """The values as the fields take them: None as the default where Lightning says so, an
-    array's one number as a number.
-    """
-    plain_values = {name: plain(value) for name, value in values.items()}
+    """The values as the fields take them: None as the default where Lightning says so."""
     defaults = {
         name: Settings.model_fields[name].default
         for name in NONE_IS_DEFAULT
-        if name in plain_values and plain_values[name] is None
+        if name in values and values[name] is None
     }
-    return {**plain_values, **defaults}
+    return {**values, **defaults}
 
 
 def _is_number(field: FieldInfo) -> bool:

@@ -306,7 +306,7 @@ def settings_of(
     settings: dict[str, Any] = {}
     for name, value in given.items():
         if name in known:
-            settings[name] = value
+            settings[name] = plain(value)
         elif name in _ALIKE:
             _refuse_other(name, value)
         else:

@@ -87,6 +87,19 @@ def new_id(root: Path, kind: str) -> str:
         time.sleep(random.SystemRandom().uniform(0, 0.01))
 
 
+def reserve_id(root: Path, id: str, kind: str) -> str:
+    """Reserve an id that another root has given; a new one where the numbers of this root have got
+    that far, since it may have had such a run. Its folder is made, as by `new_id`.
+    """
+    folder, number = runs_folder(root), number_of(check_id(id))
+    if number is None or number > max((*_numbers(folder), *_given(folder)), default=0):
+        with contextlib.suppress(FileExistsError):
+            (folder / id).mkdir()
+            note_given(folder / id)
+            return id
+    return new_id(root, kind)
+
+
 def is_id(text: str) -> bool:
     """Whether a text can name a run: only letters, digits, '-', '_' and '.'."""
     return _ID.fullmatch(text) is not None and ".." not in text and not text.endswith(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from workbench.runs.checkpoints import find, list_checkpoints
 from workbench.runs.folder.annotations import read_annotations
 from workbench.runs.health.search_results import answer
-from workbench.runs.read import RunSummary, model_text, shown_status, summary
+from workbench.runs.read import TARGET, RunSummary, model_text, shown_status, summary
 from workbench.runs.run import Run
 from workbench.runs.tables.brief import RunBrief
 from workbench.settings.setting_text import recorded
@@ -47,6 +48,7 @@ def record_data(path: Path) -> dict[str, Any]:
         "best": RunBrief.read(path).best,
         "notes": run.notes,
         "model": task if isinstance(task, dict) else {},
+        "built_by": run_summary.header.get("built_by") or {},
         "versions": run_summary.header.get("versions") or {},
         "settings": run.settings.model_dump(mode="json"),
         "changed": [*run.settings.changed()],
@@ -81,6 +83,16 @@ def _checkpoints(run: Path) -> Iterator[dict[str, Any]]:
         }
 
 
+def _call(call: Any) -> str:
+    """The call of a function that made the model or the data: "net.py:make(width=64)"."""
+    if not isinstance(call, Mapping):
+        return ""
+    parameters = ", ".join(
+        f"{name}={json.dumps(value)}" for name, value in call.items() if name != TARGET
+    )
+    return f"{call.get(TARGET, '')}({parameters})"
+
+
 def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """A record as lines of text."""
     model, best = record["model"], record["best"]
@@ -97,6 +109,8 @@ def text_lines(record: Mapping[str, Any]) -> Iterator[str]:
             if model.get("model")
             else "",
         ),
+        ("build", _call(record["built_by"].get("build"))),
+        ("data", _call(record["built_by"].get("data"))),
         ("found", record["answer"]),
         (
             "updates",

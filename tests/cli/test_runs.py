@@ -97,7 +97,7 @@ def test_it_says_its_version_and_helps_without_torch(tmp_path: Path) -> None:
         assert words in done.stdout
         assert done.stdout.splitlines()[-1] == "[]"
     wrong = subprocess.run(
-        [sys.executable, "-m", "workbench.cli", "runs", "lsit"],
+        [sys.executable, "-m", "workbench", "runs", "lsit"],
         capture_output=True,
         text=True,
         timeout=120,

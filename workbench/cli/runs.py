@@ -1,37 +1,34 @@
-"""The command `workbench`: the demo, and recorded runs without a notebook.
-
-Each command imports what it needs when it runs, so that `--help` and completion are quick. Nothing
-here reads code or pickles from a run folder, and control characters of records are written out
-(`runs/printable.py`).
-"""
+"""The commands `workbench runs`: recorded runs without a notebook."""
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
-from click.shell_completion import get_completion_class
 
-from workbench._version import __version__
+from workbench.cli.shared import (
+    EXIT_CODES,
+    Commands,
+    UserPath,
+    as_json_text,
+    complete_ids,
+    json_option,
+    print_json,
+    root_option,
+    run_argument,
+)
 from workbench.commands import Command, Pause, Resume, Stop, method_of
 from workbench.runs.printable import printable
 from workbench.units import counted
 
 if TYPE_CHECKING:
+    from workbench.runs.folder.pack import Which
     from workbench.runs.read import RunSummary
     from workbench.runs.run import Run
 
-EXIT_CODES = """\b
-Exit codes:
-  0  done
-  1  not done; the message says why (no such run, an empty or wrong root, ...)
-  2  the command line is wrong
-"""
 PICTURES = (".png", ".svg", ".pdf")
 UNSEEN = (
     "running?: the record has no end, and its process cannot be seen from here (another machine,"
@@ -40,144 +37,17 @@ UNSEEN = (
 )
 
 
-class _Commands(click.Group):
-    """A group whose commands report errors in one line, without a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except (click.Abort, click.exceptions.Exit, BrokenPipeError):
-            raise
-        except (OSError, ValueError, RuntimeError) as error:
-            raise click.ClickException(printable(str(error), lines=True)) from None
-
-
-class _UserPath(click.Path):
-    """A path in which `~` is the home folder; a shell does not replace it in `--root=~/runs`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return super().convert(Path(value).expanduser(), param, ctx)
-
-
-@click.group(
-    cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
-)
-@click.version_option(__version__, prog_name="workbench", message="%(prog)s %(version)s")
-def main() -> None:
-    """Tuning Workbench for PyTorch: run the demo, and look at recorded runs."""
-
-
-@main.command(short_help="Tune, train and export a model of handwritten digits.")
-@click.option(
-    "--output",
-    type=_UserPath(path_type=Path, file_okay=False),
-    default=Path("demo-output"),
-    show_default=True,
-    help="Where pictures and the script go.",
-)
-def demo(output: Path) -> None:
-    """Find a batch size and a learning rate for handwritten digits, train, and export.
-
-    Afterwards the exported script runs, and its losses are compared with those of the run. It takes
-    about a minute and downloads nothing. The last line of the output is JSON. The exit code is 1 if
-    the losses differ.
-    """
-    from workbench.demo import demo as run_demo
-
-    try:
-        outcome = run_demo(output)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "sklearn":
-            raise
-        raise ValueError(
-            "the demo needs scikit-learn: pip install 'tuning-workbench[demo]'"
-        ) from None
-    click.echo(json.dumps(_finite(outcome)))
-    if not outcome["losses_equal"]:
-        raise click.exceptions.Exit(1)
-
-
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The ids that begin with what was typed, for a shell's Tab, which does not quote them."""
-    from workbench.runs.folder.ids import is_id
-    from workbench.runs.read import run_folders
-
-    root = ctx.params.get("root") or Path(".workbench")
-    try:
-        return sorted(
-            folder.name
-            for folder in run_folders(root)
-            if folder.name.startswith(incomplete) and is_id(folder.name)
-        )
-    except OSError:
-        return []
-
-
-_root = click.option(
-    "--root",
-    type=_UserPath(path_type=Path),
-    default=Path(".workbench"),
-    show_default=True,
-    help="The root of a bench: the folder that holds runs/.",
-)
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-_run = click.argument("run", shell_complete=_complete)
-
-
-@main.command(short_help="Repeat a fit from what it started from.")
-@_run
-@click.option(
-    "--trust",
-    is_flag=True,
-    help="Also a run that somebody else has made: its code runs with your rights.",
-)
-@_root
-def rerun(run: str, trust: bool, root: Path) -> None:
-    """Repeat a fit, to the last bit, from what it kept in its folder: code, weights, data in
-    memory, generators.
-
-    RUN is the id of a run (0012-fit) or its number (12). The repetition is a run of its own. It
-    runs in the folder in which the run was made, where there is one. The exit code is 1 if a loss
-    or a validation differs.
-    """
-    from workbench.bench.rerun import rerun_in_this_process
-    from workbench.runs.folder.lookup import find_run
-
-    def tell(text: str) -> None:
-        click.echo(printable(text), err=True)
-
-    again, compared = rerun_in_this_process(find_run(root, run), tell, trust=trust)
-    click.echo(printable(f"{again.id} {compared.text}"))
-    if not compared.equal:
-        raise click.exceptions.Exit(1)
-
-
-@main.command(
-    short_help="Print the code for completion with Tab.",
-    epilog=(
-        'Example: eval "$(workbench completion bash)" in ~/.bashrc completes commands, options and'
-        " run ids."
-    ),
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the code that makes a shell complete this command with Tab."""
-    kind = get_completion_class(shell)
-    assert kind is not None  # click has these three
-    click.echo(kind(main, {}, "workbench", "_WORKBENCH_COMPLETE").source())
-
-
-@main.group(cls=_Commands, epilog=EXIT_CODES)
+@click.group(cls=Commands, epilog=EXIT_CODES)
 def runs() -> None:
-    """List, show, compare, export and delete recorded runs; stop and pause those that run.
+    """List, show, compare, export, pack and delete recorded runs; stop and pause those that run.
 
     RUN is the id of a run (0012-fit) or its number (12).
     """
 
 
 @runs.command("list")
-@_root
-@_json
+@root_option
+@json_option
 def list_(root: Path, as_json: bool) -> None:
     """List all runs, oldest first, each with its last metrics."""
     from workbench.runs.folder.lookup import check_root
@@ -190,7 +60,7 @@ def list_(root: Path, as_json: bool) -> None:
     if as_json:
         from workbench.runs.tables.report import summary_data
 
-        _print_json([summary_data(run) for run in summaries])
+        print_json([summary_data(run) for run in summaries])
         return
     _print_table(summaries)
     if any(run.unseen for run in summaries):
@@ -198,9 +68,9 @@ def list_(root: Path, as_json: bool) -> None:
 
 
 @runs.command()
-@_run
-@_root
-@_json
+@run_argument
+@root_option
+@json_option
 def show(run: str, root: Path, as_json: bool) -> None:
     """Show one run: results, settings, checkpoints, problems."""
     from workbench.runs.folder.lookup import find_run
@@ -208,15 +78,15 @@ def show(run: str, root: Path, as_json: bool) -> None:
 
     record = record_data(find_run(root, run))
     if as_json:
-        _print_json(record)
+        print_json(record)
     else:
         for line in text_lines(record):
             click.echo(printable(line))
 
 
 @runs.command(short_help="Follow a run in the terminal until it ends.")
-@_run
-@_root
+@run_argument
+@root_option
 def watch(run: str, root: Path) -> None:
     """Draw a run as it trains: progress, loss, metrics, gradient norms, where the time goes.
 
@@ -240,8 +110,8 @@ def _request(command: Command, help: str) -> None:
     """Add the command that sends this command to a run."""
 
     @runs.command(method_of(command), help=help)
-    @_run
-    @_root
+    @run_argument
+    @root_option
     def request(run: str, root: Path) -> None:
         from workbench.runs.folder import control
         from workbench.runs.folder.lookup import find_run
@@ -262,9 +132,11 @@ _request(Resume(), "Let a fit that is paused continue.")
 
 
 @runs.command()
-@click.argument("compared", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=_complete)
-@_root
-@_json
+@click.argument(
+    "compared", metavar="RUN RUN...", nargs=-1, required=True, shell_complete=complete_ids
+)
+@root_option
+@json_option
 def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
     """Compare fits: settings that differ, last and best values."""
     from workbench.runs.folder.lookup import find_run
@@ -276,7 +148,7 @@ def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
         click.echo(repr(both))
         return
     names = [*both.settings]
-    _print_json(
+    print_json(
         [
             {
                 "id": name,
@@ -297,10 +169,10 @@ def compare(compared: Sequence[str], root: Path, as_json: bool) -> None:
 
 
 @runs.command(short_help="Write the history, the results or the plots of a run into a file.")
-@_run
-@click.argument("file", type=_UserPath(path_type=Path, dir_okay=False), required=False)
+@run_argument
+@click.argument("file", type=UserPath(path_type=Path, dir_okay=False), required=False)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@_root
+@root_option
 def export(run: str, file: Path | None, force: bool, root: Path) -> None:
     """Write what the record of a run holds into FILE; without FILE, print the history as CSV.
 
@@ -327,13 +199,67 @@ def export(run: str, file: Path | None, force: bool, root: Path) -> None:
     click.echo(f"{file} is written.")
 
 
+@runs.command(short_help="Write a run into one file, for another machine.")
+@run_argument
+@click.argument("file", type=UserPath(path_type=Path, dir_okay=False), required=False)
+@click.option(
+    "--checkpoints",
+    type=click.Choice(["all", "last", "best", "none"]),
+    default="all",
+    metavar="WHICH",
+    show_default=True,
+    help="Which are packed: all, last, best or none (no weights at all).",
+)
+@click.option(
+    "--start",
+    is_flag=True,
+    help="Also what `workbench rerun` needs: your code, and the data in memory.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@root_option
+def pack(
+    run: str, file: Path | None, checkpoints: Which, start: bool, force: bool, root: Path
+) -> None:
+    """Write a run into FILE (its id with .tar): the record and the checkpoints.
+
+    `workbench runs unpack FILE` puts it among other runs. It shows, exports and continues there,
+    and with --start it can be repeated. What a launched run has printed stays here.
+    """
+    from workbench.runs.folder.lookup import find_run
+    from workbench.runs.folder.pack import pack as pack_run
+    from workbench.units import size
+
+    path = find_run(root, run)
+    file = file or Path(f"{path.name}.tar")
+    if file.exists() and not force:
+        raise FileExistsError(f"{file} exists: give another name, or --force to replace it.")
+    pack_run(path, file, checkpoints, start)
+    click.echo(f"{file} is written ({size(file.stat().st_size)}).")
+
+
+@runs.command(short_help="Put a packed run among the runs here.")
+@click.argument("file", type=UserPath(path_type=Path))
+@root_option
+def unpack(file: Path, root: Path) -> None:
+    """Put a run that `workbench runs pack` has written among the runs here.
+
+    It keeps its id; where the numbers here have got that far, it gets the next one. FILE may come
+    from somebody else: it is read as data, and no code of it runs.
+    """
+    from workbench.runs.folder.pack import unpack as unpack_run
+
+    folder, id = unpack_run(file, root)
+    renamed = "" if folder.name == id else f" as {folder.name}, the next id here"
+    click.echo(printable(f"{id} is unpacked{renamed}."))
+
+
 @runs.command()
-@click.argument("deleted", metavar="RUN...", nargs=-1, required=True, shell_complete=_complete)
+@click.argument("deleted", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_ids)
 @click.option(
     "--force", is_flag=True, help='Also a run shown as "running?", if you know that it has ended.'
 )
-@_root
-@_json
+@root_option
+@json_option
 def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> None:
     """Delete runs for good, with their checkpoints and weights."""
     from workbench.runs.folder.lookup import check_not_linked, find_run
@@ -343,7 +269,7 @@ def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> No
     paths = dict.fromkeys([find_run(root, name) for name in deleted])
     gone, errors = _delete(paths, force=force)
     if as_json:
-        _print_json({"deleted": gone})
+        print_json({"deleted": gone})
     else:
         for id in gone:
             click.echo(printable(f"{id} is deleted."))
@@ -360,8 +286,8 @@ def delete(deleted: Sequence[str], force: bool, root: Path, as_json: bool) -> No
 @click.option("--kind", help="Delete runs of this kind alone: fit, find_lr, find_batch_size, ...")
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@_root
-@_json
+@root_option
+@json_option
 def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_json: bool) -> None:
     """Delete the oldest runs of each kind, with their checkpoints and weights.
 
@@ -395,7 +321,7 @@ def prune(keep: int, kind: str | None, dry_run: bool, yes: bool, root: Path, as_
     if not dry_run:
         remove_leftovers(root)
     if as_json:
-        _print_json({"would_delete" if dry_run else "deleted": gone})
+        print_json({"would_delete" if dry_run else "deleted": gone})
     elif dry_run or not old:
         click.echo(
             f"{counted(len(old), 'run')} would be deleted."
@@ -453,23 +379,6 @@ def _print_table(summaries: Iterable[RunSummary]) -> None:
     click.echo(text_table(table(summaries)))
 
 
-def _print_json(value: Any) -> None:
-    click.echo(_as_json(value))
-
-
-def _as_json(value: Any) -> str:
-    """Return JSON in ASCII without control characters; a number that is not finite becomes null."""
-    return json.dumps(_finite(value), indent=1).replace("\x7f", "\\u007f")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 # -- files
 
 
@@ -502,7 +411,9 @@ def _write(file: Path, run: Run) -> None:
             name: {key: array.tolist() for key, array in arrays.items()}
             for name, arrays in columns.items()
         }
-        file.write_text(_as_json({**record_data(run.folder), **series}) + "\n", encoding="utf-8")
+        file.write_text(
+            as_json_text({**record_data(run.folder), **series}) + "\n", encoding="utf-8"
+        )
     else:
         run.figure().save(file)
 
@@ -515,7 +426,3 @@ class _Printable:
 
     def write(self, text: str) -> int:
         return self._file.write(printable(text, lines=True))
-
-
-if __name__ == "__main__":
-    main(prog_name="workbench")
