@@ -85,19 +85,28 @@ def from_json(text: str | bytes) -> Any:
         raise ValueError(f"no readable JSON ({type(error).__name__})") from None
 
 
+NOT_HELD = "not held"
+"""In a record, the key of the text of a value that a record cannot hold."""
+
+
+def is_held(value: Any) -> bool:
+    """Whether a record holds this value of `recordable`, and not its text alone."""
+    return not (isinstance(value, Mapping) and NOT_HELD in value)
+
+
 def recordable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of parameters as a record holds them: one that is not plain is {"shown": its
+    """The values of parameters as a record holds them: one that is not plain is {NOT_HELD: its
     text}, from which it cannot be made again.
     """
     return {
-        name: value if _is_plain(value) else {"shown": shown(value)}
+        name: value if _is_plain(value) else {NOT_HELD: shown(value)}
         for name, value in values.items()
     }
 
 
 def value_text(value: Any) -> str:
     """The text of a value of `recordable`."""
-    return str(value.get("shown")) if isinstance(value, dict) else shown(value)
+    return shown(value) if is_held(value) else str(value[NOT_HELD])
 
 
 def with_values(name: str, values: Mapping[str, Any]) -> str:
@@ -110,7 +119,7 @@ def with_values(name: str, values: Mapping[str, Any]) -> str:
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of parameters that a record can hold: numbers, texts, booleans, None, and lists
-    of these. Others are left out.
+    and dicts of these. Others are left out.
     """
     return {name: value for name, value in values.items() if _is_plain(value)}
 
@@ -120,6 +129,8 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value))
     if isinstance(value, float):
         return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
     return value is None or isinstance(value, bool | int | str)
 
 

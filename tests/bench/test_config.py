@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 import workbench as wb
 from tests import warm
-from workbench.bench.build import arguments_from
 from workbench.bench.config import Config, Target, overrides_from, settings_from
 from workbench.settings import SettingsError
-from workbench.task.errors import TaskError
 
 FILE = """\
 build:
@@ -231,32 +228,6 @@ def test_a_module_that_the_code_lacks_is_the_codes_own_error(code: Path) -> None
     for name in ("imports.py:make", "imports:make"):
         with pytest.raises(ModuleNotFoundError, match="no_such_module"):
             Target.of("build", name).function(code)
-
-
-def test_it_returns_the_model_or_arguments() -> None:
-    assert arguments_from(lambda width: width, {"width": 4}, "build") == {"model": 4}
-    assert arguments_from(lambda **any: {"model": any, "lr": 1}, {"a": 2}, "build") == {
-        "model": {"a": 2},
-        "lr": 1,
-    }
-    assert arguments_from(dict, {"model": 1}, "build") == {"model": 1}
-
-
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (lambda width: 1, "build has no parameter 'widht'. Did you mean 'width'?"),
-        (lambda: 1, "build has no parameter 'widht'. It has: none."),
-        (lambda other, **rest: 1, "build cannot be called with these parameters: missing a required argument: 'other'."),
-        (lambda **rest: None, "build has returned None"),
-        (lambda **rest: (1, 2), "build has returned a tuple"),
-        (lambda **rest: {1: 2}, "build has returned a dict with the key 1"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_function_is_named(function: Any, words: str) -> None:
-    with pytest.raises(TaskError) as error:
-        arguments_from(function, {"widht": 4}, "build")
-    assert words in str(error.value)
 
 
 # -- a configuration as keyword arguments

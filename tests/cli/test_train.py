@@ -214,7 +214,11 @@ def test_ranks_of_a_launcher_are_one_training(form: str, folder: Path) -> None:
         (["script.py", "lrr=1"], "unknown setting 'lrr'. Did you mean 'lr'?"),
         (["nothing.py"], "there is no file nothing.py"),
         ([".", "lr=1"], "give a script (.py) or a configuration (.yaml)"),
-        (["small.yaml", "build=net.py:both"], "have both returned loss, train, val"),
+        (
+            ["small.yaml", "build=net.py:both"],
+            "= is given to the bench, and both() returned one too",
+        ),
+        (["small.yaml", "build.widht=4"], "Did you mean 'width'?"),
         (["small.yaml", "lr=-1"], "lr=-1: should be at least 0"),
     ],
 )
@@ -225,7 +229,7 @@ def test_bad_input_is_named(arguments: list[str], words: str, folder: Path) -> N
 def test_an_error_of_the_users_function_is_shown_whole(folder: Path) -> None:
     done = train(folder, "small.yaml", "build={_target_: 'net.py:fails'}")
     assert done.returncode == 1
-    assert done.stderr.endswith("LookupError: no such picture\n")
+    assert "\nLookupError: no such picture\n" in done.stderr
     assert "in fails" in done.stderr
 
 

@@ -25,7 +25,7 @@ from workbench.task.factory import set_averaging, task_of
 from workbench.task.lightning.callbacks.translate import with_hooks
 from workbench.task.protocol import Task
 from workbench.trackers.listener import TrackerListener
-from workbench.values import plain_values
+from workbench.values import is_held, plain_values, value_text
 
 OBJECTS = (
     "train",
@@ -64,9 +64,9 @@ class Recipe:
     build: Build | None = None
     objects: Mapping[str, Any] = field(default_factory=dict)
     """The other objects, by the names of `OBJECTS` and the averaging functions."""
-    given: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings in the call that made the bench."""
-    typed: Mapping[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, Any] = field(default_factory=dict)
     """The same keywords as they were written."""
     joined: Joined | None = None
     trackers: Sequence[TrackerListener] = ()
@@ -109,10 +109,10 @@ class Recipe:
         recorded = build_values(read_header(folder)) if self.build is not None else {}
         values = {name: recorded[name] for name in self.parameters if name in recorded}
         for name, value in values.items():
-            if isinstance(value, dict):
+            if not is_held(value):
                 raise TaskError(
-                    f"the model of run {folder.name} was made with {name}={value['shown']}, which"
-                    f" its record cannot hold: bench.set({name}=…) with the same value, then"
+                    f"the model of run {folder.name} was made with {name}={value_text(value)},"
+                    f" which its record cannot hold: bench.set({name}=…) with the same value, then"
                     " bench.fit() begins afresh with it."
                 )
         return values
@@ -137,17 +137,17 @@ class Recipe:
         values: of the function's parameters. seed: for the weights that it makes. settings: those
         that the user has set since the bench was made.
         """
-        given = {**self.given, **settings}
+        chosen = {**self.settings, **settings}
         # setup code of the user's objects may use random numbers, and wait for other ranks
         meets = contextlib.nullcontext() if self.joined is not None else ranks.alone()
         with rng.preserved(), meets:
             arguments = self._arguments(values, seed)
             averaging = {name: arguments.pop(name) for name in _AVERAGING}
-            task = task_of(**arguments, callbacks=with_hooks(self.typed.get("callbacks", ())))
+            task = task_of(**arguments, callbacks=with_hooks(self.keywords.get("callbacks", ())))
             set_averaging(task, **averaging)
             task.use_trackers(self.trackers)
-            first = first_settings(task, given)
-        note = callback_note(task, given, self.typed)
+            first = first_settings(task, chosen)
+        note = callback_note(task, chosen, self.keywords)
         select_launcher.warm(first)
         # each rank tries the model alone
         trying = first if self.joined is None else first.replace(strategy="thread", devices=1)
@@ -164,10 +164,10 @@ class Recipe:
         """
         if self.build is None:
             return {"model": self.model, **self.objects}
-        made = self.build.make(values, seed)
-        self.returns_model = len(made) == 1
+        returned = self.build.make(values, seed)
+        self.returns_model = len(returned) == 1
         call = self.build.call(values)
-        for name in made.keys() - {"model"}:
+        for name in returned.keys() - {"model"}:
             if name not in self.objects:
                 known = ", ".join(self.objects)
                 raise TaskError(
@@ -178,7 +178,7 @@ class Recipe:
                 raise TaskError(
                     f"{name}= is given to the bench, and {call} returned one too: leave one out."
                 )
-        return {**self.objects, **made}
+        return {**self.objects, **returned}
 
 
 def _equal(value: Any, other: Any) -> bool:

@@ -9,13 +9,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from workbench.bench.build import arguments_from
 from workbench.bench.config import Config, Target
 from workbench.bench.overrides import OVERRIDES
+from workbench.bench.recipe import OBJECTS
 from workbench.bench.workbench import Workbench
 from workbench.runs.run import Run
 from workbench.settings import Settings, SettingsError
 from workbench.task import rng
+from workbench.values import shown
 
 
 def train_script(
@@ -65,19 +66,27 @@ def train_config(config: Config) -> Run:
     # by its command line, among others, fit("auto") knows a training again
     sys.argv = [sys.argv[0], json.dumps(built_by)]
     rng.seed(Settings.make(**config.settings).seed)
-    arguments = _called(config.build, config.folder)
+    arguments: dict[str, Any] = {"model": config.build.function(config.folder)}
     if config.data is not None:
-        data = _called(config.data, config.folder)
-        if twice := arguments.keys() & data.keys():
-            raise SettingsError(
-                f"{config.build.label} and {config.data.label} have both returned"
-                f" {', '.join(sorted(twice))}: leave it out of one."
-            )
-        arguments |= data
-    with Workbench(**{**arguments, **config.arguments, **config.settings}) as bench:
+        arguments |= _data(config.data, config.folder)
+    for name in config.build.parameters.keys() & {*arguments, *config.arguments, *config.settings}:
+        raise SettingsError(
+            f"{config.build.label} has the parameter {name}, and the bench an argument of that"
+            " name: give it another name in the function."
+        )
+    arguments |= config.build.parameters
+    with Workbench(**arguments, **config.arguments, **config.settings) as bench:
         bench._built_by = built_by
         return bench.fit(config.start).result()
 
 
-def _called(target: Target, folder: Path) -> dict[str, Any]:
-    return arguments_from(target.function(folder), target.parameters, target.label)
+def _data(target: Target, folder: Path) -> dict[str, Any]:
+    """The data that a function makes, as arguments of a bench."""
+    data = target.function(folder)(**target.parameters)
+    if not isinstance(data, Mapping) or "model" in data or not data.keys() <= {*OBJECTS}:
+        names = list(data) if isinstance(data, Mapping) else shown(data)
+        raise SettingsError(
+            f"{target.label} has returned {names}: let it return a dict of arguments of"
+            f' wb.Workbench, {{"train": …, "val": …}}: {", ".join(OBJECTS)}.'
+        )
+    return dict(data)

@@ -582,12 +582,12 @@ class Workbench(Searches):
                 file, exported.to_verify or exported.text, run, notes, headless=headless
             )
             notes = verification.notes
-            told = f"{file}: {verification.text}"
-            self._listeners.notify(Message(told, verification.level))
+            sentence = f"{file}: {verification.text}"
+            self._listeners.notify(Message(sentence, verification.level))
             if verification.repeats is False:
-                warnings.warn(told, stacklevel=3)
+                warnings.warn(sentence, stacklevel=3)
             elif threading.current_thread() is threading.main_thread():  # else the panel shows it
-                print(told)
+                print(sentence)
         if exported.headless:
             why = f"it is a headless script, which needs the workbench: {exported.headless}"
             notes = (why, *notes)

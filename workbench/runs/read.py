@@ -41,7 +41,7 @@ from workbench.runs.printable import printable
 from workbench.runs.record.lines import LONGEST, Budget, whole_lines
 from workbench.runs.record.sequence import stream
 from workbench.settings import Settings, SettingsError
-from workbench.values import plain_values, value_text, with_values
+from workbench.values import NOT_HELD, plain_values, value_text, with_values
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
 OUTPUT = "output.log"
@@ -392,7 +392,7 @@ def build_values(header: Mapping[str, Any]) -> dict[str, Any]:
     """The values with which a function made the model of a run (`wb.Workbench(build, …)`), by the
     names of its parameters; empty where the model was given.
 
-    A value that is no number, text or list of these is {"shown": its text}.
+    A value that is no number, text or list of these is {"not held": its text}.
     """
     task = header.get("task")
     build = task.get("build") if isinstance(task, dict) else None
@@ -400,7 +400,7 @@ def build_values(header: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     plain = plain_values(build)
     return {
-        name: plain.get(name, {"shown": printable(value_text(value))})
+        name: plain.get(name, {NOT_HELD: printable(value_text(value))})
         for name, value in build.items()
         if name.isidentifier()
     }

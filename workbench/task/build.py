@@ -100,20 +100,20 @@ class Build:
         with rng.preserved():
             rng.seed(seed)
             try:
-                made = self.function(**values)
+                result = self.function(**values)
             except Exception as error:
                 error.add_note(f"The bench called {call} to make the model.")
                 raise
-        if made is None or isinstance(made, type) or inspect.isroutine(made):
-            raise TaskError(f"{call} returned {shown(made)}: return a model, or a dict with one.")
-        if not isinstance(made, Mapping) or isinstance(made, nn.Module):
-            return {"model": made}
-        if "model" not in made:
+        if result is None or isinstance(result, type) or inspect.isroutine(result):
+            raise TaskError(f"{call} returned {shown(result)}: return a model, or a dict with one.")
+        if not isinstance(result, Mapping) or isinstance(result, nn.Module):
+            return {"model": result}
+        if "model" not in result:
             raise TaskError(
                 f"{call} returned a dict without 'model': return the model, or"
                 ' {"model": model, "optimizer": …} with other arguments of the bench.'
             )
-        return dict(made)
+        return dict(result)
 
     def call(self, values: Mapping[str, Any]) -> str:
         """The call as code, as messages show it."""
