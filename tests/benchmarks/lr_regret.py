@@ -1,8 +1,11 @@
 """How good the suggested learning rates are, beside those of other finders: `python -m tests.benchmarks.lr_regret`.
 
-Regret: the validation loss after a fit at the suggested rate, divided by that at the best rate of a grid, less 1; losses
-below 1% of that of the initial weights count as 1%. Every fit is the same plain loop. Median over the seeds; `worst` is the task
-with the highest median. A peer is compared where it is installed: Lightning, fastai, torch-lr-finder and ignite.
+Regret: the validation loss after a fit at the suggested rate, divided by that at the best rate of a grid, less 1; losses from
+0 to 1% of that of the initial weights count as 1%. Share: how much of the fall from the initial loss to the best one is lost, at most 1.
+A ratio hides a model that learned nothing where the loss has a high floor, and has no meaning below 0: there the regret is the share.
+Every fit is the same plain loop. Median over the seeds; `worst` is the task with the highest median. "present" is the optimizer's default rate.
+ A peer is compared where it is installed: Lightning, fastai, torch-lr-finder and ignite.
+`--sweeps` trains nothing: it counts over the seeds how often the sweep suggests nothing, or ten times more or less than its median.
 `--jobs 16` runs so many cases at a time, each in a process with one thread.
 
 Which of two fits ends lower is partly chance. `--orders 6` compares the race with the sweep alone by means over six orders of the batches.
@@ -31,6 +34,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import workbench as wb
+from workbench.engine.optim.schedule_free import OptimizerModes
 
 from .lr_tasks import SCHEDULES, TASKS, Data, Task, share_of
 
@@ -65,10 +69,12 @@ def batches(data: Data, size: int, seed: int) -> Iterator[Data]:
 
 def fitted(task: Task, seed: int, schedule: str, lr: float, order: int | None = None) -> float:
     """The validation loss after a fit of the planned length. order: seeds what follows the weights, in place of `seed`."""
+    nothing = 0.01 * initial_loss(task, seed)
     torch.manual_seed(seed)
     model = task.model()
-    nothing = 0.01 * val_loss(task, model)
     optimizer = task.optimizer(model.parameters(), lr=lr)
+    modes = OptimizerModes([optimizer])
+    modes.train()
     if order is not None:
         torch.manual_seed(order)
     for update, (x, y) in zip(
@@ -84,8 +90,17 @@ def fitted(task: Task, seed: int, schedule: str, lr: float, order: int | None = 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    found = val_loss(task, model)
-    return max(found, nothing) if math.isfinite(found) else math.inf
+    modes.eval()
+    end = val_loss(task, model)
+    if not math.isfinite(end):
+        return math.inf
+    return end if end < 0 else max(end, nothing)
+
+
+def initial_loss(task: Task, seed: int) -> float:
+    """The validation loss of the initial weights."""
+    torch.manual_seed(seed)
+    return val_loss(task, task.model())
 
 
 def loader(task: Task, seed: int) -> DataLoader[Any]:
@@ -197,7 +212,13 @@ def ignite(task: Task, seed: int, schedule: str) -> float | None:
     return float(finder.lr_suggestion())
 
 
+def present(task: Task, seed: int, schedule: str) -> float:
+    """The rate that the optimizer has by default."""
+    return float(task.optimizer(task.model().parameters()).param_groups[0]["lr"])
+
+
 FINDERS: dict[str, tuple[str, Finder]] = {
+    "present": ("torch", present),
     "workbench": ("workbench", workbench),
     "workbench race": ("workbench", functools.partial(workbench, race=True)),
     "fastai minimum": ("fastai", functools.partial(fastai, rule="minimum")),
@@ -226,8 +247,15 @@ class Case(NamedTuple):
     seed: int
 
 
-def regrets_of(case: Case) -> dict[str, float]:
-    """The regret of each finder that is installed."""
+class Lost(NamedTuple):
+    """What the rate of a finder loses against the best rate known."""
+
+    regret: float
+    share: float
+
+
+def regrets_of(case: Case) -> dict[str, Lost]:
+    """What each finder that is installed loses."""
     task = next(task for task in TASKS if task.name == case.task)
     losses = {lr: fitted(task, case.seed, case.schedule, lr) for lr in GRID}
     found = {
@@ -238,8 +266,17 @@ def regrets_of(case: Case) -> dict[str, float]:
     losses |= {
         lr: fitted(task, case.seed, case.schedule, lr) for lr in found.values() if lr is not None
     }
-    best = min(losses.values())
-    return {name: math.inf if lr is None else losses[lr] / best - 1 for name, lr in found.items()}
+    best, start = min(losses.values()), initial_loss(task, case.seed)
+    return {
+        name: lost(math.inf if lr is None else losses[lr], best, start)
+        for name, lr in found.items()
+    }
+
+
+def lost(loss: float, best: float, start: float) -> Lost:
+    """What a loss loses against the best one, where training begins at `start`."""
+    share = min(1.0, (loss - best) / (start - best)) if start > best else 0.0
+    return Lost(loss / best - 1 if best > 0 else share, share)
 
 
 def timed(measure: Callable[[Case], T], case: Case) -> tuple[T, float]:
@@ -271,6 +308,26 @@ def changes_of(case: Case, orders: int) -> tuple[float, float]:
         else 0.0
     )
     return race / sweep - 1, (race - sweep) / error if error else math.inf
+
+
+def swept(case: Case) -> float | None:
+    """What the sweep alone suggests."""
+    task = next(task for task in TASKS if task.name == case.task)
+    return suggested(workbench, task, case.seed, case.schedule)
+
+
+def count_sweeps(cases: list[Case], jobs: int) -> None:
+    """Print for each task and schedule how far the suggestions of the seeds lie from their median."""
+    by_task: dict[tuple[str, str], list[float | None]] = defaultdict(list)
+    for case, rate, _ in measured(cases, jobs, swept):
+        by_task[case.task, case.schedule].append(rate)
+    for (task, schedule), rates in by_task.items():
+        known = [rate for rate in rates if rate is not None]
+        median = statistics.median(known) if known else math.nan
+        far = sum(max(rate / median, median / rate) > 10 for rate in known)
+        print(
+            f"{task}, {schedule}: median {median:.2g}, none in {len(rates) - len(known)}, far from it in {far} of {len(rates)}"
+        )
 
 
 def compare_orders(cases: list[Case], orders: int, jobs: int) -> None:
@@ -318,20 +375,34 @@ def measured(
             yield futures[future], *future.result()
 
 
-def table(regrets: Mapping[str, list[float]]) -> str:
-    """A row for each finder: median and worst of its cases' regrets, and how many lie within 25%."""
-    rows = [f"{'finder':<18}{'median':>8}{'worst':>10}{'within 25%':>14}"]
-    for name, values in regrets.items():
-        within = f"{sum(v <= 0.25 for v in values)} of {len(values)}"
-        rows.append(f"{name:<18}{statistics.median(values):>8.0%}{max(values):>10.0%}{within:>14}")
+def table(losses: Mapping[str, list[Lost]]) -> str:
+    """A row for each finder: median and worst of its cases' regrets, how many lie within 25%, and the mean and worst shares."""
+    rows = [
+        f"{'finder':<18}{'median':>8}{'worst':>10}{'within 25%':>14}{'mean share':>12}{'worst':>8}"
+    ]
+    for name, cases in losses.items():
+        regrets, shares = [c.regret for c in cases], [c.share for c in cases]
+        within = f"{sum(regret <= 0.25 for regret in regrets)} of {len(cases)}"
+        rows.append(
+            f"{name:<18}{statistics.median(regrets):>8.0%}{max(regrets):>10.0%}{within:>14}"
+            f"{statistics.fmean(shares):>12.1%}{max(shares):>8.0%}"
+        )
     return "\n".join(rows)
 
 
-def against_the_sweep(sweep: list[float], race: list[float]) -> str:
-    """How often the race is better or worse than the sweep alone, by more than 5 points of regret."""
-    gains = [0.0 if s == r else s - r for s, r in zip(sweep, race, strict=True)]
-    worst = max(0.0, -min(gains))
-    return f"race against sweep: better in {sum(g > 0.05 for g in gains)}, worse in {sum(g < -0.05 for g in gains)} of {len(gains)}, by at most {worst:.0%}"
+def against(name: str, others: list[Lost], race: list[Lost]) -> str:
+    """How often the race is better or worse than another rate, by more than 5 points of regret or of the share."""
+    sentences = []
+    for measure in Lost._fields:
+        pairs = [
+            (getattr(o, measure), getattr(r, measure)) for o, r in zip(others, race, strict=True)
+        ]
+        gains = [0.0 if other == of_race else other - of_race for other, of_race in pairs]
+        worst = max(0.0, -min(gains))
+        sentences.append(
+            f"by {measure} better in {sum(g > 0.05 for g in gains)}, worse in {sum(g < -0.05 for g in gains)} of {len(gains)}, by at most {worst:.0%}"
+        )
+    return f"race against {name}: {'; '.join(sentences)}"
 
 
 def main() -> None:
@@ -348,6 +419,7 @@ def main() -> None:
         default=0,
         help="compare the race with the sweep alone, by so many orders of the batches",
     )
+    parser.add_argument("--sweeps", action="store_true", help="the sweep's suggestions alone")
     options = parser.parse_args()
     names = [
         t.name for t in TASKS if not options.tasks or any(word in t.name for word in options.tasks)
@@ -358,20 +430,28 @@ def main() -> None:
         for schedule in options.schedules
         for seed in range(options.seeds)
     ]
+    if options.sweeps:
+        count_sweeps(cases, options.jobs)
+        return
     if options.orders:
         compare_orders(cases, options.orders, options.jobs)
         return
-    by_seed: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
-    of_finder: dict[tuple[str, str], list[float]] = defaultdict(list)
+    by_seed: dict[tuple[str, str], list[dict[str, Lost]]] = defaultdict(list)
+    of_finder: dict[tuple[str, str], list[Lost]] = defaultdict(list)
     for case, regrets, seconds in measured(cases, options.jobs, regrets_of):
         known = by_seed[case.task, case.schedule]
         known.append(regrets)
         if len(known) < options.seeds:
             continue
-        medians = {name: statistics.median(one[name] for one in known) for name in regrets}
+        medians = {
+            name: Lost(
+                *map(statistics.median, zip(*(of_seed[name] for of_seed in known), strict=True))
+            )
+            for name in regrets
+        }
         for name, value in medians.items():
             of_finder[name, case.schedule].append(value)
-        row = "  ".join(f"{name} {value:.0%}" for name, value in medians.items())
+        row = "  ".join(f"{name} {v.regret:.0%} ({v.share:.0%})" for name, v in medians.items())
         print(f"{case.task}, {case.schedule}: {row}  ({seconds:.0f} s a seed)", flush=True)
     for schedule in (*options.schedules, "all"):
         chosen = options.schedules if schedule == "all" else [schedule]
@@ -381,7 +461,8 @@ def main() -> None:
             if (name, chosen[0]) in of_finder
         }
         print(f"\n{schedule}: regret over {len(names)} tasks\n{table(found)}")
-        print(against_the_sweep(found["workbench"], found["workbench race"]))
+        for name in ("workbench", "present"):
+            print(against(name, found[name], found["workbench race"]))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import schedulefree
 import torch
 import torch.nn.functional as F
 from sklearn import datasets
@@ -181,6 +182,27 @@ def nothing() -> tuple[Data, Data]:
     return split(x, torch.randint(4, (2000,), generator=g), torch.long, scaled=False)
 
 
+@functools.cache
+def counts() -> tuple[Data, Data]:
+    """Counts whose logarithmic rate is a function of ten numbers; a tenth of them are large."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 10, generator=g)
+    rates = (0.5 + 0.8 * x[:, :1] + 0.5 * torch.sin(2 * x[:, 1:2])).exp()
+    return split(x, torch.poisson(rates, generator=g), torch.float32, scaled=False)
+
+
+@functools.cache
+def doubtful_digits() -> tuple[Data, Data]:
+    """Whether a digit is odd, where a quarter of the labels are wrong: the loss has a high floor."""
+    (x, y), (xv, yv) = digits()
+    g = torch.Generator().manual_seed(0)
+
+    def odd(labels: Tensor) -> Tensor:
+        return (labels + (torch.rand(len(labels), generator=g) < 0.25)) % 2
+
+    return (x, odd(y)), (xv, odd(yv))
+
+
 def mlp(*sizes: int, norm: bool = False, act: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(sizes):
@@ -216,6 +238,85 @@ class Residual(nn.Module):
         for block in self.blocks:
             x = x + block(x)
         return self.last(x)
+
+
+@functools.cache
+def pretrained() -> dict[str, Tensor]:
+    """The weights of a residual network that has learned digits."""
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    model, (x, y) = Residual(), digits()[0]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for update in range(300):
+        of_batch = torch.arange(update * 32, update * 32 + 32) % len(x)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[of_batch]), y[of_batch]).backward()
+        optimizer.step()
+    torch.set_rng_state(state)
+    return {name: value for name, value in model.state_dict().items() if "last" not in name}
+
+
+def finetuned() -> Residual:
+    """A residual network that has learned digits, with a new last layer of zeros for two classes."""
+    model = Residual()
+    model.last = nn.Linear(48, 2)
+    nn.init.zeros_(model.last.weight)
+    model.load_state_dict(pretrained(), strict=False)
+    return model
+
+
+class Mixer(nn.Module):
+    """Two mixer blocks over the 16 patches of a digit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 32), nn.Linear(32, 10)
+        self.tokens = nn.ModuleList(mlp(16, 32, 16, act=nn.GELU) for _ in range(2))
+        self.channels = nn.ModuleList(mlp(32, 64, 32, act=nn.GELU) for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(F.unfold(x, 2, stride=2).mT)
+        for k, (tokens, channels) in enumerate(zip(self.tokens, self.channels, strict=True)):
+            x = x + tokens(self.norms[2 * k](x).mT).mT
+            x = x + channels(self.norms[2 * k + 1](x))
+        return self.last(x.mean(1))
+
+
+class Contrastive(nn.Module):
+    """An encoder that sees two noisy halves of each digit (SimCLR)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = mlp(64, 64, 64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        views = [x * (torch.rand_like(x) < 0.5) + 0.1 * torch.randn_like(x) for _ in range(2)]
+        return F.normalize(self.encoder(torch.cat(views)), dim=1)
+
+
+def info_nce(codes: Tensor, x: Tensor) -> Tensor:
+    """The loss of SimCLR at a temperature of 0.1; the first half and the second are the views."""
+    logits = (codes @ codes.mT / 0.1).fill_diagonal_(-math.inf)
+    half = len(codes) // 2
+    return F.cross_entropy(logits, torch.arange(2 * half).roll(half))
+
+
+class Lion(torch.optim.Optimizer):
+    """Chen et al., "Symbolic Discovery of Optimization Algorithms" (2023)."""
+
+    def __init__(self, params: Any, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99)):
+        super().__init__(params, {"lr": lr, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                mean = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                p.sub_(mean.lerp(p.grad, 1 - group["betas"][0]).sign(), alpha=group["lr"])
+                mean.lerp_(p.grad, 1 - group["betas"][1])
 
 
 class CharTransformer(nn.Module):
@@ -304,6 +405,12 @@ def elbo(out: tuple[Tensor, Tensor, Tensor], x: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(picture, x, reduction="none").sum(1).mean() + kl
 
 
+def gaussian_nll(out: Tensor, y: Tensor) -> Tensor:
+    """The mean and the logarithm of the deviation are predicted; below 0 for small deviations."""
+    mean, log_std = out.chunk(2, 1)
+    return (log_std + 0.5 * ((y - mean) / log_std.exp()) ** 2).mean()
+
+
 def next_character(out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out.flatten(0, 1), y.flatten())
 
@@ -316,7 +423,7 @@ DECAY = functools.partial(ADAMW, weight_decay=0.05)
 TASKS = [
     Task("digits mlp sgd", lambda: mlp(64, 64, 10), digits, F.cross_entropy, SGD),
     Task("digits mlp adam", lambda: mlp(64, 64, 10), digits, F.cross_entropy, ADAM),
-    Task("digits cnn momentum", cnn, digit_pictures, F.cross_entropy, MOMENTUM),
+    Task("digits cnn momentum", cnn, digit_pictures, F.cross_entropy, MOMENTUM, updates=300),
     Task(
         "digits cnn norm nesterov",
         lambda: cnn(norm=True),
@@ -389,6 +496,71 @@ TASKS = [
         MOMENTUM,
         32,
         300,
+    ),
+    *(
+        Task(
+            f"noisy diabetes batch {size} {name}",
+            lambda: mlp(10, 32, 1),
+            diabetes,
+            F.mse_loss,
+            optimizer,
+            size,
+            updates,
+        )
+        for size, name, optimizer, updates in (
+            (1, "sgd", SGD, 800),
+            (2, "adam", ADAM, 600),
+            (4, "adamw", DECAY, 400),
+        )
+    ),
+    *(
+        Task(
+            f"noisy counts batch {size} adam",
+            lambda: mlp(10, 32, 1),
+            counts,
+            F.poisson_nll_loss,
+            ADAM,
+            size,
+        )
+        for size in (4, 16)
+    ),
+    Task("below zero nll adam", lambda: mlp(1, 64, 64, 2, act=Sine), wave, gaussian_nll, ADAM, 64),
+    Task("below zero nll momentum", lambda: mlp(10, 64, 2), friedman, gaussian_nll, MOMENTUM, 64),
+    Task("floor simclr momentum", Contrastive, digits_themselves, info_nce, MOMENTUM, 128),
+    Task("floor simclr adam", Contrastive, digits_themselves, info_nce, ADAM, 128),
+    Task("floor finetune adamw", finetuned, doubtful_digits, F.cross_entropy, DECAY, updates=300),
+    Task(
+        "floor finetune momentum",
+        finetuned,
+        doubtful_digits,
+        F.cross_entropy,
+        MOMENTUM,
+        updates=300,
+    ),
+    Task("kind mixer adamw", Mixer, digit_pictures, F.cross_entropy, DECAY, updates=300),
+    Task("kind residual lion", Residual, digits, F.cross_entropy, Lion, updates=300),
+    Task(
+        "kind mlp adamw schedule-free",
+        lambda: mlp(64, 64, 10),
+        digits,
+        F.cross_entropy,
+        schedulefree.AdamWScheduleFree,
+    ),
+    Task(
+        "kind friedman sgd schedule-free",
+        lambda: mlp(10, 64, 64, 1),
+        friedman,
+        F.mse_loss,
+        schedulefree.SGDScheduleFree,
+        64,
+    ),
+    Task(
+        "kind residual adamw schedule-free",
+        Residual,
+        digits,
+        F.cross_entropy,
+        schedulefree.AdamWScheduleFree,
+        updates=300,
     ),
 ]
 SCHEDULES = ("constant", "cosine", "one_cycle")

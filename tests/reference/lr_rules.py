@@ -17,11 +17,13 @@ def exponential(low, high, n):
 
 
 def stops_at(losses, threshold=4.0, beta=0.98):
-    """Index at which a sweep of positive losses ends early, and why; None: never."""
+    """Index at which a sweep of positive losses ends early, and why; None: never. The tenth point is the first that counts."""
     best = None
     for i in range(len(losses)):
         if math.isnan(losses[i]) or math.isinf(losses[i]):
             return i, "not finite"
+        if i < 9:
+            continue
         smoothed = ema(losses[: i + 1], beta)[-1]
         best = smoothed if best is None else min(best, smoothed)
         if threshold is not None and smoothed > threshold * best:
@@ -80,10 +82,10 @@ def median(values):
 
 def landmarks(lrs, losses, beta, adaptive, one_cycle):
     """The recommended rate of a sweep of 100 positive losses."""
-    base = median(losses[:10])
+    base, high = median(losses[:10]), max(losses[:10])
     edge, keep = lrs[-1], len(losses)
     for i in range(len(losses)):
-        if not math.isfinite(losses[i]) or losses[i] > 4 * base:
+        if losses[i] > 4 * high and median(losses[i : i + 5]) > high:
             edge, keep = lrs[i], i
             break
     s = ema(losses[:keep], 0.9)

@@ -13,11 +13,12 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 
 from workbench.engine.backward import WindowForward
 from workbench.engine.optim.optimizer_handle import OptimizerHandle, chain, put_lr
 from workbench.engine.session import Session
+from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
 from workbench.engine.validation.validate import validate
@@ -37,6 +38,10 @@ training batches on which no stretch trains.
 """
 FEWEST = 50
 """The fewest updates of a stretch; a shorter one gives no useful result."""
+FURTHEST = 10.0
+"""The largest ratio of the next value to those tried."""
+MOVED = 0.15
+"""If no value lowers the loss at the start by this share, stretches may only compare noise."""
 LEARNED = 0.02
 """Losses below this share of the loss at the start are hard to compare."""
 
@@ -65,6 +70,24 @@ def refuse(task: Task, settings: Settings, what: str) -> None:
         raise TaskError(f"{what} does not work with truncated_bptt_steps: leave one of them out.")
 
 
+def excess(
+    losses: dict[float, float], start: float, size: float, learned: float
+) -> dict[float, float]:
+    """How many times the lowest loss each one is; the lowest loss counts as 1.
+
+    A ratio says little of a loss that stays above a high floor, and nothing of one below 0. So
+    where the loss has fallen by less than what is left of it, the differences are shares of that
+    fall. A small fall counts as `MOVED` of `size`, and `learned` of the start is added to losses
+    above 0, since noise decides below them. start: the loss before the stretches; size: that of a
+    loss, which is `start` for losses above 0.
+    """
+    lowest = min(losses.values())
+    unit = max(start - lowest, MOVED * size)
+    if min(lowest, start) > 0:
+        unit = min(unit, lowest + learned * start)
+    return {value: 1 + (loss - lowest) / unit for value, loss in losses.items()}
+
+
 def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
     """The val_loss before any stretch of this length, and a reason. None and "": training batches
     are used instead. None and a reason: neither is possible.
@@ -89,13 +112,17 @@ def schedule_of(settings: Settings, opt: OptimizerHandle) -> str:
     """The `lr_schedule` of the next fit; for the user's own OneCycleLR or CosineAnnealingLR, the
     name of the matching one.
     """
-    parts = [scheduler for schedule in opt.schedules for scheduler in chain(schedule.scheduler)]
-    if any(isinstance(scheduler, OneCycleLR) for scheduler in parts):
+    if _follows(opt, OneCycleLR):
         return "one_cycle"
-    return (
-        "cosine"
-        if any(isinstance(scheduler, CosineAnnealingLR) for scheduler in parts)
-        else settings.lr_schedule
+    return "cosine" if _follows(opt, CosineAnnealingLR) else settings.lr_schedule
+
+
+def _follows(opt: OptimizerHandle, kind: type[LRScheduler]) -> bool:
+    """Whether a scheduler of this kind sets the optimizer's rate."""
+    return any(
+        isinstance(scheduler, kind)
+        for schedule in opt.schedules
+        for scheduler in chain(schedule.scheduler)
     )
 
 
@@ -123,9 +150,7 @@ def multiplier(opt: OptimizerHandle, only: int | None = None) -> Callable[[float
     only: it sets the rate of this group alone, and the others keep theirs. The optimizer steps at
     these rates even where the user's code sets others.
     """
-    optimizer = opt.optimizer
-    # A warm-up may have set all rates to 0.
-    base = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    optimizer, base = opt.optimizer, _base_rates(opt)
     first = base[leading_group(base)]
 
     def set_lr(lr: float) -> None:
@@ -139,6 +164,39 @@ def multiplier(opt: OptimizerHandle, only: int | None = None) -> Callable[[float
         opt.hold_lrs()
 
     return set_lr if only is None else set_one
+
+
+def present_rate(opt: OptimizerHandle, only: int | None = None) -> float | None:
+    """The rate that the run has without a search, of the group that `multiplier` sets. None: it is
+    0, or a OneCycleLR raises it from there to another one.
+    """
+    if _follows(opt, OneCycleLR):
+        return None
+    base = _base_rates(opt)
+    return base[leading_group(base) if only is None else only] or None
+
+
+def _base_rates(opt: OptimizerHandle) -> list[float]:
+    """The rate of each group; a warm-up may have set all to 0 for now."""
+    return [float(group.get("initial_lr", group["lr"])) for group in opt.optimizer.param_groups]
+
+
+def loss_after(task: Task, settings: Settings, length: int, *, by_val: bool) -> float:
+    """The held-out loss after a stretch at the run's own rates, with its schedule compressed to
+    `length` updates; the same on all ranks. The task is restored.
+    """
+    chosen = settings.replace(weight_averaging=None)
+    with open_session(task, chosen) as session, scratch(session):
+        setters = [(multiplier(opt), opt.base_lr) for opt in session.optimizers]
+
+        def set_share(share: float) -> None:
+            for set_lr, rate in setters:
+                set_lr(rate * share)
+
+        first = session.optimizers[0]
+        shares = shape(chosen, schedule_of(session.settings, first), length)
+        loss = train(session, first, shares, set_share, by_val=by_val)
+        return float(session.ranks.broadcast_object(loss))
 
 
 def train(
@@ -184,15 +242,15 @@ def train(
 
 
 def next_value(losses: dict[float, float]) -> float:
-    """The next value to try: beyond the best one if that is the smallest or the largest, else
-    between it and its better neighbour.
+    """The next value to try: beyond the best one if that is the smallest or the largest, by its
+    ratio to the one beside it or by ten if that is less, else between it and its better neighbour.
     """
     values = sorted(losses)
     best = values.index(min(values, key=losses.__getitem__))
     if best == 0:
-        return values[0] ** 2 / values[1]
+        return values[0] / min(values[1] / values[0], FURTHEST)
     if best == len(values) - 1:
-        return values[-1] ** 2 / values[-2]
+        return values[-1] * min(values[-1] / values[-2], FURTHEST)
     neighbour = min(values[best - 1], values[best + 1], key=losses.__getitem__)
     return math.sqrt(values[best] * neighbour)
 

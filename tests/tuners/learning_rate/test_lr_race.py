@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -33,7 +34,8 @@ from workbench.events import RaceTrial
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
 from workbench.tuners.learning_rate.lr_finder import LRRequest
-from workbench.tuners.learning_rate.lr_race import SPACING, Watch, climb, conclusion
+from workbench.tuners.learning_rate.lr_race import SPACING, Start, Watch, climb, conclusion
+from workbench.tuners.learning_rate.sweep import Level
 from workbench.tuners.stretch import HELD_OUT, next_value, starting_loss
 from workbench.units import rate
 
@@ -44,6 +46,10 @@ def trials(losses):
     return [RaceTrial(lr, 75, loss) for lr, loss in losses.items()]
 
 
+def start_at(loss):
+    return Start(loss, Level.of(np.array([loss])))
+
+
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [
@@ -52,8 +58,9 @@ def trials(losses):
         ({0.1: 2.0, 1.0: 1.0, 10.0: 3.0}, 0.1**0.5),
         ({0.1: 3.0, 1.0: 1.0, 10.0: 2.0}, 10**0.5),
         ({0.1: 3.0, 1.0: 1.0, 10.0: math.inf}, 0.1**0.5),
+        ({1e-3: 1.0, 1.0: 2.0}, 1e-4),
     ],
-    ids=["below", "above", "left", "right", "one diverged"],
+    ids=["below", "above", "left", "right", "one diverged", "ten times at most"],
 )
 def test_the_fourth_rate_is_beyond_the_best_or_beside_it(losses, expected):
     assert next_value(losses) == pytest.approx(expected)
@@ -62,7 +69,7 @@ def test_the_fourth_rate_is_beyond_the_best_or_beside_it(losses, expected):
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "one_cycle"])
 def test_the_suggestion_is_drawn_to_the_better_rates(schedule):
     def found(losses):
-        return conclusion(1.0, trials(losses), 9.0, schedule).lr / (
+        return conclusion(1.0, trials(losses), start_at(9.0), schedule).lr / (
             0.5 if schedule == "constant" else 1.0
         )
 
@@ -80,49 +87,111 @@ def test_the_suggestion_is_drawn_to_the_better_rates(schedule):
     [(1.0, "cosine"), (0.7, "cosine"), (1.5, "one_cycle"), (2.0, "constant"), (3.0, "constant")],
 )
 def test_a_rate_close_to_the_sweeps_confirms_it(best, schedule):
-    kept = conclusion(1.0, trials({0.1: 9.0, best: 0.5, 10.0: 9.0}), 9.0, schedule)
+    kept = conclusion(1.0, trials({0.1: 9.0, best: 0.5, 10.0: 9.0}), start_at(9.0), schedule)
     assert kept.lr == 1.0
     assert "That confirms 1" in kept.why
     assert conclusion(
-        1.0, trials({0.1: 9.0, best / 3: 0.5, 10.0: 9.0}), 9.0, schedule
+        1.0, trials({0.1: 9.0, best / 3: 0.5, 10.0: 9.0}), start_at(9.0), schedule
     ).lr == pytest.approx(best / 3 * (0.5 if schedule == "constant" else 1), rel=0.01)
 
 
 def test_another_rate_must_be_clearly_better():
-    kept = conclusion(1.0, trials({0.1: 9.0, 1.0: 1.02, 3.0: 1.0, 10.0: 1.0}), 9.0, "cosine")
+    kept = conclusion(
+        1.0, trials({0.1: 9.0, 1.0: 1.02, 3.0: 1.0, 10.0: 1.0}), start_at(9.0), "cosine"
+    )
     assert kept.lr == 1.0
     assert "No rate above 1 is clearly better" in kept.why
-    assert conclusion(1.0, trials({0.1: 9.0, 1.0: 1.1, 3.0: 1.0, 10.0: 1.0}), 9.0, "cosine").lr > 2
+    assert (
+        conclusion(
+            1.0, trials({0.1: 9.0, 1.0: 1.1, 3.0: 1.0, 10.0: 1.0}), start_at(9.0), "cosine"
+        ).lr
+        > 2
+    )
     below = {0.1: 1.0, 0.3: 1.0, 1.0: 1.02, 10.0: 9.0}
-    kept = conclusion(1.0, trials(below), 9.0, "cosine")
+    kept = conclusion(1.0, trials(below), start_at(9.0), "cosine")
     assert kept.lr == 1.0
     assert "No rate below 1 is clearly better" in kept.why
-    assert conclusion(1.0, trials({**below, 1.0: 1.1}), 9.0, "cosine").lr < 0.5
-    assert conclusion(1.0, trials(below), 9.0, "constant").lr < 0.3
+    assert conclusion(1.0, trials({**below, 1.0: 1.1}), start_at(9.0), "cosine").lr < 0.5
+    assert conclusion(1.0, trials(below), start_at(9.0), "constant").lr < 0.3
 
 
 @pytest.mark.parametrize("loss", [math.inf, math.nan, 5.1])
 def test_a_higher_rate_is_far_from_those_that_break_the_training(loss):
-    near = conclusion(1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 4.0: loss}), 9.0, "cosine")
+    near = conclusion(
+        1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 4.0: loss}), start_at(9.0), "cosine"
+    )
     assert near.lr == 1.0
     assert "4 is near, which breaks the training" in near.why
-    far = conclusion(1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 6.0: loss}), 9.0, "cosine")
+    far = conclusion(
+        1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 6.0: loss}), start_at(9.0), "cosine"
+    )
     assert far.lr == pytest.approx(6 / SPACING)
     assert conclusion(
-        1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 4.0: 4.0}), 9.0, "cosine"
+        1.0, trials({0.4: 5.0, 1.0: 3.0, 2.5: 1.0, 4.0: 4.0}), start_at(9.0), "cosine"
     ).lr == pytest.approx(2.5, rel=0.01)
 
 
 def test_without_losses_to_compare_the_rate_stays():
     assert (
-        conclusion(1.0, trials({0.1: math.inf, 1.0: 1.0, 10.0: math.inf}), 9.0, "cosine").lr == 1.0
+        conclusion(
+            1.0, trials({0.1: math.inf, 1.0: 1.0, 10.0: math.inf}), start_at(9.0), "cosine"
+        ).lr
+        == 1.0
     )
-    none = conclusion(1.0, trials({0.1: math.inf, 1.0: math.inf, 10.0: math.inf}), 9.0, "cosine")
+    none = conclusion(
+        1.0, trials({0.1: math.inf, 1.0: math.inf, 10.0: math.inf}), start_at(9.0), "cosine"
+    )
     assert none.lr == 1.0
     assert "not finite after any of the stretches" in none.why
-    negative = conclusion(1.0, trials({0.1: -3.0, 1.0: -1.0, 10.0: 2.0}), 0.5, "cosine")
-    assert negative.lr == 1.0
-    assert "one of them is negative" in negative.why
+
+
+@pytest.mark.parametrize("shift", [0.0, -2.0, -100.0])
+def test_losses_below_zero_are_compared_by_the_share_of_their_fall(shift):
+    """By the ratio, no loss on a high floor is clearly better than another, and none below zero is."""
+    for losses, expected in (
+        ({0.1: 9.0, 1.0: 9.6, 10.0: 9.9}, 0.1),
+        ({0.1: 9.9, 1.0: 9.6, 10.0: 8.6}, 10.0),
+    ):
+        shifted = trials({lr: loss + shift for lr, loss in losses.items()})
+        start = Start(10.0 + shift, Level(10.0 + shift, 10.0 + shift, 1.0 if shift else None))
+        assert conclusion(1.0, shifted, start, "cosine").lr == pytest.approx(expected, rel=0.3)
+
+
+def test_the_present_rate_is_beaten_or_it_stays():
+    raced = trials({0.1: 9.0, 1.0: 1.0, 10.0: 9.0})
+    kept = conclusion(1.0, raced, start_at(9.0), "constant", RaceTrial(0.02, 75, 0.9))
+    assert kept.lr == 0.02
+    assert "0.02: 0.9" in kept.why
+    assert "None is better than the present rate" in kept.why
+    beaten = conclusion(1.0, raced, start_at(9.0), "constant", RaceTrial(0.02, 75, 1.1))
+    assert beaten.lr == conclusion(1.0, raced, start_at(9.0), "constant").lr
+    diverged = trials({0.1: math.inf, 1.0: math.inf, 10.0: math.inf})
+    present = RaceTrial(0.001, 75, 2.0)
+    assert conclusion(1.0, diverged, start_at(9.0), "cosine", present).lr == 0.001
+
+
+@pytest.mark.parametrize(("present", "raced"), [(1e-4, True), (None, False)])
+def test_the_present_rate_trains_unless_another_is_close_to_it(present, raced, tmp_path):
+    lr = bench(plain_net(), labelled(800), tmp_path, adam).find_lr().result().suggestion
+    present = present or 1.1 * lr
+    b = bench(plain_net(), labelled(800), tmp_path, adam, lr=present)
+    curve = b.find_lr(race=True, race_updates=200).result()
+    assert [t.updates for t in curve.race if t.lr == present] == [50] * raced
+    assert len(curve.race) == 4 + raced
+
+
+def test_a_rate_that_is_far_too_high_gives_way_to_a_lower_one(tmp_path):
+    """Codes of a network that collapses at high rates: then the loss stays where it was, as on a plateau."""
+    task = next(task for task in TASKS if task.name == "floor simclr momentum")
+    torch.manual_seed(0)
+    train, val = task.data()
+    planned = {"batch_size": task.batch_size, "max_steps": task.updates}
+    b = bench(task.model(), train, tmp_path, task.optimizer, val=val, loss=task.loss, **planned)
+    curve = b.find_lr(race=True).result()
+    sweeps = curve.suggestions["landmarks"].lr
+    assert [t.lr for t in curve.race[:2]] == pytest.approx([sweeps, sweeps / 10])
+    assert curve.suggestion < sweeps / 5
+    assert len(curve.race) >= 5, "the lower rate is not taken from the others"
 
 
 @pytest.mark.parametrize("judge", ["val", "training batches"])
@@ -205,8 +274,8 @@ def test_where_no_rate_moves_the_loss_the_suggestion_is_called_a_guess(tmp_path)
     found = b.find_lr(race=True, race_updates=200).result()
     assert same_weights(before, weights(model))
     lr = found.suggestions["landmarks"].lr
-    assert [t.lr for t in found.race[:2]] == pytest.approx([lr, 10 * lr])
-    assert sum(t.updates for t in found.race) <= 200
+    assert [t.lr for t in found.race[:2]] == pytest.approx([lr, lr / 10])
+    assert sum(t.updates for t in found.race) <= 200 + 2 * 50
     assert found.suggestion == min(found.race, key=lambda t: t.loss).lr
     assert found.notes[0].startswith("This rate is a guess")
     assert "no rate moves the loss" in found.suggestions["race"].why
@@ -222,7 +291,7 @@ def test_on_a_plateau_a_higher_rate_is_found_that_leaves_it(tmp_path):
     found = b.find_lr(race=True).result()
     sweeps = found.suggestions["landmarks"].lr
     losses = {t.lr: t.loss for t in found.race}
-    assert sum(t.updates for t in found.race) <= 300
+    assert sum(t.updates for t in found.race) <= 300 + 75
     assert any(t.loss == math.inf and t.updates < 75 for t in found.race), (
         "a rate that breaks the training costs few updates"
     )
@@ -252,7 +321,7 @@ class Plateau:
 
 
 def climbed(task, schedule="cosine", left=225):
-    found = climb(task(1.0, 75), 1.0, 1.0, left, schedule, task)
+    found = climb([task(1.0, 75)], start_at(1.0), left, schedule, task)
     assert sum(t.updates for t in task.tried[1:]) <= left
     return found, [(round(t.lr, 2), t.updates) for t in task.tried[1:]]
 
@@ -303,7 +372,7 @@ def test_a_higher_rate_must_come_further_in_an_update():
             rate, *((20, math.inf) if rate > 5 else (updates, 1 - 0.001 * updates**0.99))
         )
 
-    found = climb(slow(1.0, 75), 1.0, 1.0, 225, "cosine", slow)
+    found = climb([slow(1.0, 75)], start_at(1.0), 225, "cosine", slow)
     assert found.suggestion.lr == 1.0
     assert "no higher rate comes further in an update" in found.suggestion.why
     assert not found.doubt
@@ -322,12 +391,26 @@ def test_a_loss_that_has_clearly_risen_bounds_the_rate_too():
 
 
 def test_training_is_broken_where_ten_losses_are_twice_their_level():
-    calm, broken, spike = Watch(1.0), Watch(1.0), Watch(1.0)
+    level = Level.of(np.array([1.0]))
+    calm, broken, spike = Watch(level), Watch(level), Watch(level)
     assert not any(calm(1.9) for _ in range(30))
     assert [broken(2.1) for _ in range(10)] == [False] * 9 + [True]
     assert broken.updates == 10
     assert not any(spike(9.0 if update == 20 else 1.0) for update in range(40))
-    assert [Watch(1.0)(math.nan), broken(math.nan)] == [False, True]
+    assert [Watch(level)(math.nan), broken(math.nan)] == [False, True]
+
+
+def test_losses_of_single_samples_break_no_training():
+    for seed in range(50):
+        losses = np.random.default_rng(seed).chisquare(1, 85)
+        watch = Watch(Level.of(losses[:10]))
+        assert not any(map(watch, losses[10:].tolist()))
+
+
+def test_below_zero_a_training_is_broken_by_its_range():
+    watch = Watch(Level.of(np.array([-2.0, -1.0, 0.0])))
+    assert not any(watch(0.9) for _ in range(20))
+    assert any(watch(1.1) for _ in range(20))
 
 
 def test_ranks_climb_together():
@@ -353,6 +436,7 @@ def test_short_epochs_need_validation_data_to_judge(tmp_path):
     assert found.race == ()
     assert found.suggestion == found.suggestions["landmarks"].lr
     assert "no val_loss to judge by (give val=)" in found.suggestions["race"].why
+    assert found.notes[0].startswith("There was no race: an epoch has fewer than 91 updates")
     raced = (
         bench(plain_net(), labelled(80), tmp_path, val=labelled(40, seed=2))
         .find_lr(race=True)
@@ -373,8 +457,8 @@ def test_several_validation_sets_judge_by_the_mean_of_their_losses():
 
 def test_losses_that_are_nearly_nothing_decide_little():
     learned = trials({0.1: 0.001, 1.0: 0.003, 10.0: 0.002})
-    assert conclusion(1.0, learned, 2.0, "cosine").lr == 1.0
-    assert conclusion(1.0, learned, 0.02, "cosine").lr < 0.2
+    assert conclusion(1.0, learned, start_at(2.0), "cosine").lr == 1.0
+    assert conclusion(1.0, learned, start_at(0.02), "cosine").lr < 0.2
 
 
 def test_without_a_race_there_is_none(tmp_path):
@@ -387,6 +471,8 @@ def test_without_a_race_there_is_none(tmp_path):
 def test_too_few_updates_are_refused(updates, tmp_path):
     with pytest.raises(SettingsError, match="race_updates="):
         bench(plain_net(), labelled(), tmp_path).find_lr(race=True, race_updates=updates)
+    with pytest.raises(SettingsError, match="race='yes': give True or False"):
+        bench(plain_net(), labelled(), tmp_path).find_lr(race="yes")
 
 
 def test_what_cannot_be_judged_is_refused(tmp_path):

@@ -95,17 +95,16 @@ class TestKnownAnswers:
 
     def test_the_edge_is_above_four_times_the_start_and_not_at_it(self):
         y = np.linspace(1.0, 0.5, 100)
-        base = np.median(y[:10])
         at, above = y.copy(), y.copy()
-        at[60], above[60] = 4 * base, 4 * base * 1.001
-        assert any("No edge seen" in note for note in Landmarks(LRS, at, **SGD).notes())
-        assert not any("No edge seen" in note for note in Landmarks(LRS, above, **SGD).notes())
+        at[60:], above[60:] = 3.999 * y[0], 4.001 * y[0]
+        assert divergence(LRS, at) is None
+        assert divergence(LRS, above) == LRS[60]
 
     def test_a_loss_that_is_not_finite_is_an_edge(self):
         y = bowl(edge=9)
         y[70] = math.nan
         exploded = bowl(edge=9)
-        exploded[70] = 1e9
+        exploded[70:] = 1e9
         assert Landmarks(LRS, y, **SGD).suggestion == Landmarks(LRS, exploded, **SGD).suggestion
         assert f"below divergence ({LRS[70]:.2g})" in " ".join(Landmarks(LRS, y, **SGD).notes())
 
@@ -134,7 +133,7 @@ class TestKnownAnswers:
 
     def test_what_is_behind_the_edge_does_not_count(self):
         y, other = bowl(), bowl()
-        behind = np.flatnonzero(y > 8)[1:]
+        behind = np.flatnonzero(y > 8)[5:]
         other[behind] = -1e3
         assert Landmarks(LRS, y, **SGD).suggestion == Landmarks(LRS, other, **SGD).suggestion
 
@@ -162,6 +161,44 @@ class TestKnownAnswers:
         if slope < -1e-9:
             assert f"{-slope:.3g} per decade" in found.why
             assert found.lr == lrs[found.index]
+
+
+class TestNoisyLosses:
+    """Losses of single samples: the noise of a squared error has the distribution chi-square."""
+
+    @staticmethod
+    def suggestions(noise):
+        """Of forty sweeps, each as a multiple of the suggestion without noise."""
+        calm = Landmarks(LRS, bowl(), **SGD).suggestion.lr
+        drawn = [
+            Landmarks(LRS, bowl() * noise(np.random.default_rng(seed)), **SGD).suggestion.lr
+            for seed in range(40)
+        ]
+        assert None not in drawn
+        return np.array(drawn) / calm
+
+    def test_the_suggestion_is_that_of_the_curve(self):
+        of_samples = self.suggestions(lambda rng: rng.chisquare(1, 100))
+        assert np.mean(np.abs(np.log10(of_samples)) < 1) >= 0.9
+        assert 0.3 < np.median(of_samples) < 3
+        of_four = self.suggestions(lambda rng: rng.chisquare(4, 100) / 4)
+        assert (np.abs(np.log10(of_four)) < 1).all()
+
+    def test_a_single_sample_is_no_edge(self):
+        y = bowl()
+        y[[15, 30, 31]] = 200.0
+        assert divergence(LRS, y) == divergence(LRS, bowl())
+        y[30:33] = 200.0
+        assert divergence(LRS, y) == LRS[30]
+
+    @pytest.mark.parametrize("at", range(1, 10))
+    def test_a_loss_that_never_comes_back_diverged_at_once(self, at):
+        """As with Adam, whose losses stay high and finite."""
+        y = np.r_[np.full(at, 1.0), np.linspace(40, 90, 60 - at)]
+        found = Landmarks(LRS[:60], y, **SGD, num_training=100).suggestion
+        assert found.lr is None
+        assert f"diverged or was not finite at {rate(LRS[at], 2)}, point {at + 1}" in found.why
+        assert divergence(LRS[:60], y) == LRS[at]
 
 
 class TestNothingToSay:

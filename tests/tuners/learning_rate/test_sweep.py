@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from tests.reference import lr_rules as slow
 from workbench.settings import SettingsError
 from workbench.tuners.learning_rate import sweep
-from workbench.tuners.learning_rate.sweep import Smoother, StopRule, rates, running_median, smooth
+from workbench.tuners.learning_rate.sweep import (
+    Level,
+    Smoother,
+    StopRule,
+    rates,
+    running_median,
+    smooth,
+)
 
 
 def first_end(losses, threshold=4.0):
@@ -125,6 +132,20 @@ class TestSmoothing:
             Smoother(beta)
 
 
+class TestLevel:
+    def test_it_is_of_the_losses_at_the_start(self):
+        level = Level.of(np.array([1.0, 3.0, 1.5]))
+        assert (level.base, level.high, level.spread, level.size) == (1.5, 3.0, None, 1.5)
+        assert level.limit(4.0) == 12.0
+
+    @pytest.mark.parametrize("losses", [[-1.0, 1.0, 0.5], [0.0, 0.0, 2.0]])
+    def test_where_a_multiple_means_nothing_a_rise_is_of_the_range(self, losses):
+        level = Level.of(np.array(losses))
+        assert level.spread == level.size == 2.0
+        assert level.limit(4.0) == level.base + 3 * 2.0
+        assert level.limit(4.0, lowest=level.base - 5) == level.base + 3 * 5.0
+
+
 class TestStopRule:
     def test_a_constant_loss_never_ends_it(self):
         for value in (1.0, 0.0, -2.0):
@@ -132,21 +153,32 @@ class TestStopRule:
 
     def test_ends_above_the_threshold_and_not_at_it(self):
         rule = StopRule(4.0)
-        assert rule.check(1.0, 1.0) is None
+        for _ in range(10):
+            assert rule.check(1.0, 1.0) is None
         assert rule.check(9.0, 4.0) is None
         assert (
             rule.check(9.0, 4.0001)
             == "the loss diverged, as expected (smoothed loss above 4 x its best)"
         )
 
-    def test_best_starts_at_the_first_smoothed_value(self):
+    def test_best_starts_at_the_tenth_smoothed_value(self):
+        """Before, the smoothed loss is that of a few batches, or of a few samples."""
         rule = StopRule(2.0)
-        assert rule.check(1.0, 1.0) is None
+        for smoothed in [0.1, 5.0, 0.01, *[1.0] * 7]:
+            assert rule.check(1.0, smoothed) is None
+        assert rule.best == 1.0
+        assert rule.check(2.0, 2.0) is None
         assert rule.check(5.0, 2.5) is not None
+
+    @pytest.mark.parametrize("seed", range(50))
+    def test_losses_of_single_samples_do_not_end_it(self, seed):
+        """A squared error of one sample may be anything from 0 to seven times the mean."""
+        assert first_end(np.random.default_rng(seed).chisquare(1, 100).tolist()) is None
 
     def test_best_goes_down_with_the_loss(self):
         rule = StopRule(4.0)
-        assert rule.check(1.0, 1.0) is None
+        for _ in range(10):
+            assert rule.check(1.0, 1.0) is None
         assert rule.check(0.1, 0.1) is None
         assert rule.check(1.0, 0.41) is not None
 

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from workbench.commands import Inbox, Stop
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.optim.schedule_free import has_modes
 from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
@@ -39,6 +40,7 @@ from workbench.tuners.learning_rate.lr_suggest import (
     Landmarks,
     Raced,
     divergence,
+    level_of,
     recommended,
     suggest_all,
 )
@@ -71,11 +73,13 @@ class LRRequest:
     groups, in proportion.
     """
     race: bool = False
-    """Whether rates around the suggestion then train for a while, which gives a better one
+    """Whether rates around the suggestion then train for a while, and their losses decide
     (`lr_race`).
     """
     race_updates: int = 300
-    """Updates of the race in all."""
+    """Updates of the race in all, without those of the present rate and of a lower one, which have
+    a fourth of that each where they train.
+    """
 
     def __post_init__(self) -> None:
         if (
@@ -96,6 +100,8 @@ class LRRequest:
             )
         sweep.rates(self.min_lr, self.max_lr, self.num_training, self.mode)
         sweep.StopRule(self.early_stop_threshold)
+        if not isinstance(self.race, bool):
+            raise SettingsError(f"race={shown(self.race)}: give True or False.")
         stretch.check("race_updates", self.race_updates, lr_race.CANDIDATES, 300)
 
     @property
@@ -112,6 +118,8 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     """
     opt = _chosen(session.optimizers, request)
     schedule = stretch.schedule_of(session.settings, opt)
+    if schedule == "constant" and has_modes(opt.optimizer):
+        schedule = "schedule_free"
     if request.race:
         stretch.refuse(session.task, session.settings, "race=True")
     with scratch(session):
@@ -125,13 +133,13 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     )
     end = read()
     if request.race and end.suggestion is not None and not inbox.has(Stop):
-        set_lr = stretch.multiplier(opt, request.group)
         level = session.ranks.broadcast_object(
-            statistics.median(p.loss for p in points[: sweep.WARMUP])
+            level_of([p.loss for p in points], request.num_training)
         )
-        updates = request.race_updates
+        assert level is not None  # there is a suggestion
+        updates, group = request.race_updates, request.group
         outcome = lr_race.race(
-            session, opt, end.suggestion, level, updates, schedule, set_lr, emit, inbox
+            session, opt, end.suggestion, level, updates, schedule, group, emit, inbox
         )
         raced = outcome.suggestion
         if outcome.lowest is not None and raced.lr is not None:

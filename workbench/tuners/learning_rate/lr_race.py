@@ -14,7 +14,10 @@ Beyond Fixed Training Durations", 2024, has runs of that shape). A run at a cons
 with noise, and has more updates in which lower rates catch up: its suggestion is half of the rate
 that is best in a stretch.
 
-If the loss does not change at the sweep's rate, as on a plateau, losses cannot rank rates. Then
+The present rate, which the run has without a search, trains too: it is beaten, or it stays.
+
+If the loss hardly changes at the sweep's rate, that rate may be far too high, or the model may be
+on a plateau, where losses cannot rank rates. A lower rate shows which. If it does not come further,
 higher rates are tried (`climb`).
 """
 
@@ -33,6 +36,7 @@ from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
 from workbench.events import Emit, RaceTrial, Suggestion
 from workbench.tuners import stretch
+from workbench.tuners.learning_rate.sweep import Level
 
 NAME = "race"
 CANDIDATES = 4
@@ -41,8 +45,8 @@ SPACING = 10**0.5
 three, seldom by ten.
 """
 SOFTNESS = 0.1
-"""A rate whose loss is higher than the lowest by about this share has 1/e of the best one's
-weight in the mean.
+"""A rate whose loss is higher than the lowest by about this share (`stretch.excess`) has 1/e of the
+best one's weight in the mean.
 """
 CONSTANT = 0.5
 """The suggestion for a run at a constant rate, as a share of the rate that is best in a stretch."""
@@ -56,13 +60,11 @@ CLEARLY = 0.05
 """Another rate is suggested only if the loss at the sweep's rate is higher by this share than at
 a rate on the same side.
 """
-MOVED = 0.15
-"""If no rate lowers the loss at the start by this share, the stretches only compare noise."""
 STEP = 10.0
 """The ratio of the next rate to the one before, if the sweep's rate does not change the loss."""
 BREAKS = 2.0
-"""A rate breaks the training if the mean of ten training losses is this many times the loss at
-the start.
+"""A rate breaks the training if the mean of ten training losses is this many times the highest
+loss at the start.
 """
 WHOLE = 0.7
 """The suggestion for a whole run, as a share of a rate that changed the loss in part of one:
@@ -85,22 +87,48 @@ class _Stopped(Exception):
     """Raised when a Stop has arrived."""
 
 
-class Watch:
-    """Counts the updates of a stretch, and detects a rate that breaks the training. level: the
-    training loss at the start.
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The losses before a race: `loss` of the held-out batches, and `level` of the training
+    batches.
     """
 
-    def __init__(self, level: float) -> None:
+    loss: float
+    level: Level
+
+    @property
+    def size(self) -> float:
+        """The loss, in shares of which falls are given; if losses go below 0, how much the first
+        training losses differ.
+        """
+        if self.loss > 0 and self.level.spread is None:
+            return self.loss
+        return self.level.spread or abs(self.loss)
+
+    def has_moved_to(self, loss: float) -> bool:
+        """Whether this held-out loss differs clearly from the one at the start."""
+        return not abs(loss - self.loss) < stretch.MOVED * self.size
+
+    def has_fallen_to(self, loss: float) -> bool:
+        """Whether this held-out loss is clearly lower than the one at the start."""
+        return loss <= self.loss - stretch.MOVED * self.size
+
+
+class Watch:
+    """Counts the updates of a stretch, and detects a rate that breaks the training. level: that of
+    the training losses at the start.
+    """
+
+    def __init__(self, level: Level) -> None:
         self.updates = 0
-        self._level = level
+        self._limit = level.limit(BREAKS)
         self._last: deque[float] = deque(maxlen=10)
 
     def __call__(self, loss: float) -> bool:
         self.updates += 1
         self._last.append(loss)
         return (
-            len(self._last) == self._last.maxlen
-            and not statistics.fmean(self._last) < BREAKS * self._level
+            len(self._last) == self._last.maxlen and not statistics.fmean(self._last) < self._limit
         )
 
 
@@ -112,10 +140,10 @@ def race(
     session: Session,
     opt: OptimizerHandle,
     lr: float,
-    level: float,
+    level: Level,
     updates: int,
     schedule: str,
-    set_lr: Callable[[float], None],
+    group: int | None,
     emit: Emit,
     inbox: Inbox,
 ) -> RaceOutcome:
@@ -123,29 +151,24 @@ def race(
     restored.
 
     It tries three rates with the ratio `SPACING`, then a fourth beyond the best one or between the
-    best two; if the sweep's rate does not change the loss, higher rates (`climb`). A Stop ends the
-    race, and `lr` stays the suggestion. level: the training loss at the start.
+    best two. If the sweep's rate hardly changes the loss, a lower one trains, too, and then rates
+    around the better one or higher ones (`climb`) have what is left. The present rate trains, too,
+    unless one of these is close to it. It and the lower one each train for a fourth of `updates`,
+    which are not taken from the others. A Stop ends the race, and `lr` stays the suggestion. level:
+    that of the training losses at the start; group: the only group whose rate changes.
     """
     length = updates // CANDIDATES
-    start, why = stretch.starting_loss(session, length)
+    set_lr, present = stretch.multiplier(opt, group), stretch.present_rate(opt, group)
+    held_out, why = stretch.starting_loss(session, length)
     if why:
-        return RaceOutcome(
-            Suggestion(NAME, lr, None, f"There was no race: {why}. The sweep's rate stays")
-        )
-    by_val = start is not None
-    if start is None:
+        return _no_race(lr, why)
+    by_val = held_out is not None
+    if held_out is None:
         with scratch(session):
-            start = stretch.train(session, opt, [], set_lr, by_val=False)
-    if not math.isfinite(start):
-        return RaceOutcome(
-            Suggestion(
-                NAME,
-                lr,
-                None,
-                "There was no race: the held-out loss is not finite at the start. The sweep's rate"
-                " stays",
-            )
-        )
+            held_out = stretch.train(session, opt, [], set_lr, by_val=False)
+    if not math.isfinite(held_out):
+        return _no_race(lr, "the held-out loss is not finite at the start")
+    start = Start(held_out, level)
 
     def trained(rate: float, updates: int, watch: Watch | None = None) -> RaceTrial:
         if inbox and inbox.has(Stop):
@@ -166,45 +189,67 @@ def race(
         return trial
 
     try:
-        first = trained(lr, length)
-        if min(level, start) > 0 and abs(first.loss - start) < MOVED * start:
-            return climb(first, start, level, updates - length, schedule, trained)
-        trials = [first, trained(lr / SPACING, length), trained(lr * SPACING, length)]
-        trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
+        first, further = trained(lr, length), 1
+        if start.has_moved_to(first.loss):
+            trials = [first, trained(lr / SPACING, length), trained(lr * SPACING, length)]
+        else:
+            trials, further = [first, trained(lr / STEP, length)], CANDIDATES - 1
+            if present is not None and present > CLOSE * lr:
+                trials.append(trained(present, length))
+            if not min(t.loss for t in trials) < first.loss - CLEARLY * start.size:
+                return climb(trials, start, updates - length, schedule, trained)
+        for _ in range(further):
+            trials.append(trained(stretch.next_value({t.lr: t.loss for t in trials}), length))
+        rival = None
+        if present is not None and all(_ratio(present, t.lr) >= CLOSE for t in trials):
+            rival = trained(present, length)
     except _Stopped:
         return RaceOutcome(
             Suggestion(NAME, lr, None, "The race was stopped: the sweep's rate stays")
         )
-    lowest = min((t.loss for t in trials if math.isfinite(t.loss)), default=None)
-    if lowest is not None and start - lowest < MOVED * abs(start):
-        return _guess(first, first, trials, start)
-    return RaceOutcome(conclusion(lr, trials, start, schedule), lowest)
+    suggestion = conclusion(lr, trials, start, schedule, rival)
+    losses = [t.loss for t in (*trials, *([rival] if rival else [])) if math.isfinite(t.loss)]
+    lowest = min(losses, default=None)
+    doubt = "" if lowest is None or start.has_fallen_to(lowest) else _guess(start.loss, lowest)
+    return RaceOutcome(suggestion, lowest, doubt)
+
+
+def _no_race(lr: float, why: str) -> RaceOutcome:
+    """The sweep's rate, and why no race confirms it."""
+    return RaceOutcome(
+        Suggestion(NAME, lr, None, f"There was no race: {why}. The sweep's rate stays"),
+        doubt=f"There was no race: {why}. This is the sweep's rate.",
+    )
+
+
+def _ratio(rate: float, other: float) -> float:
+    return max(rate / other, other / rate)
 
 
 def climb(
-    first: RaceTrial, start: float, level: float, left: int, schedule: str, trained: Stretch
+    trials: list[RaceTrial], start: Start, left: int, schedule: str, trained: Stretch
 ) -> RaceOutcome:
-    """Race higher rates than the sweep's, `first`, which does not change the loss, with `left`
-    updates.
+    """Race higher rates than the sweep's, the first of `trials`, which does not change the loss,
+    with `left` updates.
 
     A model leaves a plateau, such as the one around a saddle, after a certain rate x updates. So
     the rate is multiplied by `STEP` until it breaks the training, which takes few updates. Then a
     rate between the highest that did not break it and the lowest that did trains for all updates
-    that are left, in which the loss may change. start, level: the held-out loss and the training
-    loss at the start.
+    that are left, in which the loss may change.
     """
-    trials, length = [first], first.updates
-    low, high = first.lr, math.inf
+    first = trials[0]
+    length, risen = first.updates, first.loss + CLEARLY * start.size
+    low, high = max(t.lr for t in trials if t.loss < risen), math.inf
     while left >= stretch.FEWEST:
         rate, updates = (
             (low * STEP, min(length, left)) if high == math.inf else (math.sqrt(low * high), left)
         )
-        trial = trained(rate, updates, Watch(level))
+        trial = trained(rate, updates, Watch(start.level))
         trials.append(trial)
         left -= trial.updates
-        if trial.loss <= (1 - MOVED) * start:
+        if start.has_fallen_to(trial.loss):
             break
-        if trial.loss < (1 + CLEARLY) * first.loss:
+        if trial.loss < risen:
             low = rate
         else:
             high = rate
@@ -214,13 +259,18 @@ def climb(
         if t.loss < first.loss and _progress(t, start) > _progress(first, start)
     ]
     best = min(better, key=lambda t: t.loss, default=first)
-    if min(t.loss for t in trials) > (1 - MOVED) * start:
-        return _guess(best, first, trials, start)
-    if best is first:
-        why = (
-            "no higher rate comes further in an update, and the sweep's stays."
-            f" {_losses_in_words(trials, start)}"
+    lowest = min(t.loss for t in trials)
+    listed = _losses_in_words(trials, start.loss)
+    if not start.has_fallen_to(lowest):
+        which = "the sweep's rate stays" if best is first else "it is lowest at this one"
+        why = f"no rate moves the loss, and {which}. {listed}"
+        return RaceOutcome(
+            Suggestion(NAME, best.lr, None, why),
+            None if best is first else best.loss,
+            _guess(start.loss, lowest),
         )
+    if best is first:
+        why = f"no higher rate comes further in an update, and the sweep's stays. {listed}"
         return RaceOutcome(Suggestion(NAME, first.lr, None, why))
     # the loss changes in a stretch of the usual length, so other stretches of that length can be
     # compared with it
@@ -232,34 +282,24 @@ def climb(
             conclusion(first.lr, trials, start, schedule), min(t.loss for t in trials)
         )
     why = (
-        f"the sweep's rate does not move the loss. {_losses_in_words(trials, start)}. For a whole"
-        f" run take {WHOLE:g} of a rate that changes it in part of one"
+        f"the sweep's rate does not move the loss. {listed}. For a whole run take {WHOLE:g} of a"
+        " rate that changes it in part of one"
     )
     return RaceOutcome(Suggestion(NAME, max(low, WHOLE * best.lr), None, why), best.loss)
 
 
-def _progress(trial: RaceTrial, start: float) -> float:
-    """How much each update lowers the loss on average; the lengths of the stretches differ."""
-    return (start - trial.loss) / trial.updates
-
-
-def _guess(
-    best: RaceTrial, first: RaceTrial, trials: Sequence[RaceTrial], start: float
-) -> RaceOutcome:
-    """Suggest the rate of `best`, with a doubt, if no rate changes the loss; `first` is the
-    sweep's.
-    """
-    lowest = min(t.loss for t in trials)
-    doubt = (
+def _guess(start: float, lowest: float) -> str:
+    """The doubt about a rate, if no rate changes the loss clearly."""
+    return (
         f"This rate is a guess: in the race the held-out loss only came from {start:.3g} to"
         f" {lowest:.3g}. Train until it falls, then search again from there:"
         ' find_lr(start="continue", race=True).'
     )
-    which = "the sweep's rate stays" if best is first else "it is lowest at this one"
-    why = f"no rate moves the loss, and {which}. {_losses_in_words(trials, start)}"
-    return RaceOutcome(
-        Suggestion(NAME, best.lr, None, why), None if best is first else best.loss, doubt
-    )
+
+
+def _progress(trial: RaceTrial, start: Start) -> float:
+    """How much each update lowers the loss on average; the lengths of the stretches differ."""
+    return (start.loss - trial.loss) / trial.updates
 
 
 def _losses_in_words(trials: Sequence[RaceTrial], start: float) -> str:
@@ -282,16 +322,31 @@ def _shape(length: int) -> list[float]:
     ]
 
 
-def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: str) -> Suggestion:
+def conclusion(
+    lr: float,
+    trials: Sequence[RaceTrial],
+    start: Start,
+    schedule: str,
+    present: RaceTrial | None = None,
+) -> Suggestion:
     """The geometric mean of the rates, weighted by how low their losses are; for a run at a
     constant rate, times `CONSTANT`.
 
     `lr`, the sweep's suggestion, is kept if the mean is close to it, or if no rate on that side is
     clearly better. Only the factor for a constant rate needs no such evidence. A rate above `lr` is
     at least a factor `SPACING` below every rate that breaks the training, since rates near that one
-    break a whole run, too. start: the loss before the race.
+    break a whole run, too. `present`, the rate that the run has, is kept if no other has a lower
+    loss.
     """
     known = {t.lr: t.loss for t in trials if math.isfinite(t.loss)}
+    listed = ", ".join(
+        f"{units.rate(t.lr, 2)}: {t.loss:.3g}"
+        for t in sorted((*trials, *([present] if present else [])), key=lambda t: t.lr)
+    )
+    why = f"held-out loss after {trials[0].updates} updates at each rate: {listed}"
+    if present is not None and present.loss < min(known.values(), default=math.inf):
+        lr = present.lr
+        return Suggestion(NAME, lr, None, f"{why}. None is better than the present rate")
     if not known:
         return Suggestion(
             NAME,
@@ -300,23 +355,12 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
             "the held-out loss is not finite after any of the stretches: the sweep's rate stays,"
             " and may be too high",
         )
-    if min(known.values()) < 0 or start <= 0:
-        return Suggestion(
-            NAME,
-            lr,
-            None,
-            "losses are compared by their ratios, and one of them is negative: the sweep's rate",
-        )
-    losses = {rate: loss + LEARNED * start for rate, loss in known.items()}
-    lowest, length = min(losses.values()), trials[0].updates
-    weights = {rate: (lowest / loss) ** (1 / SOFTNESS) for rate, loss in losses.items()}
+    excess = stretch.excess(known, start.loss, start.size, LEARNED)
+    best = min(known, key=known.__getitem__)
+    weights = {rate: loss ** (-1 / SOFTNESS) for rate, loss in excess.items()}
     mean = math.exp(
         sum(weight * math.log(rate) for rate, weight in weights.items()) / sum(weights.values())
     )
-    listed = ", ".join(
-        f"{units.rate(t.lr, 2)}: {t.loss:.3g}" for t in sorted(trials, key=lambda t: t.lr)
-    )
-    why = f"held-out loss after {length} updates at each rate: {listed}"
     constant = schedule == "constant"
     if constant:
         mean *= CONSTANT
@@ -324,21 +368,21 @@ def conclusion(lr: float, trials: Sequence[RaceTrial], start: float, schedule: s
             f". For a whole run at a constant rate take {CONSTANT:g} of the rate that is best in so"
             " few updates"
         )
-    if max(mean / lr, lr / mean) < CLOSE:
+    if _ratio(mean, lr) < CLOSE:
         return Suggestion(NAME, lr, None, f"{why}. That confirms {units.rate(lr, 2)}")
     side = "above" if mean > lr else "below"
     lowest_on_side = min(
-        (loss for rate, loss in losses.items() if rate != lr and (rate > lr) == (mean > lr)),
+        (loss for rate, loss in excess.items() if rate != lr and (rate > lr) == (mean > lr)),
         default=math.inf,
     )
-    if (mean > lr or not constant) and losses.get(lr, math.inf) < (1 + CLEARLY) * lowest_on_side:
+    if (mean > lr or not constant) and excess.get(lr, math.inf) < (1 + CLEARLY) * lowest_on_side:
         return Suggestion(
             NAME, lr, None, f"{why}. No rate {side} {units.rate(lr, 2)} is clearly better"
         )
     # a rate below the best one that does not change the loss is just slow
-    highest = max(lr, min(known, key=known.__getitem__))
+    highest = max(lr, best)
     broken = min(
-        (t.lr for t in trials if t.lr > highest and not t.loss < (start + min(known.values())) / 2),
+        (t.lr for t in trials if t.lr > highest and not t.loss < (start.loss + known[best]) / 2),
         default=math.inf,
     )
     if mean > lr and broken / SPACING < mean:

@@ -30,11 +30,12 @@ from workbench.tuners.learning_rate.rules import (
     steepest,
     valley,
 )
-from workbench.tuners.learning_rate.sweep import diverged_above, running_median, smooth
+from workbench.tuners.learning_rate.sweep import Level, running_median, smooth
 from workbench.units import counted, rate
 
 RECOMMENDED = "landmarks"
-_DIVERGED = 4.0  # a raw loss above this many times its start is the edge
+_DIVERGED = 4.0  # a raw loss above this many times the highest one at the start is the edge
+_STAYS = 5  # the median of so many losses shows whether it was one sample or the rate
 _BELOW = 0.316  # the good rate is half a decade below the edge and the minimum
 _USUAL_END = 10.0  # where the default sweep ends
 # losses usually diverge at about this many times the rate from which on they stay near the start
@@ -69,12 +70,14 @@ class Landmarks:
     """Three landmarks of the *raw* losses of a sweep, and the suggested rate: their median, since
     each is wrong for other curves.
 
-    - edge: the first rate whose loss is not finite or above 4 times the start (the median of the
-      first ten losses), or from which on most units of a layer are dead (`died`). If there is none,
+    - edge: the first rate whose loss is not finite or above 4 times the highest of the first ten
+      losses, or from which on most units of a layer are dead (`died`). A single loss that the next
+      four do not follow is no edge: single samples may be anything. If there is none,
       it is the last rate, or 10 if that is higher, where a default
       sweep ends. Some models do not diverge: their loss goes back to its start and stays there, as
       that of a transformer that breaks. There the edge is 1.5 times the rate from which on the
-      median of five losses is nearer to the start than to the lowest loss. This counts if the rate
+      median of five losses is nearer to the start (the median of the
+      first ten losses) than to the lowest loss. This counts if the rate
       still rises by a factor of five from there, and if the fall before was at least twice the
       spread of the differences of neighbouring losses. The estimate is the edge times (1 - beta) x
       0.316, and x 0.56 for adaptive optimizers;
@@ -84,7 +87,8 @@ class Landmarks:
       - beta) x 0.316.
 
     The suggestion is the median times 0.75, or times 1.33 if the rate falls to 0 (one-cycle,
-    linear, cosine), since the low rates at the end remove the noise of a high one. It is at most
+    linear, cosine), since the low rates at the end remove the noise of a high one, as the averages
+    of a schedule-free optimizer do. It is at most
     the last rate if no loss diverged. The factors were found on 17 tasks and checked once on 13
     others, all swept from 1e-5 to 10 in 100 updates; those for cosine and linear on the tasks of
     `tests/benchmarks/lr_regret.py`.
@@ -94,7 +98,7 @@ class Landmarks:
     the length of a sweep that ended early; without it the length is 100, or the number of points if
     that is larger. If one of the first ten losses is below 0, or their median is 0, the edge is a
     rise by 3 times the size of the start, or by 3 times the range of the losses so far if that is
-    wider (`sweep.diverged_above`).
+    wider (`sweep.Level`).
     """
 
     def __init__(
@@ -176,10 +180,10 @@ def divergence(
     is no such rate.
     """
     x, y = pair(lrs, losses)
-    start = _start(y, points_of(10, num_training, len(x)))
-    if not len(start):
+    level = level_of(y, num_training)
+    if level is None:
         return float(x[0]) if len(x) else None
-    edge = _edge(y, *_level(start))
+    edge = _edge(y, level, points_of(10, num_training, len(x)))
     return None if edge is None else float(x[edge])
 
 
@@ -312,6 +316,7 @@ _SPOKEN = {
     "constant": "constant",
     "linear": "linearly falling",
     "cosine": "cosine",
+    "schedule_free": "schedule-free",
 }
 
 
@@ -333,20 +338,18 @@ def _find(
         return f"beta={beta!r} is not a momentum: 0 <= beta < 1 is needed"
     x, y = pair(lrs, losses)
     ten, five = points_of(10, num_training, len(x)), points_of(5, num_training, len(x))
-    start = _start(y, ten)
-    if not len(start):
+    level = level_of(y, num_training)
+    if level is None:
         return "no loss was finite" if len(x) else "the sweep has no points"
-    base, spread = _level(start)
-    edge = _edge(y, base, spread)
-    dead = _dead_loss(y, died) if spread is None else None
+    base = level.base
+    edge = _edge(y, level, ten)
+    dead = _dead_loss(y, died) if level.spread is None else None
     if died is not None and (edge is None or died.point < edge):
         edge = died.point
     else:
         died = None
     kept = len(y) if edge is None else edge
     if kept < ten + 3:
-        if edge is None and spread is None and y.max() > diverged_above(_DIVERGED, float(y.min())):
-            edge = int(y.argmax())  # so early that the median of the start is high, too
         return _too_few(kept, ten, x, edge, died)
     s = smooth(y[:kept], 0.9 ** (FULL / length_of(num_training, len(x))))
     fall = longest_fall(s[ten:])
@@ -360,7 +363,6 @@ def _find(
     e = edge_at * (1 - beta) * _BELOW * (0.56 if adaptive else 1.0)
     v = 4 * float(x[ten + fall[0]])
     m = float(x[low]) * math.sqrt(1 - beta) * _BELOW
-    size = base if spread is None else max(abs(base), spread)
     lr = float(np.median([e, v, m])) * _factor(schedule)
     return _Found(
         lr=lr if edge is not None else min(lr, float(x[-1])),
@@ -371,7 +373,7 @@ def _find(
         edge_seen=edge is not None or lost is not None,
         first=float(x[0]),
         last=float(x[-1]),
-        fall=(base - float(s[low])) / size if size > 0 else 0.0,
+        fall=(base - float(s[low])) / level.size if level.size > 0 else 0.0,
         falls=low >= kept - max(1, five),
         length=length_of(num_training, len(x)),
         died=died,
@@ -413,28 +415,33 @@ def _dead_loss(y: Array, died: Died | None) -> float | None:
     return float(np.median(after)) if len(after) else None
 
 
-def _start(y: Array, count: int) -> Array:
-    """The first losses, those that are finite."""
-    start = y[: max(1, count)]
-    return start[np.isfinite(start)]
+def level_of(losses: ArrayLike, num_training: int | None = None) -> Level | None:
+    """The level of the first tenth of a sweep's losses; None: none of them is finite."""
+    y = np.asarray(losses, dtype=np.float64)
+    start = y[: max(1, points_of(10, num_training, len(y)))]
+    start = start[np.isfinite(start)]
+    return Level.of(start) if len(start) else None
 
 
-def _level(start: Array) -> tuple[float, float | None]:
-    """The level of the first losses, and their range if they are not all above 0 (the arguments
-    of `diverged_above`).
-    """
-    base = float(np.median(start))
-    return base, None if base > 0 and start.min() >= 0 else float(np.ptp(start))
-
-
-def _edge(y: Array, base: float, spread: float | None) -> int | None:
-    """The first point whose loss diverged or is not finite; None: there is none. spread: see
-    `diverged_above`.
-    """
-    lowest = base
+def _edge(y: Array, level: Level, ten: int) -> int | None:
+    """The first point whose loss diverged or is not finite; None: there is none."""
+    lowest = level.base
     for i, loss in enumerate(y):
-        wide = None if spread is None else max(spread, base - lowest)
-        if not math.isfinite(loss) or loss > diverged_above(_DIVERGED, base, wide):
-            return i
+        risen = loss > level.limit(_DIVERGED, lowest)
+        if not math.isfinite(loss) or (risen and np.median(y[i : i + _STAYS]) > level.high):
+            return i if level.spread is not None else min(i, _at_once(y[:i], ten) or i)
         lowest = min(lowest, float(loss))
+    return _at_once(y, ten) if level.spread is None else None
+
+
+def _at_once(y: Array, ten: int) -> int | None:
+    """The first of the `ten` points from which on no loss comes back to 4 times those before it, or
+    to 16 times if that is one loss, which may be low by chance; None: there is none.
+
+    There the losses diverge so early that those of the start are high, too.
+    """
+    for i in range(1, min(ten, len(y))):
+        times = _DIVERGED if i > 1 else _DIVERGED**2
+        if y[i:].min() > times * y[:i].max():
+            return i
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -136,26 +137,52 @@ def running_median(values: NDArray[Any], half: int) -> Array:
     )
 
 
-def diverged_above(threshold: float, low: float, spread: float | None = None) -> float:
-    """The loss above which a sweep counts as diverged, relative to `low`: threshold x low for
-    losses above 0.
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The losses at the start of a sweep, above which a loss has risen."""
 
-    For losses that go below 0 (`spread` given) a multiple has no meaning. Then the limit is low +
-    (threshold - 1) x |low|, or with `spread`, the range of losses so far, in place of |low|, if
-    that is larger.
+    base: float
+    """Their median."""
+    high: float
+    """The highest of them: single samples differ more than any average does."""
+    spread: float | None
+    """Their range, if a multiple of them has no meaning, since one is below 0 or their median
+    is 0.
     """
-    if spread is None:
-        return threshold * low
-    return low + (threshold - 1) * max(abs(low), spread)
+
+    @classmethod
+    def of(cls, losses: Array) -> Level:
+        """The level of these losses, which are finite; at least one is needed."""
+        base = float(np.median(losses))
+        positive = base > 0 and losses.min() >= 0
+        return cls(base, float(losses.max()), None if positive else float(np.ptp(losses)))
+
+    @property
+    def size(self) -> float:
+        """The size of a loss at the start, in shares of which falls are given."""
+        return self.base if self.spread is None else max(abs(self.base), self.spread)
+
+    def limit(self, threshold: float, lowest: float | None = None) -> float:
+        """The loss above which it has risen by this factor: `threshold` x the highest one.
+
+        If losses go below 0, it is a rise from the median by (threshold - 1) times its size, or
+        times the range of the losses down to the `lowest` so far if that is wider.
+        """
+        if self.spread is None:
+            return threshold * self.high
+        fallen = 0.0 if lowest is None else self.base - lowest
+        return self.base + (threshold - 1) * max(self.size, fallen)
 
 
 class StopRule:
     """Decides after each point whether the sweep ends, and why.
 
     `threshold`: the sweep ends when the smoothed loss is above this many times its best value so
-    far; None: never for that reason. A loss that is not finite always ends it. Once a loss was
-    below zero, or while the best is zero, the rise is measured against the range of smoothed losses
-    up to the best (`diverged_above`), and only after the first ten points, which give that range.
+    far; None: never for that reason. A loss that is not finite always ends it. The first ten points
+    end it for no other reason, and the best value begins with the tenth: before, the smoothed loss
+    is that of a few batches, which may be four times that of others. Once a loss was below zero, or
+    while the best is zero, the rise is measured against the range of smoothed losses up to the
+    best.
     """
 
     def __init__(self, threshold: float | None = 4.0) -> None:
@@ -177,19 +204,19 @@ class StopRule:
         if not math.isfinite(loss):
             return NOT_FINITE
         self._note(loss, smoothed)
-        positive = not self._below_zero and self.best > 0
-        if self.threshold is None or not (positive or self._seen > WARMUP):
+        if self.threshold is None or self._seen <= WARMUP:
             return None
-        if positive:
-            if smoothed > diverged_above(self.threshold, self.best):
+        if self._below_zero or self.best <= 0:
+            size = max(abs(self.best), self._start - self.best)
+            if smoothed > self.best + (self.threshold - 1) * size:
                 return (
-                    f"the loss diverged, as expected (smoothed loss above {self.threshold:g} x its"
-                    " best)"
+                    "the loss diverged, as expected (smoothed loss rose by more than"
+                    f" {self.threshold - 1:g} x its range)"
                 )
-        elif smoothed > diverged_above(self.threshold, self.best, self._start - self.best):
+        elif smoothed > self.threshold * self.best:
             return (
-                "the loss diverged, as expected (smoothed loss rose by more than"
-                f" {self.threshold - 1:g} x its range)"
+                f"the loss diverged, as expected (smoothed loss above {self.threshold:g} x its"
+                " best)"
             )
         return None
 
@@ -199,4 +226,5 @@ class StopRule:
         self._highest = max(self._highest, smoothed)
         if smoothed <= self.best or self._seen <= WARMUP:
             self._start = self._highest
-        self.best = min(self.best, smoothed)
+        if self._seen >= WARMUP:
+            self.best = min(self.best, smoothed)
