@@ -1,5 +1,6 @@
 """The search for a clip value: the norms are those of the run, and only what stands out gets a value."""
 
+import math
 import time
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import workbench as wb
+from tests.benchmarks.lr_tasks import counts, mlp
 from tests.engine.problems import (
     adam,
     bench,
@@ -22,7 +24,7 @@ from workbench.events import ClipSearchEnded
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
-from workbench.tuners.clip_search import ClipSearch, conclusion, stands_out
+from workbench.tuners.clip_search import ClipSearch, candidate, conclusion, stands_out
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -70,19 +72,54 @@ def test_a_spike_gets_a_value_and_its_absence_none(tmp_path):
         calls.append(1)
         return F.cross_entropy(output, y) * (50.0 if len(calls) % 20 == 0 else 1.0)
 
-    found = (
-        bench(plain_net(), labelled(400), tmp_path, loss=spiky, lr=1e-4)
-        .find_clip_val(updates=100)
-        .result()
-    )
+    b = bench(plain_net(), labelled(400), tmp_path, val=labelled(80, seed=2), loss=spiky, lr=0.1)
+    found = b.find_clip_val(updates=100).result()
     assert found.best == {"gradient_clip_val": found.suggestion}
     assert 0.03 < found.share_at(found.suggestion) < 0.2
     assert "times those around them" in found.reason
+    assert "Held-out loss after 100 updates" in found.reason
+    unjudged = bench(plain_net(), labelled(400), tmp_path, loss=spiky, lr=0.1)
+    unjudged = unjudged.find_clip_val(updates=100).result()
+    assert (unjudged.best, unjudged.suggestion is None) == ({}, False)
+    assert "was not measured, so it is not recommended: an epoch has fewer" in unjudged.reason
     calm = bench(plain_net(), labelled(400), tmp_path, lr=1e-4).find_clip_val(updates=100).result()
     assert calm.best == {}
     assert calm.suggestion is not None
     assert "stands out" in calm.reason
     assert "unchanged" in repr(calm)
+
+
+def test_a_value_that_cuts_what_noisy_losses_need_is_not_recommended(tmp_path):
+    """Counts: a few large ones are much of the mean, and their gradients stand out."""
+    (x, y), val = counts()
+    plan = {"val": val, "loss": F.poisson_nll_loss, "batch_size": 4, "lr": 3e-3}
+    before = weights(model := mlp(10, 32, 1))
+    found = bench(model, (x, y), tmp_path, adam, **plan).find_clip_val().result()
+    assert same_weights(before, weights(model))
+    assert stands_out(found.norms[0]) > 3
+    assert (found.best, found.suggestion is None) == ({}, False)
+    assert "It is not clearly lower" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("losses", "helps"),
+    [
+        ((1.0, 0.5), True),
+        ((1.0, 0.99), False),
+        ((0.5, 1.0), False),
+        ((math.inf, 0.5), True),
+        ((0.5, math.inf), False),
+        ((math.inf, math.inf), False),
+        ((-1.0, -1.5), True),
+        ((-1.5, -1.0), False),
+    ],
+)
+def test_a_value_is_recommended_where_the_loss_is_clearly_lower_with_it(losses, helps):
+    tried = ClipSearchEnded({"gradient_clip_val": 2.0}, 2.0, ((1.0,),), "spikes", "all")
+    end = conclusion(tried, 2.0, 100, *losses)
+    assert bool(end.best) == helps
+    assert end.suggestion == 2.0
+    assert end.reason.startswith("spikes. Held-out loss after 100 updates: ")
 
 
 def test_each_optimizer_has_its_norms(tmp_path):
@@ -117,8 +154,8 @@ def test_a_slow_fall_is_no_spike():
 
 
 def test_too_few_norms_and_a_stop_give_no_value():
-    assert conclusion(((1.0,) * 10,), "all updates taken").suggestion is None
-    assert conclusion(((1.0,) * 30 + (99.0,) * 9,), "stopped").best == {}
+    assert candidate(((1.0,) * 10,), "all updates taken").suggestion is None
+    assert candidate(((1.0,) * 30 + (99.0,) * 9,), "stopped").best == {}
     assert ClipSearch.from_events([]).suggestion is None
     assert ClipSearch.from_events([ClipSearchEnded({}, None, (), "", "x")]).share_at(1.0) == 0.0
 

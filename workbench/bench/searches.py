@@ -64,10 +64,9 @@ class Searches(BenchBase):
         "continue": the model's present ones. optimizer: of several, the one (counted from 0) whose
         rate is swept and whose loss is read; the others step at their own rates. The setting `lr`
         is the first one's and changes all of them. group: of its parameter groups, the one (counted
-        from 0) whose rate
-        is swept, with the others at theirs: a head on a pretrained body, say. race: for a better
-        suggestion, which follows from losses on held-out batches: four rates around the first
-        suggestion train for `race_updates` updates in all.
+        from 0) whose rate is swept, with the others at theirs: a head on a pretrained body, say.
+        race: losses on held-out batches decide: four rates around the first suggestion train for
+        `race_updates` updates in all, and the present rate for a fourth of that.
         """
         overrides = settings_named(settings, self.find_lr)
         request = LRRequest(
@@ -221,10 +220,12 @@ class Searches(BenchBase):
         """Take `updates` updates without clipping, and suggest a clip value from their gradient
         norms.
 
-        The model and the settings stay as they are. The result's `best` is empty where no norm
-        stands out; `suggestion` is the value that a tenth of the norms exceed, and `share_at(1.0)`
-        is the share that a clip value of 1.0 would cut. After a fit, `run.clip_suggestion` and
-        `run.plot("clip")` show the same for the whole run.
+        The model and the settings stay as they are. If a norm stands out, the value is tried:
+        training with it is compared with training without, as many updates each, by the loss on
+        held-out batches. The result's `best` is empty unless that is clearly lower; `suggestion` is
+        the value that a tenth of the norms exceed, and `share_at(1.0)` is the share that a clip
+        value of 1.0 would cut. After a fit, `run.clip_suggestion` and `run.plot("clip")` show the
+        same for the whole run.
         """
         overrides = settings_named(settings, self.find_clip_val)
         request = ClipRequest(updates)

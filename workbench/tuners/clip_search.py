@@ -1,16 +1,21 @@
-"""Finds a clip value: takes real updates without clipping, and reads their gradient norms.
+"""Finds a clip value: takes real updates without clipping, and reads their gradient norms. Then it
+trains with the value and without.
 
 How to read it: a clip value that a tenth of the norms exceed limits spikes and leaves usual updates
-unchanged. If no norm stands out, clipping would change little, and none is recommended. The norms
-of a whole run say more, since they usually
-fall during training: `run.clip_suggestion` and `run.plot("clip")` use them.
+unchanged. If no norm stands out, clipping would change little, and none is recommended. Norms do
+not tell whether a spike harms: where losses are noisy, large gradients are part of the mean, and a
+value that cuts them makes training worse. So a value is recommended only if the held-out loss is
+clearly lower with it. The norms of a whole run say more, since they usually fall during training:
+`run.clip_suggestion` and `run.plot("clip")` use them.
 Source: Pascanu, Mikolov & Bengio (2013), "On the difficulty of training recurrent neural networks",
 section 3.2.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -34,12 +39,15 @@ from workbench.settings import Settings, SettingsError
 from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
+from workbench.tuners import stretch
 from workbench.tuners.trial_batches import cycled_windows
-from workbench.units import rate
+from workbench.units import number, rate
 from workbench.values import shown
 
 STANDS_OUT = 3.0
 """A norm stands out if it is this many times the median of the norms around it."""
+CLEARLY = 0.05
+"""A value is recommended only if the loss without clipping is higher by this share."""
 _AROUND = 21
 _FLUSH = 100
 """Updates between two reads of the meter, which holds a few hundred."""
@@ -50,9 +58,9 @@ Norms = NDArray[np.float64]
 @dataclass(frozen=True, eq=False)
 class ClipSearch(Drawable):
     """The result of a search for a clip value. `best`: the settings for `bench.set(**found.best)`;
-    empty: no clipping is needed.
+    empty: clipping is not clearly better.
 
-    `suggestion`: the value that a tenth of the norms exceed, also if no clipping is needed.
+    `suggestion`: the value that a tenth of the norms exceed, also if it is not recommended.
     `norms`: for each optimizer the 2-norms of its gradients before clipping, one for each update.
     `reason` says why. `figure()` and `plot()` draw the share of updates that each clip value would
     clip.
@@ -91,7 +99,7 @@ class ClipSearch(Drawable):
 @dataclass(frozen=True)
 class ClipRequest:
     """The arguments of a search for a clip value; updates: the number of updates whose norms are
-    measured.
+    measured, and of each of the two stretches that are compared.
     """
 
     updates: int = 200
@@ -124,11 +132,60 @@ class ClipRequest:
         )
         with open_session(task, chosen) as session, scratch(session):
             norms, ended = _measure(session, self.updates, stopped)
-        return conclusion(norms, ended)
+        end = candidate(norms, ended)
+        return _compared(task, settings, self.updates, end, stopped) if end.best else end
 
 
-def conclusion(norms: tuple[tuple[float, ...], ...], ended: str) -> ClipSearchEnded:
-    """The clip value for these norms: for each optimizer, one for each update."""
+def _compared(
+    task: Task, settings: Settings, updates: int, end: ClipSearchEnded, stopped: Callable[[], bool]
+) -> ClipSearchEnded:
+    """The end of the search after training with its clip value and without."""
+    try:
+        stretch.refuse(task, settings, "The comparison")
+    except TaskError as error:
+        return _unmeasured(end, str(error))
+    without = settings.replace(gradient_clip_val=None)
+    with open_session(task, without) as session:
+        length = min(updates, session.updates or updates)
+        start, why_not = stretch.starting_loss(session, length)
+    if why_not:
+        return _unmeasured(end, f"{why_not}.")
+    by_val = start is not None
+    if start is None:
+        start = stretch.loss_after(task, without, 0, by_val=False)
+    losses = []
+    for chosen in (without, settings.replace(**end.best)):
+        if stopped():
+            return dataclasses.replace(end, best={}, reason="", ended="stopped")
+        losses.append(stretch.loss_after(task, chosen, length, by_val=by_val))
+    return conclusion(end, start, length, *losses)
+
+
+def _unmeasured(end: ClipSearchEnded, why: str) -> ClipSearchEnded:
+    """The end of a search whose value cannot be compared with training without it."""
+    reason = f"{end.reason}. Whether that helps was not measured, so it is not recommended: {why}"
+    return dataclasses.replace(end, best={}, reason=reason)
+
+
+def conclusion(
+    end: ClipSearchEnded, start: float, length: int, without: float, clipped: float
+) -> ClipSearchEnded:
+    """The end of a search, by the held-out losses before training and after `length` updates
+    without clipping and with the value.
+    """
+    losses = f"{number(without)} without clipping, {number(clipped)} with it"
+    why = f"{end.reason}. Held-out loss after {length} updates: {losses}"
+    helps = clipped < math.inf == without
+    if max(without, clipped) < math.inf:
+        excess = stretch.excess({0: without, 1: clipped}, start, abs(start), stretch.LEARNED)
+        helps = excess[0] >= (1 + CLEARLY) * excess[1]
+    if helps:
+        return dataclasses.replace(end, reason=why)
+    return dataclasses.replace(end, best={}, reason=f"{why}. It is not clearly lower")
+
+
+def candidate(norms: tuple[tuple[float, ...], ...], ended: str) -> ClipSearchEnded:
+    """The clip value to try for these norms: for each optimizer, one for each update."""
     series = [np.asarray(values, np.float64) for values in norms]
     value = suggest_clip(*series)
     if ended == "stopped" or value is None:
@@ -203,4 +260,5 @@ def _measure(
         tuple(float(norm) for flush in flushes for norm in flush.array(name) if np.isfinite(norm))
         for name in names
     )
-    return norms, session.ranks.broadcast_object(ended)
+    measured: tuple[tuple[tuple[float, ...], ...], str] = (norms, ended)
+    return session.ranks.broadcast_object(measured)

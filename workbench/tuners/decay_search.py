@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.setup import open_session
-from workbench.engine.snapshot import scratch
 from workbench.events import DecaySearchEnded, DecayTrial, Emit, last_of
 from workbench.plots.chart import Chart
 from workbench.plots.drawing.drawable import Drawable
@@ -143,7 +142,8 @@ class WeightDecayRequest:
             if stopped():
                 return DecaySearchEnded({}, None, "", "stopped")
             value = values.pop(0)
-            loss = _loss_at(task, settings, value * scale, length, by_val=run.start is not None)
+            decayed = settings.replace(weight_decay=value * scale)
+            loss = stretch.loss_after(task, decayed, length, by_val=run.start is not None)
             trials.append(DecayTrial(value, length, loss))
             emit(trials[-1])
             if len(trials) == CANDIDATES - 1:
@@ -244,19 +244,3 @@ def _decay_of(optimizers: Sequence[OptimizerHandle]) -> float | None:
     """The weight decay of the first optimizer that has one; None without one."""
     decays = [value for opt in optimizers if (value := leading_decay(opt.optimizer)) is not None]
     return next(filter(None, decays), decays[0] if decays else None)
-
-
-def _loss_at(task: Task, settings: Settings, value: float, length: int, *, by_val: bool) -> float:
-    """The held-out loss after a stretch with this weight decay; the task is restored."""
-    chosen = settings.replace(weight_decay=value, weight_averaging=None)
-    with open_session(task, chosen) as session, scratch(session):
-        setters = [(stretch.multiplier(opt), opt.base_lr) for opt in session.optimizers]
-
-        def set_share(share: float) -> None:
-            for set_lr, rate in setters:
-                set_lr(rate * share)
-
-        first = session.optimizers[0]
-        shares = stretch.shape(chosen, stretch.schedule_of(session.settings, first), length)
-        loss = stretch.train(session, first, shares, set_share, by_val=by_val)
-        return float(session.ranks.broadcast_object(loss))
