@@ -15,7 +15,7 @@ import workbench as wb
 from tests.engine.problems import labelled, plain_net, sgd
 from workbench.cli import main
 from workbench.events import Called, Compared, Deleted, Shown
-from workbench.launch import thread
+from workbench.launch import turns
 from workbench.runs.record.event_log import Recorded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -160,14 +160,14 @@ def test_jobs_wait_while_a_script_is_made(tmp_path: Path, monkeypatch: pytest.Mo
         jobs.append(bench.fit())
         assert not jobs[0].wait(0.3)
         assert jobs[0].status == "queued"
-        with thread.alone():  # the same thread goes through
+        with turns.alone():  # the same thread goes through
             return "# the script"
 
     monkeypatch.setattr("workbench.export.script.script", slow)
     assert bench.script() == "# the script"
     assert jobs[0].wait(120)
     with monkeypatch.context() as changed:
-        changed.setattr(thread, "PATIENCE", 0.05)
+        changed.setattr(turns, "PATIENCE", 0.05)
         other = a_bench(tmp_path / "other")
         going = other.fit(max_epochs=100_000)
         try:

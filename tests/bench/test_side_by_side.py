@@ -16,7 +16,7 @@ from torch import nn
 import workbench as wb
 from tests import warm
 from workbench.events import Message, StepsDone
-from workbench.launch import thread
+from workbench.launch import turns
 from workbench.task.factory import task_of
 from workbench.tuners.trial_batches import cycled_windows
 
@@ -195,7 +195,7 @@ def test_cyclic_rates_change_at_both_ends(tmp_path: Path) -> None:
         return torch.optim.lr_scheduler.CyclicLR(optimizer, base_lr=0.1, max_lr=0.5, step_size_up=4)
 
     b = bench(tmp_path, optimizer=torch.optim.SGD, scheduler=cycle, lr=0.1, max_epochs=4)
-    with thread.alone():  # the job waits until it is asked
+    with turns.alone():  # the job waits until it is asked
         job = b.fit()
         job.change(lr=0.01)
     lrs = job.result().history["lr"]

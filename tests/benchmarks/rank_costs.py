@@ -1,4 +1,4 @@
-"""What several ranks cost, beside other launchers: `python -m tests.benchmarks.rank_costs [--gib 1] [memory start update alone]`.
+"""What several ranks cost, beside other launchers: `python -m tests.benchmarks.rank_costs [--gib 1] [memory start update alone beside]`.
 
 memory: of a job's processes at its last update, relative to the data; what the same job takes with next to no data is
 taken off. "added": by all processes beyond the kernel's own copy; "at most": the same at the worst moment.
@@ -7,22 +7,30 @@ the making of the bench or the trainer ("bench on"); from the call where the ben
 ones. update: of a small CNN, beside a plain loop under DDP.
 alone: one device, in the kernel or in a pool of one rank. Each case has a process of its own. All that is said of other
 launchers is measured here.
+beside: two fits of a small CNN side by side (WORKBENCH_CPU_JOBS=2) and one after the other, one torch thread each: the time
+of both, and from the call to the first update of the one in a worker.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from statistics import median
 
+import torch
+import torch.nn.functional as F
+
+import workbench as wb
 from tests.benchmarks.launched import memory, raw_ddp, start
 from tests.benchmarks.launched.launchers import PEERS
 from tests.benchmarks.launched.memory import Case
-from tests.benchmarks.step_overhead import cnn, ours
+from tests.benchmarks.step_overhead import cnn, data, ours
 
-PARTS = ("memory", "start", "update", "alone")
+PARTS = ("memory", "start", "update", "alone", "beside")
 OURS = "workbench pool"
 PLACES = ((2, 0), (4, 0), (2, 2), (4, 2))
 """Ranks, and loader workers of each."""
@@ -77,6 +85,46 @@ def an_update(rounds: int, steps: int) -> None:
     )
 
 
+def side_by_side(rounds: int, steps: int) -> None:
+    """Interleaved, the median of the rounds' ratios; the first one starts the worker."""
+    os.environ["WORKBENCH_CPU_JOBS"] = "2"
+    torch.set_num_threads(1)
+    ratios, starts = [], []
+    with tempfile.TemporaryDirectory() as root:
+        first, second = (
+            wb.Workbench(
+                cnn(),
+                train=data(),
+                loss=F.cross_entropy,
+                root=root,
+                accelerator="cpu",
+                enable_progress_bar=False,
+            )
+            for _ in range(2)
+        )
+        for _ in range(rounds):
+            seconds = []
+            for beside in (False, True):
+                began = time.perf_counter()
+                jobs = [first.fit(max_steps=steps)]
+                if not beside:
+                    jobs[0].result()
+                asked = time.perf_counter()
+                jobs.append(second.fit(max_steps=steps))
+                while not jobs[1].updates:
+                    time.sleep(1e-3)
+                started = time.perf_counter() - asked
+                for job in jobs:
+                    job.result()
+                seconds.append(time.perf_counter() - began)
+            starts.append(started)
+            ratios.append(seconds[1] / seconds[0])
+    print(
+        f"two fits of {steps} updates, side by side: {median(ratios[1:]):.3f}x of the time of one after the other"
+    )
+    print(f"  the first updates of the second: {starts[0]:.2f} s, later {median(starts[1:]):.2f} s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=PARTS, metavar="part", help=", ".join(PARTS))
@@ -96,6 +144,8 @@ def main() -> None:
         to_first_update()
     if "update" in given.parts:
         an_update(given.rounds, given.steps)
+    if "beside" in given.parts:
+        side_by_side(given.rounds, given.steps)
     if "alone" in given.parts:
         subprocess.run([sys.executable, "-m", "tests.benchmarks.launched.alone"], check=True)
 

@@ -14,7 +14,7 @@ from accelerate import DeepSpeedPlugin
 import workbench as wb
 from workbench.engine.runtime import runtime
 from workbench.launch.process import run_in_child
-from workbench.launch.select_launcher import check, ranks, select_launcher
+from workbench.launch.select_launcher import check, process_of, ranks, select_launcher
 from workbench.settings import Settings, SettingsError
 
 
@@ -27,6 +27,28 @@ def made(**given: Any) -> Settings:
 )
 def test_auto_is_the_simplest_that_can_do_it(given: dict[str, Any], strategy: str) -> None:
     assert select_launcher(made(**given)).strategy == strategy
+
+
+@pytest.mark.parametrize(
+    ("given", "devices", "process"),
+    [
+        ({"devices": [1]}, {"cuda:1"}, "any"),
+        ({"devices": 1}, {"cuda:0"}, "any"),
+        ({"devices": [1], "strategy": "thread"}, {"cuda:1"}, "this"),
+        ({"devices": [0, 1]}, {"cuda:0", "cuda:1"}, "other"),
+        ({"accelerator": "cpu"}, {"cpu"}, "any"),
+        ({"accelerator": "cpu", "devices": 2}, {"cpu"}, "other"),
+    ],
+)
+def test_the_devices_and_the_process_of_a_job(
+    given: dict[str, Any], devices: set[str], process: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    settings = Settings.make(**given)
+    assert select_launcher(settings).names == devices
+    assert process_of(settings, moves=True) == process
+    assert process_of(settings, moves=False) == process.replace("any", "this")
 
 
 @pytest.mark.parametrize("given", [{"devices": 2}, {"strategy": "pool", "devices": 1}])

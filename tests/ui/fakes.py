@@ -78,6 +78,7 @@ class FakeJob:
     changes: dict[str, Any] = field(default_factory=dict)
     stopped: bool = False
     folder: Any = None
+    waits_for: str = ""
     going: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
 

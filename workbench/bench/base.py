@@ -32,10 +32,13 @@ from workbench.launch.pool import pool
 from workbench.launch.start.initial_weights import InitialWeights
 from workbench.launch.start.start_spec import SubmittedFit
 from workbench.launch.thread import ThreadLauncher
+from workbench.launch.turns import Turn
 from workbench.launch.work import BenchWork
+from workbench.runs.read import RUNS
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
 from workbench.task.protocol import Phase, Task
+from workbench.task.state.of_task import objects_with_state
 from workbench.task.summary import ModelSummary
 from workbench.trackers.listener import TrackerListener
 
@@ -75,6 +78,10 @@ class BenchBase:
         """How many of these calls came before each job."""
         self._built_by: dict[str, Any] = {}
         """The functions that made its model and data, and their parameters, as plain data."""
+        self._objects: dict[int, str] = {}
+        """The objects of the task that have a state, when the latest job was submitted to an idle
+        bench.
+        """
         self._trackers = trackers
         self._listeners = Listeners(listeners)
         for tracker in trackers:
@@ -256,7 +263,16 @@ class BenchBase:
         else:
             job_folder = rank_job.folder_of(meeting, make_folder)
             job = RankJob(job_folder, meeting, kind, work, finished, self._called)
-        work.bind(job_folder, self._trackers)
+        if all(past.done() for past in self.jobs):  # no job changes the objects meanwhile
+            self._objects = objects_with_state(self._task)
+        claim = work.claim(
+            self._objects,
+            job_folder.path,
+            (self.root / RUNS / run for run in needs),
+            self._trackers if kind == "fit" else (),
+        )
+        job._turn = Turn(job.id, kind, claim)
+        work.bind(job_folder, job._turn, self._trackers)
         for past in self.jobs:
             past._forget_frames()
         try:

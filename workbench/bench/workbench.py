@@ -54,7 +54,7 @@ from workbench.launch.job_folder import (
 from workbench.launch.joined import group
 from workbench.launch.listeners import Listener
 from workbench.launch.start.start_spec import StartResolver, StartSpec
-from workbench.launch.thread import alone
+from workbench.launch.turns import alone
 from workbench.launch.work import AssignmentWork, FitWork
 from workbench.runs.evidence import evidence as found_by
 from workbench.runs.folder.annotations import annotate

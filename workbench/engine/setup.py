@@ -10,6 +10,7 @@ import torch
 
 from workbench.engine.hooks.called import CalledUpdateHooks
 from workbench.engine.optim.optimizers import Optimizers
+from workbench.engine.runtime.kernel_choice import kernel_choice
 from workbench.engine.runtime.runtime import Runtime
 from workbench.engine.runtime.torch_compile import compiled
 from workbench.engine.session import Session
@@ -35,7 +36,7 @@ def open_session(
     with (
         alone() if settings.strategy == "thread" else contextlib.nullcontext(),
         rng.preserved(),
-        _kernel_choice(settings),
+        kernel_choice(settings),
         task.running(settings, phase),
         default_device.set_aside(),
     ):
@@ -94,24 +95,3 @@ def _clipping_by(hooks: Hooks, optimizers: Optimizers) -> Iterator[None]:
 
 def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:
     return torch.autograd.set_detect_anomaly(True) if wanted else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _kernel_choice(settings: Settings) -> Iterator[None]:
-    """Context manager in which torch chooses kernels as `deterministic` and `benchmark` say; the
-    process's own flags are restored.
-    """
-    wanted, benchmark = settings.deterministic, settings.benchmark
-    if not wanted and benchmark is None:
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    if wanted:
-        torch.use_deterministic_algorithms(True, warn_only=wanted == "warn")
-    torch.backends.cudnn.benchmark = bool(benchmark)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=warn_only)
-        torch.backends.cudnn.benchmark = before[1]

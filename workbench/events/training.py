@@ -250,6 +250,8 @@ class StatusChanged:
 
     status: Status
     step: int = 0
+    why: str = ""
+    """What a queued job waits for: "waiting for device 0: 0007-fit trains on it"."""
 
 
 REPEATS, DOES_NOT_REPEAT = "repeats ", "does not repeat "

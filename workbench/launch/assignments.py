@@ -34,6 +34,7 @@ from workbench.instruments.memory import total_memory
 from workbench.launch.job import EventSink
 from workbench.launch.search import scheduled_searches
 from workbench.settings import Settings
+from workbench.task import rng
 from workbench.task.data.loader_parts import length_of
 from workbench.task.data.spec import DataSpec, set_epoch
 from workbench.task.errors import TaskError
@@ -73,6 +74,10 @@ class Assignment(abc.ABC):
         """The run's id."""
         self.updates = 0
         """How many updates it has taken, also where an error ended it."""
+        self.random: rng.State | None = None
+        """The states of the process's generators with which a worker begins, where this process
+        would have done the job; None: the worker's own.
+        """
         self.folder: Path | None = None
         """The run's folder: for checkpoints, and for data where memory is too small for one
         copy.

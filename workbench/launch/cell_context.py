@@ -53,6 +53,13 @@ class CellContext:
         self._mlflow_run = mlflow_run()
 
     @staticmethod
+    def stays_here() -> bool:
+        """Whether something holds in this thread that another thread can get, and another process
+        cannot.
+        """
+        return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+    @staticmethod
     def refuse(kind: str) -> None:
         """Raise TaskError for what holds in this thread and cannot be carried into another one.
         kind: of the job.

@@ -40,6 +40,7 @@ from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import code_line, signals
 from workbench.launch.cell_context import CellContext
 from workbench.launch.terminal.progress import ProgressBar
+from workbench.launch.turns import Claim, Turn
 from workbench.runs.live_change import live_change
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import EventLog
@@ -156,6 +157,9 @@ class Job(Generic[T]):
         self._work = work
         self._finish = finish
         self._called = called
+        self._turn = Turn(id, kind, Claim())
+        self._why = ""
+        """What it waits for, as its latest event says."""
         self._status: Status = "queued"
         self._began: float | None = None
         self._error: BaseException | None = None
@@ -208,6 +212,13 @@ class Job(Generic[T]):
         attrgetter("_status"),
         doc='"queued", "running", "paused", "finished", "stopped" or "failed".',
     )
+
+    @property
+    def waits_for(self) -> str:
+        """What it waits for ("waiting for device 0: 0007-fit trains on it"); "": it does not
+        wait.
+        """
+        return self._why
 
     def done(self) -> bool:
         """Return whether it has finished, failed or been stopped."""
@@ -449,13 +460,27 @@ class Job(Generic[T]):
         """Whether it may take its turn; a job of several ranks waits for those before it."""
         return True
 
+    def _waits(self) -> StatusChanged | None:
+        """Record why it waits, and return the event; None: it does not wait."""
+        with self._refusing:
+            why = self._turn.why
+            if not why or self._emit is not None:
+                return None
+            event, written = StatusChanged("queued", why=why), None
+            if self.folder is not None:
+                # its work says so when it begins
+                with contextlib.suppress(OSError):
+                    written = self.folder.append(event)
+            self._record(event, written)
+        return event
+
     def _stopped_before(self) -> bool:
         """Whether it was stopped before its turn."""
         return self._inbox.has(Stop)
 
     def _begin(self) -> None:
         """Set the status when the job's turn comes."""
-        self._status = "running"
+        self._status, self._why = "running", ""
 
     def _obey(self, command: Command) -> Callable[[], object] | None:
         """Carry out a command that another process left in the job's folder, as the job's method
@@ -556,9 +581,9 @@ class Job(Generic[T]):
         """
         self.events.add(event, line)
         if isinstance(event, StatusChanged):
-            self._status = event.status
+            self._status, self._why = event.status, event.why
         elif isinstance(event, RunStarted):
-            self._status = "running"
+            self._status, self._why = "running", ""
             self._began = time.time()
         elif isinstance(event, StepsDone):
             self._recorded = event.done
@@ -573,7 +598,7 @@ class Job(Generic[T]):
         """End it, after the listeners have got all its events; status "running": stop following
         it.
         """
-        self._status = status
+        self._status, self._why = status, ""
         self._error = error
         self._ended.set()
 

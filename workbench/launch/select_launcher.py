@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,9 @@ from workbench.launch.job import EventSink
 from workbench.launch.joined import group, rank_job
 from workbench.launch.pool import pool
 from workbench.launch.process import run_in_child
+from workbench.launch.turns import cpu_jobs
 from workbench.settings import Settings, SettingsError
+from workbench.task import rng
 from workbench.task.device import xla
 
 Kind = Literal["cpu", "cuda", "mps", "xpu", "tpu"]
@@ -31,6 +34,13 @@ class LauncherChoice:
     accelerator: Kind
     devices: tuple[int, ...]
     """The numbers of GPUs; on CPU and MPS only their count matters."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The devices by name: "cuda:0", "mps", "cpu"."""
+        if self.accelerator != "cuda":
+            return frozenset({self.accelerator})
+        return frozenset(f"cuda:{number}" for number in self.devices)
 
 
 def select_launcher(settings: Settings) -> LauncherChoice:
@@ -88,6 +98,7 @@ def processes(settings: Settings) -> tuple[str, int]:
 def check(settings: Settings) -> None:
     """Raise SettingsError, at the call, for what is impossible on this machine."""
     choice = select_launcher(settings)
+    cpu_jobs()  # raises for a bad value
     if choice.strategy == "joined":
         return
     if choice.strategy == "pool" and not run_in_child.FORK:
@@ -119,6 +130,22 @@ def check(settings: Settings) -> None:
         )
 
 
+def is_here(settings: Settings) -> bool:
+    """Whether this process does a job with these settings alone, if it is free."""
+    return select_launcher(settings).strategy == "thread"
+
+
+def process_of(settings: Settings, *, moves: bool) -> Literal["this", "any", "other"]:
+    """The processes that can do a job with these settings (`Claim.process`). moves: whether a
+    worker can do it as well.
+    """
+    choice = select_launcher(settings)
+    if choice.strategy in ("pool", "launch"):
+        return "other"
+    free = settings.strategy == "auto" and choice.strategy == "thread" and run_in_child.FORK
+    return "any" if moves and free and choice.accelerator in ("cpu", "cuda") else "this"
+
+
 def warm(settings: Settings) -> None:
     """Start the processes that the jobs of a bench with these settings need; returns at once."""
     choice = select_launcher(settings)
@@ -130,7 +157,8 @@ def run(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
     """Run the job on the selected launcher and copy the results back."""
     choice = select_launcher(assignment.settings)
     if choice.strategy == "thread":
-        return assignment(emit, inbox)
+        with on_device(choice):
+            return assignment(emit, inbox)
     joined = group.join(assignment.settings)
     if joined is not None:
         return rank_job.run(joined, assignment, emit, inbox)
@@ -139,6 +167,22 @@ def run(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
             assignment, emit, inbox, command.plan(assignment.settings, choice.accelerator)
         )
     return pool.run(assignment, choice.accelerator, choice.devices, emit, inbox)
+
+
+def run_in_worker(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
+    """Run a job of this process in a worker, as this process would. Raises PackageError, before it
+    begins, where it cannot be sent to another process.
+    """
+    choice = select_launcher(assignment.settings)
+    assignment.random = rng.users_state()
+    return pool.run(assignment, choice.accelerator, choice.devices, emit, inbox)
+
+
+def on_device(choice: LauncherChoice) -> contextlib.AbstractContextManager[object]:
+    """Context manager in which the GPU of a job in this thread is the thread's current one."""
+    if choice.accelerator != "cuda":
+        return contextlib.nullcontext()
+    return torch.cuda.device(choice.devices[0])
 
 
 def _accelerator(settings: Settings) -> Kind:
@@ -182,5 +226,9 @@ def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
             f"devices={wanted}: the bench trains on one {accelerator.upper()} device; take"
             " devices=1, or accelerator='cpu'."
         )
+    if accelerator == "cuda" and settings.strategy != "pool" and wanted == 1:
+        # the GPU that the cell has chosen (torch.cuda.set_device)
+        begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return (torch.cuda.current_device() if begun else 0,)
     # one process drives all cores of a TPU
     return tuple(range(1 if accelerator == "tpu" else wanted))

@@ -1,4 +1,5 @@
-"""Runs jobs in a thread of this process, one after another.
+"""Runs the jobs of a bench in a thread of this process, one after another. Jobs of other benches
+may run beside them (`turns.py`).
 
 Two threads live while there are jobs. The runner runs one. The event writer gives each event to the
 record and to the listeners, so that neither a slow disk nor a slow listener delays an update.
@@ -78,42 +79,12 @@ def _stop_all(signal: str) -> None:
     group.tell_end(signal)
 
 
-# Random states and torch's flags belong to the process: jobs of two benches take turns.
-_turn = threading.Lock()
-_LOOK = 0.1
-"""Seconds after which a job that waits for its turn checks again whether it was stopped."""
 _CATCH_UP = 3.0
 """The most seconds that the end of a job waits until a full disk can be written."""
 _GRACE = 5.0
 """The most seconds that a kernel which got SIGTERM waits for its jobs."""
 _WHERE, _TRACEBACK, _ERROR = 400, 20_000, 1 << 16
 """The most characters of the user's line, the traceback and the error in RunEnded."""
-PATIENCE = 5.0
-"""Seconds that `alone` waits for a job that has just ended and still cleans up."""
-_looking = threading.RLock()
-_depth = 0
-"""How many times the thread that holds `_looking` has entered `alone`."""
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Context manager in which no job of this process runs: jobs wait for their turn, and so do
-    other threads that enter it. Raises RuntimeError while a job of another bench runs.
-    """
-    global _depth
-    with _looking:
-        if _depth == 0 and not _turn.acquire(timeout=PATIENCE):
-            raise RuntimeError(
-                "a job of another bench runs, and all benches share the process's random states:"
-                " try again when that job has ended."
-            )
-        _depth += 1
-        try:
-            yield
-        finally:
-            _depth -= 1
-            if _depth == 0:
-                _turn.release()
 
 
 class ThreadLauncher:
@@ -133,10 +104,19 @@ class ThreadLauncher:
             self.check_open()
             _open.add(self)
             self._waiting.append(job)
-            folder_commands.listen(job)
-            if self._running is None:
+            job._turn.submit()
+        folder_commands.listen(job)
+        self._tell_why(job)
+        with self._lock:
+            if self._running is None and self._waiting:
                 self._start_runner()
         signals.catch(_has_jobs, _stop_all)
+
+    def _tell_why(self, job: AnyJob) -> None:
+        """Record why the job waits, and tell the listeners."""
+        event = job._waits()
+        if event is not None:
+            self._tell(job, event)
 
     def _start_runner(self) -> None:
         """Run the next job in a thread of its own: what it leaves in the state of its thread
@@ -156,6 +136,7 @@ class ThreadLauncher:
             if job is self._running or job not in self._waiting:
                 return
             self._waiting.remove(job)
+        job._turn.end()
         JobRunner(job, lambda job, event: ()).run()
 
     def cancel(self, job: AnyJob) -> None:
@@ -168,6 +149,7 @@ class ThreadLauncher:
                 return
             if job in self._waiting:
                 self._waiting.remove(job)
+        job._turn.end()
         folder_commands.leave(job)
         try:
             JobRunner(job, lambda job, event: ()).run()
@@ -213,15 +195,7 @@ class ThreadLauncher:
         # until then MKL takes all cores.
         torch.get_num_threads()
         while True:
-            with contextlib.ExitStack() as turn:
-                if _has_turn(job):
-                    turn.callback(_turn.release)
-                    turn.enter_context(_fast_thread_switches())
-                try:
-                    JobRunner(job, self._tell, turn.close).run()
-                except BaseException as error:  # noqa: BLE001  # otherwise code that waits for the job would wait for ever
-                    folder_commands.leave(job)
-                    job._end("failed", error)
+            self._run_in_turn(job)
             with self._lock:
                 self._running = None
                 if not self._waiting:
@@ -232,17 +206,19 @@ class ThreadLauncher:
                 except RuntimeError:  # the system has no thread left: this one goes on
                     job = self._running = self._waiting.popleft()
 
-
-def _has_turn(job: AnyJob) -> bool:
-    """Wait for the turn, and return True; False: the job was stopped meanwhile, and needs no
-    turn (`Job._run`).
-    """
-    while not job._inbox.has(Stop):
-        if not job._is_next():
-            time.sleep(_LOOK)
-        elif _turn.acquire(timeout=_LOOK):
-            return True
-    return False
+    def _run_in_turn(self, job: AnyJob) -> None:
+        """Run a job when its turn comes; one that is stopped before needs none (`Job._run`)."""
+        with contextlib.ExitStack() as stack:
+            turn = job._turn
+            stack.callback(turn.end)
+            turn.begin(lambda: job._inbox.has(Stop), job._is_next, lambda: self._tell_why(job))
+            if turn.in_process:
+                stack.enter_context(_fast_thread_switches())
+            try:
+                JobRunner(job, self._tell, stack.close).run()
+            except BaseException as error:  # noqa: BLE001  # otherwise code that waits for the job would wait for ever
+                folder_commands.leave(job)
+                job._end("failed", error)
 
 
 def error_text(error: BaseException) -> str:

@@ -5,11 +5,11 @@ launcher, result.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.autograd import profiler
 
@@ -25,6 +25,7 @@ from workbench.events import (
     SearchEnded,
     SpeedSearchEnded,
     Status,
+    StatusChanged,
     TuneStep,
 )
 from workbench.instruments.finite import NonFiniteError
@@ -37,6 +38,7 @@ from workbench.launch.assignments import (
     FindSettingsAssignment,
     FitAssignment,
 )
+from workbench.launch.cell_context import CellContext
 from workbench.launch.first_events import FirstEvents, FirstMessages
 from workbench.launch.job import JobSink
 from workbench.launch.job_folder import JobFolder, name_next_to_go
@@ -48,11 +50,13 @@ from workbench.launch.start.kept_start import FitStart, keeping
 from workbench.launch.start.repeat import commands_of, history_of, inherited_of, repetition
 from workbench.launch.start.resume_plan import LightningPlan, ResumeHistory, ResumePlan
 from workbench.launch.start.start_spec import StartResolver, StartSpec
+from workbench.launch.turns import Claim, Turn, cpu_jobs
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.folder.files import make_folder
 from workbench.runs.folder.inherited import take_over
 from workbench.runs.run import Run
 from workbench.settings import Settings
+from workbench.share.package import PackageError
 from workbench.task.data.preload import preload
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
@@ -69,11 +73,21 @@ from workbench.tuners.learning_rate.lr_finder import LRRequest
 from workbench.tuners.speed_search import WorkersRequest
 from workbench.tuners.stages import data_of_stage
 
+_MOVED = (
+    "the job runs in a worker process, since another one runs in this process: what its code stores"
+    " outside of the model stays there. With strategy='thread' it waits for this process."
+)
+
 
 class BenchWork(abc.ABC):
     """The work of a job that knows its run; the launcher calls it with an event sink and an
     inbox.
     """
+
+    moves: ClassVar[bool] = True
+    """Whether a worker process can do it where another job has this process."""
+    alone: ClassVar[bool] = False
+    """Whether no other job may run beside it."""
 
     def __init__(self, task: Task, settings: Settings) -> None:
         self._task = task
@@ -81,11 +95,47 @@ class BenchWork(abc.ABC):
         self.updates = 0
         self._place = JobFolder("")
         self._trackers: Sequence[TrackerListener] = ()
+        self.turn = Turn("", "", Claim())
+        self.changes: Mapping[Hashable, str] = {}
+        """What the job changes besides its task and its run, with its names."""
         select_launcher.check(settings)
 
-    def bind(self, place: JobFolder, trackers: Sequence[TrackerListener] = ()) -> None:
-        """Set the run folder of this work, and the trackers that a launched process can run."""
-        self._place, self._trackers = place, trackers
+    def bind(self, place: JobFolder, turn: Turn, trackers: Sequence[TrackerListener] = ()) -> None:
+        """Set the run folder of this work, its turn, and the trackers that a launched process can
+        run.
+        """
+        self._place, self.turn, self._trackers = place, turn, trackers
+
+    def claim(
+        self,
+        objects: Mapping[int, str],
+        run: Path | None,
+        reads: Iterable[Path],
+        trackers: Sequence[TrackerListener],
+    ) -> Claim:
+        """What the job needs to itself; called in the cell.
+
+        objects: those of its task that have a state (`objects_with_state`). run: its folder. reads:
+        the folders of runs that it reads. trackers: those to which it logs.
+        """
+        changes: dict[Hashable, str] = {**dict[Hashable, str](objects.items()), **self.changes}
+        if run is not None:
+            changes[run.resolve()] = f"run {run.name}"
+        changes |= {
+            tracker.exclusive: f"tracker {tracker.name}"
+            for tracker in trackers
+            if tracker.exclusive is not None
+        }
+        choice = select_launcher.select_launcher(self.settings)
+        stays = self.settings.preload or CellContext.stays_here()
+        return Claim(
+            choice.names,
+            "this" if stays else select_launcher.process_of(self.settings, moves=self.moves),
+            changes,
+            frozenset(path.resolve() for path in reads),
+            self.alone,
+            cpu_jobs(),
+        )
 
     @abc.abstractmethod
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
@@ -103,18 +153,24 @@ class BenchWork(abc.ABC):
         """Run the assignment on the selected launcher. messages, history, after_start: see
         `FirstMessages`.
         """
-        opening = FirstEvents(
-            emit,
-            FirstMessages(
-                [*self._place.messages, *_not_recorded(), *messages],
-                history,
-                after_start,
-                self._trackers,
-            ),
-        )
+        notes = [*self._place.messages, *_not_recorded(), *messages]
+        opening = FirstEvents(emit, FirstMessages(notes, history, after_start, self._trackers))
         assignment.id = self._place.id
         assignment.folder = self._place.path
         try:
+            if self.turn.in_process or not select_launcher.is_here(assignment.settings):
+                return select_launcher.run(assignment, opening, inbox)
+            notes.append(Message(_MOVED, "info"))
+            try:
+                return select_launcher.run_in_worker(assignment, opening, inbox)
+            except PackageError as error:
+                notes[-1] = Message(f"the job waited for this process: {error}", "info")
+
+            def on_wait() -> None:
+                emit(StatusChanged("queued", why=self.turn.why))
+
+            if not self.turn.take_process(lambda: inbox.has(Stop), on_wait):
+                return Done("stopped")
             return select_launcher.run(assignment, opening, inbox)
         finally:
             self.updates = assignment.updates
@@ -160,6 +216,8 @@ class FitWork(BenchWork):
         self._start = start
         self._origin = origin
         self._notes = notes
+        if origin.is_auto:
+            self.changes = {("auto", origin.fingerprint): "unfinished run"}
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         on = self._resolved()
@@ -232,6 +290,8 @@ class FitWork(BenchWork):
 
 class RerunWork(FitWork):
     """Repeats a recorded fit from the start that it kept, and says at the end whether it did."""
+
+    alone = True  # it sets the flags of the process
 
     def __init__(self, start: FitStart, initial: InitialWeights, original: Run) -> None:
         training = start.assignment
@@ -347,6 +407,8 @@ class TuneWork(BenchWork):
     results of those before.
     """
 
+    moves = False
+
     def __init__(
         self,
         task: Task,
@@ -374,7 +436,8 @@ class TuneWork(BenchWork):
             sink.events = []
             try:
                 work = self._work(name, settings.replace(**recommended))
-                work.bind(self._place if not sink.started else self._place._replace(messages=()))
+                folder = self._place._replace(messages=()) if sink.started else self._place
+                work.bind(folder, self.turn)
                 if work(sink, inbox) == "stopped":
                     return "stopped"
                 step = _step(name, sink.events)
@@ -454,6 +517,8 @@ class _OneStart:
 class FindBatchSizeWork(BenchWork):
     """Searches a batch size; the model is only read."""
 
+    moves = False  # each of its trials has a process of its own, or all memory of this one
+
     def __init__(
         self,
         task: Task,
@@ -485,15 +550,8 @@ class FindBatchSizeWork(BenchWork):
             searching = RankSearch(self._task, self.settings, self._request)
             return self._run_assignment(searching, emit, inbox, self._early).status
         if choice.strategy == "thread":
-            with open_session(self._task, self.settings) as session:
-                self._tell_start(
-                    emit,
-                    session.device_name,
-                    tuple(session.parameters),
-                    memory=total_memory(session.device),
-                )
-            with trials(self._task, self.settings, self._request, inbox) as trial:
-                return self._search(emit, inbox, trial)
+            with select_launcher.on_device(choice):
+                return self._search_here(emit, inbox)
         names = tuple(
             name for name, p in self._task.trained_parameters().items() if p.requires_grad
         )
@@ -502,6 +560,17 @@ class FindBatchSizeWork(BenchWork):
             self._place.id, self._task, self.settings, self._request, emit, inbox, ranks
         )
         return self._search(emit, inbox, trial, ranks)
+
+    def _search_here(self, emit: JobSink, inbox: Mailbox) -> Status:
+        with open_session(self._task, self.settings) as session:
+            self._tell_start(
+                emit,
+                session.device_name,
+                tuple(session.parameters),
+                memory=total_memory(session.device),
+            )
+        with trials(self._task, self.settings, self._request, inbox) as trial:
+            return self._search(emit, inbox, trial)
 
     def _tell_start(
         self,

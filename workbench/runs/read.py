@@ -117,6 +117,8 @@ class State:
     seconds: float
     error: str | None = None
     unseen: bool = False
+    waits_for: str = ""
+    """What a queued job waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,8 @@ class RunSummary:
     header: dict[str, Any] = field(repr=False)
     unseen: bool = False
     """Whether it counts as running only because its process cannot be seen from here."""
+    waits_for: str = ""
+    """What a queued job waits for."""
 
     @property
     def over(self) -> bool:
@@ -262,6 +266,7 @@ def summary(folder: Path) -> RunSummary:
         path=folder,
         header=header,
         unseen=now.unseen,
+        waits_for=now.waits_for,
     )
 
 
@@ -284,6 +289,7 @@ class StateFold:
     def __init__(self) -> None:
         self._end: RunEnded | None = None
         self._status: Status = "queued"
+        self._waits_for = ""
         self._step, self._seconds = 0, 0.0
 
     def add(self, event: Event) -> None:
@@ -291,9 +297,9 @@ class StateFold:
         if isinstance(event, RunEnded):
             self._end = event
         elif isinstance(event, StatusChanged):
-            self._status = event.status
+            self._status, self._waits_for = event.status, event.why
         elif self._status == "queued":
-            self._status = "running"
+            self._status, self._waits_for = "running", ""
         self._step = max(self._step, _updates(event))
         if isinstance(event, StepsDone):
             self._seconds = event.seconds
@@ -326,7 +332,13 @@ class StateFold:
                 self._seconds,
                 f"{where_written(header)} ended without ending the run, after update {self._step}",
             )
-        return State(self._status, self._step, self._seconds, unseen=lives == "unknown")
+        return State(
+            self._status,
+            self._step,
+            self._seconds,
+            unseen=lives == "unknown",
+            waits_for=self._waits_for,
+        )
 
 
 def shown_status(status: Status, unseen: bool) -> str:

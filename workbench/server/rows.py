@@ -112,6 +112,7 @@ class Entry:
             seconds=now.seconds,
             error=now.error,
             unseen=now.unseen,
+            waits_for=now.waits_for,
             created=now.created,
         )
 
@@ -171,6 +172,7 @@ def row(entry: Entry, brief: RunBrief | None, cells: Sequence[str] = ()) -> dict
         "trouble": drawn["trouble"],
         "commands": not why_not_taken(run),
         "launched": entry.launched,
+        "waits": cut(printable(run.waits_for), ERROR),
         "error": "" if run.error is None else cut(printable(in_a_line(run.error)), ERROR),
     }
 

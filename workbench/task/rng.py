@@ -238,14 +238,32 @@ _turn = _Turn()
 yield_lock = _turn.yield_lock
 
 
+_outermost: RandomState | None = None
+"""The states that the outermost block of `preserved` restores; None: there is no block."""
+
+
 @contextlib.contextmanager
 def preserved() -> Iterator[None]:
     """Restore the random states at the end of the block; no other thread of the workbench draws
     meanwhile.
     """
+    global _outermost
     with _turn:
         state = RandomState.capture()
+        is_outermost = _outermost is None
+        if is_outermost:
+            _outermost = state
         try:
             yield
         finally:
             state.restore()
+            if is_outermost:
+                _outermost = None
+
+
+def users_state() -> State:
+    """The states of the process's generators, as they are for the user's cells: without what a job
+    that runs in this process has drawn.
+    """
+    outermost = _outermost
+    return process_state() if outermost is None else outermost.process

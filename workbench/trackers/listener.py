@@ -82,6 +82,11 @@ class TrackerListener:
         """
         return isinstance(self._choice, Named)
 
+    @property
+    def exclusive(self) -> object | None:
+        """Its key where only one run at a time can be open in it; None: there may be several."""
+        return None if self._choice.several else ("tracker", self._choice.key)
+
     def leave(self, run: str) -> None:
         """Ignore the events of this run: the process that runs it sends them to the tracker."""
         self._elsewhere = run

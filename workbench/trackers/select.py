@@ -49,6 +49,8 @@ _PROJECT = {
 """The package's own argument for what accelerate calls `run_name`."""
 _WORDS = ("comet_ml", "tensorboard", "wandb")
 """Trackers that accept text among their values."""
+_SEVERAL = ("mlflow", "tensorboard")
+"""Trackers whose open run belongs to a thread, or to an object."""
 _SPOKEN = {
     "tb": "tensorboard",
     "comet": "comet_ml",
@@ -67,6 +69,8 @@ class Choice(abc.ABC):
     """Equal for two that are the same tracker."""
     words: bool = False
     """Whether it accepts text among its values."""
+    several: bool = False
+    """Whether several of its runs may be open in one process."""
 
     @abc.abstractmethod
     def start(self, run: str) -> GeneralTracker:
@@ -102,7 +106,7 @@ class Named(Choice):
 
     def __init__(self, name: str, given: Mapping[str, Any], root: Path) -> None:
         self.name = self.key = name
-        self.words = name in _WORDS
+        self.words, self.several = name in _WORDS, name in _SEVERAL
         self._class: Any = MLflow if name == "mlflow" else LOGGER_TYPE_TO_CLASS[name]
         self._given = {
             "run_name" if key == _PROJECT.get(name) else key: value for key, value in given.items()

@@ -388,9 +388,9 @@ class Panel(PanelBox):
         """Show that a job waits, if one waits and none runs. Its start or its end replaces that
         state.
         """
-        waits = any(job.status == "queued" for job in self._bench.jobs)
-        if waits and self._status not in ("running", "paused"):
-            self._draw(StatusChanged("queued"))
+        queued = [job for job in self._bench.jobs if job.status == "queued"]
+        if queued and self._status not in ("running", "paused"):
+            self._draw(StatusChanged("queued", why=queued[0].waits_for))
 
     def _react(self, event: BenchEvent) -> None:
         """Update the controls for an event."""
@@ -490,7 +490,15 @@ class Panel(PanelBox):
         first = self._job()
         waiting = [job for job in self._bench.jobs if job.status == "queued" and job is not first]
         self.canvas.put(
-            "queue", [{"job": cut(job.id, 80), "words": format.job(job.kind)} for job in waiting]
+            "queue",
+            [
+                {
+                    "job": cut(job.id, 80),
+                    "words": format.job(job.kind),
+                    "why": cut(job.waits_for, 200),
+                }
+                for job in waiting
+            ],
         )
 
     def _offer_runs(self) -> None:

@@ -47,6 +47,8 @@ export interface Row extends Ref {
   /** Whether it takes commands now. */
   commands: boolean;
   launched: boolean;
+  /** What a queued job waits for, or "". */
+  waits: string;
   /** The first line of the error that ended it, or "". */
   error: string;
 }

@@ -15,7 +15,7 @@ from tests.engine.fit_results import fit
 from tests.engine.sharded import alone, sharded
 from tests.on_ranks import on_ranks
 from workbench.events import Validated
-from workbench.launch import thread
+from workbench.launch import turns
 from workbench.task.errors import TaskError
 
 torchmetrics = pytest.importorskip("torchmetrics")
@@ -131,7 +131,7 @@ def test_a_check_that_a_person_asks_for_leaves_no_trace(tmp_path):
         with bench(
             tmp_path / str(asks), every_metric(), val_check_interval=4, max_epochs=3
         ) as made:
-            with thread.alone():  # the job waits until it is asked
+            with turns.alone():  # the job waits until it is asked
                 job = made.fit()
                 if asks:
                     job.validate()
@@ -348,7 +348,7 @@ def test_what_an_object_keeps_is_of_the_checks_alone(tmp_path):
     """A reset of MinMaxMetric leaves its extremes: trials, checks aside and those of averaged weights are not among them."""
     metric = torchmetrics.MinMaxMetric(torchmetrics.Accuracy(**KIND))
     with bench(tmp_path, {"own": metric}, weight_averaging="ema", max_epochs=3) as made:
-        with thread.alone():  # the job waits until it is asked
+        with turns.alone():  # the job waits until it is asked
             job = made.fit()
             job.validate()
         run = job.result()

@@ -180,7 +180,7 @@ def test_a_change_of_a_job_whose_first_ranks_never_begin(tmp_path: Path) -> None
     server.send_signal(signal.SIGSTOP)
 
     def kill() -> None:
-        wait_for(lambda: pool._pool is not None and len(pool._pool.members) == 2)
+        wait_for(lambda: any(slot.pool and len(slot.pool.members) == 2 for slot in pool._slots))
         time.sleep(0.2)
         server.kill()
 
@@ -208,6 +208,20 @@ def test_another_number_of_ranks_is_another_pool(tmp_path: Path) -> None:
     here = bench(net(), tmp_path, devices=1, strategy="thread").fit()
     here.result()
     assert losses(alone) == losses(here)
+
+
+def test_pools_of_disjoint_gpus_stay_and_one_that_needs_both_replaces_them() -> None:
+    pool.close()
+    pool._slots.clear()
+    jobs = [pool._slot_for("cuda", devices) for devices in ((0,), (1,))]
+    assert jobs[0] is not jobs[1]
+    for slot in jobs:
+        slot.has_job = False
+    assert pool._slot_for("cuda", (1,)) is jobs[1]  # its ranks are warm
+    jobs[1].has_job = False
+    both = pool._slot_for("cuda", (0, 1))
+    assert pool._slots == [both]
+    pool._slots.clear()
 
 
 def test_benches_share_the_pool_and_take_turns(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_a_second_stop_kills_ranks_of_which_one_is_suspended(tmp_path: Path, ran
     with bench(model, tmp_path, max_epochs=100_000, checkpoint_every=2) as made:
         job = made.fit()
         wait_for(lambda: job.updates > 4)
-        (suspended,) = [one for one in ranks() if one.pid == pool._pool.members[rank].pid]  # type: ignore[union-attr]
+        (suspended,) = [one for one in ranks() if one.pid == pool._slots[0].pool.members[rank].pid]  # type: ignore[union-attr]
         suspended.suspend()
         wait_for(lambda: suspended.status() == psutil.STATUS_STOPPED)
         job.stop()

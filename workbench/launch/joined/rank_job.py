@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from workbench.commands import Command, Mailbox
 from workbench.engine.distributed.process_group import MultiProcessGroup
-from workbench.events import Event, Status
+from workbench.events import Event, Status, StatusChanged
 from workbench.launch.accelerate.failure_files import is_echo
 from workbench.launch.assignments import Assignment, Done
 from workbench.launch.attached.attached_job import LaunchedJob
@@ -141,6 +141,9 @@ class RankJob(Job[T]):
 
     def _is_next(self) -> bool:
         return self._ranks.is_next(self._meeting)
+
+    def _waits(self) -> StatusChanged | None:
+        return super()._waits() if self._ranks.first else None
 
     def _stopped_before(self) -> bool:
         return self._meeting.agree(super()._stopped_before())

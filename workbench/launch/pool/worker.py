@@ -56,6 +56,7 @@ from workbench.launch.process.child_main import (
 from workbench.launch.process.process_env import in_mlflow_run
 from workbench.share.package import Package, pack, read_message, write_message
 from workbench.share.segment import Segment
+from workbench.task import rng
 from workbench.tracebacks import INSTALLED
 
 _OURS = (__file__, child_main.__file__)
@@ -110,6 +111,8 @@ class _Rank:
             os.environ.update(config.environment)
             (assignment,) = unpacked(request.name, packages)
             self._at_work = assignment, ModuleDiff.since_now(assignment.task)
+            if assignment.random is not None:
+                rng.set_process_state(assignment.random)
             with in_mlflow_run(request.process.mlflow_run):
                 done = assignment(self._outlet if config.rank == 0 else NullSink(), inbox)
             value = pack(done if config.rank == 0 else None, names={"the job's result": done})

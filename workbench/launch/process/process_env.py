@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch.backends import cuda
 
+from workbench.engine.runtime.kernel_choice import replaced
+
 _SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "default device": (
         lambda: torch.get_default_device().type,
@@ -102,8 +104,13 @@ class ProcessEnv:
 
 
 def torch_flags() -> dict[str, Any]:
-    """The flags of this process, as far as its torch has them."""
-    return {name: value for name in (*_SWITCHES, *_ATTRIBUTES) if (value := _now(name)) is not None}
+    """The flags of this process, as far as its torch has them; those that a running job has
+    replaced are as they were before.
+    """
+    flags = {
+        name: value for name in (*_SWITCHES, *_ATTRIBUTES) if (value := _now(name)) is not None
+    }
+    return {**flags, **{name: value for name, value in [*replaced.items()] if name in flags}}
 
 
 def set_flags(wanted: Mapping[str, Any]) -> None:

@@ -133,7 +133,10 @@ def close() -> None:
 
 def request(name: str, threads: int, memory_limit: int | None = None) -> Request:
     """The request for a call named `name` from this process."""
-    return Request(name, threads, memory_limit, dict(os.environ), ProcessEnv.here())
+    # a job in another thread may hide some for a moment
+    present = ((variable, os.environ.get(variable)) for variable in [*os.environ])
+    variables = {variable: value for variable, value in present if value is not None}
+    return Request(name, threads, memory_limit, variables, ProcessEnv.here())
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -147,7 +147,7 @@ def _packed(
     limit, why = _too_large.get(assignment.task, (None, ""))
     if limit is not None and limit == megabytes:
         return _not_kept(run, why, early)
-    start = FitStart(assignment, rng.process_state(), torch_flags(), torch.get_num_threads())
+    start = FitStart(assignment, rng.users_state(), torch_flags(), torch.get_num_threads())
     largest = None if megabytes is None else int(megabytes * 1e6)
     try:
         packed = pack_portable(start, assignment.names(), own_modules(), largest)

@@ -28,6 +28,7 @@ from workbench.events import (
     RunStarted,
     SearchEnded,
     SpeedTrial,
+    StatusChanged,
     StepsDone,
     Trial,
     Validated,
@@ -132,6 +133,8 @@ class ProgressBar:
             )
             # The bar may be younger than the job.
             self._bar.start_t = self._began
+        elif isinstance(event, StatusChanged) and event.why and self._shows:
+            print(printable(event.why), file=sys.stderr)
         elif self._bar is None:
             if isinstance(event, Message) and event.level != "info":  # there is no bar, or not yet
                 print(printable(event.text, lines=True), file=sys.stderr)

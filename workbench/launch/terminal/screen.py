@@ -81,6 +81,7 @@ class Screen:
         self._clear()
         self._started: RunStarted | None = None
         self.status = "queued"
+        self._waits_for = ""
         self.messages: list[Text] = []
         """Warnings and errors, and why the job ended early; the caller prints and removes them."""
 
@@ -123,7 +124,7 @@ class Screen:
                 if not event.values.keys().isdisjoint(("batch_size", "accumulate_grad_batches")):
                     self._total = None  # an epoch has another number of updates from here on
             case StatusChanged():
-                self.status = event.status
+                self.status, self._waits_for = event.status, event.why
                 self._recent.clear()
             case Validated() | Logged():
                 for name, value in event.metrics.items():
@@ -291,6 +292,8 @@ class Screen:
         unit = "trials" if self._kind in TRIALS else "updates"
         done = f"{self._done:,}" if self._total is None else f"{self._done:,}/{self._total:,}"
         facts = [f"{done} {unit}"] if self._done or self._total else []
+        if self.status == "queued" and self._waits_for:
+            facts.append(printable(self._waits_for))
         if self._epoch is not None:
             epochs = None if self._started is None else self._started.epochs
             facts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))

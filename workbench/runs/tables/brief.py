@@ -96,6 +96,8 @@ class RunBrief:
     error: str | None = None
     answer: str = ""
     """What a search found."""
+    waits_for: str = ""
+    """What a queued fit waits for."""
 
     @classmethod
     def read(cls, folder: Path) -> RunBrief:
@@ -318,6 +320,7 @@ class Fold:
             self._updates,
             state.error,
             self._answer.text,
+            state.waits_for,
         )
 
     def _steps(self, event: StepsDone) -> None:

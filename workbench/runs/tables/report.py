@@ -30,6 +30,7 @@ def summary_data(run: RunSummary) -> dict[str, Any]:
         "metrics": run.metrics,
         "answer": answer(run),
         "error": run.error,
+        "waits_for": run.waits_for,
         "name": added.name,
         "tags": [*added.tags],
         "pinned": added.pinned,

@@ -154,7 +154,7 @@ def _row(run: RunSummary) -> list[str]:
         str(run.step),
         duration(run.seconds),
         _losses(run.path),
-        result or "  ".join(values),
+        printable(run.waits_for) or result or "  ".join(values),
         "  ".join(filter(None, words)),
     ]
 

@@ -14,7 +14,7 @@ from workbench.task.modules import kept_buffers, named_parts, parts_of, slots_of
 from workbench.task.protocol import Task
 from workbench.task.state.copies import Attributes, Copied, StateCopy, Weights
 from workbench.task.state.held import HeldState, Moved, load
-from workbench.task.state.places import is_machinery
+from workbench.task.state.places import changes, is_machinery
 from workbench.task.state.walk import Reached, walk
 
 _BUDGET = 1 << 28
@@ -47,6 +47,23 @@ def copy_state(task: Task, *, trial: bool = False, marks: bool = False) -> State
     data = {**_data_roots(task, made=trial), **sources}
     copied.take(walk(data, closed=lambda value: copied.has(value) or closed(value)), data=True)
     return copied.all()
+
+
+def objects_with_state(task: Task) -> dict[int, str]:
+    """The objects of a task that a job changes, or that its code may change: the id of each, with
+    the name of its class. Two jobs that have one in common cannot run side by side.
+    """
+    weights = {id(tensor) for _, tensor in slots_of(parts_of(task.modules))}
+
+    def closed(value: Any) -> bool:
+        return id(value) in weights or (is_machinery(value) and value is not task)
+
+    roots = {**_roots(task), **_data_roots(task, made=False)}
+    return {
+        id(reached.value): type(reached.value).__name__
+        for reached in walk(roots, closed=closed)
+        if reached.value is not task and changes(reached.value)
+    }
 
 
 def copy_weights(task: Task) -> StateCopy:

@@ -7,15 +7,17 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
 
 from workbench.task.modules import own_attributes
+from workbench.task.rng import is_generator, is_own
 from workbench.task.state.walk import (
     attributes_of,
     cells,
+    functions_of,
     is_own_class,
     is_own_code,
     is_users,
@@ -50,6 +52,19 @@ def has_state(value: Any) -> bool:
     if not (is_own_class(kind) or isinstance(value, types.SimpleNamespace)):
         return False
     return hasattr(value, "__dict__") or bool(slots_of_class(kind))
+
+
+def changes(value: Any) -> bool:
+    """Whether an object is changed while a job uses it, or its code may change it: modules,
+    generators, iterators, objects whose methods set attributes, and functions that set variables.
+    """
+    if is_generator(value):
+        return is_own(value)
+    if isinstance(value, types.FunctionType):
+        return bool(variables_of(value))
+    if isinstance(value, nn.Module | Iterator):
+        return True
+    return has_state(value) and bool(counted_names(functions_of(value)))
 
 
 def state_names(owner: Any) -> dict[str, Any]:

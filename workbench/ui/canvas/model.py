@@ -151,7 +151,7 @@ class CanvasModel:
             case TuneStep():
                 self._progress.tuned(event)
             case StatusChanged():
-                self._progress.status(event.status)
+                self._progress.status(event.status, event.why)
                 self._gradients.status(event.status)
             case RunEnded():
                 self._end(event)

@@ -49,6 +49,8 @@ class ProgressLine:
         self._recent: deque[tuple[float, int]] = deque(maxlen=30)
         self._values: list[list[str]] = []
         self._ended = ""
+        self._why = ""
+        """What a queued job waits for."""
 
     @property
     def done(self) -> int:
@@ -123,14 +125,14 @@ class ProgressLine:
         self._values = values
         self._put()
 
-    def status(self, status: Status) -> None:
-        """Show another status of the job."""
+    def status(self, status: Status, why: str = "") -> None:
+        """Show another status of the job. why: what a queued one waits for."""
         live = self._status in ("running", "paused")
         if status == "queued" and not live:  # while one runs, its own states are shown
             self._clear()
         elif status == "queued" or not live or status == self._status:
             return
-        self._status = status
+        self._status, self._why = status, why
         self._recent.clear()
         self._say(texts.job_state(format.job(self.kind), status))
         self._put()
@@ -196,7 +198,9 @@ class ProgressLine:
         skipped', 'saved at 300'; without a total '312'.
         """
         if self._run is None:
-            return [] if self._status == "queued" else [texts.NOT_BEGUN]
+            if self._status != "queued":
+                return [texts.NOT_BEGUN]
+            return [cut(self._why, 200)] if self._why else []
         live = self._status in ("running", "paused")
         if total is not None:
             parts = [f"{self._done}/{total}"]

@@ -75,6 +75,7 @@ export class RowView {
 
   private more(row: ListedRow): HTMLElement[] {
     const lines: HTMLElement[] = [];
+    if (row.waits) lines.push(el("div", "wb-side-muted wb-side-line", row.waits));
     if (row.error) lines.push(el("div", "wb-side-error", row.error));
     const given = row.columns.map((name, i) => [name, row.cells[i] ?? ""] as const).filter(([, value]) => value !== "");
     const facts = given.map(([name, value]) => this.texts.setting(name, value));

@@ -158,7 +158,7 @@ export interface State {
   past?: { run: string; words: string }[];
   compared?: { view: number; runs: string[]; rows: string[][]; metric: string } | null;
   opened?: { run: string } | null;
-  queue?: { job: string; words: string }[]; // the jobs that wait for the running one to end
+  queue?: { job: string; words: string; why: string }[]; // the jobs that wait for the running one to end
   rates?: string[];
   health?: Finding[] | null;
   failure?: Failed | null;

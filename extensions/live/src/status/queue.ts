@@ -21,17 +21,17 @@ export class Queue {
     const waiting = this.store.state.queue ?? [];
     const held = [...this.list.children].findIndex((item) => focusIn(item));
     this.root.hidden = waiting.length === 0;
-    this.list.replaceChildren(...waiting.map(({ job, words: kind }) => this.item(job, kind)));
+    this.list.replaceChildren(...waiting.map(({ job, words: kind, why }) => this.item(job, kind, why)));
     if (held < 0) return;
     const near = this.list.children[Math.min(held, waiting.length - 1)];
     (near?.querySelector("button") ?? this.root.closest<HTMLElement>(".wb-live")?.querySelector<HTMLElement>(".wb-runs-scroll"))?.focus();
   }
 
-  private item(job: string, kind: string): HTMLElement {
+  private item(job: string, kind: string, why: string): HTMLElement {
     const item = el("li", "", `${kind} `);
     const remove = el("button", "wb-tool", words.remove, { type: "button", title: words.removeTooltip(job), "aria-label": words.removeLabel(job) });
     remove.addEventListener("click", () => this.store.request("stop", { job }));
-    item.append(el("span", "wb-muted", job), " ", remove);
+    item.append(el("span", "wb-muted", why ? `${job} · ${why}` : job), " ", remove);
     return item;
   }
 }

@@ -46,6 +46,7 @@ class LiveRunBrief:
                 seconds=now.seconds,
                 error=now.error,
                 unseen=now.unseen,
+                waits_for=now.waits_for,
             )
         return brief
 
