@@ -1,5 +1,7 @@
 """A fit that writes checkpoints, and one that goes on from one of them as another process would: with objects of its own."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -65,17 +67,19 @@ class Script(Mailbox):
 
 
 class Fit:
-    """One fit in `folder`, with all that it told and left."""
+    """One fit in `folder`, with all that it told and left. state: what it goes on from, or the path of a checkpoint."""
 
     def __init__(self, task, settings, folder=None, state=None, commands=(), before=None):
         self.events, self.folder, inbox = [], folder, Script(commands)
         if folder is not None:
             (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        with open_session(task, settings, past=state) as session:
+        past = read_state(state) if isinstance(state, Path) else state
+        with open_session(task, settings, past=past) as session:
             self.session = inbox.session = session
             checks = ValidationSchedule(session)
             if state is not None:
-                restore(session, checks, state)
+                read = session.weights.read_state
+                restore(session, checks, read(state) if isinstance(state, Path) else state)
             checkpoints = (
                 None
                 if folder is None
@@ -86,6 +90,8 @@ class Fit:
             self.status = loop.fit(
                 session, self.events.append, inbox, validation=checks, checkpoints=checkpoints
             )
+            if checkpoints is not None:
+                checkpoints.close()
             self.drawn = (
                 torch.get_rng_state(),
                 np.random.get_state()[1].tolist(),

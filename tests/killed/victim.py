@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import workbench as wb
-from workbench.engine.checkpoint import files
+from workbench.engine.checkpoint import shards
 from workbench.launch.thread import JobRunner
 from workbench.runs.store import RunFolder
 
@@ -73,7 +73,7 @@ def bench(root: Path, dying: Dying) -> wb.Workbench:
 
 def arm(dying: Dying) -> None:
     """Let it die within the writing of a checkpoint or of the record."""
-    append, replace, write = RunFolder.append, os.replace, files.save_file
+    append, replace, write = RunFolder.append, os.replace, shards.save_file
 
     def appended(folder, event):
         if type(event).__name__ == "StepsDone" and dying.place == "record" and dying.left == 1:
@@ -91,7 +91,7 @@ def arm(dying: Dying) -> None:
         dying.at("rename")
         replace(source, target, *rest)
 
-    RunFolder.append, os.replace, files.save_file = appended, replaced, written
+    RunFolder.append, os.replace, shards.save_file = appended, replaced, written
     # A checkpoint waits so long at most for the record before it: on a machine that is held up, too.
     JobRunner.settle.__defaults__ = (200.0,)
 

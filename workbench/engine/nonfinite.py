@@ -98,7 +98,8 @@ def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value:
 
 
 def _gradients(weights: WholeWeights, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return {name: gradient for name, gradient in weights.gradients().items() if name in trained}
+    gradients = weights.gradients().items()
+    return {name: whole(gradient) for name, gradient in gradients if name in trained}
 
 
 def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> str | None:

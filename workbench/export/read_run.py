@@ -48,7 +48,7 @@ from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.capture import CallSite
 from workbench.export.source.source import Sliced, slice_call
 from workbench.export.supported import NOT_NEEDED, REFUSED, REPLAYED, SET, SUPPORTED
-from workbench.runs.checkpoints import list_checkpoints, mode_of
+from workbench.runs.checkpoints import files_of, list_checkpoints, mode_of
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
@@ -244,15 +244,15 @@ def check_start(run: Run, task: Task) -> None:
     start, weights = start_of(run), tensors_of(task.trained_modules)
     if start is None:
         return
-    if not start.exists():
+    if not files_of(start):
         raise ExportError(
             f"the starting weights of run {run.id} are gone ({start} was removed, or could not be"
             " written), so no script can begin where it began: fit again, and raise keep_runs if"
             " runs are removed too early."
         )
     with safetensors(start) as file:
-        tied = file.metadata() or {}  # names of weights that are stored under another name
-        saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        tied = file.metadata()  # names of weights that are stored under another name
+        saved = file.shapes
     here = {name: tuple(value.shape) for name, value in weights.items() if name not in tied}
     for name in [*here, *saved]:
         if saved.get(name) != here.get(name):

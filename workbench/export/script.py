@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from workbench.engine.checkpoint.files import write_tensors
+from workbench.engine.checkpoint.files import read_weights, write_tensors
 from workbench.export.assembly.text import text_of
 from workbench.export.errors import ExportError, NotStandAlone
 from workbench.export.file_format import ExportOptions, Format, ScriptOptions, format_of
@@ -92,7 +92,7 @@ def export(
     exported = _made(path, run, site, task, options)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
-        files[weights] = lambda aside: shutil.copyfile(start, aside)
+        files[weights] = lambda aside: _copy_weights(start, aside)
     if exported.saved is not None:
         tensors = exported.saved.tensors
         files[path.with_name(exported.saved.file)] = lambda aside: write_tensors(aside, tensors)
@@ -101,6 +101,14 @@ def export(
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(files)
     return exported
+
+
+def _copy_weights(start: Path, path: Path) -> None:
+    """Copy the file of the starting weights, or join its shards."""
+    if start.exists():
+        shutil.copyfile(start, path)
+    else:
+        write_tensors(path, read_weights(start))
 
 
 def script(

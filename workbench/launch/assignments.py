@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from workbench.commands import Inbox, Scheduled, Stop
 from workbench.engine import loop
 from workbench.engine.checkpoint import lightning_file
-from workbench.engine.checkpoint.files import read_state, restoring
+from workbench.engine.checkpoint.files import restoring
 from workbench.engine.checkpoint.fit_state import first_steps, restore
 from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.engine.data.common_stream import in_step
@@ -172,14 +172,17 @@ class FitAssignment(Assignment):
             if self.point is not None:
                 self._restore(session, validation, self.point)
             inbox = session.ranks.listen(inbox)
-            with session.weights.shown():  # the weights that it starts from are saved
-                emit(self._started(session, session.updates, session.settings.epochs))
+            emit(self._started(session, session.updates, session.settings.epochs))
             at_epoch = scheduled_searches.searches_by_epoch(session)
             checkpoints = None
             if self.folder is not None:
                 checkpoints = CheckpointManager(
                     session, validation, self.folder / "checkpoints", emit, emit.settle
                 )
+                if session.weights.sharded and (
+                    self.point is None or lightning_file.is_one(self.point)
+                ):
+                    checkpoints.save_start()
             try:
                 with (
                     nullcontext()
@@ -191,6 +194,8 @@ class FitAssignment(Assignment):
                     )
                     return Done(status)
             finally:
+                if checkpoints is not None:
+                    checkpoints.close()
                 self.updates = session.state.step
                 self._session = None
 
@@ -200,7 +205,7 @@ class FitAssignment(Assignment):
                 lightning_file.restore(session, point, keeps_lr=self._keeps_lr)
             self.settings = session.settings
             return
-        state = read_state(point)
+        state = session.weights.read_state(point)
         with _as_it_was(self.task), restoring(point):
             restore(session, validation, state)
 

@@ -18,7 +18,7 @@ from workbench._version import __version__
 from workbench.events import Message
 from workbench.launch.job import AnyJob
 from workbench.launch.joined.group import Meeting
-from workbench.runs.checkpoints import find
+from workbench.runs.checkpoints import files_of, find
 from workbench.runs.folder.control import TAKES
 from workbench.runs.folder.delete import FIT, mark_next, marked_by, next_to_go, prune
 from workbench.runs.folder.ids import check_id, is_id, new_id
@@ -318,7 +318,7 @@ def weights_of(run: Path, which: str | int) -> Path:
     if which != "start":
         return find(run, which).path / "model.safetensors"
     path = run / "checkpoints" / "start.safetensors"
-    if not path.exists():
+    if not files_of(path):
         raise FileNotFoundError(f"run {run.name!r} has no starting weights: {path} is not there.")
     return path
 

@@ -59,6 +59,7 @@ from workbench.settings import Settings
 from workbench.share.package import PackageError
 from workbench.task.data.preload import preload
 from workbench.task.data.spec import DataSpec
+from workbench.task.device.dtensor import in_shards
 from workbench.task.errors import TaskError
 from workbench.task.modules import in_training_mode
 from workbench.task.protocol import Phase, Task
@@ -338,12 +339,13 @@ class _InitRunFolder:
         folder = self.run / "checkpoints"
         try:
             make_folder(folder)
-            if self.past is None:
-                with in_training_mode(self.task.modules):
-                    save_weights(self.task.trained_modules, folder / "start.safetensors")
-            else:
+            if self.past is not None:
                 run, point = self.past
                 take_over(run, folder, point)
+            elif not any(map(in_shards, self.task.model.parameters())):
+                # each rank saves its own shards (`CheckpointManager.save_start`)
+                with in_training_mode(self.task.modules):
+                    save_weights(self.task.trained_modules, folder / "start.safetensors")
         except OSError as error:
             yield Message(
                 f"what the run starts from could not be saved ({error}); the run continues.",

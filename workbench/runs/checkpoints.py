@@ -2,13 +2,17 @@
 deleted.
 
 `<run>/checkpoints/<name>/` holds `model.safetensors`, `state.pt` and `info.json`;
-engine/checkpoint/files.py writes them.
+engine/checkpoint/files.py writes them. Ranks that share the weights (FSDP) write
+`model-shard-00001-of-00002.safetensors` … instead, each its rows, and the large tensors of the
+state into `state-shard-00001-of-00002.safetensors` ….
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,8 +28,10 @@ FORMAT = 2
 """The format that is written. Format 1 stores each integer of a list separately."""
 KNOWN = (1, 2)
 """The formats that are read."""
-FILES = ("info.json", "model.safetensors", "state.pt")
-"""The files in a checkpoint's directory."""
+FILES = re.compile(
+    r"info\.json|model\.safetensors|state\.pt|(model|state)-shard-\d{5}-of-\d{5}\.safetensors"
+)
+"""The names of the files in a checkpoint's directory."""
 NAME = re.compile(r"\d{8,}(-end)?")
 """The name of a checkpoint's directory."""
 LARGEST_INFO = 1 << 20
@@ -66,6 +72,32 @@ def name_of(step: int, end: bool) -> str:
 def replaced(path: Path) -> Path:
     """The path of the older of two checkpoints of this name while the newer one replaces it."""
     return path.with_name(f".{path.name}.old")
+
+
+def shard_of(path: Path, index: int, count: int) -> Path:
+    """The path of one of the shards (0, 1, …) in which `count` ranks write a file of weights."""
+    return path.with_name(f"{path.stem}-shard-{index + 1:05d}-of-{count:05d}{path.suffix}")
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file of weights at this path, or all its shards; [] if neither exists. FileNotFoundError
+    where a shard is missing.
+    """
+    if os.path.lexists(path):
+        return [path]
+    shard = re.compile(re.escape(path.stem) + r"-shard-\d{5}-of-(\d{5})" + re.escape(path.suffix))
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return []
+    counts = {int(match[1]) for match in map(shard.fullmatch, names) if match}
+    if not counts:
+        return []
+    shards = [shard_of(path, index, max(counts)) for index in range(max(counts))]
+    missing = [file for file in shards if file.name not in names]
+    if missing:
+        raise FileNotFoundError(errno.ENOENT, "a shard of the weights is missing", str(missing[0]))
+    return shards
 
 
 def list_checkpoints(run: Path) -> list[Checkpoint]:

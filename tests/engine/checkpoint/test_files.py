@@ -19,7 +19,7 @@ from torch import nn
 
 from tests import warm
 from tests.engine.problems import noisy_net, plain_net
-from workbench.engine.checkpoint import files
+from workbench.engine.checkpoint import files, shards
 from workbench.engine.checkpoint.files import (
     load_tensors,
     load_weights,
@@ -169,7 +169,7 @@ def test_an_expanded_buffer_is_put_back():
 
 TOUCHING = [
     (os, "mkdir"), (os, "rename"), (os, "fsync"), (os, "open"), (os, "unlink"), (os, "rmdir"), (shutil, "rmtree"),
-    (files, "save_file"), (torch, "save"), (json, "dumps"),
+    (shards, "save_file"), (torch, "save"), (json, "dumps"),
 ]  # fmt: skip
 """Calls by which a checkpoint is written, and an older one gives way."""
 

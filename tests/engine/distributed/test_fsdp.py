@@ -23,6 +23,7 @@ from tests.on_ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.engine.checkpoint.files import read_state
 from workbench.engine.distributed import fsdp
+from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.events import TimeSpent
 from workbench.launch.assignments import FindLRAssignment, FitAssignment, PredictAssignment
 from workbench.launch.search.distributed_search import RankSearch
@@ -187,7 +188,7 @@ def test_what_cannot_be_is_refused_on_all_ranks(
 def test_a_torch_that_lets_ranks_wait_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsdp, "_UNUSED", "set_what_is_not_there_yet")
     with pytest.raises(TaskError, match=r"need torch 2\.13 or later \(this is"):
-        fsdp.apply(supervised(plain_net()), torch.device("cpu"), 1, 1)
+        fsdp.apply(supervised(plain_net()), torch.device("cpu"), ProcessGroup())
 
 
 def test_a_checkpoint_goes_on_on_the_same_ranks_to_the_bit_and_on_other_numbers(
@@ -210,10 +211,10 @@ def test_a_checkpoint_goes_on_on_the_same_ranks_to_the_bit_and_on_other_numbers(
         os.environ.update(FSDP)
         whole = Fit(task(), settings, tmp_path / "ranks")
         point = next(p for p in list_checkpoints(tmp_path / "ranks") if p.step == 3)
-        rest = Fit(task(), settings, state=read_state(point.path))
+        rest = Fit(task(), settings, state=point.path)
         assert all(in_shards(p) for p in whole.session.task.model.parameters())
         assert {step: row for step, row in whole.rows().items() if step >= 3} == rest.rows()
-        again = Fit(task(), settings, state=read_state(one.path))  # of one process
+        again = Fit(task(), settings, state=one.path)  # of one process
         return whole.counters, rest.counters, again.counters, again.rows()
 
     alone = Fit(task(), settings.replace(batch_size=8), tmp_path / "one")

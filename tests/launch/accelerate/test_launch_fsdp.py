@@ -19,8 +19,8 @@ FSDP: dict[str, Any] = {
     **CONFIG, "distributed_type": "FSDP", "num_machines": 1, "num_processes": 2, "mixed_precision": "no",
     "fsdp_config": {
         "fsdp_version": 1, "fsdp_sharding_strategy": "FULL_SHARD", "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP", "fsdp_min_num_params": 20,
-        "fsdp_state_dict_type": "SHARDED_STATE_DICT", "fsdp_sync_module_states": True, "fsdp_use_orig_params": False,
-        "fsdp_cpu_ram_efficient_loading": True,
+        "fsdp_state_dict_type": "FULL_STATE_DICT", "fsdp_sync_module_states": True, "fsdp_use_orig_params": False,
+        "fsdp_cpu_ram_efficient_loading": False,
     },
 }  # fmt: skip
 
@@ -37,11 +37,12 @@ def test_the_config_says_fsdp(default: Path) -> None:  # noqa: F811
     )
     assert (given.fsdp_min_num_params, given.fsdp_auto_wrap_policy) == (20, "SIZE_BASED_WRAP")
     assert found.environment()["WORKBENCH_SHARDS"] == "FSDP"
+    assert found.environment()["MALLOC_MMAP_THRESHOLD_"] == "1048576"
     for words in (
         "FSDP 1",
-        "fsdp_state_dict_type='SHARDED_STATE_DICT'",
+        "fsdp_state_dict_type='FULL_STATE_DICT'",
         "fsdp_use_orig_params=False",
-        "fsdp_cpu_ram_efficient_loading=True",
+        "fsdp_cpu_ram_efficient_loading=False",
     ):
         assert any(words in note for note in found.notes), words
     assert not any("fsdp_sync_module_states" in note for note in found.notes)
@@ -99,6 +100,15 @@ def test_a_fit_and_its_weights_come_back_whole(tmp_path: Path) -> None:
     assert any("fsdp_state_dict_type" in text for text in said)
     with pytest.raises(NotStandAlone, match="sharded its weights"):
         made.script(format="script")
+    files = {file.name for file in (run.folder / "checkpoints").rglob("*.safetensors")}
+    assert files == {
+        f"{name}-shard-0000{number}-of-00002.safetensors"
+        for name in ("model", "state", "start") for number in (1, 2)
+    }  # fmt: skip
+    other = bench(plain_net(seed=5), data, tmp_path / "two")
+    for which, model in (("start", plain_net()), ("last", made._task.model)):
+        other.load(run.id, which)
+        torch.testing.assert_close(other.model.state_dict(), model.state_dict(), rtol=0, atol=0)
     # in one process
     again = made.fit(
         start=run.id, max_epochs=3, strategy="thread", launch=None, devices=1, batch_size=8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,13 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import workbench as wb
 from tests import warm
 from tests.runs.records import read_events, write_run
 from workbench.cli import main
+from workbench.engine.checkpoint.files import read_weights
 from workbench.events import RunEnded, RunStarted
+from workbench.runs.checkpoints import list_checkpoints, shard_of
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.folder.ids import new_id, reserve_id
 from workbench.runs.store import RunFolder
@@ -77,6 +81,21 @@ def test_it_is_the_same_run_elsewhere(run: wb.Run, tmp_path: Path) -> None:
     assert again.figure() is not None
     assert wb.compare(run, again).settings == {}
     assert not any("start/" in name or "control" in name for name in names(file))
+
+
+def test_shards_of_several_ranks_are_packed_too(run: wb.Run, tmp_path: Path) -> None:
+    folder = tmp_path / "first" / "runs" / run.id
+    shutil.copytree(run.folder, folder)
+    point = list_checkpoints(folder)[-1].path
+    for whole in (folder / "checkpoints" / "start.safetensors", point / "model.safetensors"):
+        tensors = load_file(whole)
+        for index, names_of_rank in enumerate((list(tensors)[:2], list(tensors)[2:])):
+            save_file({name: tensors[name] for name in names_of_rank}, shard_of(whole, index, 2))
+        whole.unlink()
+        again = wb.Run.unpack(wb.Run.open(folder).pack(tmp_path / "a.tar"), tmp_path / whole.stem)
+        torch.testing.assert_close(
+            read_weights(again.folder / whole.relative_to(folder)), tensors, rtol=0, atol=0
+        )
 
 
 def test_it_continues_there_to_the_last_bit(run: wb.Run, tmp_path: Path) -> None:

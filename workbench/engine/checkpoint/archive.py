@@ -9,10 +9,15 @@ import os
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from workbench.instruments.memory import available_memory
 from workbench.units import size as in_units
 
+SHARDING = "DCP_SHARDING_INFO"
+"""The entry of a file's metadata with the place of each piece in its tensor, as
+`torch.distributed.checkpoint.HuggingFaceStorageWriter` writes it.
+"""
 _HEADER, _TENSORS = 1 << 24, 1 << 17
 """The most bytes of the header of a file of weights, and how many tensors it may name."""
 _DIRECTORY, _PICKLE = 1 << 25, 1 << 26
@@ -29,9 +34,19 @@ class NotReadError(ValueError):
     """Raised for a file that is not read; the message says why, in a phrase."""
 
 
-def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors in a file of safetensors. Raises NotReadError where its header
-    is too long, or no header.
+class Stored(NamedTuple):
+    """A tensor, or some of its rows, in a file of safetensors."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    """The shape of what the file has."""
+    start: int
+    """The first row of it in the whole tensor."""
+
+
+def tensors_in(path: Path) -> dict[str, Stored]:
+    """The tensors in a file of safetensors, by its header. Raises NotReadError where that is too
+    long, or no header.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -44,19 +59,34 @@ def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
     if header.count(b'"dtype"') > _TENSORS:
         raise NotReadError(f"it has more than {_TENSORS} tensors")
     try:
-        tensors = {
-            name: tensor["shape"]
-            for name, tensor in json.loads(header).items()
-            if name != "__metadata__"
+        tensors = json.loads(header)
+        offsets = json.loads((tensors.pop("__metadata__", None) or {}).get(SHARDING, "{}"))
+        stored = {
+            name: Stored(tensor["dtype"], tuple(tensor["shape"]), _start(offsets.get(name)))
+            for name, tensor in tensors.items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise NotReadError("its header is none") from error
-    if not all(
-        type(shape) is list and all(type(size) is int and 0 <= size < 1 << 60 for size in shape)
-        for shape in tensors.values()
-    ):
+    if not all(map(_is_plain, stored.values())):
         raise NotReadError("its header is none")
-    return {name: tuple(shape) for name, shape in tensors.items()}
+    return stored
+
+
+def _start(place: Any) -> int:
+    """The first row, by what a file says of the place of a tensor; None: it says nothing."""
+    if place is None:
+        return 0
+    row, *others = place["saved_offsets"] or [0]
+    if any(others):
+        raise ValueError("only rows are split")
+    start: int = row
+    return start
+
+
+def _is_plain(tensor: Stored) -> bool:
+    return type(tensor.dtype) is str and all(
+        type(size) is int and 0 <= size < 1 << 60 for size in (tensor.start, *tensor.shape)
+    )
 
 
 def check_state(path: Path) -> None:
@@ -120,8 +150,8 @@ def _directory_size(end: bytes) -> int:
     return int(struct.unpack_from("<I", end, start + 12)[0])
 
 
-def check_memory(path: Path) -> None:
-    """Raise NotReadError for a file that is larger than the memory that is free."""
-    size, free = path.stat().st_size, available_memory()
+def check_memory(*paths: Path) -> None:
+    """Raise NotReadError for files that are larger than the memory that is free."""
+    size, free = sum(path.stat().st_size for path in paths), available_memory()
     if size > free:
         raise NotReadError(f"it has {in_units(size)}, and {in_units(free)} of memory are free")

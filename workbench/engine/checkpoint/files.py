@@ -16,29 +16,34 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint import archive
+from workbench.engine.checkpoint.shards import (
+    Read,
+    StoredTensors,
+    TensorFile,
+    Ties,
+    marks_in,
+    put_back,
+    whole_tensor,
+)
 from workbench.events import LARGEST
-from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
+from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, files_of, replaced
 from workbench.runs.folder.files import (
     Folder,
     check_no_link,
-    give_usual_mode,
     read_json,
     replace_by,
     to_disk,
 )
 from workbench.runs.printable import printable
-from workbench.task.device import xla
-from workbench.task.device.dtensor import in_shards, local
 from workbench.task.errors import TaskError
 from workbench.task.modules import own_name
 from workbench.task.state.contents import expanded
@@ -75,6 +80,8 @@ _PARTS: dict[str, dict[str, tuple[type, ...]]] = {
     "settings": {"batch_size": (int,)},
 }
 """The types within those entries that are needed before a fit begins."""
+WEIGHTS = "model.safetensors"
+"""The file of the weights in a checkpoint's directory; it may lie there in shards."""
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
@@ -110,10 +117,18 @@ def extra_state_of(model: nn.Module) -> dict[str, Any]:
 
 
 def save_weights(model: Modules, path: Path) -> None:
-    """Write the parameters and persistent buffers; tied ones are stored once."""
+    """Write the parameters and persistent buffers; tied ones are stored once. Of sharded ones, this
+    rank writes its shard.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _in_words(path.name):
-        replace_by(path, lambda aside: write_tensors(aside, tensors_of(model)))
+    with in_words(path.name):
+        file = TensorFile.of(path.name, tensors_of(model))
+        replace_by(path.with_name(file.name), file.write)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write whole tensors as `save_weights` does, at once into the file at this path."""
+    TensorFile.of(path.name, tensors).write(path)
 
 
 def load_weights(model: Modules, path: Path) -> None:
@@ -163,7 +178,7 @@ class Expected:
         self.tensors = {
             name: value for tensors in self._parts.values() for name, value in tensors.items()
         }
-        self._ties = _ties(self.tensors)
+        self._ties = Ties(self.tensors).names
 
     def mismatch(self, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
         """Describe the first difference, as `mismatch` does; None: they fit."""
@@ -223,7 +238,7 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, A
             # load_state_dict cannot write into an expanded tensor
             module._buffers[attribute] = buffer.clone()
     whole = dict(tensors)
-    for name, others in _ties(tensors_of(model)).items():
+    for name, others in Ties(tensors_of(model)).names.items():
         tied = [tensors[other] for other in others if other in tensors]
         if name not in whole and tied:
             whole[name] = tied[0]
@@ -266,33 +281,63 @@ def write(
     An older one of the same name is replaced only when the new one is complete. OSError: it could
     not be written, and nothing has changed.
     """
-    folder.mkdir(exist_ok=True)  # its parent is the run's folder, which is never made again
-    check_no_link(folder)
-    _clear_up(folder)
-    aside = folder / f".{name}.{os.getpid()}.part"
+    aside = begin(folder, name)
     try:
-        with _in_words(name):
-            aside.mkdir()
-            write_tensors(aside / "model.safetensors", tensors)
-            if state is not None:
-                with (aside / "state.pt").open("wb") as file:
-                    torch.save(state, file)
-            (aside / "info.json").write_text(
-                json.dumps({**info, "format": FORMAT}), encoding="utf-8"
-            )
-            for file_written in aside.iterdir():
-                to_disk(file_written)
-            to_disk(aside)
-            _put(aside, folder / name)
-            to_disk(folder)
+        with in_words(name):
+            write_files(aside, [TensorFile.of(WEIGHTS, tensors)], state, info)
+        complete(aside, folder / name)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """All state of a checkpoint's directory, in host memory; its weights under "weights"."""
-    state = _unpacked(path / "state.pt", _packed_state(path / "state.pt"))
-    return {**state, "weights": _read_tensors(path / "model.safetensors")}
+def begin(folder: Path, name: str) -> Path:
+    """Make the temporary folder of a checkpoint of this name, after cleaning up what killed writers
+    have left.
+    """
+    folder.mkdir(exist_ok=True)  # its parent is the run's folder, which is never made again
+    check_no_link(folder)
+    _clear_up(folder)
+    aside = folder / f".{name}.{os.getpid()}.part"
+    aside.mkdir()
+    return aside
+
+
+def write_files(
+    aside: Path,
+    tensor_files: Iterable[TensorFile],
+    state: Any = None,
+    info: Mapping[str, Any] | None = None,
+) -> None:
+    """Write what this process has of a checkpoint into its temporary folder, and to the disk."""
+    paths = []
+    for tensor_file in tensor_files:
+        paths.append(aside / tensor_file.name)
+        tensor_file.write(paths[-1])
+    if state is not None:
+        paths.append(aside / "state.pt")
+        with paths[-1].open("wb") as file:
+            torch.save(state, file)
+    if info is not None:
+        paths.append(aside / "info.json")
+        paths[-1].write_text(json.dumps({**info, "format": FORMAT}), encoding="utf-8")
+    for path in paths:
+        to_disk(path)
+
+
+def complete(aside: Path, path: Path) -> None:
+    """Rename the temporary folder, in which all is written, to that of the checkpoint."""
+    to_disk(aside)
+    _put(aside, path)
+    to_disk(path.parent)
+
+
+def read_state(path: Path, read: Read = whole_tensor) -> dict[str, Any]:
+    """All state of a checkpoint's directory, in host memory; its weights under "weights".
+
+    read: reads the tensors of weights, and those of the state that lie in shards.
+    """
+    state = _unpacked(path / "state.pt", _packed_state(path / "state.pt"), read)
+    return {**state, "weights": _read_tensors(path / WEIGHTS, read)}
 
 
 def peek(path: Path, *names: str) -> dict[str, Any]:
@@ -351,15 +396,26 @@ def _named(error: Exception) -> str:
     )
 
 
-def _unpacked(file: Path, packed: dict[str, Any]) -> dict[str, Any]:
-    """Unpack what `to_plain` packed, and check its types."""
+def _unpacked(file: Path, packed: dict[str, Any], read: Read = whole_tensor) -> dict[str, Any]:
+    """Unpack what `to_plain` packed, read what lies in shards, and check its types."""
     try:
         check_extent(packed)
-        state: dict[str, Any] = from_plain(packed)
+        state: dict[str, Any] = from_plain(_with_shards(file, packed, read))
     except OF_STRUCTURE as error:
+        if isinstance(error, UnreadableError):
+            raise
         raise _unreadable(file, _named(error)) from error
     _check_types(file, state)
     return state
+
+
+def _with_shards(file: Path, packed: dict[str, Any], read: Read) -> dict[str, Any]:
+    names = set(marks_in(packed))
+    if not names:
+        return packed
+    with safetensors(file.with_suffix(".safetensors"), whole=read is whole_tensor) as stored:
+        whole: dict[str, Any] = put_back(packed, {name: read(stored, name) for name in names})
+        return whole
 
 
 def _check_types(file: Path, state: dict[str, Any]) -> None:
@@ -408,55 +464,64 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
     return state
 
 
-def _read_tensors(file: Path) -> dict[str, Tensor]:
-    with safetensors(file, whole=True) as stored:
-        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    # an earlier version stored the names of a compiled model
-    return {own_name(name): tensor for name, tensor in tensors.items()}
+def _read_tensors(file: Path, read: Read = whole_tensor) -> dict[str, Tensor]:
+    with safetensors(file, whole=read is whole_tensor) as stored:
+        # an earlier version stored the names of a compiled model
+        return {own_name(name): read(stored, name) for name in stored.shapes}
 
 
 @contextlib.contextmanager
-def safetensors(file: Path, *, whole: bool = False) -> Iterator[Any]:
-    """Context manager with an open file of weights. Raises RuntimeError where it cannot be read,
-    or is larger than the memory if it is read `whole`.
+def safetensors(file: Path, *, whole: bool = False, mapped: bool = True) -> Iterator[StoredTensors]:
+    """Context manager with an open file of weights, or with its shards. Raises RuntimeError where
+    it cannot be read, or is larger than the memory if it is read `whole`.
+
+    mapped: False reads the headers alone, for the shapes.
     """
-    with opened(file) as path:
+    with contextlib.ExitStack() as stack:
         try:
-            archive.shapes_of(path)
+            paths = [stack.enter_context(opened(shard)) for shard in files_of(file) or [file]]
+            contents = [archive.tensors_in(path) for path in paths]
             if whole:
-                archive.check_memory(path)
-            opening = safe_open(str(path), framework="pt")
+                archive.check_memory(*paths)
+            files = [
+                stack.enter_context(safe_open(str(path), framework="pt"))
+                for path in (paths if mapped else ())
+            ]
+            stored = StoredTensors(files, contents)
+        except FileNotFoundError as error:
+            if error.filename == str(file):
+                raise
+            raise _unreadable(file, f"{error.strerror}: {error.filename}") from error
+        except UnreadableError:
+            raise
         except (SafetensorError, archive.NotReadError, RuntimeError, MemoryError) as error:
             # RuntimeError: it cannot be mapped
             raise _unreadable(file, str(error) or "there is not enough memory for it") from error
-        with opening as stored:
-            try:
-                yield stored
-            except SafetensorError as error:
-                raise _unreadable(file, str(error)) from error
-            except MemoryError as error:
-                raise _unreadable(file, "there is not enough memory for it") from error
+        try:
+            yield stored
+        except SafetensorError as error:
+            raise _unreadable(file, str(error)) from error
+        except MemoryError as error:
+            raise _unreadable(file, "there is not enough memory for it") from error
 
 
 def _shapes(file: Path) -> dict[str, Tensor]:
     """Tensors of the shapes in a file of weights, without their numbers."""
-    with opened(file) as path:
+    with safetensors(file, mapped=False) as stored:
         try:
             return {
                 own_name(name): torch.empty(shape, device="meta")
-                for name, shape in archive.shapes_of(path).items()
+                for name, shape in stored.shapes.items()
             }
-        except (archive.NotReadError, RuntimeError) as error:
+        except RuntimeError as error:  # more elements than a tensor may have
             raise _unreadable(file, str(error)) from error
 
 
-def read_weights(file: Path) -> dict[str, Tensor]:
+def read_weights(file: Path, read: Read = whole_tensor) -> dict[str, Tensor]:
     """The tensors of `save_weights`, tied ones under each of their names."""
-    tensors = _read_tensors(file)
+    tensors = _read_tensors(file, read)
     with safetensors(file) as stored:
-        ties = {
-            own_name(name): own_name(first) for name, first in (stored.metadata() or {}).items()
-        }
+        ties = {own_name(name): own_name(first) for name, first in stored.metadata().items()}
     return {
         **tensors,
         **{
@@ -494,8 +559,12 @@ def opened(file: Path) -> Iterator[Path]:
         yield opened_path
 
 
-def _unreadable(file: Path, why: str) -> RuntimeError:
-    return RuntimeError(
+class UnreadableError(RuntimeError):
+    """Raised for a file of a checkpoint that cannot be read; the message has the remedy."""
+
+
+def _unreadable(file: Path, why: str) -> UnreadableError:
+    return UnreadableError(
         f"{file} cannot be read ({why}): it is damaged, or was not written here. Take another"
         " checkpoint of the run (bench.runs), or begin anew with fit() without start."
     )
@@ -545,7 +614,7 @@ def _clear_up(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _in_words(name: str) -> Iterator[None]:
+def in_words(name: str) -> Iterator[None]:
     """Turn every error in writing (a full disk, for example) into an OSError, whichever library
     raised it.
     """
@@ -564,60 +633,3 @@ def _in_words(name: str) -> Iterator[None]:
         if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
             raise
         raise OSError(f"{name} could not be written: {str(error).splitlines()[0]}") from error
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tied tensors once, under their first name; the file's metadata maps the other names
-    to it.
-    """
-    kept: dict[str, Tensor] = {}
-    metadata: dict[str, str] = {}
-    for name, others in _ties(tensors).items():
-        first = next((other for other in others if other in kept), None)
-        if tensors[name].layout is not torch.strided:
-            raise ValueError(f"{name!r} is a sparse tensor, which safetensors does not support")
-        if first is not None:
-            metadata[name] = first
-        else:
-            kept[name] = tensors[name].detach().cpu().contiguous()
-    for name in _overlapping(kept):
-        kept[name] = kept[name].clone()
-    save_file(kept, str(path), metadata=metadata or None)
-    give_usual_mode(path)
-
-
-def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """For each name, the names of the same memory with the same layout, itself included."""
-    groups: dict[tuple[Any, ...], list[str]] = {}
-    ties = {}
-    for name, tensor in tensors.items():
-        # Tensors without elements share no memory, and those without storage have no address.
-        tells = tensor.layout is torch.strided and tensor.numel()
-        where = (
-            (tensor.device, _address(tensor), tensor.shape, tensor.stride(), tensor.dtype)
-            if tells
-            else (name,)
-        )
-        ties[name] = groups.setdefault(where, [])
-        ties[name].append(name)
-    return ties
-
-
-def _address(tensor: Tensor) -> int:
-    """The address where the tensor begins; for a sharded one, that of this rank's piece, which
-    may have no elements.
-    """
-    if xla.is_xla(tensor.device):
-        return xla.tensor_id(tensor)
-    return local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else tensor.data_ptr()
-
-
-def _overlapping(tensors: Mapping[str, Tensor]) -> Sequence[str]:
-    """The tensors that share a storage with another one (views of one tensor), which safetensors
-    does not allow.
-    """
-    by_storage: dict[int, list[str]] = {}
-    for name, tensor in tensors.items():
-        if tensor.numel():
-            by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
-    return [name for names in by_storage.values() if len(names) > 1 for name in names]

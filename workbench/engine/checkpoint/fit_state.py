@@ -367,6 +367,10 @@ def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[st
         load(model, state[per_rank.BUFFERS])
     for module, kept in _pairs(session.task, state) or ():
         load(module, kept["tensors"], kept["extra_state"])
+    for module, buffers in zip(
+        session.task.modules[1:], state.get(per_rank.OTHER_BUFFERS, ()), strict=False
+    ):
+        load(module, buffers)
     session.state.moved, missing = load_held(session.task, state["held"], session.device)
     for name in missing:
         text = f"the checkpoint has state of the module {name!r}, which the model no longer has."

@@ -8,6 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from workbench.engine.checkpoint import files, per_rank
 from workbench.engine.checkpoint.fit_state import ResumePoint, state_of
+from workbench.engine.checkpoint.rank_writer import RankWriter
+from workbench.engine.checkpoint.shards import TensorFile, set_aside
 from workbench.engine.loop import Checkpointing
 from workbench.engine.metrics.flush import Recorder
 from workbench.engine.session import Session
@@ -31,12 +34,15 @@ from workbench.runs.checkpoints import (
     obsolete,
     ranked_by,
 )
+from workbench.task.device.dtensor import in_shards
 from workbench.task.errors import TaskError
 from workbench.task.state.of_task import held_state
 from workbench.task.state.serialization import NotPlainError, to_plain
 from workbench.units import number
 from workbench.values import seconds as in_seconds
 
+_AFTER = 10.0
+"""Seconds that a fit which ends waits at most for a checkpoint that is being written."""
 AUTOMATIC = 600.0
 """Seconds between checkpoints at ends of epochs, unless a setting says otherwise."""
 
@@ -45,8 +51,14 @@ class CheckpointManager(Checkpointing):
     """Writes the checkpoints of one fit to `folder`, a directory of its run.
 
     An error in writing becomes a message, and the fit continues. All ranks take part, since each
-    has state of its own, and decide alike; rank 0 writes.
+    has state of its own, and decide alike; rank 0 writes. Of sharded weights each rank writes its
+    part, while the fit continues (`RankWriter`).
     """
+
+    _writer: RankWriter | None = None
+    """What writes a checkpoint of sharded weights while the fit continues."""
+    _written: Saved | None = None
+    """The event of that checkpoint."""
 
     def __init__(
         self,
@@ -97,6 +109,8 @@ class CheckpointManager(Checkpointing):
 
     def due(self) -> bool:
         """Whether a checkpoint is due; called between two updates."""
+        if self._writer is not None and self._writer.is_done:
+            self._take_written()
         if self._updates is not None:
             return (
                 self._session.state.step % self._updates == 0
@@ -114,6 +128,7 @@ class CheckpointManager(Checkpointing):
 
         If a checkpoint of this update exists already, it is kept instead.
         """
+        self._finish_writing()
         same_step = [
             checkpoint
             for checkpoint in list_checkpoints(self._folder.parent)
@@ -162,10 +177,11 @@ class CheckpointManager(Checkpointing):
         """Copy the model's weights, which are the averaged ones that have just been validated."""
         if self._top_k and self._of_average:
             trained = self._session.weights.trained()
-            self._averaged = {name: tensor.to("cpu", copy=True) for name, tensor in trained.items()}
+            self._averaged = {name: _copy(tensor) for name, tensor in trained.items()}
 
     def judge(self, metrics: Mapping[str, float]) -> None:
         """Compare the monitor's value after a validation with those of the best checkpoints."""
+        self._finish_writing()  # it may be one of those
         value = self._session.ranks.broadcast_object(metrics.get(self._monitor))
         self._judged, self._pending = None, False
         one_of = next((name for name in metrics if name.startswith("val_loss/")), None)
@@ -202,6 +218,7 @@ class CheckpointManager(Checkpointing):
         continue from it.
         """
         self._save(self._here())
+        self._finish_writing()
         run = self._folder.parent.name
         return TaskError(
             f"{error} A checkpoint of update {self._session.state.step} was saved:"
@@ -263,7 +280,7 @@ class CheckpointManager(Checkpointing):
         best = self._best()
         if best is None or not any(stop.restore_best for stop in session.settings.early_stopping):
             return
-        weights = files.read_weights(best.path / "model.safetensors")
+        weights = session.weights.read_weights(best.path / files.WEIGHTS)
         session.weights.load(session.task.trained_modules, weights)
         self._restored = True
 
@@ -324,8 +341,7 @@ class CheckpointManager(Checkpointing):
         if session.optimizers.modes:
             with session.optimizers.modes.evaluating():
                 weights = {
-                    name: tensor.to("cpu", copy=True)
-                    for name, tensor in session.weights.trained().items()
+                    name: _copy(tensor) for name, tensor in session.weights.trained().items()
                 }
         elif averaged is not None and value is not None:
             weights = averaged
@@ -381,7 +397,12 @@ class CheckpointManager(Checkpointing):
         except NotPlainError as error:
             why = str(error)
         if self._session.ranks.several:
-            state = per_rank.gather_states(self._session.ranks, self._session.task.model, state)
+            state = per_rank.gather_states(
+                self._session.ranks,
+                self._session.task.modules,
+                state,
+                sharded=self._session.weights.sharded,
+            )
         why = next(
             (reason for reason in self._session.ranks.all_gather_object(why) if reason is not None),
             None,
@@ -404,13 +425,42 @@ class CheckpointManager(Checkpointing):
         asked: bool = False,
     ) -> None:
         session, name = self._session, name_of(self._session.state.step, end)
-        edits = session.hooks.edits
         self._step, self._pending = session.state.step, False
         if not asked:
             self._seconds = session.seconds
-        if not session.ranks.first:
-            return
-        existing = list_checkpoints(self._folder.parent)
+        self._finish_writing()
+        info = self._info(name, state, why, value, end=end, asked=asked)
+        saved = Saved(
+            info["step"], info["epoch"], name, info["best"], info["monitor"], info["value"]
+        )
+        self._settle()
+        weights = session.hooks.edits.stored(weights)
+        if session.weights.sharded:
+            self._begin_writing(name, weights, state, info)
+            self._written = saved
+            if end:
+                self._finish_writing()
+        elif session.ranks.first:
+            try:
+                files.write(self._folder, name, weights, state, info)
+            except OSError as error:
+                self._say_unwritten(saved.step, error)
+            else:
+                self._emit(saved)
+                self._clear_away()
+
+    def _info(
+        self,
+        name: str,
+        state: Mapping[str, Any] | None,
+        why: str | None,
+        value: float | None,
+        *,
+        end: bool,
+        asked: bool,
+    ) -> dict[str, Any]:
+        """The contents of the checkpoint's info.json."""
+        session, existing = self._session, list_checkpoints(self._folder.parent)
         # it replaces one that is kept
         asked |= any(checkpoint.kept for checkpoint in existing if checkpoint.name == name)
         sign = 1.0 if self._mode == "min" else -1.0
@@ -421,39 +471,108 @@ class CheckpointManager(Checkpointing):
             and checkpoint.value is not None
             and checkpoint.step != session.state.step
         ]
-        best = value is not None and all(sign * value < sign * other for other in others)
-        monitor = None if value is None else self._monitor
-        epoch = session.state.epoch if state is None else state["epoch"]
-        info = {
+        return {
             "step": session.state.step,
-            "epoch": epoch,
+            "epoch": session.state.epoch if state is None else state["epoch"],
             "end": end,
-            "monitor": monitor,
+            "monitor": None if value is None else self._monitor,
             "value": value,
             "mode": self._mode,
-            "best": best,
+            "best": value is not None and all(sign * value < sign * other for other in others),
             "resumable": state is not None,
             "why": why,
             "kept": asked,
-            "removed": list(edits.removed),
+            "removed": list(session.hooks.edits.removed),
             "time": time.time(),
         }
-        self._settle()
+
+    # -- sharded weights
+
+    def save_start(self) -> None:
+        """Write the weights from which the fit starts, of which each rank has its shard."""
+        error = None
         try:
-            files.write(self._folder, name, edits.stored(weights), state, info)
-        except OSError as error:
-            if not self._folder.parent.is_dir():
-                # the run's folder has disappeared, which ends the run: its record is written there,
-                # too
-                return
+            files.save_weights(
+                self._session.task.trained_modules, self._folder / "start.safetensors"
+            )
+        except OSError as failure:
+            error = f"rank {self._session.ranks.rank}: {failure}"
+        errors = [text for text in self._session.ranks.all_gather_object(error) if text]
+        if errors:
             self._say(
-                error.errno or type(error),
-                f"no checkpoint was written at update {session.state.step} ({error}); the fit"
+                "start",
+                f"what the run starts from could not be saved ({'; '.join(errors)}); the run"
                 " continues.",
             )
+
+    def _begin_writing(
+        self, name: str, weights: Mapping[str, Tensor], state: Any, info: Mapping[str, Any]
+    ) -> None:
+        """Copy this rank's part of a checkpoint, and let a thread write the copy."""
+        ranks, folder, step = self._session.ranks, self._folder, self._session.state.step
+        aside: Path | OSError | None = None
+        if ranks.first:
+            try:
+                aside = files.begin(folder, name)
+            except OSError as error:
+                aside = error
+        aside = ranks.broadcast_object(aside)
+        if not isinstance(aside, Path):
+            if isinstance(aside, OSError):
+                self._say_unwritten(step, aside)
             return
-        self._emit(Saved(session.state.step, epoch, name, best, monitor, value))
+        plain, sharded = set_aside(state, copy=True)
+        tensor_files = [TensorFile.of(files.WEIGHTS, weights, copy=True)]
+        if sharded:
+            tensor_files.append(TensorFile.of("state.safetensors", sharded, copy=True))
+        tensor_files = [file for file in tensor_files if file.is_written_by(ranks.rank)]
+        self._writer = RankWriter(
+            ranks,
+            aside,
+            folder / name,
+            partial(
+                files.write_files,
+                tensor_files=tensor_files,
+                state=plain if ranks.first else None,
+                info=info if ranks.first else None,
+            ),
+            self._session.settings.rank_timeout,
+        )
+
+    def _finish_writing(self) -> None:
+        """Wait for the checkpoint that is being written; all ranks call it together."""
+        if self._writer is not None:
+            self._writer.wait()
+            self._take_written()
+
+    def _take_written(self) -> None:
+        """Say that the checkpoint is written, or why it is not."""
+        writer, self._writer = self._writer, None
+        saved = self._written
+        if writer is None or saved is None or not self._session.ranks.first:
+            return
+        if writer.error is not None:
+            self._say_unwritten(saved.step, writer.error)
+            return
+        self._emit(saved)
         self._clear_away()
+
+    def close(self) -> None:
+        """Give a checkpoint that is being written a while to be complete, also where the fit has
+        failed.
+        """
+        if self._writer is not None:
+            self._writer.wait(_AFTER)
+            if self._writer.is_done:
+                self._take_written()
+
+    def _say_unwritten(self, step: int, error: OSError) -> None:
+        # Where the run's folder has disappeared, that ends the run: its record is written there.
+        if self._folder.parent.is_dir():
+            self._say(
+                error.errno or type(error),
+                f"no checkpoint was written at update {step} ({error}); the fit continues.",
+            )
 
     def _clear_away(self) -> None:
         for checkpoint in obsolete(list_checkpoints(self._folder.parent), self._top_k, self._mode):
@@ -467,6 +586,11 @@ class CheckpointManager(Checkpointing):
         if kind not in self._said:
             self._said.add(kind)
             self._emit(Message(text, "warning", self._session.state.step))
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy in host memory; of a sharded tensor, in that of its device."""
+    return tensor.clone() if in_shards(tensor) else tensor.to("cpu", copy=True)
 
 
 def _copied(state: dict[str, Any] | None) -> Any:

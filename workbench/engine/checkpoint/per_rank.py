@@ -1,15 +1,15 @@
 """Gathers the state that differs between ranks into one checkpoint, from which each rank restores
 its own.
 
-Weights and optimizers are the same on all ranks. Random numbers and positions in the data are not.
-Hidden states, buffers, counters and logged values are stored for each rank where they differ from
-rank 0's.
+Weights and optimizers are the same on all ranks, or each has its rows of them. Random numbers and
+positions in the data differ. Hidden states, buffers, counters and logged values are stored for each
+rank where they differ from rank 0's.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -27,6 +27,8 @@ BUFFERS = "buffers"
 """The entry for the model's buffers of a rank, where they differ from rank 0's, which are among
 the weights.
 """
+OTHER_BUFFERS = "other buffers"
+"""The entry for those of the further modules, whose weights are sharded."""
 _OWN = frozenset(("random", "data"))
 _ALIKE = frozenset(
     ("optimizers", "average", "scaler", "settings", "plan", "seconds", "length", "checks", "world")
@@ -34,15 +36,24 @@ _ALIKE = frozenset(
 
 
 def gather_states(
-    ranks: ProcessGroup, model: nn.Module, state: Mapping[str, Any] | None
+    ranks: ProcessGroup,
+    modules: Sequence[nn.Module],
+    state: Mapping[str, Any] | None,
+    *,
+    sharded: bool = False,
 ) -> dict[str, Any] | None:
-    """The plain state of several ranks, on rank 0; None elsewhere, and where a rank has none. All
-    ranks call it together.
+    """The plain state of several ranks, on rank 0. None elsewhere (if sharded: the state of the
+    rank, with its rows), and where a rank has none. All ranks call it together.
+
+    modules: the model and the further modules of the task.
     """
     parts = (
         {} if state is None else {key: value for key, value in state.items() if key not in _ALIKE}
     )
-    parts[BUFFERS] = to_plain(_buffers(model), "the model")
+    if sharded:
+        parts.pop("others", None)  # what is not sharded of them are their buffers
+        parts[OTHER_BUFFERS] = to_plain(list(map(_buffers, modules[1:])), "the loss")
+    parts[BUFFERS] = to_plain(_buffers(modules[0]), "the model")
     prints = ranks.all_gather_object(
         None
         if state is None
@@ -55,12 +66,12 @@ def gather_states(
     different = _OWN | {
         name for name in names if len({checksums.get(name) for checksums in known}) > 1
     }
-    others = ranks.all_gather_object(
+    of_ranks = ranks.all_gather_object(
         {key: parts[key] for key in different if key in parts} if ranks.rank else {}
     )
     if state is None or not ranks.first:
-        return None
-    return {**state, "ranks": others[1:]}
+        return dict(state) if state is not None and sharded else None
+    return {**state, "ranks": of_ranks[1:]}
 
 
 def state_of_rank(ranks: ProcessGroup, state: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:

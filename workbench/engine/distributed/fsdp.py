@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,9 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy, get_para
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.distributed.task_module import TaskModule
+from workbench.task.device.dtensor import ShardPlace, local
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.units import counted
@@ -91,9 +93,11 @@ class ShardedModules:
     """Each parameter that was whole, with the sharded one that replaces it."""
 
 
-def apply(task: Task, device: torch.device, world: int, local_world: int) -> ShardedModules:
-    """Shard a task's weights, which are the same on all ranks. Inner units are sharded first;
-    the root has the rest.
+def apply(task: Task, device: torch.device, ranks: ProcessGroup) -> ShardedModules:
+    """Shard rank 0's weights, which need not be in memory: they may be those of a mapped file.
+
+    Inner units are sharded first; the root has the rest. A rank never holds more than its shards
+    and one unit.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
@@ -105,6 +109,7 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> Sha
             " update torch, or take a data-parallel config."
         )
     options = FSDPOptions.of_environment()
+    world, local_world = ranks.world, ranks.local_world
     hybrid = options.per_machine and world > local_world
     shape, names = (
         ((world // local_world, local_world), ("machines", "shards"))
@@ -127,21 +132,44 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> Sha
     before = list(_slots(task))
     units = list(_units(task, options.plugin))
     root = Root(task)
+    renewed: dict[nn.Parameter, nn.Parameter] = {}
     try:
         for unit in units:
             if options.plugin.activation_checkpointing:
                 _checkpoint(unit)
             fully_shard(unit, reshard_after_forward=options.reshard, **arguments)
+            _take_shards(before, renewed, ranks)
         fully_shard(root, **arguments)
+        _take_shards(before, renewed, ranks)
         # Where one rank's data do not use a layer, the other ranks must not wait for it, and all
         # must send in the same order.
         getattr(root, _UNUSED)(True)
     except (ValueError, AssertionError, NotImplementedError) as error:
         raise TaskError(f"the model cannot be sharded: torch says: {error}") from error
-    renewed = {
-        parameter: slots[name] for slots, name, parameter in before if slots[name] is not parameter
-    }
     return ShardedModules(root, (*units, root), world // local_world if hybrid else 1, renewed)
+
+
+def _take_shards(
+    before: Sequence[tuple[dict[str, Any], str, nn.Parameter]],
+    renewed: dict[nn.Parameter, nn.Parameter],
+    ranks: ProcessGroup,
+) -> None:
+    """Give each parameter that was sharded since the last call rank 0's values, and free the whole
+    one, which `renewed` then has.
+    """
+    for slots, name, parameter in before:
+        sharded = slots[name]
+        if sharded is parameter or parameter in renewed:
+            continue
+        renewed[parameter] = sharded
+        # Contiguous, so that nothing is written into the memory of rank 0's parameter.
+        value = (
+            parameter.detach().contiguous() if ranks.first else torch.empty_like(parameter.detach())
+        )
+        ranks.broadcast([value])
+        start, stop = ShardPlace.of(sharded).rows(len(value))
+        local(sharded).copy_(value[start:stop])
+        parameter.data = parameter.detach().new_empty(0)
 
 
 def _refuse_hooks(task: Task, ignored: Collection[nn.Parameter]) -> None:

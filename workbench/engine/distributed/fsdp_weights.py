@@ -2,8 +2,8 @@
 
 Outside of a step a rank has only its piece of each parameter. A step is the forward of a root
 module, which gathers the weights of each unit while the unit runs. All ranks take each step
-together; one without a batch of its own takes a padding batch with weight 0. Checkpoints and
-results have whole weights and states.
+together; one without a batch of its own takes a padding batch with weight 0. No rank ever has the
+whole weights: each writes its shards into a checkpoint, and reads them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,26 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
+from workbench.engine.checkpoint.files import (
+    Modules,
+    load_tensors,
+    read_state,
+    read_weights,
+    tensors_of,
+)
+from workbench.engine.checkpoint.shards import StoredTensors
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.events import SHARDED
-from workbench.task.device.dtensor import in_shards, like, local, whole, whole_of
+from workbench.task.device.dtensor import ShardPlace, in_shards, like, local, of_rows
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Scores, StepResult, Task
 from workbench.units import counted
@@ -43,14 +51,12 @@ class FSDPWeights(WholeWeights):
         self._ranks = ranks
         self._group: ProcessGroup = ranks
         """The ranks over which norms are summed: all of them, or this one while it steps alone."""
-        applied = fsdp.apply(task, device, ranks.world, ranks.local_world)
+        applied = fsdp.apply(task, device, ranks)
         self._root, self._units, self._copies = applied.root, applied.units, applied.copies
         self._renewed = applied.renewed
         """The parameters from before the sharding, whose memory is freed, and the sharded ones
         that replace them.
         """
-        for parameter in self._renewed:
-            parameter.data = torch.empty(0, dtype=parameter.dtype)
         self._used: set[int] = set()
         """The ids of the parameters with a gradient on this rank since the last update, zeros
         too.
@@ -241,35 +247,18 @@ class FSDPWeights(WholeWeights):
         """This rank's pieces of the model's parameters, to be averaged and overwritten in place."""
         return [local(p) for p in self._task.model.parameters()]
 
-    def whole_averages(self, averages: Sequence[Tensor]) -> list[Any]:
-        """Whole averages from averages of `averaged`, on rank 0; None elsewhere."""
+    def stored_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:
+        """Averages of `averaged`, sharded as the parameters are."""
         # () before the first average
         pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()
-        return [
-            whole_of(_as(piece, parameter), wanted=self._ranks.first) for piece, parameter in pairs
-        ]
+        return [_as(piece, parameter) for piece, parameter in pairs]
 
     def own_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:
-        """This rank's pieces of whole averages."""
+        """This rank's pieces of averages, which are sharded or whole."""
         pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()
         return [local(like(average, parameter)) for average, parameter in pairs]
 
     # -- checkpoints and results
-
-    def tensors(self, modules: Modules) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by name, whole and in host memory, on rank 0; {}
-        elsewhere.
-        """
-        gathered: dict[str, Tensor] = {}
-        known: dict[int, Tensor] = {}
-        for name, tensor in tensors_of(modules).items():
-            key = local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else id(tensor)
-            if key not in known:  # tied ones stay so
-                known[key] = whole(tensor)
-                if not self._ranks.first:
-                    known[key] = torch.empty(0)
-            gathered[name] = known[key]
-        return gathered if self._ranks.first else {}
 
     def load(
         self,
@@ -277,7 +266,7 @@ class FSDPWeights(WholeWeights):
         tensors: Mapping[str, Tensor],
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Load these weights, whole on each rank, into the modules
+        """Load these weights, sharded or whole on each rank, into the modules
         (`checkpoint.files.load_tensors`).
         """
         targets = tensors_of(modules)
@@ -290,28 +279,16 @@ class FSDPWeights(WholeWeights):
             extra,
         )
 
-    def gradients(self) -> dict[str, Tensor]:
-        """The model's gradients by name, whole, on each rank."""
-        named = self._task.model.named_parameters()
-        return {
-            name: whole(parameter.grad) for name, parameter in named if parameter.grad is not None
-        }
-
     def load_gradients(self, gradients: Mapping[str, Tensor]) -> None:
-        """Set the model's gradients from whole ones."""
+        """Set the model's gradients from sharded or whole ones."""
         for name, parameter in self._task.model.named_parameters():
             if name in gradients:
                 parameter.grad = like(gradients[name], parameter).to(parameter.device)
 
-    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The optimizer's state_dict with whole tensors, on rank 0; elsewhere with None for
-        them.
-        """
-        state: dict[str, Any] = whole_of(optimizer.state_dict(), wanted=self._ranks.first)
-        return state
-
     def own_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-        """A state_dict that the optimizer can load on each rank, from one with whole tensors."""
+        """A state_dict that the optimizer can load on each rank, from one with sharded or whole
+        tensors.
+        """
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         parameters = [
             parameter for group in optimizer.param_groups for parameter in group["params"]
@@ -334,31 +311,20 @@ class FSDPWeights(WholeWeights):
             },
         }
 
-    @contextlib.contextmanager
-    def shown(self) -> Iterator[None]:
-        """Context manager in which the modules of rank 0 have whole weights, in host memory, to
-        be read.
-        """
-        parameters = [
-            (module._parameters, name, parameter, value)
-            for module, name, parameter, value in self._pairs()
-        ]
-        for slots, name, parameter, value in parameters:
-            slots[name] = nn.Parameter(value, requires_grad=parameter.requires_grad)
-        try:
-            yield
-        finally:
-            for slots, name, parameter, _ in parameters:
-                slots[name] = parameter
+    def read_state(self, path: Path) -> dict[str, Any]:
+        """Read all state of a checkpoint's directory; of what lies in shards, this rank's rows."""
+        return read_state(path, self._own_rows)
 
-    def _pairs(self) -> Iterator[tuple[nn.Module, str, nn.Parameter, Tensor]]:
-        for module in self._task.modules:
-            weights = self.tensors(module)
-            for path, submodule in module.named_modules():
-                for name, parameter in submodule._parameters.items():
-                    value = weights.get(f"{path}.{name}" if path else name)
-                    if parameter is not None and value is not None:
-                        yield submodule, name, parameter, value
+    def read_weights(self, file: Path) -> dict[str, Tensor]:
+        """Read the weights of a file; of what lies in shards, this rank's rows."""
+        return read_weights(file, self._own_rows)
+
+    def _own_rows(self, stored: StoredTensors, name: str) -> Tensor:
+        sharded = next(filter(in_shards, self._root.parameters()), None)
+        if sharded is None or stored.is_whole(name):
+            return stored.get_tensor(name)  # mapped: `load` copies this rank's rows of it
+        shape = stored.shapes[name]
+        return of_rows(stored.rows(name, *ShardPlace.of(sharded).rows(shape[0])), shape, sharded)
 
     # -- searches
 

@@ -18,6 +18,7 @@ from workbench.engine.state import TrainState
 from workbench.events import Message
 from workbench.settings import Settings
 from workbench.task.device import xla
+from workbench.task.device.dtensor import in_shards
 from workbench.task.errors import TaskError
 from workbench.task.optim.part_optimizers import PartOptimizers
 from workbench.task.protocol import Task
@@ -35,10 +36,10 @@ def place_weights(task: Task, runtime: Runtime) -> WholeWeights:
     for module in task.modules:
         # Weights to shard stay in host memory: whole they may not fit on the device.
         module.to("cpu" if runtime.shards else runtime.device)
-    ranks.broadcast(
-        [t for module in task.modules for t in (*module.parameters(), *module.buffers())]
-    )
-    return FSDPWeights(task, ranks, runtime.device) if runtime.shards else WholeWeights(task)
+    weights = FSDPWeights(task, ranks, runtime.device) if runtime.shards else WholeWeights(task)
+    tensors = [t for module in task.modules for t in (*module.parameters(), *module.buffers())]
+    ranks.broadcast([t for t in tensors if not in_shards(t)])
+    return weights
 
 
 def distributed(

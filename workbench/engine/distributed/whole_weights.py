@@ -9,12 +9,19 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
+from workbench.engine.checkpoint.files import (
+    Modules,
+    load_tensors,
+    read_state,
+    read_weights,
+    tensors_of,
+)
 from workbench.instruments.grad_norm import Norms, entries, layer_norms
 from workbench.task.optim.optimizer_state import state_of
 from workbench.task.protocol import Scores, StepResult, Task
@@ -90,18 +97,18 @@ class WholeWeights:
         """
         return list(self._task.trained_parameters().values())
 
-    def whole_averages(self, averages: Sequence[Tensor]) -> list[Any]:
-        """Gather whole averages from those of the tensors in `averaged`."""
+    def stored_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:
+        """Averages of the tensors in `averaged`, in the form in which they are stored."""
         return list(averages)
 
     def own_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:
-        """This process's parts of these whole averages."""
+        """This process's parts of averages that were stored."""
         return list(averages)
 
     # -- checkpoints
 
     def tensors(self, modules: Modules) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by name, whole; the tensors themselves."""
+        """Parameters and persistent buffers by name; the tensors themselves."""
         return tensors_of(modules)
 
     def trained(self) -> dict[str, Tensor]:
@@ -114,11 +121,11 @@ class WholeWeights:
         tensors: Mapping[str, Tensor],
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Load whole weights into the modules (`checkpoint.files.load_tensors`)."""
+        """Load weights into the modules (`checkpoint.files.load_tensors`)."""
         load_tensors(modules, tensors, extra)
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients of the trained parameters by name, whole."""
+        """The gradients of the trained parameters by name."""
         named = self._task.trained_parameters().items()
         gradients = {
             name: parameter.grad for name, parameter in named if parameter.grad is not None
@@ -129,22 +136,26 @@ class WholeWeights:
         }
 
     def load_gradients(self, gradients: Mapping[str, Tensor]) -> None:
-        """Set the gradients of the trained parameters from whole ones."""
+        """Set the gradients of the trained parameters."""
         parameters = self._task.trained_parameters()
         for name, gradient in gradients.items():
             parameters[name].grad = gradient.to(parameters[name].device)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The optimizer's state (`state_of`) with whole tensors."""
+        """The optimizer's state (`state_of`)."""
         return state_of(optimizer)
 
     def own_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-        """A state_dict that the optimizer can load, from one with whole tensors."""
+        """A state_dict that the optimizer can load, from one that was stored."""
         return dict(state) if isinstance(state, Mapping) else state
 
-    def shown(self) -> contextlib.AbstractContextManager[None]:
-        """Context manager in which rank 0 can read whole weights from the modules."""
-        return contextlib.nullcontext()
+    def read_state(self, path: Path) -> dict[str, Any]:
+        """Read all state of a checkpoint's directory (`checkpoint.files.read_state`)."""
+        return read_state(path)
+
+    def read_weights(self, file: Path) -> dict[str, Tensor]:
+        """Read the weights of a file (`checkpoint.files.read_weights`)."""
+        return read_weights(file)
 
     # -- searches
 

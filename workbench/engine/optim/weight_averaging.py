@@ -97,7 +97,7 @@ class WeightAverage:
     def state_dict(self) -> dict[str, Any]:
         """Return the averages, whole, and how many times the weights were averaged."""
         state = self._average.state_dict()
-        return {**state, "averages": self._weights.whole_averages(state["averages"])}
+        return {**state, "averages": self._weights.stored_averages(state["averages"])}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of an average; a state of another kind is ignored."""

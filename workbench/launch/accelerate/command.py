@@ -63,6 +63,8 @@ _DEEPSPEED = ("use_deepspeed", "deepspeed_", "zero", "offload_")
 """Prefixes of the options of DeepSpeed."""
 _OTHERS = {"MEGATRON_LM": "Megatron-LM's", "TP": "tensor-parallel"}
 """Kinds of training that accelerate knows and the workbench does not support."""
+_MALLOC = "MALLOC_MMAP_THRESHOLD_"
+"""Sets from which size glibc gives memory back as soon as it is free."""
 _PROCESS = (
     "RANK",
     "LOCAL_RANK",
@@ -119,6 +121,9 @@ class LaunchPlan:
             variables["PYTHONPATH"] = os.pathsep.join([str(package), *([known] if known else [])])
         if self.shards is not None:
             variables[SHARDS] = self.shards
+        if self.shards is not None and self.cpu:
+            # Else glibc keeps the memory of the units that were whole, which is several models.
+            variables[_MALLOC] = os.environ.get(_MALLOC, str(1 << 20))
         return {**variables, "ACCELERATE_USE_CPU": "true"} if self.cpu else variables
 
 

@@ -17,8 +17,8 @@ _WITHOUT_EFFECT: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "fsdp_forward_prefetch": (("false", "none"), "FSDP 2 fetches ahead in its own way"),
     "fsdp_state_dict_type": (
-        ("full_state_dict", "1", "none"),
-        "checkpoints are of whole weights, for any number of ranks",
+        ("sharded_state_dict", "3", "none"),
+        "each rank writes its part of a checkpoint, and any number of ranks reads it",
     ),
     "fsdp_use_orig_params": (("true", "none"), "FSDP 2 always does"),
     "fsdp_sync_module_states": (
@@ -26,8 +26,8 @@ _WITHOUT_EFFECT: Mapping[str, tuple[tuple[str, ...], str]] = {
         "all ranks always begin with the weights of rank 0",
     ),
     "fsdp_cpu_ram_efficient_loading": (
-        ("false", "none"),
-        "each rank reads the whole weights once, into host memory",
+        ("true", "none"),
+        "no rank reads the whole weights into memory",
     ),
     "fsdp_activation_checkpointing_offload": (
         ("false", "none"),

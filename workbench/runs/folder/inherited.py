@@ -25,7 +25,7 @@ from workbench.events import (
     Validated,
 )
 from workbench.events.columns import unpack
-from workbench.runs.checkpoints import FILES, Checkpoint, list_checkpoints
+from workbench.runs.checkpoints import FILES, Checkpoint, files_of, list_checkpoints
 from workbench.runs.folder.files import check_no_link
 
 _OF_A_JOB = RunStarted | RunEnded | StatusChanged
@@ -119,8 +119,7 @@ def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
     `mine`: the folder of checkpoints of the resumed run. Raises OSError if they cannot be copied.
     """
     check_no_link(run / "checkpoints")
-    start = run / "checkpoints" / "start.safetensors"
-    if start.exists():
+    for start in files_of(run / "checkpoints" / "start.safetensors"):
         _take(start, mine / start.name)
     for checkpoint in list_checkpoints(run):
         if (checkpoint.step, checkpoint.end) <= (point.step, point.end):
@@ -128,7 +127,7 @@ def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
             try:
                 aside.mkdir()
                 for file in sorted(checkpoint.path.iterdir()):
-                    if file.name in FILES:
+                    if FILES.fullmatch(file.name):
                         _take(file, aside / file.name)
                 aside.rename(mine / checkpoint.name)
             except FileNotFoundError:  # that run continues, and has deleted it

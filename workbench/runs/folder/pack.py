@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
 from workbench.events import RunEnded, to_line
-from workbench.runs.checkpoints import FILES, NAME, find, list_checkpoints
+from workbench.runs.checkpoints import FILES, NAME, files_of, find, list_checkpoints
 from workbench.runs.folder.annotations import FILE as ANNOTATIONS
 from workbench.runs.folder.files import aside_of, check_no_link, open_regular
 from workbench.runs.folder.ids import check_id, reserve_id, runs_folder
@@ -37,7 +37,8 @@ _KNOWN = re.compile(
     "|".join(
         [
             *map(re.escape, (HEADER, RECORD, ANNOTATIONS, f"{_CHECKPOINTS}/{_INITIAL}")),
-            f"{_CHECKPOINTS}/{NAME.pattern}/({'|'.join(map(re.escape, FILES))})",
+            rf"{_CHECKPOINTS}/start-shard-\d{{5}}-of-\d{{5}}\.safetensors",
+            f"{_CHECKPOINTS}/{NAME.pattern}/({FILES.pattern})",
             f"{START}/({_KEPT.pattern})",
         ]
     ),
@@ -112,13 +113,13 @@ def _files(run: Path, checkpoints: Which, start: bool) -> Iterator[tuple[str, Pa
 def _weights(run: Path, which: Which) -> Iterator[tuple[str, Path]]:
     folder = run / _CHECKPOINTS
     check_no_link(folder)
-    if (folder / _INITIAL).is_file():
-        yield f"{_CHECKPOINTS}/{_INITIAL}", folder / _INITIAL
+    for path in files_of(folder / _INITIAL):
+        yield f"{_CHECKPOINTS}/{path.name}", path
     chosen = list_checkpoints(run) if which == "all" else [find(run, which)]
     for checkpoint in chosen:
         check_no_link(checkpoint.path)
         for path in sorted(checkpoint.path.iterdir()):
-            if path.name in FILES:
+            if FILES.fullmatch(path.name):
                 yield f"{_CHECKPOINTS}/{checkpoint.name}/{path.name}", path
 
 

@@ -8,6 +8,9 @@ where a process group exists. Source: torch.distributed.tensor.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
@@ -45,45 +48,62 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def like(value: Tensor, other: Tensor) -> Tensor:
-    """This rank's part of a whole tensor, on the device and sharded as `other` of the same
-    shape.
+@dataclass(frozen=True)
+class ShardPlace:
+    """The place of this rank among those that have the shards of a tensor: rows of it."""
+
+    index: int
+    count: int
+    copy: int
+    """The number of this rank's copy of all shards; 0 unless each machine has one."""
+
+    @classmethod
+    def of(cls, tensor: Any) -> ShardPlace:
+        """The place of this rank in a sharded tensor."""
+        index, count, copy = 0, 1, 0
+        for number, placement in enumerate(tensor.placements):
+            coordinate = tensor.device_mesh.get_local_rank(number)
+            if placement.is_shard():
+                index, count = coordinate, tensor.device_mesh.size(number)
+            else:
+                copy = coordinate
+        return cls(index, count, copy)
+
+    def rows(self, length: int) -> tuple[int, int]:
+        """The first row of this rank, and the row after its last, of a tensor with so many rows;
+        `torch.chunk` divides so.
+        """
+        size = -(-length // self.count)
+        return min(self.index * size, length), min((self.index + 1) * size, length)
+
+
+def of_rows(rows: Tensor, shape: Sequence[int], other: Any) -> Tensor:
+    """The tensor of this shape of which this rank has these rows, on the device and sharded as
+    `other`. The rows are copied.
     """
-    if not in_shards(other) or in_shards(value):
-        return value
     from torch.distributed.tensor import DTensor
 
-    shard = value.detach()
-    for number, placement in enumerate(other.placements):
-        if placement.is_shard():
-            parts, mine = (
-                shard.chunk(other.device_mesh.size(number), placement.dim),
-                other.device_mesh.get_local_rank(number),
-            )
-            # too few rows for all ranks
-            shard = parts[mine] if mine < len(parts) else shard.narrow(placement.dim, 0, 0)
-    shard = shard.to(local(other).device, copy=True, memory_format=torch.contiguous_format)
-    return DTensor.from_local(
-        shard,
+    copy = rows.detach().to(local(other).device, copy=True, memory_format=torch.contiguous_format)
+    stride = [math.prod(shape[number + 1 :]) for number in range(len(shape))]
+    sharded: Tensor = DTensor.from_local(
+        copy,
         other.device_mesh,
         other.placements,
         run_check=False,
-        shape=value.shape,
-        stride=value.contiguous().stride(),
+        shape=torch.Size(shape),
+        stride=tuple(stride),
     )
+    return sharded
 
 
-def whole_of(value: Any, *, wanted: bool = True) -> Any:
-    """A value of nested containers with all its tensors whole. wanted=False: with None in place of
-    sharded ones.
+def like(value: Tensor, other: Tensor) -> Tensor:
+    """A tensor with this value, sharded as `other` of the same shape is, or whole.
 
-    All ranks call it together with values of the same structure.
+    All ranks call it together, since a sharded value becomes whole where `other` is.
     """
     if in_shards(value):
-        gathered = whole(value)
-        return gathered if wanted else None
-    if isinstance(value, dict):
-        return type(value)((key, whole_of(entry, wanted=wanted)) for key, entry in value.items())
-    if type(value) in (list, tuple):
-        return type(value)([whole_of(entry, wanted=wanted) for entry in value])
-    return value
+        return value if in_shards(other) else whole(value)
+    if not in_shards(other):
+        return value
+    start, stop = ShardPlace.of(other).rows(len(value))
+    return of_rows(value[start:stop], value.shape, other)

@@ -17,7 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_MARK = "__workbench__"
+from workbench.task.device.dtensor import in_shards
+
+MARK = "__workbench__"
+"""The key of a dict that stands for another kind of value."""
 _ARRAY = {"array", "shape", "data"}
 _KEYS = (type(None), bool, int, float, str)
 _AS_THEY_ARE = (*_KEYS, complex, torch.Size, torch.dtype, torch.device)
@@ -45,8 +48,8 @@ def to_plain(value: Any, whose: str, *, functions: bool = True) -> Any:
 def from_plain(value: Any) -> Any:
     """The value from which `to_plain` made this one, its tensors in host memory."""
     if isinstance(value, dict):
-        if _MARK in value:
-            return _UNPACK[value[_MARK]](value)
+        if MARK in value:
+            return _UNPACK[value[MARK]](value)
         if _is_earlier_array(value):
             return (
                 value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
@@ -115,7 +118,7 @@ class _Packing:
         if isinstance(value, Tensor):
             return self._tensor(value, path)
         if type(value) is bytes:
-            return {_MARK: "bytes", "text": value.decode("latin-1")}
+            return {MARK: "bytes", "text": value.decode("latin-1")}
         if isinstance(value, (np.ndarray, np.generic)):
             return self._array(value, path)
         if id(value) in self._within:
@@ -133,22 +136,22 @@ class _Packing:
         if kind in _SEQUENCES:
             return self._integers(value) or kind(self._all(value, path))
         if kind in (dict, OrderedDict):
-            if _MARK in value:
+            if MARK in value:
                 raise NotPlainError(
-                    f"{self._whose} has {_MARK!r} as a key, which checkpoints reserve"
+                    f"{self._whose} has {MARK!r} as a key, which checkpoints reserve"
                 )
             return kind(self._items(value, path))
         if kind is Counter:
-            return {_MARK: "Counter", "items": self._items(value, path)}
+            return {MARK: "Counter", "items": self._items(value, path)}
         if kind is defaultdict and value.default_factory in _FACTORIES.values():
             factory = next(
                 name for name, default in _FACTORIES.items() if default is value.default_factory
             )
-            return {_MARK: "defaultdict", "items": self._items(value, path), "factory": factory}
+            return {MARK: "defaultdict", "items": self._items(value, path), "factory": factory}
         if kind is deque:
-            return {_MARK: "deque", "items": self._all(value, path), "maxlen": value.maxlen}
+            return {MARK: "deque", "items": self._all(value, path), "maxlen": value.maxlen}
         if kind in (set, frozenset) and all(map(_is_key, value)):
-            return set(value) if kind is set else {_MARK: "frozenset", "items": list(value)}
+            return set(value) if kind is set else {MARK: "frozenset", "items": list(value)}
         raise self._refused(value, path)
 
     def _integers(self, value: Any) -> dict[str, Any] | None:
@@ -161,7 +164,7 @@ class _Packing:
             data = torch.from_numpy(np.array(value, np.int64))
         except OverflowError:
             return None
-        return {_MARK: "integers", "data": data, "tuple": type(value) is tuple}
+        return {MARK: "integers", "data": data, "tuple": type(value) is tuple}
 
     def _all(self, values: Any, path: str) -> list[Any]:
         return [self.pack(item, f"{path}[{number}]") for number, item in enumerate(values)]
@@ -178,6 +181,9 @@ class _Packing:
         return pairs
 
     def _tensor(self, value: Tensor, path: str) -> Tensor:
+        if in_shards(value):  # engine/checkpoint/shards.py stores it
+            sharded: Tensor = value.detach()
+            return sharded
         if (
             type(value) not in (Tensor, nn.Parameter, nn.Buffer)
             or value.is_quantized
@@ -205,7 +211,7 @@ class _Packing:
         flat = torch.from_numpy(np.frombuffer(array.tobytes(), np.uint8).copy())
         scalar = isinstance(value, np.generic)
         return {
-            _MARK: "numpy",
+            MARK: "numpy",
             "data": flat,
             "type": array.dtype.str,
             "shape": array.shape,
