@@ -87,51 +87,86 @@ def from_json(text: str | bytes) -> Any:
 
 NOT_HELD = "not held"
 """In a record, the key of the text of a value that a record cannot hold."""
-
-
-def is_held(value: Any) -> bool:
-    """Whether a record holds this value of `recordable`, and not its text alone."""
-    return not (isinstance(value, Mapping) and NOT_HELD in value)
+_TUPLE = "tuple"
+"""In a record, the key of the list of a tuple's items, which JSON does not have."""
 
 
 def recordable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of parameters as a record holds them: one that is not plain is {NOT_HELD: its
-    text}, from which it cannot be made again.
+    """The values of a function's parameters as a record holds them: one that is not plain is
+    {NOT_HELD: its text}, from which it cannot be made again.
     """
     return {
-        name: value if _is_plain(value) else {NOT_HELD: shown(value)}
+        name: _encoded(value) if is_plain(value) else {NOT_HELD: shown(value)}
         for name, value in values.items()
     }
 
 
+def from_record(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that `recordable` has written. One that is not held stays as it is."""
+    return {
+        name: {NOT_HELD: str(value[NOT_HELD])} if not is_held(value) else _decoded(value)
+        for name, value in values.items()
+    }
+
+
+def is_held(value: Any) -> bool:
+    """Whether a record holds this value, and not its text alone."""
+    return not (isinstance(value, Mapping) and NOT_HELD in value)
+
+
 def value_text(value: Any) -> str:
-    """The text of a value of `recordable`."""
+    """The text of a value of `from_record`."""
     return shown(value) if is_held(value) else str(value[NOT_HELD])
 
 
+def _encoded(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return {_TUPLE: [_encoded(item) for item in value]}
+    if isinstance(value, list):
+        return [_encoded(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _encoded(item) for key, item in value.items()}
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() == {_TUPLE} and isinstance(value[_TUPLE], list):
+        return tuple(_decoded(item) for item in value[_TUPLE])
+    return {key: _decoded(item) for key, item in value.items()}
+
+
 def with_values(name: str, values: Mapping[str, Any]) -> str:
-    """A name with the values of `recordable` as a call: "Net(width=256)"; the name alone where
+    """A name with the values of `from_record` as a call: "Net(width=256)"; the name alone where
     there are none.
     """
     texts = [f"{key}={value_text(value)}" for key, value in values.items()]
     return f"{name}({', '.join(texts)})" if texts else name
 
 
-def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of parameters that a record can hold: numbers, texts, booleans, None, and lists
-    and dicts of these. Others are left out.
+def is_plain(value: Any) -> bool:
+    """Whether a record can hold a value: a number, a text, a boolean, None, or lists, tuples and
+    dicts of these.
     """
-    return {name: value for name, value in values.items() if _is_plain(value)}
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
+    if type(value) in (list, tuple):
+        return all(map(is_plain, value))
     if isinstance(value, float):
         return math.isfinite(value)
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
-    return value is None or isinstance(value, bool | int | str)
+    if type(value) is dict:
+        return all(isinstance(key, str) and is_plain(inner) for key, inner in value.items())
+    return value is None or type(value) in (bool, int, str)
+
+
+def holds_text(value: Any) -> bool:
+    """Whether a plain value is a text, or has one in it."""
+    if isinstance(value, list | tuple):
+        return any(map(holds_text, value))
+    if isinstance(value, dict):
+        return any(map(holds_text, (*value, *value.values())))
+    return isinstance(value, str)
 
 
 def first_names(names: Sequence[str], most: int) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from workbench.task.errors import TaskError
 pytestmark = pytest.mark.usefixtures("one_thread")
 X = torch.randn(48, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(48) % 3
+ACTS = {"relu": nn.ReLU, "celu": nn.CELU}
 
 
 def build(width: int = 6, dropout: float = 0.1) -> nn.Module:
@@ -178,6 +182,126 @@ def test_a_value_that_no_record_can_hold(tmp_path):
 
     with make(tmp_path, with_act) as bench:
         run = bench.fit(act=nn.Tanh()).result()
+        on = bench.fit(run.id, max_epochs=3).result()  # it knows its own runs
+        assert np.array_equal(on.history["loss"][:6], run.history["loss"])
+        assert bench.fit().result().build == {"act": None}
+    with make(tmp_path, with_act) as bench:
         with refused(TaskError, f"the model of run {run.id}", "act=Tanh()", "cannot hold"):
             bench.fit(run.id, max_epochs=3)
-        assert bench.fit().result().build == {"act": None}
+        again = bench.fit(run.id, max_epochs=3, act=nn.Tanh()).result()
+    assert np.array_equal(again.history["loss"], on.history["loss"])
+
+
+def test_a_record_keeps_tuples_and_asks_before_it_passes_a_strangers_text(tmp_path):
+    def deep(hidden: tuple[int, ...] = (6, 5), act: str = "relu") -> nn.Module:
+        sizes = (8, *hidden)
+        layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+        return nn.Sequential(*layers, ACTS[act](), nn.Linear(sizes[-1], 3))
+
+    with make(tmp_path, deep) as bench:
+        run = bench.fit(hidden=(4,), act="celu").result()
+    assert run.build == {"hidden": (4,), "act": "celu"}
+    with make(tmp_path, deep) as bench:
+        bench.load(run)  # this user has signed it
+        assert isinstance(bench.model[1], nn.CELU)
+    shutil.rmtree(run.folder / "start")
+    with make(tmp_path, deep) as bench:
+        with refused(TaskError, "act='celu'", "no signature of yours", "bench.set(act='celu')"):
+            bench.load(run)
+        bench.set(act="celu")
+        bench.load(run)
+        assert bench.model[0].out_features == 4
+
+
+def test_continuing_keeps_the_model(tmp_path):
+    with make(tmp_path) as bench:
+        first = bench.fit(seed=1, width=9).result()
+        on = bench.fit("continue", max_epochs=3).result()
+        assert np.array_equal(on.history["loss"][:6], first.history["loss"])
+        with refused(TaskError, "made with other values", "build(width=5)"):
+            bench.fit("continue", width=5)
+        bench.set(dropout=0.5)
+        assert bench.fit(first.id, max_epochs=3).result().build == {"width": 9, "dropout": 0.5}
+        bench.set(width=7)
+        with refused(TaskError, "was made with other values than bench.model", "bench.load"):
+            bench.find_lr(start=first.id)
+
+
+def test_auto_does_not_continue_another_model(tmp_path):
+    with make(tmp_path) as bench:
+        bench.set(max_epochs=2000)
+        job = bench.fit("auto", dropout=0.1)
+        job.stop(at=5)
+        stopped = job.result()
+        job = bench.fit("auto", dropout=0.9)
+        job.stop(at=5)
+        assert not job.result().resumes
+        job = bench.fit("auto", dropout=0.1)
+        job.stop(at=9)
+        assert job.result().resumes[0].run == stopped.id
+
+
+def test_a_repetition_has_the_values_too(tmp_path):
+    with make(tmp_path) as bench:
+        run = bench.fit(width=9, dropout=0.4).result()
+    assert wb.rerun(run).result().build == run.build
+
+
+def test_the_export_of_another_model_leaves_the_data_alone(tmp_path):
+    arguments = "build, train=Counting(), loss=F.cross_entropy, max_epochs=1"
+    code = RETURNS_ARGUMENTS.replace(
+        '{"model": model, "optimizer": sgd, "loss": nn.CrossEntropyLoss()}', "model"
+    )
+    counting = """
+class Counting(torch.utils.data.Dataset):
+    def __init__(self):
+        self.count = 0
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, n):
+        self.count += 1
+        return x[n] + 0.01 * self.count, y[n]
+"""
+    with make_bench(tmp_path, arguments, code + counting) as bench:
+        wide = bench.fit(width=12).result()
+        first = bench.fit().result()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            bench.script(wide)
+        again = bench.fit().result()
+    assert np.array_equal(again.history["loss"], first.history["loss"])
+    assert not any("changed by other code" in getattr(e, "text", "") for e in again.outline)
+
+
+def test_values_are_kept_as_they_were(tmp_path):
+    def taking(sizes: dict | None = None) -> nn.Module:
+        return build((sizes or {"width": 6}).pop("width"))
+
+    sizes = {"width": 9}
+    with make(tmp_path, taking) as bench:
+        assert bench.fit(sizes=sizes).result().build == {"sizes": {"width": 9}}
+        assert sizes == {"width": 9}
+        sizes["width"] = 12
+        bench.fit(sizes=sizes).result()
+        assert bench.model[0].out_features == 12
+
+
+def test_a_mistake_leaves_the_model_as_it_is(tmp_path):
+    same = build()
+    returned = refused(TaskError, "returned a model with weights of the one before")
+    with make(tmp_path / "1", lambda dropout=0.1: same) as bench, returned:
+        bench.fit(dropout=0.2)
+    with make(tmp_path) as bench:
+        bench.fit().result()
+        model = bench.model
+        for wrong in ({"max_epochs": -4}, {"seed": 2.5}, {"monitor": "nothing"}):
+            with pytest.raises((wb.SettingsError, TaskError)):
+                bench.fit(width=9, **wrong)
+            assert bench.model is model
+        job = bench.fit(max_epochs=1000)
+        with pytest.raises(RuntimeError, match="running or queued"):
+            bench.fit(seed=3)
+        job.stop()
+        job.result()

@@ -18,25 +18,27 @@ from workbench.bench.arguments import (
     refuse_without_effect,
     settings_named,
 )
-from workbench.bench.recipe import Recipe
+from workbench.bench.recipe import Prepared, Recipe
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.launch import select_launcher
 from workbench.launch.cell_context import CellContext
 from workbench.launch.code_line import line
 from workbench.launch.job import AnyJob, Job
-from workbench.launch.job_folder import new_job_folder
+from workbench.launch.job_folder import new_job_folder, run_folder
 from workbench.launch.joined import group, rank_job
 from workbench.launch.joined.rank_job import RankJob
 from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.pool import pool
 from workbench.launch.start.initial_weights import InitialWeights
-from workbench.launch.start.start_spec import SubmittedFit
+from workbench.launch.start.start_spec import StartSpec, SubmittedFit
 from workbench.launch.thread import ThreadLauncher
 from workbench.launch.turns import Turn
 from workbench.launch.work import BenchWork
 from workbench.runs.read import RUNS
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
+from workbench.task.build import kept
+from workbench.task.errors import TaskError
 from workbench.task.protocol import Phase, Task
 from workbench.task.state.of_task import objects_with_state
 from workbench.task.summary import ModelSummary
@@ -50,21 +52,18 @@ class BenchBase:
 
     def __init__(
         self,
-        task: Task,
-        settings: Settings,
+        prepared: Prepared,
+        recipe: Recipe,
         root: Path,
-        optimizers: int,
-        listeners: Iterable[Listener],
-        trackers: Sequence[TrackerListener],
-        recipe: Recipe | None = None,
+        listeners: Iterable[Listener] = (),
+        trackers: Sequence[TrackerListener] = (),
     ) -> None:
-        """recipe: what the task was made of; None: it came with a run."""
-        self._task = task
-        self._settings = settings
-        self._recipe = recipe or Recipe(task.model)
+        """recipe: what the task was made of."""
+        self._recipe = recipe
         self.root = root
-        self._start = InitialWeights(task)
-        self._summary = self._summary_of(task, optimizers)
+        self._task: Task
+        self._settings: Settings
+        self._take(prepared)
         self.jobs: list[AnyJob] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs whose folders each job needs until it ends."""
@@ -111,8 +110,9 @@ class BenchBase:
         replaced = settings_named(settings_given, self.set, others=self._parameters)
         if values:
             chosen = {**self._recipe.values, **values}
-            self._build(chosen, replaced.get("seed", self._settings.seed), replaced, "set")
+            self._build(chosen, self._settings.replace(**replaced), replaced, "set")
             self._recipe.values = chosen
+            self._recipe.sets.append((len(self.jobs), values))
         with self._lock:  # two threads may each set something, and neither change may be lost
             settings = self._settings.replace(**replaced)
             refuse_unreported_monitor(self._task, settings)
@@ -139,37 +139,66 @@ class BenchBase:
         return self._recipe.split(keywords)
 
     def _build(
-        self, values: Mapping[str, Any], seed: int, settings: Mapping[str, Any], then: str
+        self,
+        values: Mapping[str, Any],
+        settings: Settings,
+        sets: Mapping[str, Any],
+        then: str,
+        *,
+        seed: int | None = None,
     ) -> None:
         """Let the function make the model anew, where the present one has other values or another
         seed. Weights that the user has loaded or changed stay, for equal values.
 
-        settings: what `set` is about to set. then: what the bench was called for, for the error of
-        a bench that is busy.
+        settings: of the next job. sets: what `set` is about to set. then: what the bench was called
+        for, for the error of a bench that is busy. seed: None: that of the settings.
         """
         recipe = self._recipe
-        if recipe.build is None:
-            return
-        if recipe.has(values) and (seed == recipe.seed or self._start.are_changed):
+        seed = settings.seed if seed is None else seed
+        if recipe.build is None or (recipe.has(values) and seed == recipe.seed):
             return
         self._check_idle(then)
+        if recipe.has(values) and self._start.are_changed:
+            return
+        weights = {id(parameter) for parameter in self._task.model.parameters()}
         self._start.restore()
-        prepared = recipe.prepare(values, seed, {**self._all_sets(), **settings})
-        for warning in prepared.warnings:
+        prepared = recipe.prepare(values, seed, {**self._all_sets(), **sets})
+        if any(id(parameter) in weights for parameter in prepared.task.model.parameters()):
+            raise TaskError(
+                f"{recipe.build.call(values)} returned a model with weights of the one before: let"
+                " it make a new model in each call."
+            )
+        refuse_unreported_monitor(prepared.task, settings)
+        recipe.built, recipe.seed = kept(values), seed
+        for warning in prepared.warnings if self._writes else ():
             warnings.warn(warning, stacklevel=4)
-        recipe.built, recipe.seed = dict(values), seed
-        object.__setattr__(self, "model", prepared.model)
         with self._lock:
-            self._task, self._settings = prepared.task, prepared.settings
-            self._start = InitialWeights(prepared.task)
-            self._summary = self._summary_of(prepared.task, prepared.optimizers)
+            self._take(prepared)
+
+    def _take(self, prepared: Prepared) -> None:
+        """Work with this task from now on."""
+        object.__setattr__(self, "model", prepared.model)
+        self._task, self._settings = prepared.task, prepared.settings
+        self._val_collate_fn = prepared.val_collate_fn
+        self._start = InitialWeights(prepared.task)
+        self._summary = ModelSummary.of(prepared.task, prepared.optimizers, self._recipe.all_values)
+
+    def _refuse_other_model(self, wanted: StartSpec) -> None:
+        """Raise TaskError for a search from a run whose model the function made with other values
+        than the present one.
+        """
+        if wanted.run is None:
+            return
+        values = self._recipe.of_run(run_folder(self.root, wanted.run))
+        if not self._recipe.has(values):
+            raise TaskError(
+                f"start={wanted.text!r}: its model was made with other values than bench.model:"
+                f" bench.load({wanted.run!r}) makes it, then search with start='continue'."
+            )
 
     def _all_sets(self) -> dict[str, Any]:
         """All settings that `set` was given, each with its last value."""
         return dict(ChainMap(*reversed(self._sets)))
-
-    def _summary_of(self, task: Task, optimizers: int) -> ModelSummary:
-        return ModelSummary.of(task, optimizers, self._recipe.all_values)
 
     def _check_idle(self, then: str) -> None:
         if any(not job.done() for job in self.jobs):
@@ -263,6 +292,8 @@ class BenchBase:
         else:
             job_folder = rank_job.folder_of(meeting, make_folder)
             job = RankJob(job_folder, meeting, kind, work, finished, self._called)
+        if job_folder.path is not None:
+            self._recipe.of_jobs[job_folder.path.resolve()] = self._recipe.all_values
         if all(past.done() for past in self.jobs):  # no job changes the objects meanwhile
             self._objects = objects_with_state(self._task)
         claim = work.claim(

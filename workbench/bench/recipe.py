@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,21 @@ import torch
 from workbench.bench.arguments import callback_note, first_settings, refuse_unfit
 from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
+from workbench.export.errors import ExportError
 from workbench.export.source.capture import BuildCall
 from workbench.launch import select_launcher
 from workbench.launch.joined.group import Joined
+from workbench.launch.start.kept_start import is_signed
 from workbench.runs.read import build_values, read_header
 from workbench.settings import Settings
 from workbench.task import ranks, rng
-from workbench.task.build import Build
+from workbench.task.build import Build, equal
 from workbench.task.errors import TaskError
 from workbench.task.factory import set_averaging, task_of
 from workbench.task.lightning.callbacks.translate import with_hooks
 from workbench.task.protocol import Task
 from workbench.trackers.listener import TrackerListener
-from workbench.values import is_held, plain_values, value_text
+from workbench.values import holds_text, is_held, is_plain, shown, value_text
 
 OBJECTS = (
     "train",
@@ -49,9 +52,9 @@ class Prepared:
     model: Any
     task: Task
     settings: Settings
-    optimizers: int
-    val_collate_fn: Any
-    warnings: Sequence[str]
+    optimizers: int = 1
+    val_collate_fn: Any = None
+    warnings: Sequence[str] = ()
 
 
 @dataclass
@@ -74,12 +77,21 @@ class Recipe:
     """Whether the model is tried on two samples."""
     values: dict[str, Any] = field(default_factory=dict)
     """The values of the function's parameters that hold for the next jobs."""
+    sets: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
+    """The values that `bench.set` was given, each with the number of jobs before it."""
     built: Mapping[str, Any] = field(default_factory=dict)
     """The values with which the present model was made."""
     seed: int = 0
     """The seed with which it was made."""
+    of_jobs: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
+    """The values of each job of this bench, by its folder."""
     returns_model: bool = True
     """Whether the function returns the model alone, and not a dict of arguments."""
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return "" if self.build is None else self.build.name
 
     @property
     def parameters(self) -> Sequence[str]:
@@ -92,28 +104,50 @@ class Recipe:
 
     @property
     def all_values(self) -> dict[str, Any]:
-        """The values with which the present model was made, and the plain ones of defaults."""
+        """The values of all parameters with which the present model was made."""
         defaults = {} if self.build is None else self.build.defaults
-        return {**plain_values(defaults), **self.built}
+        values = {**defaults, **self.built}
+        return {
+            name: value for name, value in values.items() if value is not inspect.Parameter.empty
+        }
 
     def has(self, values: Mapping[str, Any]) -> bool:
         """Whether the present model was made with these values."""
         defaults = {} if self.build is None else self.build.defaults
         chosen, built = {**defaults, **values}, {**defaults, **self.built}
-        return all(_equal(value, built[name]) for name, value in chosen.items())
+        return all(equal(value, built[name]) for name, value in chosen.items())
 
-    def of_run(self, folder: Path) -> dict[str, Any]:
-        """The values with which the model of the run in this folder was made. Raises TaskError for
-        one that its record cannot hold.
+    def of_run(self, folder: Path, given: Collection[str] = ()) -> dict[str, Any]:
+        """The values with which the model of the run in this folder was made.
+
+        given: the names of those that the caller has. Raises TaskError for a value that the record
+        cannot hold. And for a text that may be a stranger's: the function could read a file of that
+        name, or code.
         """
-        recorded = build_values(read_header(folder)) if self.build is not None else {}
-        values = {name: recorded[name] for name in self.parameters if name in recorded}
+        if self.build is None:
+            return {}
+        if folder.resolve() in self.of_jobs:
+            return dict(self.of_jobs[folder.resolve()])
+        recorded = build_values(read_header(folder))
+        values = {name: recorded[name] for name in {*self.parameters, *recorded} - {*given}}
+        usual = {**self.build.defaults, **self.values}
         for name, value in values.items():
+            if name not in self.build.defaults:
+                raise TaskError(
+                    f"the model of run {folder.name} was made with {name}={value_text(value)}, and"
+                    f" {self.build.name} has no such parameter: use the function that made it."
+                )
             if not is_held(value):
                 raise TaskError(
                     f"the model of run {folder.name} was made with {name}={value_text(value)},"
-                    f" which its record cannot hold: bench.set({name}=…) with the same value, then"
-                    " bench.fit() begins afresh with it."
+                    f" which its record cannot hold: give the same value, bench.set({name}=…)."
+                )
+            own = equal(value, usual[name]) or not holds_text(value) or is_signed(folder)
+            if not own:
+                raise TaskError(
+                    f"run {folder.name} says that its model was made with {name}={shown(value)}."
+                    " It has no signature of yours, and a text of somebody else is not given to"
+                    f" {self.build.name}. If you trust it: bench.set({name}={shown(value)})."
                 )
         return values
 
@@ -124,8 +158,14 @@ class Recipe:
         values = self.built if folder is None else self.of_run(folder)
         defaults = self.build.defaults
         chosen = {
-            name: value for name, value in values.items() if not _equal(value, defaults.get(name))
+            name: value for name, value in values.items() if not equal(value, defaults.get(name))
         }
+        for name, value in chosen.items():
+            if not is_plain(value):
+                raise ExportError(
+                    f"the model was made with {name}={shown(value)}, which a script cannot write:"
+                    " let the function make it from a name or a number."
+                )
         texts = {name: repr(value) for name, value in chosen.items()}
         return BuildCall(texts, returns_model=self.returns_model)
 
@@ -179,13 +219,3 @@ class Recipe:
                     f"{name}= is given to the bench, and {call} returned one too: leave one out."
                 )
         return {**self.objects, **returned}
-
-
-def _equal(value: Any, other: Any) -> bool:
-    """Whether two values are equal, as far as it can be said: arrays are compared by identity."""
-    if value is other:
-        return True
-    try:
-        return bool(value == other)
-    except (TypeError, ValueError, RuntimeError):
-        return False

@@ -10,13 +10,14 @@ from datetime import timedelta
 from pathlib import Path
 
 from workbench.bench.base import BenchBase
+from workbench.bench.recipe import Prepared, Recipe
 from workbench.launch.job import Job
 from workbench.launch.job_folder import recorded
 from workbench.launch.start.kept_start import StartFile
 from workbench.launch.start.repeat import Repetition, repetition
 from workbench.launch.work import RerunWork
 from workbench.runs.printable import printable
-from workbench.runs.read import read_header
+from workbench.runs.read import build_values, read_header
 from workbench.runs.run import Run
 
 _LONG = timedelta(days=365)
@@ -89,7 +90,10 @@ def submit(folder: Path, trust: bool, tell: Callable[[str], object]) -> Job[Run]
     if training.settings.max_time is not None:  # it ends at the update at which the first has ended
         training.settings = training.settings.replace(max_time=_LONG)
     training.task.use_trackers(())
-    bench = BenchBase(training.task, training.settings, folder.parents[1], 1, (), ())
+    model = training.task.model
+    prepared = Prepared(model, training.task, training.settings)
+    recipe = Recipe(model, built=build_values(read_header(folder)))
+    bench = BenchBase(prepared, recipe, folder.parents[1])
     bench._built_by = read_header(folder).get("built_by") or {}
     differences = [*file.differences(), *_other_device(folder, bench.summary.device)]
     if differences:

@@ -82,6 +82,7 @@ class Searches(BenchBase):
         )
         chosen, wanted = self._chosen(overrides), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
+        self._refuse_other_model(wanted)
         work = AssignmentWork(
             FindLRAssignment(self._task, chosen, request),
             StartWeights(self._task, self._start, wanted, self.root),
@@ -255,6 +256,7 @@ class Searches(BenchBase):
         overrides = settings_named(settings, self.find_weight_decay)
         request, wanted = WeightDecayRequest(updates), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
+        self._refuse_other_model(wanted)
         called = {**differing(request, WeightDecayRequest()), **wanted.keywords}
         return self._find_settings(
             "find_weight_decay", request, called, overrides, WeightDecaySearch.from_events, wanted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -66,23 +68,36 @@ def train_config(config: Config) -> Run:
     # by its command line, among others, fit("auto") knows a training again
     sys.argv = [sys.argv[0], json.dumps(built_by)]
     rng.seed(Settings.make(**config.settings).seed)
-    arguments: dict[str, Any] = {"model": config.build.function(config.folder)}
+    function = config.build.function(config.folder)
+    _check_parameters(config.build, function)
+    arguments: dict[str, Any] = {"model": function}
     if config.data is not None:
         arguments |= _data(config.data, config.folder)
-    for name in config.build.parameters.keys() & {*arguments, *config.arguments, *config.settings}:
-        raise SettingsError(
-            f"{config.build.label} has the parameter {name}, and the bench an argument of that"
-            " name: give it another name in the function."
-        )
     arguments |= config.build.parameters
-    with Workbench(**arguments, **config.arguments, **config.settings) as bench:
+    with Workbench(**{**arguments, **config.arguments, **config.settings}) as bench:
         bench._built_by = built_by
-        return bench.fit(config.start).result()
+        # a fit that continues has the settings of its run, but for those that it is given
+        continues = config.start not in ("fresh", "auto")
+        return bench.fit(config.start, **(config.settings if continues else {})).result()
+
+
+def _check_parameters(target: Target, function: Callable[..., Any]) -> None:
+    """Raise SettingsError for a parameter that the function does not have: the bench would take it
+    for a setting.
+    """
+    names = list(inspect.signature(function).parameters)
+    unknown = next((name for name in target.parameters if name not in names), None)
+    if unknown is not None:
+        near = difflib.get_close_matches(unknown, names, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(names) or 'none'}."
+        raise SettingsError(f"{target.label} has no parameter {unknown!r}. {hint}")
 
 
 def _data(target: Target, folder: Path) -> dict[str, Any]:
     """The data that a function makes, as arguments of a bench."""
-    data = target.function(folder)(**target.parameters)
+    function = target.function(folder)
+    _check_parameters(target, function)
+    data = function(**target.parameters)
     if not isinstance(data, Mapping) or "model" in data or not data.keys() <= {*OBJECTS}:
         names = list(data) if isinstance(data, Mapping) else shown(data)
         raise SettingsError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import sys
 import threading
 import warnings
@@ -69,9 +70,10 @@ from workbench.task import ranks
 from workbench.task.build import Build
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
+from workbench.task.state.of_task import copy_state
 from workbench.task.supervised import MakeOptimizer
 from workbench.trackers.listener import tracker_listeners
-from workbench.values import shown
+from workbench.values import shown, with_values
 
 
 class Workbench(Searches):
@@ -202,17 +204,7 @@ class Workbench(Searches):
         prepared = recipe.prepare(values, recipe.seed, {})
         for warning in prepared.warnings if writes else ():
             warnings.warn(warning, stacklevel=2)
-        self.model = prepared.model
-        self._val_collate_fn = prepared.val_collate_fn
-        super().__init__(
-            prepared.task,
-            prepared.settings,
-            folder,
-            prepared.optimizers,
-            listeners if writes else (),
-            following,
-            recipe,
-        )
+        super().__init__(prepared, recipe, folder, listeners if writes else (), following)
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -296,16 +288,29 @@ class Workbench(Searches):
     def _build_for_fit(
         self, wanted: StartSpec, values: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> None:
-        """Let the function make the model of a fit: with the values given, else those of the run
-        that it continues, else those of the bench.
+        """Let the function make the model of a fit: with the values given, else those set since the
+        run that it continues, else those of that run, else those of the bench.
         """
+        recipe, chosen = self._recipe, self._settings.replace(**settings)
+        seed: int | None = recipe.seed  # the weights come from the run
         if wanted.run is not None:
-            chosen = {**self._recipe.of_run(run_folder(self.root, wanted.run)), **values}
+            begun = [job.id for job in self.jobs]
+            jobs = begun.index(wanted.run) + 1 if wanted.run in begun else len(begun)
+            since: dict[str, Any] = {}
+            for count, sets in recipe.sets:
+                since |= sets if count >= jobs else {}
+            folder = run_folder(self.root, wanted.run)
+            values = {**recipe.of_run(folder, {*since, *values}), **since, **values}
         elif wanted.text == "continue":
-            chosen = {**self._recipe.built, **values}
+            if not recipe.has({**recipe.built, **values}):
+                raise TaskError(
+                    f"start='continue' goes on with bench.model, which was made with other values"
+                    f" than {with_values(recipe.name, values)}: leave them out, or fit('fresh')."
+                )
+            values = recipe.built
         else:
-            chosen = {**self._recipe.values, **values}
-        self._build(chosen, settings.get("seed", self._settings.seed), {}, "fit with other values")
+            values, seed = {**recipe.values, **values}, None
+        self._build(values, chosen, {}, "fit with other values", seed=seed)
 
     @lists_keywords(SettingsKwargs)
     def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
@@ -356,6 +361,7 @@ class Workbench(Searches):
         if not in_kernel():  # its command line names a file of this one start
             texts += sys.argv[1:]
         texts += [summary.name, str(summary.parameters), "" if train is None else train.label]
+        texts += [json.dumps(summary.build, sort_keys=True)]
         return "\0".join(texts)
 
     def _export_notes(self) -> list[Message]:
@@ -434,7 +440,7 @@ class Workbench(Searches):
         path = folder or run_folder(self.root, id)
         weights = weights_of(path, which)
         chosen = {**self._recipe.values, **self._recipe.of_run(path)}
-        self._build(chosen, self._recipe.seed, {}, "load")
+        self._build(chosen, self._settings, {}, "load", seed=self._recipe.seed)
         self._recipe.values = chosen
         self._start.load(weights)
         self._listeners.notify(Called(line("load", {}, id, which)))
@@ -778,11 +784,15 @@ class Workbench(Searches):
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:
         """Context manager in which no job begins, while export opens a session on the model to
-        read it, in this process alone.
+        read it, in this process alone. The user's objects have their state again afterwards.
         """
         with alone(), ranks.alone():
             self._check_idle("export")
-            yield
+            state = copy_state(self._task)
+            try:
+                yield
+            finally:
+                state.put()
 
     def _site_of(self, run: Run) -> CallSite:
         """Where a fit was called; for a run of another root, which may have the same id, where
@@ -798,9 +808,8 @@ class Workbench(Searches):
         """
         recipe = self._recipe
         values = {} if run.folder is None else recipe.of_run(run.folder)
-        if recipe.has(values):
+        if recipe.build is None or recipe.has(values):
             return self._task
-        self._start.restore()
         return recipe.prepare(values, recipe.seed, self._all_sets()).task
 
     def _run_of(self, job: Job[Run]) -> Run:

@@ -41,7 +41,7 @@ from workbench.runs.printable import printable
 from workbench.runs.record.lines import LONGEST, Budget, whole_lines
 from workbench.runs.record.sequence import stream
 from workbench.settings import Settings, SettingsError
-from workbench.values import NOT_HELD, plain_values, value_text, with_values
+from workbench.values import NOT_HELD, from_record, is_held, value_text, with_values
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
 OUTPUT = "output.log"
@@ -410,11 +410,10 @@ def build_values(header: Mapping[str, Any]) -> dict[str, Any]:
     build = task.get("build") if isinstance(task, dict) else None
     if not isinstance(build, dict):
         return {}
-    plain = plain_values(build)
+    values = from_record({name: value for name, value in build.items() if name.isidentifier()})
     return {
-        name: plain.get(name, {NOT_HELD: printable(value_text(value))})
-        for name, value in build.items()
-        if name.isidentifier()
+        name: value if is_held(value) else {NOT_HELD: printable(value_text(value))}
+        for name, value in values.items()
     }
 
 

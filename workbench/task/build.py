@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -13,7 +14,7 @@ from torch import nn
 from workbench.task import rng
 from workbench.task.errors import TaskError
 from workbench.task.lightning import overrides
-from workbench.values import shown
+from workbench.values import is_plain, plain, shown
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Build:
 
     def split(self, keywords: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The keyword arguments that are its parameters, and the others."""
-        values = {name: value for name, value in keywords.items() if name in self.defaults}
+        values = {name: plain(value) for name, value in keywords.items() if name in self.defaults}
         return values, {name: keywords[name] for name in keywords if name not in values}
 
     def make(self, values: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class Build:
         with rng.preserved():
             rng.seed(seed)
             try:
-                result = self.function(**values)
+                result = self.function(**kept(values))  # it may change what it gets
             except Exception as error:
                 error.add_note(f"The bench called {call} to make the model.")
                 raise
@@ -125,3 +126,19 @@ def name_of(function: Callable[..., Any]) -> str:
     inner = function.func if isinstance(function, functools.partial) else function
     name = str(getattr(inner, "__name__", type(inner).__name__))
     return name if name.isidentifier() else "build"
+
+
+def kept(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with copies of those that somebody could change later; objects are not copied."""
+    return {
+        name: copy.deepcopy(value) if is_plain(value) else value for name, value in values.items()
+    }
+
+
+def equal(value: Any, other: Any) -> bool:
+    """Whether two values of a parameter make the same model, as far as it can be said: objects are
+    compared by identity.
+    """
+    if is_plain(value) and is_plain(other):
+        return type(value) is type(other) and bool(value == other)
+    return value is other

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from workbench.task.protocol import Task
-from workbench.values import recordable, with_values
+from workbench.values import from_record, recordable, with_values
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ModelSummary:
             "" if self.trainable == self.parameters else f" ({_count(self.trainable)} trainable)"
         )
         loss = f", {_count(self.in_loss)} of them in the loss" if self.in_loss else ""
-        name = with_values(self.name, self.build)
+        name = with_values(self.name, from_record(self.build))
         return f"{name} · {_count(self.parameters)} params{frozen}{loss} · {self.device}"
 
 

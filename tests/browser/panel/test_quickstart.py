@@ -90,10 +90,10 @@ def drag_the_slider_and_race(lab: Lab, panel: Locator) -> None:
     lab.drag(panel.locator(".wb-handle-x .wb-grip"), dx=-40)
     settled_lr(lab, panel, lambda lr: lr < 0.9 * moved)
 
-    # The race: four rates train on, their losses are rings beside the curve, and its rate is the one to use.
+    # The race: four rates and the present one train on, their losses are rings beside the curve, and its rate is the one to use.
     panel.locator(".wb-step-lr button", has_text="Race").click()
     lab.until("print(len(bench.jobs), bench.job.status)", "4 finished")
-    assert lab.execute("print(len(bench.job.result().race))").splitlines()[-1] == "4"
+    assert lab.execute("print(len(bench.job.result().race))").splitlines()[-1] == "5"
     expect(panel.locator(".wb-code")).to_contain_text("bench.find_lr(race=True)")
     expect(panel.locator(".wb-finder .wb-key")).to_contain_text("raced")
     expect(panel.locator(".wb-finder .wb-flag", has_text="Recommended")).to_have_count(1)

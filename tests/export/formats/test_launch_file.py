@@ -72,7 +72,7 @@ def launch_file(path: str, here: tuple[str, int], **options: Any) -> LaunchFile:
     ("here", "options", "gpus", "processes"),
     [
         (("cuda", 4), {}, "--gpus-per-node=4", 4),
-        (("cuda", 4), {"gres": "gpu:h100:2"}, None, 4),
+        (("cuda", 4), {"gres": "gpu:h100:2"}, None, 2),
         (("cpu", 1), {"gpus_per_node": 8}, "--gpus-per-node=8", 8),
         (("cpu", 1), {"gpus_per_node": "a100:2"}, "--gpus-per-node=a100:2", 2),
         (("cpu", 1), {}, None, 1),
@@ -196,6 +196,7 @@ def test_files_are_replaced_only_where_that_is_asked_for(
         ("job.sbatch", {"max_epochs": 9}, r"write it after the file: sbatch .* --max_epochs 9"),
         ("job.sbatch", {"warmup": 9}, "warmup=9 is a setting of the training, .* give that run"),
         ("job.sbatch", {"gpus": 2}, "gpus=2: the run has accelerator='cpu'"),
+        ("job.sbatch", {"partitoin": "gpu"}, "no such option. Did you mean 'partition'"),
         ("job.sh", {"nodes": 2, "rdzv_endpoint": "host0"}, "rdzv_endpoint='host0': the hosts"),
         ("job.sh", {"nodes": 2}, "the hosts must find each other: .* rdzv_endpoint='host0:29500'"),
         ("job.sh", {"partition": "gpu"}, "torchrun has no option --partition"),

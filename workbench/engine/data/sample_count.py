@@ -71,8 +71,9 @@ def note_length(session: Session) -> None:
     if planned is None or not data.begun or "length" in session.state.counts_seen:
         return
     spare = 1 if session.ranks.several else 0  # some ranks may lack a batch in the last round
-    if length is not None:
-        planned = min(planned, length)  # of a stream that is read by rank, others may have more
+    train = session.task.train
+    if length is not None and train is not None and train.read_by_rank:
+        planned = min(planned, length)  # other ranks may have more
     whole = is_whole(settings.limit_train_batches) and not settings.overfit_batches
     text, epoch = "", session.state.epoch
     if data.batches_read + spare < planned:

@@ -6,6 +6,7 @@ Sources: the manuals of sbatch and srun; torch.distributed.run.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 import shlex
@@ -41,6 +42,19 @@ _OF_ARGUMENTS: Mapping[str, str] = {
 """Options of sbatch and torchrun that other arguments decide."""
 _GPUS = ("gpus_per_node", "gpus", "gpus_per_task", "gres")
 """The options of sbatch that ask for GPUs."""
+_SBATCH = (
+    "account acctg_freq array batch bb bbf begin clusters comment constraint container contiguous"
+    " core_spec cores_per_socket cpu_freq cpus_per_gpu cpus_per_task deadline delay_boot dependency"
+    " distribution error exclude exclusive export export_file extra extra_node_info get_user_env"
+    " gid gpu_bind gpu_freq gpus gpus_per_node gpus_per_socket gpus_per_task gres gres_flags"
+    " hint hold input job_name kill_on_invalid_dep licenses mail_type mail_user mcs_label mem"
+    " mem_bind mem_per_cpu mem_per_gpu mincpus network nice no_kill no_requeue nodefile nodelist"
+    " ntasks_per_core ntasks_per_gpu ntasks_per_socket open_mode output overcommit oversubscribe"
+    " partition power prefer priority profile propagate qos reboot requeue reservation segment"
+    " signal sockets_per_node spread_job switches thread_spec threads_per_core time time_min tmp"
+    " tres_per_task uid use_min_nodes wait_all_nodes wckey"
+).split()
+"""The options of sbatch, with underscores."""
 _IN_SCRIPT = ("lr", "batch_size", "max_epochs", "max_steps", "seed")
 """The settings that the script has as options of its command line."""
 _GRACE = 120
@@ -118,7 +132,7 @@ class LaunchFile:
     @property
     def _call(self) -> str:
         """The command on the first host."""
-        return f"{self._command} 0" if self._torchrun else self._command
+        return f"{self._command} 0" if self._torchrun and self.nodes > 1 else self._command
 
     @property
     def _torchrun(self) -> bool:
@@ -127,8 +141,9 @@ class LaunchFile:
     @property
     def _processes(self) -> int:
         """Processes on each host."""
-        asked = re.search(r"(\d+)$", str(self.options.get("gpus_per_node") or ""))
-        return self.devices or (self.here[1] if asked is None else int(asked[1]))
+        gpus = self.options.get("gpus_per_node") or self.options.get("gres") or ""
+        count = re.search(r"(?:^|:)(\d+)$", str(gpus))
+        return self.devices or (self.here[1] if count is None else int(count[1]))
 
     def check_free(self, *, overwrite: bool) -> None:
         """Raise ExportError where a file of these names exists and is not to be replaced."""
@@ -167,6 +182,9 @@ class LaunchFile:
             raise ExportError(f"{option}: give text, a number, True or None.")
         _check_text(option, str(value))
         if not self._torchrun:
+            near = difflib.get_close_matches(name, _SBATCH, n=1, cutoff=0.8)
+            if name not in _SBATCH and near:  # others may be those of a site's plugins
+                raise ExportError(f"{option}: sbatch has no such option. Did you mean {near[0]!r}?")
             return
         flags = _torchrun_options()
         if name not in flags:
@@ -185,6 +203,12 @@ class LaunchFile:
                 f"{asked[0]}={shown(self.options[asked[0]])}: the run has accelerator='cpu', and"
                 " its job would use no GPU: leave it out, or give a run with accelerator='auto'."
             )
+        for name in ("gpus", "gpus_per_task"):
+            if name in asked and self.devices is None:
+                raise ExportError(
+                    f"{name}={shown(self.options[name])} does not say how many processes a host"
+                    " has: give devices=, or gpus_per_node= instead."
+                )
 
     def _of_slurm(self) -> Iterator[str]:
         options: dict[str, LaunchOption] = {
@@ -227,8 +251,9 @@ class LaunchFile:
     def _of_hosts(self) -> Iterator[str]:
         yield "#!/bin/sh"
         yield from self._head()
-        numbers = f"which host: a number from 0 to {self.nodes - 1}"
-        yield f'node_rank="${{1:?{numbers}}}"; shift'
+        if self.nodes > 1:
+            numbers = f"which host: a number from 0 to {self.nodes - 1}"
+            yield f'node_rank="${{1:?{numbers}}}"; shift'
         words = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={self.nodes}"]
         words.append(f"--nproc-per-node={self._processes}")
         options: dict[str, LaunchOption] = dict(self.options)
@@ -241,7 +266,8 @@ class LaunchFile:
             elif value is not None and value is not False:
                 words.append(f"{flag}={value}")
         script = shlex.quote(self.script.name)
-        yield f'exec {shlex.join(words)} --node-rank="$node_rank" {script} "$@"'
+        rank = ' --node-rank="$node_rank"' if self.nodes > 1 else ""
+        yield f'exec {shlex.join(words)}{rank} {script} "$@"'
 
     def _head(self) -> Iterator[str]:
         hosts = "1 host" if self.nodes == 1 else f"{self.nodes} hosts"

@@ -358,6 +358,24 @@ def _signature(key: bytes, head: Mapping[str, Any]) -> str:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
+def _has_signature(head: Mapping[str, Any]) -> bool:
+    key, signature = _key(), head.get("signature")
+    return (
+        key is not None
+        and isinstance(signature, str)
+        and hmac.compare_digest(signature.encode(), _signature(key, head).encode())
+    )
+
+
+def is_signed(run: Path) -> bool:
+    """Whether this user has made the run in this folder, as far as the start that it kept shows."""
+    try:
+        check_no_link(run / START)
+        return _has_signature(read_json(run / START / START_HEAD, _HEAD_SIZE))
+    except (OSError, ValueError):
+        return False
+
+
 # -- read
 
 
@@ -381,14 +399,7 @@ class StartFile:
         if why := why_not_repeated(run):
             raise FileNotFoundError(f"{run.name} cannot be repeated: {why}.")
         head = read_json(run / START / START_HEAD, _HEAD_SIZE)
-        key = _key()
-        signature = head.get("signature")
-        signed = (
-            key is not None
-            and isinstance(signature, str)
-            and hmac.compare_digest(signature.encode(), _signature(key, head).encode())
-        )
-        if not signed and not trust:
+        if not _has_signature(head) and not trust:
             raise PermissionError(
                 f"{run.name} has no signature of yours: another user or another machine has made "
                 f"{run / START}, or it was changed since. It is code, and would run with your "
