@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset, default_collate
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
 from workbench.events import Validated
-from workbench.launch.thread import alone
+from workbench.launch.turns import alone
 from workbench.settings import SettingsError
 from workbench.task.batch import to_device
 

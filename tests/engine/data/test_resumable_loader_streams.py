@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 import workbench as wb
 from tests.combinations import pairs
 from workbench.events import Message, Validated
-from workbench.launch.thread import alone
+from workbench.launch.turns import alone
 
 ROWS = 12
 

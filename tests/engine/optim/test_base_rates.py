@@ -10,7 +10,7 @@ from torch.optim import SGD, lr_scheduler
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
-from workbench.launch.thread import alone
+from workbench.launch.turns import alone
 from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

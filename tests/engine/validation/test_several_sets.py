@@ -15,7 +15,7 @@ from tests.engine.fit_results import fit as ranked
 from tests.engine.problems import labelled, plain_net
 from tests.on_ranks import on_ranks
 from workbench.events import Message, Validated
-from workbench.launch.thread import alone
+from workbench.launch.turns import alone
 from workbench.task.errors import TaskError
 
 torchmetrics = pytest.importorskip("torchmetrics")
