@@ -108,9 +108,7 @@ class SerializedList(MutableSequence[Any]):
     def _load(self, data: memoryview) -> Any:
         if not self._code:
             return pickle.loads(data)
-        unpickler = pickle.Unpickler(io.BytesIO(data))
-        unpickler.persistent_load = self._code.__getitem__  # type: ignore[method-assign]
-        return unpickler.load()
+        return _ElementUnpickler(data, self._code).load()
 
     def _check(self, at: int, element: Any) -> None:
         """Warn if the previously read element has been changed since; remember this one."""
@@ -342,6 +340,18 @@ def _own_reduction(kind: type) -> bool:
     }
     by_c = "__setstate__" in members and not isinstance(members["__setstate__"], types.FunctionType)
     return by_c or "__reduce__" in members or "__reduce_ex__" in members
+
+
+class _ElementUnpickler(pickle.Unpickler):
+    """Unpickles an element, whose functions and classes are kept beside all elements."""
+
+    def __init__(self, data: memoryview, code: Any) -> None:
+        super().__init__(io.BytesIO(data))
+        self._code = code
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Return the function or class that was stored in place of itself."""
+        return self._code[pid]
 
 
 class ListUnpickler(Unpickler):
