@@ -16,6 +16,7 @@ from workbench.engine.dry_run import dry_run as trial
 from workbench.engine.validation.monitors import refuse_unreported
 from workbench.export.errors import ExportError
 from workbench.export.source.capture import BuildCall
+from workbench.export.source.source import CODE_ARGUMENTS
 from workbench.launch import select_launcher
 from workbench.launch.joined.group import Joined
 from workbench.launch.start.kept_start import is_signed
@@ -30,19 +31,9 @@ from workbench.task.protocol import Task
 from workbench.trackers.listener import TrackerListener
 from workbench.values import holds_text, is_held, is_plain, shown, value_text
 
-OBJECTS = (
-    "train",
-    "val",
-    "test",
-    "loss",
-    "optimizer",
-    "scheduler",
-    "metrics",
-    "collate_fn",
-    "val_collate_fn",
-)
-"""The arguments that are objects of the user's, besides the model."""
 _AVERAGING = ("avg_fn", "should_update")
+OBJECTS = tuple(name for name in CODE_ARGUMENTS if name not in ("model", *_AVERAGING))
+"""The arguments that are objects of the user's, besides the model."""
 
 
 @dataclass(frozen=True)
