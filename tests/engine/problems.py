@@ -94,6 +94,13 @@ class Stream(IterableDataset):
         self.generator.set_state(state["generator"])
 
 
+class SizedStream(Stream):
+    """A stream that says how many samples it has."""
+
+    def __len__(self):
+        return len(self.data)
+
+
 class Shares(Stream):
     """Each rank reads its own share, as people write it: the last rank (`most_first`: the first) twice as many samples
     as each other. They have noise of the process's generator, too.

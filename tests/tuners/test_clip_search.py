@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import workbench as wb
 from tests.benchmarks.lr_tasks import counts, mlp
 from tests.engine.problems import (
+    SizedStream,
     adam,
     bench,
     labelled,
@@ -78,7 +79,8 @@ def test_a_spike_gets_a_value_and_its_absence_none(tmp_path):
     assert 0.03 < found.share_at(found.suggestion) < 0.2
     assert "times those around them" in found.reason
     assert "Held-out loss after 100 updates" in found.reason
-    unjudged = bench(plain_net(), labelled(400), tmp_path, loss=spiky, lr=0.1)
+    stream = SizedStream(labelled(400))
+    unjudged = bench(plain_net(), stream, tmp_path, loss=spiky, lr=0.1, shuffle=False)
     unjudged = unjudged.find_clip_val(updates=100).result()
     assert (unjudged.best, unjudged.suggestion is None) == ({}, False)
     assert "was not measured, so it is not recommended: an epoch has fewer" in unjudged.reason

@@ -10,6 +10,7 @@ from torch import nn
 
 import workbench as wb
 from tests.engine.problems import (
+    SizedStream,
     bench,
     labelled,
     loss_of,
@@ -204,7 +205,8 @@ def test_the_present_value_is_the_settings_where_a_function_scales_it(tmp_path):
 
 
 def test_without_held_out_batches_nothing_is_tried(tmp_path):
-    found = bench(plain_net(), labelled(80), tmp_path, adamw).find_weight_decay().result()
+    stream = SizedStream(labelled(80))
+    found = bench(plain_net(), stream, tmp_path, adamw, shuffle=False).find_weight_decay().result()
     assert found.trials == ()
     assert found.suggestion is None
     assert "no val_loss to judge by (give val=)" in found.reason

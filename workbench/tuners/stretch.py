@@ -29,13 +29,15 @@ from workbench.task.errors import TaskError
 from workbench.task.optim.optimizer_factory import leading_group
 from workbench.task.protocol import Task
 from workbench.techniques.schedules import built_in
-from workbench.tuners.trial_batches import cycled_windows
+from workbench.tuners.trial_batches import by_indices, cycled_windows
 from workbench.values import shown
 
 HELD_OUT = 16
 """The number of held-out batches: the first ones of the validation data, or, without a val_loss,
-training batches on which no stretch trains.
+training batches on whose samples no stretch trains. In a short epoch these are fewer (`held_out`).
 """
+_SHARE = 4
+"""At most one in so many training batches is held out."""
 FEWEST = 50
 """The fewest updates of a stretch; a shorter one gives no useful result."""
 FURTHEST = 10.0
@@ -97,15 +99,29 @@ def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
     in_epoch = session.data.updates_in(session.state.epoch)
     if math.isfinite(start):
         return start, ""
-    if in_epoch is not None and in_epoch < HELD_OUT + length:
+    if in_epoch is None or in_epoch >= HELD_OUT + length:
+        return None, ""
+    if in_epoch < 2:
+        return None, "an epoch has one update, and there is no val_loss to judge by (give val=)"
+    if not by_indices(session.task, session.data.settings):
         return (
             None,
             (
-                f"an epoch has fewer than {HELD_OUT + length} updates, and there is no val_loss to"
-                " judge by (give val=)"
+                f"an epoch has fewer than {HELD_OUT + length} updates, its samples cannot be left"
+                " out by their indices, and there is no val_loss to judge by (give val=)"
             ),
         )
     return None, ""
+
+
+def held_out(session: Session) -> int:
+    """How many windows of the training data judge where there is no val_loss: `HELD_OUT`, or a
+    smaller power of 2 that is at most a fourth of an epoch.
+    """
+    in_epoch = session.data.updates_in(session.state.epoch)
+    if in_epoch is None:
+        return HELD_OUT
+    return min(HELD_OUT, 1 << (max(1, in_epoch // _SHARE).bit_length() - 1))
 
 
 def schedule_of(settings: Settings, opt: OptimizerHandle) -> str:
@@ -207,21 +223,25 @@ def train(
     *,
     by_val: bool,
     broken: Callable[[float], bool] | None = None,
+    held: int | None = None,
 ) -> float:
     """Take an update at each of these rates, and return the held-out loss; inf: it is not finite.
     The caller restores the session.
 
     broken: called with the training loss of each update; if it returns True, the stretch ends with
-    inf.
+    inf. held: the number of held-out batches; None: `HELD_OUT` of validation data, `held_out` of
+    training data.
     """
+    judges = held_out(session) if held is None else held
     windows = cycled_windows(
         session.task,
         session.data.settings,
         epoch=session.state.epoch,
         in_step=session.parallel.rounds,
+        held_out=0 if by_val else judges,
     )
     with contextlib.closing(windows) as feed:
-        held = [] if by_val else list(itertools.islice(feed, HELD_OUT))
+        kept = [] if by_val else list(itertools.islice(feed, judges))
         session.train_mode()
         for other in session.optimizers:
             other.hold_lrs()
@@ -238,7 +258,7 @@ def train(
                         return math.inf
         except NonFiniteError:
             return math.inf
-        return _val_loss(session) if by_val else _loss_of(session, opt, held)
+        return _val_loss(session, held or HELD_OUT) if by_val else _loss_of(session, opt, kept)
 
 
 def next_value(losses: dict[float, float]) -> float:
@@ -255,13 +275,13 @@ def next_value(losses: dict[float, float]) -> float:
     return math.sqrt(values[best] * neighbour)
 
 
-def _val_loss(session: Session) -> float:
+def _val_loss(session: Session, batches: int = HELD_OUT) -> float:
     """The val_loss of the first validation batches, for several sets the mean; inf: it is not
     finite, or the task reports none.
     """
     if not session.data.validates:
         return math.inf
-    metrics = validate(session, session.data.first_val(HELD_OUT), trial=True, aside=True)
+    metrics = validate(session, session.data.first_val(batches), trial=True, aside=True)
     losses = (
         [metrics["val_loss"]]
         if "val_loss" in metrics

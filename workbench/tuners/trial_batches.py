@@ -11,8 +11,10 @@ from typing import Any
 from workbench.engine.data.first_batches import first_batches
 from workbench.settings import Settings
 from workbench.task.batch import copied
+from workbench.task.data.datasets import KeyedBatches
+from workbench.task.data.held_out import WithoutFirst
 from workbench.task.data.loader_parts import length_of
-from workbench.task.data.spec import Loader, set_epoch
+from workbench.task.data.spec import Loader, resumable_sampler_of, set_epoch
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.techniques import limits
@@ -35,6 +37,7 @@ def cycled_windows(
     epoch: int = 0,
     across_epochs: bool = False,
     in_step: InStep = iter,
+    held_out: int = 0,
 ) -> Generator[Window]:
     """Yield windows of `accumulate_grad_batches` (as in `epoch`) batches, endlessly; close the
     generator to end its workers.
@@ -42,7 +45,8 @@ def cycled_windows(
     An epoch's last window may be shorter, unless windows continue `across_epochs`. With truncated
     BPTT windows have pieces of
     batches. in_step: on several ranks, synchronizes the windows of one pass with the other ranks,
-    since a rank may reach the end of its share before the others.
+    since a rank may reach the end of its share before the others. held_out: no later window, of any
+    pass, has a sample of so many first windows, where the data are read by indices.
     """
     spec = data_of_stage(task, "fit")
     if spec.one_shot:
@@ -62,6 +66,8 @@ def cycled_windows(
         return loader.samples
 
     size = size_at(settings.accumulate_grad_batches, epoch)
+    if held_out:
+        _leave_out(loader, held_out * size * spec.share.world)
     try:
         if across_epochs:
             yield from in_step(windows(_cycled(batches), size, samples))
@@ -69,6 +75,23 @@ def cycled_windows(
             yield from _cycled(lambda: in_step(windows(batches(), size, samples)))
     finally:
         set_epoch(loader, epoch)
+
+
+def by_indices(task: Task, settings: Settings) -> bool:
+    """Whether the training data are read by indices, so that samples can be left out."""
+    loader = data_of_stage(task, "fit").loader(settings, train=True)
+    return resumable_sampler_of(loader) is not None
+
+
+def _leave_out(loader: Loader, batches: int) -> None:
+    """Let a loader leave out the samples of its first batches after these."""
+    sampler = resumable_sampler_of(loader)
+    if sampler is None:
+        return
+    if isinstance(sampler.batches, KeyedBatches):
+        sampler.batches.batches = WithoutFirst(sampler.batches.batches, batches)
+    else:
+        sampler.batches = WithoutFirst(sampler.batches, batches)
 
 
 def _cycled(one_pass: Callable[[], Iterable[Any]]) -> Iterator[Any]:

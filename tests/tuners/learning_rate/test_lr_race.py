@@ -1,5 +1,6 @@
 """The race: what it tries, what it concludes, what a stretch is, and that nothing of it is left."""
 
+import contextlib
 import itertools
 import math
 
@@ -14,6 +15,7 @@ import workbench as wb
 from tests.benchmarks.lr_regret import fitted
 from tests.benchmarks.lr_tasks import TASKS
 from tests.engine.problems import (
+    SizedStream,
     adam,
     bench,
     labelled,
@@ -37,6 +39,7 @@ from workbench.tuners.learning_rate.lr_finder import LRRequest
 from workbench.tuners.learning_rate.lr_race import SPACING, Start, Watch, climb, conclusion
 from workbench.tuners.learning_rate.sweep import Level
 from workbench.tuners.stretch import HELD_OUT, next_value, starting_loss
+from workbench.tuners.trial_batches import cycled_windows
 from workbench.units import rate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -431,18 +434,68 @@ def test_ranks_climb_together():
     assert end.doubts[0].startswith("This rate is a guess")
 
 
-def test_short_epochs_need_validation_data_to_judge(tmp_path):
-    found = bench(plain_net(), labelled(80), tmp_path).find_lr(race=True).result()
+def test_in_a_short_epoch_samples_are_left_out_of_all_epochs(tmp_path):
+    """Ten batches an epoch: two judge, and no later batch of any epoch has one of their samples."""
+    model, data = noisy_net(), labelled(80)
+    twin = twin_of(model)
+    race = bench(model, data, tmp_path, sgd).find_lr(race=True, race_updates=200).result().race
+    assert len(race) == 4
+    optimizer = sgd(twin.parameters(), lr=1.0)
+    loop.seed_all(0)
+    batches = loop.loader_of(list(range(80)), 8)
+    first = [batch.tolist() for batch in batches]
+    held = {index for batch in first[:2] for index in batch}
+    feed = first[2:]
+    while len(feed) < 50:
+        left = [index for batch in batches for index in batch.tolist() if index not in held]
+        feed += [left[i : i + 8] for i in range(0, 64, 8)]
+    twin.train()
+    for update, indices in enumerate(feed[:50]):
+        share = 1.0 if update < 40 else 0.5 * (1 + math.cos(math.pi * (update - 40) / 10))
+        optimizer.param_groups[0]["lr"] = race[0].lr * share
+        loss_of(twin, data[indices]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    twin.eval()
+    with torch.no_grad():
+        expected = [loss_of(twin, data[indices]).item() for indices in first[:2]]
+    assert race[0].loss == pytest.approx(sum(expected) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["workers", "batch sampler", "ready batches", "replacement"])
+def test_no_window_after_those_that_judge_has_a_sample_of_theirs(kind):
+    data, settings, workers = labelled(80), settings_of(), kind == "workers"
+    if workers:
+        settings = settings.replace(num_workers=1)
+    match kind:
+        case "batch sampler":
+            own = [[9, 8, 1], [2, 3], [4, 5], [6, 7, 0]]
+            data = torch.utils.data.DataLoader(data, batch_sampler=own)
+        case "ready batches":
+            ready = [data[i : i + 4] for i in range(0, 80, 4)]
+            data = torch.utils.data.DataLoader(ready, batch_size=None, shuffle=True)
+        case "replacement":
+            sampler = torch.utils.data.RandomSampler(data, replacement=True)
+            data = torch.utils.data.DataLoader(data, 8, sampler=sampler)
+    task = supervised(plain_net(), train=data)
+    with contextlib.closing(cycled_windows(task, settings, held_out=2)) as feed:
+        windows = [
+            {tuple(x.tolist()) for x in window[0][0]} for window in itertools.islice(feed, 60)
+        ]
+    judging = windows[0] | windows[1]
+    assert len(set().union(*windows[2:])) >= (5 if kind == "batch sampler" else 40)
+    assert not judging & set().union(*windows[2:])
+
+
+def test_where_samples_cannot_be_left_out_short_epochs_have_no_race(tmp_path):
+    stream = SizedStream(labelled(80))
+    found = bench(plain_net(), stream, tmp_path, shuffle=False).find_lr(race=True).result()
     assert found.race == ()
     assert found.suggestion == found.suggestions["landmarks"].lr
     assert "no val_loss to judge by (give val=)" in found.suggestions["race"].why
     assert found.notes[0].startswith("There was no race: an epoch has fewer than 91 updates")
-    raced = (
-        bench(plain_net(), labelled(80), tmp_path, val=labelled(40, seed=2))
-        .find_lr(race=True)
-        .result()
-    )
-    assert len(raced.race) == 4
+    raced = bench(plain_net(), stream, tmp_path, shuffle=False, val=labelled(40, seed=2))
+    assert len(raced.find_lr(race=True).result().race) == 4
 
 
 def test_several_validation_sets_judge_by_the_mean_of_their_losses():
