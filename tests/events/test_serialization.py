@@ -127,6 +127,7 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
         mfu_reason=TEXT,
     ),
     "TuneStep": st.builds(ev.TuneStep, TEXT, SETTINGS, TEXT),
+    "TuneTrial": st.builds(ev.TuneTrial, SETTINGS, COUNT, FLOAT),
     "Message": st.builds(ev.Message, TEXT, st.sampled_from(["info", "warning", "error"]), COUNT),
     "Checksums": st.builds(ev.Checksums, TEXT, TEXT, NAMES, TEXT),
     "Observed": st.builds(

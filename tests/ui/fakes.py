@@ -41,6 +41,7 @@ from workbench.events import (
     Trial,
     TrialStarted,
     TuneStep,
+    TuneTrial,
     Validated,
     pack,
 )
@@ -343,6 +344,9 @@ def tuning(job: FakeJob) -> Iterator[Event]:
     yield TuneStep("find_batch_size", {"batch_size": 256}, "why")
     yield from (event for event in sweep(job, race=True) if not isinstance(event, inner))
     yield TuneStep("find_lr", {"lr": 4.7e-3}, "why")
+    for values, loss in (({"batch_size": 256, "lr": 4.7e-3}, 0.5), ({}, 0.4)):
+        yield TuneTrial(values, 100, loss)
+    yield TuneStep("check", {}, "why")
     yield RunEnded("finished", 0, 20.0)
 
 

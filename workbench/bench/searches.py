@@ -222,11 +222,11 @@ class Searches(BenchBase):
         norms.
 
         The model and the settings stay as they are. If a norm stands out, the value is tried:
-        training with it is compared with training without, as many updates each, by the loss on
-        held-out batches. The result's `best` is empty unless that is clearly lower; `suggestion` is
-        the value that a tenth of the norms exceed, and `share_at(1.0)` is the share that a clip
-        value of 1.0 would cut. After a fit, `run.clip_suggestion` and `run.plot("clip")` show the
-        same for the whole run.
+        training with it is compared with training at the present setting, as many updates each,
+        by the loss on held-out batches. The result's `best` is empty unless that is clearly lower;
+        `suggestion` is the value that a tenth of the norms exceed, and `share_at(1.0)` is the share
+        that a clip value of 1.0 would cut. After a fit, `run.clip_suggestion` and
+        `run.plot("clip")` show the same for the whole run.
         """
         overrides = settings_named(settings, self.find_clip_val)
         request = ClipRequest(updates)
@@ -270,12 +270,20 @@ class Searches(BenchBase):
         apply: bool = False,
         **settings: Unpack[SettingsKwargs],
     ) -> Job[Plan]:
-        """Find loader workers, then a batch size, a learning rate (with a race) and a clip value,
-        as one job.
+        """Find loader workers, a learning rate (with a race), a batch size and a clip value, as one
+        job; then compare them with the present settings.
 
-        Each search runs with the settings that the searches before it found. searches: those to
-        run, in this order. apply: set what was found when the job ends; otherwise
-        `bench.set(**plan.settings)` does that.
+        Losses decide, and not speed alone. A larger batch has to be faster, and as good after the
+        same number of samples at a rate that fits it; a clip value has to be clearly better. At the
+        end the whole plan and the present settings train for the same number of samples from the
+        same state. If the plan is not clearly better, the present settings stay, except for the
+        number of workers, which changes no loss. `plan.steps` says which, with both losses.
+
+        Rates and stretches together have at most 1.5 times the updates of the run, counted with
+        batches of the present size; a shorter run has shorter stretches, and then some searches are
+        left out and say so. A run of fewer than 300 updates has no race. searches: those to run.
+        apply: set what was found when the job ends; otherwise `bench.set(**plan.settings)` does
+        that.
         """
         overrides = settings_named(settings, self.tune)
         asked = (searches,) if isinstance(searches, str) else tuple(searches)

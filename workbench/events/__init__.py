@@ -43,6 +43,7 @@ from workbench.events.searches import (
     Trial,
     TrialStarted,
     TuneStep,
+    TuneTrial,
     last_of,
 )
 from workbench.events.serialization import (
@@ -117,6 +118,7 @@ __all__ = [
     "Trial",
     "TrialStarted",
     "TuneStep",
+    "TuneTrial",
     "Unrecorded",
     "Validated",
     "from_line",

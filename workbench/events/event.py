@@ -22,6 +22,7 @@ from workbench.events.searches import (
     Trial,
     TrialStarted,
     TuneStep,
+    TuneTrial,
 )
 from workbench.events.training import (
     Changed,
@@ -62,6 +63,7 @@ Event = (
     | DecaySearchEnded
     | ProfileEnded
     | TuneStep
+    | TuneTrial
     | Message
     | Checksums
     | Observed

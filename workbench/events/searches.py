@@ -256,14 +256,33 @@ class ProfileEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class TuneTrial:
+    """A stretch of a `tune` job ended: the loss on held-out samples after so many updates with
+    `values` in place of present settings. Empty: with the present ones.
+    """
+
+    values: dict[str, Any]
+    updates: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class TuneStep:
     """A search of a `tune` job ended: the settings that it recommends, and why. Empty: the
     settings stay.
+
+    The last one, "check", has those of the whole plan; without what changes the training if that
+    is not better than the present settings.
     """
 
     search: str
     values: dict[str, Any]
     reason: str
+
+    @property
+    def is_check(self) -> bool:
+        """Whether it compares the whole plan with the present settings."""
+        return self.search == "check"
 
 
 def last_of(events: Iterable[Any], default: End) -> End:

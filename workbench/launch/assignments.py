@@ -47,6 +47,7 @@ from workbench.techniques import limits
 from workbench.tuners.learning_rate import lr_finder, sweep
 from workbench.tuners.learning_rate.lr_finder import LRRequest
 from workbench.tuners.plan import SettingsRequest
+from workbench.tuners.plan_search import PlanRequest, PlanSearch
 from workbench.tuners.profiling import measure
 from workbench.tuners.profiling.profile import ProfileRequest
 from workbench.tuners.stages import data_of_stage
@@ -246,6 +247,24 @@ class FindSettingsAssignment(Assignment):
         end = self._request.run(self.task, self.settings, emit, lambda: ranks.any(inbox.has(Stop)))
         emit(end)
         return Done("stopped" if end.ended == "stopped" else "finished")
+
+
+class TuneAssignment(Assignment):
+    """The part of a tuning that trains: a rate, a batch size and a clip value, and a comparison of
+    all with the present settings; afterwards the model is as before.
+    """
+
+    kind = "tune"
+
+    def __init__(self, task: Task, settings: Settings, request: PlanRequest) -> None:
+        super().__init__(task, settings)
+        self._request = request
+
+    def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
+        with open_session(self.task, self.settings) as session:
+            emit(self._started(session, None, None))
+        ended = PlanSearch(self.task, self.settings, self._request, emit, inbox).run()
+        return Done("finished" if ended else "stopped")
 
 
 class ProfileAssignment(Assignment):

@@ -17,8 +17,6 @@ from workbench.commands import Mailbox, Stop
 from workbench.engine.checkpoint.files import save_weights
 from workbench.engine.setup import open_session
 from workbench.events import (
-    ClipSearchEnded,
-    CurveEnded,
     Event,
     Message,
     RunStarted,
@@ -26,7 +24,9 @@ from workbench.events import (
     SpeedSearchEnded,
     Status,
     StatusChanged,
+    Trial,
     TuneStep,
+    last_of,
 )
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.memory import available_memory, total_memory
@@ -34,9 +34,9 @@ from workbench.launch import select_launcher
 from workbench.launch.assignments import (
     Assignment,
     Done,
-    FindLRAssignment,
     FindSettingsAssignment,
     FitAssignment,
+    TuneAssignment,
 )
 from workbench.launch.cell_context import CellContext
 from workbench.launch.first_events import FirstEvents, FirstMessages
@@ -69,8 +69,7 @@ from workbench.tuners.batch_size import batch_size_finder
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Trials
 from workbench.tuners.batch_size.effective_batch import effective_batch
 from workbench.tuners.batch_size.longest_first import longest_first
-from workbench.tuners.clip_search import ClipRequest
-from workbench.tuners.learning_rate.lr_finder import LRRequest
+from workbench.tuners.plan_search import PlanRequest
 from workbench.tuners.speed_search import WorkersRequest
 from workbench.tuners.stages import data_of_stage
 
@@ -405,8 +404,8 @@ class AssignmentWork(BenchWork):
 
 
 class TuneWork(BenchWork):
-    """Searches for workers, a batch size, a learning rate and a clip value; each search uses the
-    results of those before.
+    """Searches for workers and batch sizes that are fast, then for a learning rate, a batch size
+    and a clip value by the losses to which they lead (`PlanSearch`).
     """
 
     moves = False
@@ -430,66 +429,88 @@ class TuneWork(BenchWork):
         self._start, self._root, self._searches, self._apply = start, root, searches, apply
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        settings, recommended = self.settings, dict[str, Any]()
         sink = _OneStart(emit)
+        decided, speeds, reason = dict[str, Any](), dict[int, float](), ""
+        trained = [name for name in self._searches if name != "find_num_workers"]
         for name in self._searches:
+            if name not in ("find_num_workers", "find_batch_size"):
+                continue
             if self._place.agree(inbox.has(Stop)):
                 return "stopped"
+            settings = self.settings.replace(**decided)
             sink.events = []
             try:
-                work = self._work(name, settings.replace(**recommended))
-                folder = self._place._replace(messages=()) if sink.started else self._place
-                work.bind(folder, self.turn)
-                if work(sink, inbox) == "stopped":
+                if self._run(self._work(name, settings), sink, inbox) == "stopped":
                     return "stopped"
-                step = _step(name, sink.events)
             except (TaskError, NonFiniteError) as error:  # such as data that can be read only once
-                step = TuneStep(name, {}, str(error))
-            step = TuneStep(*self._place.agree((step.search, step.values, step.reason)))
-            recommended |= step.values
-            emit(step)
+                step: TuneStep | None = TuneStep(name, {}, str(error))
+            else:
+                step = _workers_step(sink.events) if name == "find_num_workers" else None
+                if step is None:
+                    step, speeds, reason = _sizes(sink.events, settings.batch_size)
+            step, speeds, reason = self._place.agree((step, speeds, reason))
+            if step is not None:
+                decided |= step.values
+                emit(step)
+                trained = [other for other in trained if other != name]
+        if trained:
+            if self._place.agree(inbox.has(Stop)):
+                return "stopped"
+            settings = self.settings.replace(**decided)
+            start = StartWeights(self._task, self._start, StartSpec.of("fresh"), self._root)
+            request = PlanRequest(tuple(trained), decided, speeds, reason)
+            sink.events = []
+            work = AssignmentWork(TuneAssignment(self._task, settings, request), start)
+            if self._run(work, sink, inbox) == "stopped":
+                return "stopped"
+            decided = dict(self._place.agree(_checked(sink.events)))
         if self._apply is not None:
-            self._apply(recommended)
+            self._apply(decided)
         return "finished"
+
+    def _run(self, work: BenchWork, sink: _OneStart, inbox: Mailbox) -> Status:
+        folder = self._place._replace(messages=()) if sink.started else self._place
+        work.bind(folder, self.turn)
+        return work(sink, inbox)
 
     def _work(self, name: str, settings: Settings) -> BenchWork:
         if name == "find_num_workers":
             return AssignmentWork(
                 FindSettingsAssignment(self._task, settings, name, WorkersRequest()), self._start
             )
-        if name == "find_batch_size":
-            return FindBatchSizeWork(self._task, settings, BatchSizeRequest())
-        if name == "find_clip_val":
-            return AssignmentWork(
-                FindSettingsAssignment(self._task, settings, name, ClipRequest()), self._start
-            )
-        start = StartWeights(self._task, self._start, StartSpec.of("fresh"), self._root)
-        return AssignmentWork(
-            FindLRAssignment(self._task, settings, LRRequest(race=not self._task.manual)), start
-        )
+        return FindBatchSizeWork(self._task, settings, BatchSizeRequest())
 
 
-def _step(name: str, events: Sequence[Event]) -> TuneStep:
-    """What the search of these events recommends."""
-    for event in reversed(events):
-        match event:
-            case SpeedSearchEnded() | ClipSearchEnded():
-                return TuneStep(name, dict(event.best), event.reason)
-            case SearchEnded() if event.best is not None:
-                return TuneStep(name, {"batch_size": event.best}, event.reason)
-            case CurveEnded() if event.suggestion is not None:
-                return TuneStep(
-                    name,
-                    {"lr": float(f"{event.suggestion:.3g}")},
-                    "; ".join([event.why, *event.doubts]),
-                )
-            case CurveEnded():
-                return TuneStep(name, {}, " ".join(event.doubts) or event.ended)
-            case SearchEnded():
-                return TuneStep(name, {}, event.ended)
-            case _:
-                pass
-    return TuneStep(name, {}, "it found nothing")
+def _workers_step(events: Sequence[Event]) -> TuneStep:
+    """What the search for workers of these events recommends."""
+    end = last_of(events, SpeedSearchEnded({}, "it found nothing", ""))
+    return TuneStep("find_num_workers", dict(end.best), end.reason)
+
+
+def _sizes(events: Sequence[Event], present: int) -> tuple[TuneStep | None, dict[int, float], str]:
+    """What a batch-size search says about speed: samples/s of the sizes up to the recommended one,
+    and the reason for that. And the size for a run whose present one does not fit.
+    """
+    end = last_of(events, SearchEnded(None, None, "it found nothing"))
+    trials = [event for event in events if isinstance(event, Trial)]
+    reason = end.reason or end.ended
+    if end.best is None:
+        return TuneStep("find_batch_size", {}, reason), {}, ""
+    failed = any(not t.ok and t.size <= present for t in trials)
+    if failed and end.best < present:
+        reason = f"{present} does not fit. {reason}"
+        return TuneStep("find_batch_size", {"batch_size": end.best}, reason), {}, ""
+    speeds = {
+        t.size: t.samples_per_second
+        for t in trials
+        if t.ok and t.samples_per_second is not None and t.size <= end.best
+    }
+    return None, speeds, reason
+
+
+def _checked(events: Sequence[Event]) -> Mapping[str, Any]:
+    """The settings that the last comparison of these events has left."""
+    return last_of(events, TuneStep("", {}, "")).values
 
 
 class _OneStart:

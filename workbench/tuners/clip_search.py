@@ -118,9 +118,16 @@ class ClipRequest:
     def run(
         self, task: Task, settings: Settings, emit: Emit, stopped: Callable[[], bool]
     ) -> ClipSearchEnded:
-        """Take the updates until `stopped()`, and derive a clip value from their norms; the task
-        is restored.
+        """Take the updates until `stopped()`, derive a clip value from their norms, and train with
+        it and without; the task is restored.
         """
+        end = self.measured(task, settings, stopped)
+        return _compared(task, settings, self.updates, end, stopped) if end.best else end
+
+    def measured(
+        self, task: Task, settings: Settings, stopped: Callable[[], bool]
+    ) -> ClipSearchEnded:
+        """Take the updates and derive a clip value, which is still to be tried."""
         if settings.gradient_clip_algorithm != "norm":
             raise TaskError(
                 "find_clip_val measures norms, and"
@@ -132,33 +139,34 @@ class ClipRequest:
         )
         with open_session(task, chosen) as session, scratch(session):
             norms, ended = _measure(session, self.updates, stopped)
-        end = candidate(norms, ended)
-        return _compared(task, settings, self.updates, end, stopped) if end.best else end
+        return candidate(norms, ended)
 
 
 def _compared(
     task: Task, settings: Settings, updates: int, end: ClipSearchEnded, stopped: Callable[[], bool]
 ) -> ClipSearchEnded:
-    """The end of the search after training with its clip value and without."""
+    """The end of the search after training with its clip value, and with the present one or
+    without.
+    """
     try:
         stretch.refuse(task, settings, "The comparison")
     except TaskError as error:
         return _unmeasured(end, str(error))
-    without = settings.replace(gradient_clip_val=None)
-    with open_session(task, without) as session:
+    with open_session(task, settings) as session:
         length = min(updates, session.updates or updates)
         start, why_not = stretch.starting_loss(session, length)
     if why_not:
         return _unmeasured(end, f"{why_not}.")
     by_val = start is not None
     if start is None:
-        start = stretch.loss_after(task, without, 0, by_val=False)
+        start = stretch.loss_after(task, settings, 0, by_val=False)
     losses = []
-    for chosen in (without, settings.replace(**end.best)):
+    for chosen in (settings, settings.replace(**end.best)):
         if stopped():
             return dataclasses.replace(end, best={}, reason="", ended="stopped")
         losses.append(stretch.loss_after(task, chosen, length, by_val=by_val))
-    return conclusion(end, start, length, *losses)
+    without, clipped = losses
+    return conclusion(end, start, length, without, clipped, settings.gradient_clip_val)
 
 
 def _unmeasured(end: ClipSearchEnded, why: str) -> ClipSearchEnded:
@@ -168,12 +176,18 @@ def _unmeasured(end: ClipSearchEnded, why: str) -> ClipSearchEnded:
 
 
 def conclusion(
-    end: ClipSearchEnded, start: float, length: int, without: float, clipped: float
+    end: ClipSearchEnded,
+    start: float,
+    length: int,
+    without: float,
+    clipped: float,
+    present: float | None = None,
 ) -> ClipSearchEnded:
     """The end of a search, by the held-out losses before training and after `length` updates
-    without clipping and with the value.
+    without clipping, or with the `present` value, and with the new one.
     """
-    losses = f"{number(without)} without clipping, {number(clipped)} with it"
+    before = "without clipping" if not present else f"with gradient_clip_val={rate(present)}"
+    losses = f"{number(without)} {before}, {number(clipped)} with {rate(end.suggestion or 0.0)}"
     why = f"{end.reason}. Held-out loss after {length} updates: {losses}"
     helps = clipped < math.inf == without
     if max(without, clipped) < math.inf:

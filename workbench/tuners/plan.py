@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.events import TuneStep
+from workbench.events import TuneStep, TuneTrial
 from workbench.runs.printable import printable
 from workbench.tuners.batch_size.batch_size_search import BatchSizes
 from workbench.tuners.clip_search import ClipRequest, ClipSearch
@@ -25,7 +25,11 @@ class Plan:
     """The result of a tuning: recommended settings, for `bench.set(**plan.settings)`.
 
     `steps`: each search with its settings and its reason, in order; each search ran with the
-    settings of those before it.
+    settings of those before it. The last one, "check", compares all of them with the present
+    settings, by the loss after the same number of samples. `settings` are what it has left: without
+    what changes the training if that is not clearly better.
+    `trials`: each stretch that was compared, with its loss. The first that has no `values` is that
+    of the present settings.
     `workers`, `sizes`, `curve`, `clip`: their results, as `find_num_workers`, `find_batch_size`,
     `find_lr` and `find_clip_val` return them.
     """
@@ -36,13 +40,15 @@ class Plan:
     sizes: BatchSizes
     curve: LRCurve
     clip: ClipSearch
+    trials: tuple[TuneTrial, ...] = ()
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> Plan:
         """Make it from the events of a run or a record, complete or not."""
         recorded = list(events)
         steps = tuple(e for e in recorded if isinstance(e, TuneStep))
-        settings = {name: value for step in steps for name, value in step.values.items()}
+        checks = [step for step in steps if step.is_check]
+        settings = {name: value for step in checks or steps for name, value in step.values.items()}
         return cls(
             settings,
             steps,
@@ -50,6 +56,7 @@ class Plan:
             BatchSizes.from_events(recorded),
             LRCurve.from_events(recorded),
             ClipSearch.from_events(recorded),
+            tuple(e for e in recorded if isinstance(e, TuneTrial)),
         )
 
     def __repr__(self) -> str:

@@ -96,14 +96,11 @@ def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
     """
     with scratch(session):
         start = _val_loss(session)
-    in_epoch = session.data.updates_in(session.state.epoch)
     if math.isfinite(start):
         return start, ""
-    if in_epoch is None or in_epoch >= HELD_OUT + length:
-        return None, ""
-    if in_epoch < 2:
+    if session.data.updates_in(session.state.epoch) == 1:
         return None, "an epoch has one update, and there is no val_loss to judge by (give val=)"
-    if not by_indices(session.task, session.data.settings):
+    if length > longest(session):
         return (
             None,
             (
@@ -112,6 +109,16 @@ def starting_loss(session: Session, length: int) -> tuple[float | None, str]:
             ),
         )
     return None, ""
+
+
+def longest(session: Session) -> float:
+    """The most updates that a stretch can have where training batches judge it: samples of a stream
+    cannot be left out, so it ends within an epoch.
+    """
+    in_epoch = session.data.updates_in(session.state.epoch)
+    if in_epoch is None or by_indices(session.task, session.data.settings):
+        return math.inf
+    return in_epoch - HELD_OUT
 
 
 def held_out(session: Session) -> int:
@@ -197,9 +204,11 @@ def _base_rates(opt: OptimizerHandle) -> list[float]:
     return [float(group.get("initial_lr", group["lr"])) for group in opt.optimizer.param_groups]
 
 
-def loss_after(task: Task, settings: Settings, length: int, *, by_val: bool) -> float:
+def loss_after(
+    task: Task, settings: Settings, length: int, *, by_val: bool, held: int | None = None
+) -> float:
     """The held-out loss after a stretch at the run's own rates, with its schedule compressed to
-    `length` updates; the same on all ranks. The task is restored.
+    `length` updates; the same on all ranks. The task is restored. held: see `train`.
     """
     chosen = settings.replace(weight_averaging=None)
     with open_session(task, chosen) as session, scratch(session):
@@ -211,7 +220,7 @@ def loss_after(task: Task, settings: Settings, length: int, *, by_val: bool) -> 
 
         first = session.optimizers[0]
         shares = shape(chosen, schedule_of(session.settings, first), length)
-        loss = train(session, first, shares, set_share, by_val=by_val)
+        loss = train(session, first, shares, set_share, by_val=by_val, held=held)
         return float(session.ranks.broadcast_object(loss))
 
 

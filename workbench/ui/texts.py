@@ -77,6 +77,10 @@ def found_nothing(search: str) -> str:
     return f"{search} found nothing"
 
 
+def compared(settings: str) -> str:
+    return f"compared: {settings}" if settings else "compared: the present settings stay"
+
+
 def suggestion(rate: str) -> str:
     return f"suggestion {rate}"
 

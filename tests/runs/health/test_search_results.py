@@ -18,6 +18,7 @@ from workbench.events import (
     SpeedSearchEnded,
     SpeedTrial,
     StepsDone,
+    TuneStep,
     pack,
 )
 from workbench.runs.health import Finding
@@ -257,6 +258,9 @@ ENDS: list[tuple[str, list[Event], str]] = [
     ("find_precision", [SpeedSearchEnded({}, "32-true is as fast", "all tried")], "the settings stay (32-true is as fast)"),
     ("find_clip_val", [ClipSearchEnded({"gradient_clip_val": 19.31}, 19.31, ((1.0,) * 300,), "a tenth is above it", "done")], "gradient_clip_val=19.3"),
     ("find_weight_decay", [DecaySearchEnded({"weight_decay": 0.1}, 0.1, "lower", "all values tried")], "weight_decay=0.1"),
+    ("tune", [SearchEnded(64, 256, "memory"), CurveEnded("", (), 0.01), TuneStep("check", {"lr": 0.01}, "why")],
+     "lr=0.01"),
+    ("tune", [CurveEnded("", (), 0.01), TuneStep("check", {}, "not better")], "the settings stay (not better)"),
     ("tune", [SpeedSearchEnded({"num_workers": 2}, "faster", "all tried"), SearchEnded(64, 256, "memory"), CurveEnded("", (), 0.01)],
      "num_workers=2; batch_size=64 (largest 256); lr=0.01"),
     ("fit", [CurveEnded("the loss diverged", (), 0.0693)], ""),

@@ -43,6 +43,7 @@ from workbench.events import (
     TimeSpent,
     Trial,
     TuneStep,
+    TuneTrial,
     Validated,
 )
 from workbench.launch.terminal.progress import SEARCHES, TRIALS
@@ -206,6 +207,13 @@ class Screen:
                     else f"failed: {event.error}"
                 )
                 self._trials.append(f"{_assignments(event.values)}: {speed}")
+            case TuneTrial():
+                self._trials.append(
+                    f"{_assignments(event.values) or 'present settings'}: held-out loss"
+                    f" {number(event.loss)} after {event.updates} updates"
+                )
+            case TuneStep() if event.is_check:
+                self._trials.append(event.reason)
             case TuneStep():
                 self._trials.append(
                     f"{event.search}: {_assignments(event.values) or 'nothing to change'}"

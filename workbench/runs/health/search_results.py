@@ -25,6 +25,7 @@ from workbench.events import (
     SearchEnded,
     SpeedSearchEnded,
     SpeedTrial,
+    TuneStep,
 )
 from workbench.runs import read
 from workbench.runs.health import Finding
@@ -228,7 +229,9 @@ class Answer:
         if isinstance(event, RunStarted):
             self._fit = event.kind == "fit"  # a fit may search within itself
         text = _found_by(event)
-        if text:
+        if isinstance(event, TuneStep) and event.is_check:  # it decides about all
+            self._found = {"check": text}
+        elif text:
             self._found[type(event).__name__ + ",".join(recommended(event))] = text
 
     @property
@@ -265,6 +268,9 @@ def _found_by(event: Event) -> str:
             return values or f"the settings stay ({_in_short(event.reason or event.ended)})"
         case ProfileEnded():
             return event.verdict
+        case TuneStep() if event.is_check:
+            kept = ", ".join(f"{name}={_short(name, v)}" for name, v in event.values.items())
+            return kept or f"the settings stay ({_in_short(event.reason)})"
         case _:
             return ""
 
@@ -309,17 +315,20 @@ def _results(folder: Path, setting: str, present: Any) -> Iterator[_Result]:
     run's value of the setting.
     """
     trials: list[SpeedTrial] = []
-    before, updates = object(), math.inf
+    before, updates, is_tune = object(), math.inf, False
     for event in stream(folder, ()):
         if isinstance(event, RunStarted) and (
             event.request.get("optimizer") or event.request.get("group") is not None
         ):
             return  # the search was for one of several rates
         if isinstance(event, RunStarted):
+            is_tune = event.kind == "tune"
             before, requested = event.settings.get(setting), event.request.get("updates")
             updates = requested if isinstance(requested, int | float) else math.inf
         trials += [event] if isinstance(event, SpeedTrial) else []
         values = dict(recommended(event))
+        if is_tune:  # what its searches found alone may have lost the comparison
+            values = _kept(event)
         if (
             isinstance(event, DecaySearchEnded)
             and event.ended == "all values tried"
@@ -331,6 +340,12 @@ def _results(folder: Path, setting: str, present: Any) -> Iterator[_Result]:
             yield _Result(
                 folder.name, values, tuple(trials) if setting == "num_workers" else (), updates
             )
+
+
+def _kept(event: Event) -> dict[str, Any]:
+    """The settings of a tuning that are final with this event; workers are not compared."""
+    final = isinstance(event, TuneStep) and (event.is_check or event.search == "find_num_workers")
+    return dict(event.values) if isinstance(event, TuneStep) and final else {}
 
 
 def _are_settings(values: Mapping[str, Any]) -> bool:

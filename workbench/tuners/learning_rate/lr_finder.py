@@ -125,7 +125,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     with scratch(session):
         if schedule == "one_cycle":
             _undo_momentum(opt.optimizer)
-        beta, adaptive = _momentum(opt.optimizer), _adaptive(opt.optimizer)
+        beta, adaptive = _momentum(opt.optimizer), is_adaptive(opt.optimizer)
         with DeadUnits(session.parameters, session.ranks, opt) as units:
             points, ended = _sweep(session, opt, request, units, emit, inbox)
     read = functools.partial(
@@ -292,9 +292,10 @@ def _momentum(optimizer: Optimizer) -> float:
     return float(group["betas"][0]) if "betas" in group else float(group.get("momentum") or 0.0)
 
 
-def _adaptive(optimizer: Optimizer) -> bool:
+def is_adaptive(optimizer: Optimizer) -> bool:
+    """Whether the size of its steps hardly depends on that of the gradients."""
     if isinstance(optimizer, PartOptimizers):
-        return all(map(_adaptive, optimizer.parts.values()))
+        return all(map(is_adaptive, optimizer.parts.values()))
     kinds = torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop
     return "betas" in optimizer.param_groups[0] or isinstance(optimizer, kinds)
 

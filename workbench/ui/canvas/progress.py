@@ -113,9 +113,12 @@ class ProgressLine:
 
     def tuned(self, event: TuneStep) -> None:
         """Count a search of a tuning that has ended, and add its result."""
-        result = format.assignments(event.values) or texts.found_nothing(event.search)
+        if event.is_check:
+            result = texts.compared(format.assignments(event.values))
+        else:
+            result = format.assignments(event.values) or texts.found_nothing(event.search)
         self._done, self._ended = (
-            self._done + 1,
+            self._done + (not event.is_check),
             texts.SEPARATOR.join(filter(None, [self._ended, result])),
         )
         self._put()

@@ -95,7 +95,9 @@ def test_a_tuning_draws_its_searches_and_adds_up_what_they_found() -> None:
     assert len(state["raced"]) == 4
     assert state["progress"]["doing"] == "Tuning"
     assert state["progress"]["words"][0] == "2 searches"
-    assert state["progress"]["ended"] == "batch_size=256 · lr=4.7e-3"
+    assert state["progress"]["ended"] == (
+        "batch_size=256 · lr=4.7e-3 · compared: the present settings stay"
+    )
 
 
 def test_race_and_tune_are_buttons_whose_code_is_shown() -> None:
