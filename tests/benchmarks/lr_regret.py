@@ -67,8 +67,15 @@ def batches(data: Data, size: int, seed: int) -> Iterator[Data]:
             yield x[order[i : i + size]], y[order[i : i + size]]
 
 
-def fitted(task: Task, seed: int, schedule: str, lr: float, order: int | None = None) -> float:
-    """The validation loss after a fit of the planned length. order: seeds what follows the weights, in place of `seed`."""
+def fitted(
+    task: Task,
+    seed: int,
+    schedule: str,
+    lr: float,
+    order: int | None = None,
+    clip: float | None = None,
+) -> float:
+    """The validation loss after a fit of the planned length. order: seeds what follows the weights, in place of `seed`. clip: a clip value."""
     nothing = 0.01 * initial_loss(task, seed)
     torch.manual_seed(seed)
     model = task.model()
@@ -89,6 +96,8 @@ def fitted(task: Task, seed: int, schedule: str, lr: float, order: int | None = 
             return math.inf
         optimizer.zero_grad()
         loss.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
     modes.eval()
     end = val_loss(task, model)
