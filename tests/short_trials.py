@@ -1,13 +1,15 @@
 """Trials that are timed over few updates: imported by the processes in which tests run them.
 
-How well a speed is known decides nothing in a test, and would take up to two seconds each time.
+How well a speed is known decides nothing in a test, and would take up to ten seconds each time.
 """
 
 from pathlib import Path
 
 from workbench.tuners import speed_search, trial
+from workbench.tuners.batch_size import batch_size_finder
 
-trial.MOST = 10
+trial.MOST = 2
+batch_size_finder.SHORTEST = batch_size_finder.MOST_SECONDS = 0.02
 speed_search.MOST = 100
 
 SHORT_TRIALS = f"""import sys

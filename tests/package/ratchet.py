@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 LIMITS = {
     "vague names": 74,
     "conditional expressions with one inside": 4,
-    "lines over 100 columns": 49,
+    "lines over 100 columns": 48,
 }
 """The most of each in workbench/."""
 VAGUE = frozenset("found one own there this given taken told made part place what".split())

@@ -110,7 +110,7 @@ class Searches(BenchBase):
         max_memory: int | None = None,
         method: str = "fit",
         keep_effective: bool = False,
-        min_updates_per_epoch: int = 20,
+        min_updates_per_epoch: int = 10,
         longest: Callable[[Any], Any] | None = None,
         **settings: Unpack[SettingsKwargs],
     ) -> Job[BatchSizes]:
@@ -118,7 +118,10 @@ class Searches(BenchBase):
 
         mode: "power" doubles; "binsearch" goes to the exact maximum, by the memory of the sizes
         tried, and takes
-        `headroom` off. min_updates_per_epoch: `best` is the fastest size that leaves that many.
+        `headroom` off. The recommended size reaches a loss in nearly the least time, by its speed
+        and the gradient noise scale; the present size stays unless another saves 10% of it.
+        min_updates_per_epoch: no size is recommended that leaves fewer. Speeds are compared for a
+        tenth of the training's time, at least 0.5 and at most 10 seconds.
         max_memory: bytes that a trial on CPU may take (None: what is free). The result's
         `noise_scale` is the gradient noise scale at the model's present weights, measured after the
         trials on one device. The size is not applied: `bench.set(batch_size=…)` does that.

@@ -22,6 +22,7 @@ from workbench.engine.replay import Replay, ReplayPoint
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.instruments import finite
+from workbench.instruments.grad_norm import as_floats
 from workbench.instruments.replay import replay
 from workbench.task import rng
 from workbench.task.device import xla
@@ -137,7 +138,9 @@ def locate_on_device(session: Session, step: int) -> str | None:
 def _finite(opt: OptimizerHandle, gradients: Sequence[Tensor]) -> bool:
     # A sum of powers may overflow where every entry is finite. The largest entry cannot, but torch
     # needs longer for it.
-    return any(math.isfinite(opt.total_norm(gradients, order).item()) for order in (2.0, math.inf))
+    return any(
+        all(map(math.isfinite, as_floats(opt.layer_norms(gradients, order)))) for order in EXACT
+    )
 
 
 def can_guard(opt: OptimizerHandle) -> bool:

@@ -198,6 +198,8 @@ def clip_and_step(
         return False
     if opt.held is not None:
         opt.put_held_lrs()
+    if opt.before_step is not None:
+        opt.before_step()
     session.timer.mark("workbench")
     stepped = True
     if session.precision.scaler is not None:

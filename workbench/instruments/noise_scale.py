@@ -30,6 +30,7 @@ KNOWN = 0.5
 """The noise scale is known once it lies within this share of itself (95%); before, |G|^2 is not
 clearly above 0.
 """
+PRESENT = "the model's present weights"
 _WIDTH = 16381
 """Numbers that a sketch of a gradient has. A prime, so that the rows of a weight do not begin at
 the same places.
@@ -102,9 +103,11 @@ def _flat(gradient: Tensor) -> Tensor:
     return (torch.view_as_real(whole) if whole.is_complex() else whole).reshape(-1).float()
 
 
-def noise_scale(gradients: Sequence[Array], weights: Sequence[float], samples: int) -> NoiseScale:
+def noise_scale(
+    gradients: Sequence[Array], weights: Sequence[float], samples: int, at: str = PRESENT
+) -> NoiseScale:
     """Estimate the noise scale from the mean gradients of disjoint batches of so many samples, all
-    at the same weights.
+    at the same weights. at: these weights in words, for the reason.
 
     weights: what each batch counts in a mean of several (its samples, or the tokens of which its
     loss is the mean). The batches by themselves are the small size of McCandlish et al., all of
@@ -142,13 +145,13 @@ def noise_scale(gradients: Sequence[Array], weights: Sequence[float], samples: i
             None,
             None,
             f"not known yet: the mean gradient of {many * samples:,} samples is not clearly above"
-            " its noise, so it is large at the model's present weights.",
+            f" its noise, so it is large at {at}.",
         )
     value = float(spread / square / per_sample)
     return NoiseScale(
         value,
         uncertainty,
-        f"about {rounded(value)} samples (within {uncertainty:.0%}) at the model's present weights:"
+        f"about {rounded(value)} samples (within {uncertainty:.0%}) at {at}:"
         " larger batches save few updates. It grows while the loss falls.",
     )
 

@@ -90,11 +90,11 @@ def search_charts(events: Sequence[Event]) -> list[Chart]:
                 [e for e in events if isinstance(e, RaceTrial)],
             )
         ]
-    trials = [e for e in events if isinstance(e, Trial)]
+    trials = {e.size: e for e in events if isinstance(e, Trial)}
     if trials:
         over = next((e for e in events if isinstance(e, SearchEnded)), None)
         return batch_size.batch_size(
-            trials, over.best if over else None, over.largest if over else None
+            trials.values(), over.best if over else None, over.largest if over else None
         )
     clip = next((e for e in reversed(events) if isinstance(e, ClipSearchEnded)), None)
     if clip is not None:

@@ -48,11 +48,12 @@ def evidence(run: Run, root: Path) -> list[str]:
 
 def _recommended(run: Run) -> Iterator[tuple[str, Any, str]]:
     """The settings that a search recommends, each with its reason."""
-    passed = 0
+    passed: set[int] = set()
     for event in run.outline:
-        passed += isinstance(event, Trial) and event.ok
+        if isinstance(event, Trial) and event.ok:
+            passed.add(event.size)
         for name, value in recommended(event).items():
-            yield name, value, _why(event, passed)
+            yield name, value, _why(event, len(passed))
 
 
 def _why(event: Event, passed: int) -> str:

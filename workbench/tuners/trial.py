@@ -30,6 +30,7 @@ from workbench.engine.validation.predict import predict
 from workbench.engine.validation.validate import validate
 from workbench.events import Trial
 from workbench.instruments import memory
+from workbench.instruments.core_time import core_seconds
 from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings
 from workbench.task.data.loader_parts import length_of
@@ -44,14 +45,10 @@ from workbench.tuners.stages import data_of_stage
 from workbench.tuners.trial_batches import NoBatch, cycled_windows
 from workbench.units import counted
 
-ENOUGH = 1.0
-"""The most seconds for which a trial that fits is continued to measure its speed."""
-MOST = 300
+ENOUGH = 0.05
+"""The seconds for which a trial that fits takes further updates, for a first idea of its speed."""
+MOST = 10
 """The most further updates."""
-CERTAIN = 0.05
-"""Timing ends when the typical time is known within this share of itself."""
-_FEWEST = 10
-"""The least number of times from which their spread can be estimated."""
 
 
 class LastBatch(NamedTuple):
@@ -66,7 +63,12 @@ class TrialStep(NamedTuple):
 
     once: Callable[[], object]
     samples: float
-    """How many batches each step reads."""
+    """How many samples each step reads."""
+
+    def repeat(self, count: int) -> None:
+        """Take so many steps."""
+        for _ in range(count):
+            self.once()
 
 
 def measure(
@@ -179,22 +181,14 @@ def make_average(average: WeightAverage | None, method: str) -> None:
 
 
 def measured(
-    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int,
-    enough: float = ENOUGH, *, last: Sequence[LastBatch] = (),
+    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, *,
+    last: Sequence[LastBatch] = (),
 ) -> Trial:  # fmt: skip
-    """Run the trial in this session.
-
-    enough: the most seconds spent on measuring its speed. last: what `last_batches` found for its
-    size.
-    """
+    """Run the trial in this session. last: what `last_batches` found for its size."""
     idle, limit = _begin_peak(session.device), _left(session.device)
-    work = (
-        updates(session, settings, size, epoch)
-        if method == "fit"
-        else _batches(session, settings, size, method)
-    )
+    work = trial_step(session, settings, size, method, epoch)
     try:
-        seconds = [timed(work) for _ in range(steps)]
+        seconds = [core_seconds(work.once) for _ in range(steps)]
         if method == "fit":
             _validate_once(session, size)
     except ValueError as error:
@@ -203,14 +197,12 @@ def measured(
         return Trial(size, False, error=f"{error}. {SINGLE_VALUE}", limit_bytes=limit, refused=size)
     refused = _refused(session, settings, method, last)
     peak = _peak(session.device, idle)
-    # The first updates also allocate memory, choose kernels and start threads, so the speed needs
-    # more updates.
-    until = perf_counter() + enough
-    while perf_counter() < until and len(seconds) < steps + MOST and not certain(seconds):
-        seconds.append(timed(work))
-    typical = typical_time(seconds)
-    rate, known = work.samples / typical, uncertainty(seconds)
-    trial = Trial(size, True, typical, rate, peak, limit_bytes=limit, uncertainty=known)
+    # The first updates also allocate memory, choose kernels and start threads.
+    until = perf_counter() + ENOUGH
+    while perf_counter() < until and len(seconds) < steps + MOST:
+        seconds.append(core_seconds(work.once))
+    typical = statistics.median(seconds[1:] or seconds)
+    trial = Trial(size, True, typical, work.samples / typical, peak, limit_bytes=limit)
     return (
         trial if refused is None else replace(trial, ok=False, error=refused[1], refused=refused[0])
     )
@@ -269,54 +261,16 @@ def _try_batch(session: Session, settings: Settings, method: str, spec: DataSpec
         validate(session, [(spec, batches)], "test" if method == "test" else "val", trial=True)
 
 
-def most_updates(seconds: Sequence[float]) -> int:
-    """How many updates of a trial on several ranks are timed at most, given the times of the
-    first ones.
-    """
-    return min(MOST, int(ENOUGH / typical_time(seconds)))
+def trial_step(
+    session: Session, settings: Settings, size: int, method: str, epoch: int
+) -> TrialStep:
+    """The step that a trial repeats: an update, or a batch of another stage."""
+    if method == "fit":
+        return _updates(session, settings, size, epoch)
+    return _batches(session, settings, size, method)
 
 
-def typical_time(seconds: Sequence[float]) -> float:
-    """The typical time of an update: the median, without the first one, which includes setting
-    up.
-    """
-    return statistics.median(seconds[1:] or seconds)
-
-
-def uncertainty(seconds: Sequence[float]) -> float | None:
-    """Half the width of the typical time's 95% interval, as a share of it; None for fewer than ten
-    times.
-
-    The interval of a median lies between two of the sorted values, whose places follow from the
-    binomial distribution (Conover, Practical Nonparametric Statistics, 1999): no distribution of
-    the times is assumed.
-    """
-    times = sorted(seconds[1:])
-    n = len(times)
-    if n < _FEWEST:
-        return None
-    half = 0.98 * math.sqrt(n)
-    low, high = (
-        times[max(0, math.floor(n / 2 - half))],
-        times[min(n - 1, math.ceil(n / 2 + half) - 1)],
-    )
-    return (high - low) / 2 / typical_time(seconds)
-
-
-def certain(seconds: Sequence[float]) -> bool:
-    """Whether the typical time is known well enough."""
-    known = uncertainty(seconds)
-    return known is not None and known <= CERTAIN
-
-
-def timed(work: TrialStep) -> float:
-    """Take one more step; returns its seconds, including those for reading its batches."""
-    began = perf_counter()
-    work.once()
-    return perf_counter() - began
-
-
-def updates(session: Session, settings: Settings, size: int, epoch: int) -> TrialStep:
+def _updates(session: Session, settings: Settings, size: int, epoch: int) -> TrialStep:
     """The step of a trial that takes updates of full windows; an epoch's last, short window
     would need less time and memory.
     """

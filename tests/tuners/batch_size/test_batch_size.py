@@ -58,7 +58,8 @@ def test_only_sizes_that_were_tried_and_the_data_as_a_cap(tmp_path):
     assert found.largest == 100
     assert found.best in [t.size for t in found.trials]
     assert "the size of the data set" in found.ended
-    assert tuple(e for e in job.events if isinstance(e, Trial)) == found.trials
+    last = {e.size: e for e in job.events if isinstance(e, Trial)}  # the compared speed comes later
+    assert tuple(last.values()) == found.trials
     assert isinstance(job.events[-2], SearchEnded)
     assert isinstance(job.events[-1], RunEnded)
     assert BatchSizes.from_events(Run.open(job.folder.path).events) == found
@@ -71,8 +72,10 @@ def test_each_size_is_told_before_it_is_tried_and_how_much_it_may_take(tmp_path)
     job = b.find_batch_size(init_val=8, steps_per_trial=1, max_memory=900 * MB, keep_effective=True)
     found = job.result()
     told = [e for e in job.events if isinstance(e, Trial | TrialStarted)]
-    assert [type(e) for e in told] == [TrialStarted, Trial] * len(found.trials)
-    assert [(e.size, e.accumulate_grad_batches) for e in told[::2]] == [(8, 4), (16, 2), (32, 1)]
+    tried, compared = told[:6], told[6:]
+    assert [type(e) for e in tried] == [TrialStarted, Trial] * len(found.trials)
+    assert [(e.size, e.accumulate_grad_batches) for e in tried[::2]] == [(8, 4), (16, 2), (32, 1)]
+    assert all(type(e) is Trial and e in found.trials for e in compared)
     assert [(t.size, t.accumulate_grad_batches) for t in found.trials] == [(8, 4), (16, 2), (32, 1)]
     assert {t.limit_bytes for t in found.trials} == {900 * MB}
     assert {t.updates_per_epoch for t in found.trials} == {2}  # of 32 samples each

@@ -3,12 +3,24 @@
 import pytest
 
 from workbench.events import Trial
-from workbench.tuners.batch_size.batch_size_choice import BatchSizeChoice, Epoch, choose
-from workbench.tuners.trial import certain, typical_time, uncertainty
+from workbench.tuners.batch_size.batch_size_choice import (
+    BatchSizeChoice,
+    Epoch,
+    choose,
+    shortlist,
+)
 
 
 def passed(**speeds):
-    return [Trial(int(size[1:]), True, 1.0, speed) for size, speed in speeds.items()]
+    return [
+        Trial(int(size[1:]), True, int(size[1:]) / speed, speed) for size, speed in speeds.items()
+    ]
+
+
+def updates_of(seconds, fixed):
+    """Trials whose updates take `fixed` seconds and `seconds` more for each sample."""
+    times = {2**k: fixed + seconds * 2**k for k in range(2, 11)}
+    return [Trial(size, True, time, size / time) for size, time in times.items()]
 
 
 SPEEDS = passed(b16=100.0, b64=300.0, b256=950.0, b1024=1000.0)
@@ -55,15 +67,46 @@ def test_nothing_passed():
     assert choose([]) == BatchSizeChoice(None, None, "")
 
 
-def test_the_typical_time_is_known_when_its_interval_is_narrow():
-    first = 5.0  # gets things ready
-    even, uneven = [first] + [1.0, 1.01] * 10, [first] + [1.0, 2.0] * 10
-    assert typical_time(even) == pytest.approx(1.005)
-    assert certain(even)
-    assert not certain(uneven)
-    assert uncertainty(uneven) == pytest.approx(0.5 / 1.5)
-    assert uncertainty([first] + [1.0] * 9) is None
+@pytest.mark.parametrize("noise", [10, 100, 1000])
+@pytest.mark.parametrize("fixed", [1e-4, 1e-3, 1e-2])
+def test_it_is_the_smallest_with_nearly_the_least_time_to_a_loss(noise, fixed):
+    """The time of all updates, by its definition: 1 + noise / size of them, each so long."""
+    trials = updates_of(1e-5, fixed)
+    best = choose(trials, noise=noise).best
+    times = {t.size: (1 + noise / t.size) * t.seconds for t in trials}
+    assert times[best] <= min(times.values()) / 0.95
+    assert all(times[size] > min(times.values()) / 0.95 for size in times if size < best)
 
 
-def test_one_slow_update_in_ten_does_not_matter():
-    assert certain([5.0] + [1.0] * 27 + [9.0] * 3)
+def test_more_noise_needs_larger_batches():
+    chosen = [choose(updates_of(1e-5, 1e-3), noise=noise).best for noise in (1, 10, 100, 1000)]
+    assert chosen == sorted(chosen)
+    assert chosen[0] < chosen[-1]
+
+
+def test_the_present_size_stays_unless_another_clearly_saves_time():
+    trials = updates_of(1e-5, 1e-3)
+    times = {t.size: (1 + 50 / t.size) * t.seconds for t in trials}
+    least = min(times.values())
+    for present, time in times.items():
+        choice = choose(trials, noise=50, present=present)
+        assert (choice.best == present) == (
+            time * 0.9 <= least or present == choose(trials, noise=50).best
+        )
+        assert times[choice.best] <= 1.1 * time
+        assert ("present" in choice.reason) == (time * 0.9 <= least)
+
+
+def test_the_present_size_gives_way_to_the_length_of_an_epoch():
+    trials = updates_of(1e-5, 1e-3)
+    assert choose(trials, Epoch(1000, 1, 20), noise=100, present=128).best == 32
+
+
+def test_the_shortlist_has_what_may_be_chosen():
+    trials, epoch = updates_of(1e-5, 1e-3), Epoch(10_000, 1, 20)
+    close = {t.size for t in shortlist(trials, epoch, 100, present=4)}
+    assert 4 in close  # far too slow, and still the size with which the others are compared
+    assert choose(trials, epoch, 100).best in close
+    assert 8 not in close
+    assert 1024 not in close  # an epoch would have ten updates
+    assert shortlist([Trial(8, True)], epoch, 100, 8) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -90,6 +90,10 @@ class OptimizerHandle:
         """The rate that it has unless the user's code sets another; None: the base rate."""
         self.held: list[Any] | None = None
         """The rates of its parameter groups that a search has set; None: no search sets them."""
+        self.before_step: Callable[[], None] | None = None
+        """A search's look at the gradients, which is called before each step; None: there is none.
+        A hook of torch would cost more than the step of a small model.
+        """
         self.rate_set_by_code = False
         """Whether the user's code, and no schedule, has set its rate."""
         self.rate_reported = False

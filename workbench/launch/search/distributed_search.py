@@ -8,6 +8,7 @@ themselves.
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 
 from workbench.commands import Command, Inbox, Mailbox, Stop
 from workbench.engine.setup import open_session
@@ -23,6 +24,7 @@ from workbench.tuners.batch_size import batch_size_finder
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Trials
 from workbench.tuners.batch_size.batch_size_search import NotEnoughData, TrialStopped
 from workbench.tuners.batch_size.distributed_trial import measure_on_ranks
+from workbench.tuners.batch_size.speeds import compare_within
 from workbench.tuners.trial import at_size, make_average
 
 
@@ -54,6 +56,37 @@ class RankTrial(Assignment):
             except NotEnoughData as error:
                 return Done("finished", error)
         return Done("finished", trial)
+
+
+class RankSpeeds(Assignment):
+    """Compares the speeds of these trials on all ranks; `Done.value` is the list of them."""
+
+    kind = "find_batch_size"
+
+    def __init__(
+        self,
+        task: Task,
+        settings: Settings,
+        request: BatchSizeRequest,
+        trials: Sequence[Trial],
+        seconds: float,
+    ) -> None:
+        super().__init__(task, at_size(settings, settings.batch_size, request.method))
+        self._request, self._users = request, settings
+        self._trials, self._seconds = list(trials), seconds
+
+    def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
+        with open_session(self.task, self.settings) as session:
+            inbox = session.ranks.listen(inbox)
+            emit(self._started(session, None, None))
+            try:
+                trials = compare_within(
+                    session, self._users, self._request, self._trials, self._seconds,
+                    session.state.epoch, lambda: inbox.has(Stop),
+                )  # fmt: skip
+            except TrialStopped:
+                return Done("stopped")
+        return Done("finished", trials)
 
 
 class RankSearch(Assignment):
@@ -112,7 +145,21 @@ def trials_of_ranks(
         assert isinstance(done.value, Trial)
         return done.value
 
-    return Trials(trial)
+    def speeds(passed: Sequence[Trial], seconds: float) -> Sequence[Trial]:
+        comparing = RankSpeeds(task, settings, request, passed, seconds)
+        comparing.id = id
+        try:
+            done = select_launcher.run(comparing, _Lines(emit), _StopInbox(inbox))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return passed
+        if done.status == "stopped":
+            raise TrialStopped
+        compared: list[Trial] = done.value
+        return compared
+
+    return Trials(trial, speeds=speeds if request.method == "fit" else None)
 
 
 class _Lines(NullSink):

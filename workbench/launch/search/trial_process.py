@@ -8,7 +8,8 @@ is in `distributed_search.py`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,13 @@ from workbench.share.package import pack
 from workbench.task.protocol import Task
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, Trials, TrialStopped
 from workbench.tuners.batch_size.distributed_trial import measure_on_ranks
-from workbench.tuners.batch_size.noise_trial import OUT_OF_MEMORY, measure_noise, noise_within
+from workbench.tuners.batch_size.noise_trial import (
+    AFTER,
+    OUT_OF_MEMORY,
+    measure_noise,
+    noise_within,
+)
+from workbench.tuners.batch_size.speeds import compare, compare_within
 from workbench.tuners.trial import measure, measure_here, measure_within
 
 
@@ -86,13 +93,24 @@ def trials(
             assert isinstance(measured, NoiseScale)
             return measured
 
-        yield Trials(trial, noise)
+        def speeds(passed: Sequence[Trial], seconds: float) -> list[Trial]:
+            outcome, limit = in_child(_compare, request, list(passed), seconds, epoch)
+            if outcome.out_of_memory:
+                return list(passed)
+            compared = outcome.get()
+            assert isinstance(compared, list)
+            return [replace(t, limit_bytes=limit) for t in compared]
+
+        yield Trials(trial, noise, speeds)
 
 
 def _in_place(
     task: Task, settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session | None
 ) -> Trials:
     steps, method = request.steps_per_trial, request.method
+
+    def stop() -> bool:
+        return inbox.has(Stop)
 
     def trial(size: int) -> Trial:
         at_size = request.settings_at(settings, size)
@@ -101,14 +119,17 @@ def _in_place(
         return measure_here(task, at_size, size, steps, method)
 
     def noise(size: int, most: int) -> NoiseScale:
-        def stop() -> bool:
-            return inbox.has(Stop)
-
         if session is not None:
-            return noise_within(session, settings, size, most, session.state.epoch, stop)
-        return measure_noise(task, settings, size, most, stop=stop)
+            return noise_within(session, settings, size, most, session.state.epoch, stop, AFTER)
+        return measure_noise(task, settings, size, most, stop=stop, after=AFTER)
 
-    return Trials(trial, noise)
+    def speeds(passed: Sequence[Trial], seconds: float) -> list[Trial]:
+        if session is not None:
+            epoch = session.state.epoch
+            return compare_within(session, settings, request, passed, seconds, epoch, stop)
+        return compare(task, settings, request, passed, seconds, stop=stop)
+
+    return Trials(trial, noise, speeds)
 
 
 def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session) -> Trials:
@@ -126,7 +147,22 @@ def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session:
             stop=lambda: inbox.has(Stop),
         )
 
-    return Trials(trial)
+    def speeds(passed: Sequence[Trial], seconds: float) -> list[Trial]:
+        epoch = session.state.epoch
+        stop = functools.partial(inbox.has, Stop)
+        return compare_within(session, settings, request, passed, seconds, epoch, stop)
+
+    return Trials(trial, speeds=speeds if request.method == "fit" else None)
+
+
+def _compare(
+    task_and_settings: tuple[Task, Settings],
+    request: BatchSizeRequest,
+    passed: list[Trial],
+    seconds: float,
+    epoch: int,
+) -> list[Trial]:
+    return compare(*task_and_settings, request, passed, seconds, epoch)
 
 
 def _measure(
@@ -140,4 +176,4 @@ def _measure(
 def _measure_noise(
     task_and_settings: tuple[Task, Settings], size: int, most: int, epoch: int
 ) -> NoiseScale:
-    return measure_noise(*task_and_settings, size, most, epoch)
+    return measure_noise(*task_and_settings, size, most, epoch, after=AFTER)

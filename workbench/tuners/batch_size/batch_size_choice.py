@@ -1,8 +1,11 @@
 """Recommends one of the batch sizes that passed, with a sentence that gives the reason.
 
-The fastest size is rarely the one that trains best: an epoch of few updates learns little. So the
-recommendation is the smallest size that is nearly as fast as the fastest, but no size that leaves
-too few updates in an epoch.
+The fastest size is rarely the one that trains best. How many updates a training needs to reach a
+loss depends on the gradient noise scale N: with B samples in an update it is in proportion to
+1 + N / B (McCandlish, Kaplan, Amodei et al., "An Empirical Model of Large-Batch Training", 2018).
+Times the seconds of an update, that is the time to the loss. The recommendation is the smallest
+size with nearly the least time. The present size stays where no other size saves clearly more: its
+learning rate is known. No size is recommended that leaves too few updates in an epoch.
 """
 
 from __future__ import annotations
@@ -12,9 +15,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.events import Trial
+from workbench.instruments.noise_scale import rounded
 
 AS_FAST = 0.9
 """A size counts as nearly as fast as the fastest with this share of its samples/s."""
+AS_SOON = 0.95
+"""A size reaches a loss nearly as soon as the best one if the best one takes this share of its
+time.
+"""
+GAINS = 0.9
+"""The present size stays unless the best one takes at most this share of its time."""
+FAR = 2.0
+"""Sizes whose first estimate of the time is this many times the least are not compared."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +55,37 @@ class Epoch:
         return math.ceil(math.ceil(self.samples / size) / self.batches)
 
 
-def choose(passed: Sequence[Trial], epoch: Epoch | None = None) -> BatchSizeChoice:
+def choose(
+    passed: Sequence[Trial],
+    epoch: Epoch | None = None,
+    noise: float | None = None,
+    present: int | None = None,
+) -> BatchSizeChoice:
     """Choose from the trials that passed. epoch: None where its length is unknown, or where each
-    size gives the same number of updates.
+    size gives the same number of updates. noise: the gradient noise scale; None where it is not
+    known, and the speed alone decides. present: the size that the user has.
     """
     if not passed:
         return BatchSizeChoice(None, None, "")
     fastest = _fastest(passed)
+    costs = {t.size: _cost(t, noise) for t in passed}
+    least = min(costs.values())
     if fastest is None:
-        best, reason = max(t.size for t in passed), "the largest; no speed was measured"
-    else:
+        best, reason = max(costs), "the largest; no speed was measured"
+    elif present is not None and least >= GAINS * costs.get(present, math.inf):
+        best = present
+        reason = (
+            f"the present size; no other saves more than {1 - GAINS:.0%} of the time{_to(noise)}"
+        )
+    elif noise is None:
         best, reason = fastest, f"the smallest size with {AS_FAST:.0%} of the highest speed"
+    else:
+        best = min(size for size, cost in costs.items() if AS_SOON * cost <= least)
+        reason = f"the smallest size with nearly the least time{_to(noise)}"
     if epoch is None or epoch.updates(best) >= epoch.least:
         return BatchSizeChoice(best, fastest, f"{best}: {reason}.")
-    fits = [t.size for t in passed if epoch.updates(t.size) >= epoch.least]
-    chosen = max(fits, default=min(t.size for t in passed))
+    fits = [size for size in costs if epoch.updates(size) >= epoch.least]
+    chosen = max(fits, default=min(costs))
     most = (
         "the largest tried size that makes"
         if fits
@@ -69,6 +97,36 @@ def choose(passed: Sequence[Trial], epoch: Epoch | None = None) -> BatchSizeChoi
         f"{chosen}: {most} {epoch.least} updates in an epoch ({epoch.updates(chosen)}); {best}"
         f" makes {epoch.updates(best)}.",
     )
+
+
+def shortlist(
+    passed: Sequence[Trial],
+    epoch: Epoch | None = None,
+    noise: float | None = None,
+    present: int | None = None,
+) -> list[Trial]:
+    """The trials of which `choose` may recommend one, by a first estimate of their speeds."""
+    allowed = [t for t in passed if epoch is None or epoch.updates(t.size) >= epoch.least]
+    costs = {t.size: _cost(t, noise) for t in allowed}
+    least = min(costs.values(), default=math.inf)
+    if not math.isfinite(least):
+        return []
+    return [t for t in allowed if t.size == present or costs[t.size] <= FAR * least]
+
+
+def _cost(trial: Trial, noise: float | None) -> float:
+    """The time to a loss, in a unit that is the same for all sizes; inf if no speed is known."""
+    speed, seconds = trial.samples_per_second, trial.seconds
+    if speed is None or seconds is None or not math.isfinite(speed):
+        return math.inf
+    return 1 / speed if noise is None else seconds * (1 + noise / (seconds * speed))
+
+
+def _to(noise: float | None) -> str:
+    """To what the time leads, in words."""
+    if noise is None:
+        return " for a sample"
+    return f" to a loss, by its speed and a noise scale of about {rounded(noise)} samples"
 
 
 def _fastest(passed: Sequence[Trial]) -> int | None:

@@ -11,6 +11,7 @@ noise scale (`noise_trial`).
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 from workbench.commands import Inbox, Stop
@@ -27,6 +28,10 @@ from workbench.tuners.batch_size.effective_batch import accumulation, effective_
 from workbench.tuners.batch_size.noise_trial import MOST, ON_RANKS, size_for_noise
 from workbench.tuners.stages import METHODS, data_of_stage
 
+SHARE = 0.1
+"""Speeds are compared for this share of the training that they are for."""
+SHORTEST, MOST_SECONDS = 0.5, 10.0
+"""The bounds of that time in seconds."""
 LONGEST = (
     "not measured: the trials took the longest samples, whose gradients say little about the others"
 )
@@ -51,7 +56,7 @@ class BatchSizeRequest:
     """Whether an update keeps the number of samples that the settings give, whatever the batch
     size.
     """
-    min_updates_per_epoch: int = 20
+    min_updates_per_epoch: int = 10
     """The least number of updates in an epoch: a size with fewer is recommended only if the
     smallest one has fewer, too.
     """
@@ -105,6 +110,10 @@ class Trials:
 
     trial: Callable[[int], Trial]
     noise: Callable[[int, int], NoiseScale] | None = None
+    speeds: Callable[[Sequence[Trial], float], Sequence[Trial]] | None = None
+    """Compares the speeds of trials that passed for at most so many seconds, and returns them with
+    what it found; None: they cannot be compared there.
+    """
 
     def __call__(self, size: int) -> Trial:
         return self.trial(size)
@@ -141,6 +150,24 @@ def run(
         emit(outcome)
         return outcome
 
+    def speeds(passed: Sequence[Trial]) -> Sequence[Trial]:
+        if trials.speeds is None:
+            return passed
+        by_size = {t.size: t for t in passed}
+        now = by_size.get(settings.batch_size, passed[0])
+        compared = [
+            dataclasses.replace(
+                by_size[t.size],
+                seconds=t.seconds,
+                samples_per_second=t.samples_per_second,
+                uncertainty=t.uncertainty,
+            )
+            for t in trials.speeds(passed, _seconds(settings, now))
+        ]
+        for trial in compared:
+            emit(trial)
+        return compared
+
     def noise(passed: Sequence[Trial]) -> NoiseScale:
         if request.longest:
             return NoiseScale(None, None, LONGEST)
@@ -161,11 +188,24 @@ def run(
         effective=effective_batch(settings, ranks) if request.keep_effective else None,
         ranks=ranks,
         epoch=epoch,
+        present=settings.batch_size,
         noise=noise if request.method == "fit" else None,
+        speeds=speeds,
         stop=lambda: inbox.has(Stop),
     )
     emit(ended_event(sizes))
     return sizes
+
+
+def _seconds(settings: Settings, trial: Trial) -> float:
+    """For how long speeds are compared: a share of the training that they are for, within bounds.
+    trial: at the present size, or the smallest one.
+    """
+    updates = math.inf if settings.max_steps is None else settings.max_steps
+    if settings.epochs is not None and trial.updates_per_epoch is not None:
+        updates = min(updates, settings.epochs * trial.updates_per_epoch)
+    training = math.inf if trial.seconds is None else updates * trial.seconds
+    return min(max(SHARE * training, SHORTEST), MOST_SECONDS)
 
 
 def _epoch(settings: Settings, request: BatchSizeRequest, samples: int | None) -> Epoch | None:

@@ -23,7 +23,7 @@ from workbench.runs.printable import printable
 from workbench.runs.tables.render import data_frame
 from workbench.settings import SettingsError
 from workbench.settings.spellings import with_hints
-from workbench.tuners.batch_size.batch_size_choice import Epoch, choose
+from workbench.tuners.batch_size.batch_size_choice import Epoch, choose, shortlist
 from workbench.tuners.batch_size.effective_batch import accumulation, next_size, rescaled, short_of
 from workbench.values import shown
 
@@ -47,6 +47,8 @@ class TrialStopped(Exception):
 
 NoiseOf = Callable[[Sequence[Trial]], NoiseScale]
 """Measures the gradient noise scale, given the trials that passed."""
+SpeedsOf = Callable[[Sequence[Trial]], Sequence[Trial]]
+"""Compares the speeds of these trials, and returns them with what it found."""
 
 
 @with_hints("sizes")
@@ -56,15 +58,18 @@ class BatchSizes(Drawable):
     and passed.
 
     `largest` is the biggest that passed; `fastest` the smallest with at least 90% of the best
-    samples/s; `best` is `fastest`, or the largest below it that makes `min_updates_per_epoch`
-    updates, and `reason` says which.
+    samples/s. `best` is the smallest size that reaches a loss in nearly the least time, by its
+    speed and the noise scale. It is the present size where no other saves more than 10% of that
+    time. It makes `min_updates_per_epoch` updates in an epoch. `reason` says what decided. Where
+    the noise scale is not known, the speed alone decides.
     `noise_scale`: the gradient noise scale in samples of an update, known within
-    `noise_uncertainty` of itself (95%), at the present weights of the model; batches larger than it
-    save few updates. It is small at the beginning of a training and grows while the loss falls, so
-    a search from trained weights says more about the rest. None: unknown, and `noise_reason` says
-    why. After "binsearch" `best` and `fastest` are at most the size that `headroom` left, since a
-    run at the very limit may fail later. All are None if the search was stopped before any size
-    passed. `trials` are in the order in which they were made.
+    `noise_uncertainty` of itself (95%), after 20 updates from the present weights of the model;
+    batches larger than it save few updates. It is small at the beginning of a training and grows
+    while the loss falls, so a search from trained weights says more about the rest. None: unknown,
+    and `noise_reason` says why.
+    After "binsearch" `best` and `fastest` are at most the size that `headroom` left, since a run at
+    the very limit may fail later. All are None if the search was stopped before any size passed.
+    `trials` are in the order in which they were made.
     `accumulate_grad_batches`: with `keep_effective=True`, how many batches of `best` make the
     effective batch. `figure()` and `plot()` draw samples/s and peak memory over the sizes; with
     `ax`, the speed alone.
@@ -86,13 +91,13 @@ class BatchSizes(Drawable):
         """Make it from the events of a run or a record: the last search among them, complete or
         not.
         """
-        trials: list[Trial] = []
+        trials: dict[int, Trial] = {}
         last: SearchEnded | None = None
         for event in events:
             if isinstance(event, Trial):
                 if last is not None:  # another search, at the start of a later epoch
-                    trials, last = [], None
-                trials.append(event)
+                    trials, last = {}, None
+                trials[event.size] = event  # its speed may come later
             elif isinstance(event, SearchEnded):
                 last = event
         if last is None:
@@ -100,7 +105,7 @@ class BatchSizes(Drawable):
         return cls(
             last.best,
             last.largest,
-            tuple(trials),
+            tuple(trials.values()),
             last.ended,
             last.accumulate_grad_batches,
             last.fastest,
@@ -199,7 +204,9 @@ def search(
     effective: int | None = None,
     ranks: int = 1,
     epoch: Epoch | None = None,
+    present: int | None = None,
     noise: NoiseOf | None = None,
+    speeds: SpeedsOf | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BatchSizes:
     """Try sizes until the limit is known; sizes are samples per device.
@@ -216,7 +223,10 @@ def search(
     there if `init_val` is larger. If the start fails it is halved down to 1; if 1 fails too,
     `ModelDoesNotFit` is raised. No size is tried twice. `stop()` is called before each trial.
     `noise(trials)`: measures the gradient noise scale after the trials, given those of which one
-    may be recommended; None: it is not measured.
+    may be recommended; None: it is not measured. `speeds(trials)`: compares the speeds of those
+    that come into question; None: the trials' own speeds are good enough. `present`: the size that
+    the user has. It is tried, too, if it lies between the sizes tried, and it is recommended where
+    no other gains clearly.
     `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part
     of it. Sizes that divide that part are preferred, for trials and for `best`, and the result has
     the number of batches of `best` that make it. If no size failed, memory is not the limit, and no
@@ -235,7 +245,7 @@ def search(
     hunt = _SizeSearch(trial, max_trials, stop)
     limit = known.get(limit_name)
     if mode == "binsearch" and per_rank is None:
-        sizes = _by_memory(hunt, int(init_val), limit)
+        sizes = _by_memory(hunt, int(init_val), limit, present)
     else:
         sizes = _doubling(int(init_val), limit, per_rank)
     ended = _power(hunt, sizes, limit_name)
@@ -245,14 +255,20 @@ def search(
             ended, ceiling = _bisect(hunt, headroom)
         if ceiling is None and hunt.largest is not None:
             ceiling = _less(hunt.largest, headroom)
+    if present is not None and init_val <= present <= (hunt.largest or 0):
+        hunt.add(present)
     # Where the effective batch is kept, an epoch has as many updates with any size.
-    safe, many, scale = hunt.safe(ceiling, per_rank), None, NoiseScale(None, None, "")
-    if noise is not None and safe and hunt.why != "stopped" and not stop():
+    epoch, many = epoch if effective is None else None, None
+    safe, scale = hunt.safe(ceiling, per_rank), NoiseScale(None, None, "")
+    if safe and hunt.why != "stopped" and not stop():
         try:
-            scale = noise(safe)
+            scale = scale if noise is None else noise(safe)
+            close = shortlist(safe, epoch, scale.value, present)
+            if speeds is not None and len(close) > 1 and not stop():
+                hunt.put(speeds(close))
         except TrialStopped:
             hunt.why = "stopped"
-    choice = choose(safe, epoch if effective is None else None)
+    choice = choose(hunt.safe(ceiling, per_rank), epoch, scale.value, present)
     if choice.best is None:
         refusals = (f"None: {t.error}" for t in hunt.trials if t.refused is not None)
         choice = replace(choice, reason=next(refusals, ""))
@@ -326,6 +342,16 @@ class _SizeSearch:
             # leaves another last batch; a larger size may be above the limits
             self.passes(size - 1)
         return trial.fits
+
+    def add(self, size: int) -> None:
+        """Try one more size, if a trial is left."""
+        if self.why is None and len(self.trials) < self._max:
+            self.passes(size)
+
+    def put(self, trials: Sequence[Trial]) -> None:
+        """Replace the trials of these sizes."""
+        by_size = {t.size: t for t in trials}
+        self.trials = [by_size.get(t.size, t) for t in self.trials]
 
     @property
     def measures_memory(self) -> bool:
@@ -415,16 +441,22 @@ def _does_not_fit(trial: Trial) -> str:
     )
 
 
-def _by_memory(hunt: _SizeSearch, start: int, limit: int | None) -> Iterator[int]:
+def _by_memory(
+    hunt: _SizeSearch, start: int, limit: int | None, present: int | None
+) -> Iterator[int]:
     """Sizes from the start upwards: predicted from the memory of the sizes that passed, if
-    known, else doubled.
+    known, else doubled. The present size is tried on the way.
     """
     size = start if limit is None else min(start, limit)
     yield size
     while limit is None or size < limit:
         predicted = size_that_fills(hunt.trials)
-        if predicted is None:  # large enough for the two peaks to differ
-            size = _FAR * size if hunt.measures_memory else 2 * size
+        if predicted is None and not hunt.measures_memory:
+            size = 2 * size
+        elif present is not None and size < present <= _FARTHEST * size:
+            size = present
+        elif predicted is None:  # large enough for the two peaks to differ
+            size = _FAR * size
         else:
             size = min(max(predicted, size + 1), _FARTHEST * size)
         size = size if limit is None else min(size, limit)

@@ -8,6 +8,7 @@ of real updates of all ranks together.
 
 from __future__ import annotations
 
+import statistics
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,22 +22,17 @@ from workbench.engine.session import Session
 from workbench.engine.snapshot import scratch
 from workbench.events import Trial
 from workbench.instruments import memory
+from workbench.instruments.core_time import core_seconds
 from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings
 from workbench.tuners.batch_size.batch_size_search import NotEnoughData, TrialStopped
 from workbench.tuners.trial import (
-    ENOUGH,
     LastBatch,
     at_size,
-    certain,
     free_memory,
     last_batches,
     measured,
-    most_updates,
-    timed,
-    typical_time,
-    uncertainty,
-    updates,
+    trial_step,
 )
 
 
@@ -89,11 +85,10 @@ def _trial_alone(
     """Run this rank's own part, with `aside` bytes allocated in addition; raises errors other
     than running out of memory.
     """
-    enough = 0.0 if method == "fit" else ENOUGH
     try:
         with memory.limited(allowed):
             held = torch.empty(aside, dtype=torch.uint8, device=session.device)  # noqa: F841 - takes the memory of the all-reduce
-            passed = measured(session, settings, size, steps, method, epoch, enough, last=last)
+            passed = measured(session, settings, size, steps, method, epoch, last=last)
             return passed if allowed is None else replace(passed, limit_bytes=allowed)
     except NotEnoughData as error:
         return NotEnoughData(str(error))
@@ -147,24 +142,16 @@ def _trial_of_all_ranks(
     stop: Callable[[], bool],
 ) -> Trial:
     """The trial with the speed of updates that all ranks take together."""
-    work = updates(session, settings, trial.size, epoch)
+    step = trial_step(session, settings, trial.size, "fit", epoch)
     seconds: list[float] = []
-
-    def take(count: int) -> None:
-        for _ in range(count):
-            seconds.append(timed(work))
+    try:
+        for _ in range(1 + steps):  # in the first update, DDP rebuilds its buckets
+            seconds.append(core_seconds(step.once))
             if stop():
                 raise TrialStopped
-
-    try:
-        take(1 + steps)  # in the first update, DDP rebuilds its buckets
-        # The ranks take updates until rank 0 knows its typical time; it decides after every ten.
-        most = session.ranks.broadcast_object(most_updates(seconds))
-        while len(seconds) < most and not session.ranks.broadcast_object(certain(seconds)):
-            take(min(10, most - len(seconds)))
-        samples = sum(session.ranks.all_gather_object(work.samples))
+        samples = sum(session.ranks.all_gather_object(step.samples))
     finally:
         session.optimizers.drop_gradients()
         free_memory()
-    typical, known = session.ranks.broadcast_object((typical_time(seconds), uncertainty(seconds)))
-    return replace(trial, seconds=typical, samples_per_second=samples / typical, uncertainty=known)
+    typical = session.ranks.broadcast_object(statistics.median(seconds[1:]))
+    return replace(trial, seconds=typical, samples_per_second=samples / typical)

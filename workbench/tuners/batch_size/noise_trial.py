@@ -1,15 +1,13 @@
-"""Measures the gradient noise scale at a session's present weights, from the gradients of single
-batches.
+"""Measures the gradient noise scale from the gradients of single batches, all at the same weights:
+a session's present ones, or those after a few further updates.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import traceback
 from collections.abc import Callable
 from contextlib import closing
-from time import perf_counter
 
 import numpy as np
 
@@ -17,13 +15,14 @@ from workbench.engine.backward import batch_gradient
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
+from workbench.instruments.core_time import core_seconds
 from workbench.instruments.memory import is_out_of_memory
-from workbench.instruments.noise_scale import Array, NoiseScale, Sketch, noise_scale
+from workbench.instruments.noise_scale import PRESENT, Array, NoiseScale, Sketch, noise_scale
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 from workbench.tuners.batch_size.batch_size_search import TrialStopped
-from workbench.tuners.trial import at_size, free_memory
+from workbench.tuners.trial import at_size, free_memory, trial_step
 from workbench.tuners.trial_batches import NoBatch, cycled_windows
 
 MANY = 64
@@ -36,6 +35,10 @@ _ENOUGH = 16
 """The least number of batches, and the number between two estimates."""
 _CERTAIN = 0.1
 """The measurement ends when the noise scale is known within this share of itself."""
+AFTER = 20
+"""A search takes so many updates first. A model that has learned nothing yet has large gradients
+that all agree, so its noise scale says little about the training.
+"""
 
 
 def size_for_noise(passed: list[int], samples: int | None) -> int:
@@ -53,10 +56,13 @@ def measure_noise(
     most: int,
     epoch: int = 0,
     stop: Callable[[], bool] = lambda: False,
+    after: int = 0,
 ) -> NoiseScale:
-    """Measure the noise scale in a new session, from at most `most` batches of this size."""
+    """Measure the noise scale in a new session, from at most `most` batches of this size, after so
+    many updates.
+    """
     with open_session(task, _settings(settings, size)) as session:
-        return noise_within(session, settings, size, most, epoch, stop)
+        return noise_within(session, settings, size, most, epoch, stop, after)
 
 
 def noise_within(
@@ -66,6 +72,7 @@ def noise_within(
     most: int,
     epoch: int = 0,
     stop: Callable[[], bool] = lambda: False,
+    after: int = 0,
 ) -> NoiseScale:
     """Measure the noise scale in this session, which is restored afterwards. If memory runs out,
     it stays unknown.
@@ -74,8 +81,15 @@ def noise_within(
     if why is not None:
         return NoiseScale(None, None, f"not measured: {why}.")
     with scratch(session):
+        settings = _settings(settings, size)
         try:
-            return _measured(session, _settings(settings, size), size, most, epoch, stop)
+            step = trial_step(session, settings, size, "fit", epoch)
+            for _ in range(after):
+                step.once()
+                if stop():
+                    raise TrialStopped
+            at = f"the weights after {after} updates" if after else PRESENT
+            return _measured(session, settings, size, most, epoch, stop, at)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -110,34 +124,44 @@ def _not_here(session: Session) -> str | None:
 
 
 def _measured(
-    session: Session, settings: Settings, size: int, most: int, epoch: int, stop: Callable[[], bool]
+    session: Session,
+    settings: Settings,
+    size: int,
+    most: int,
+    epoch: int,
+    stop: Callable[[], bool],
+    at: str,
 ) -> NoiseScale:
     (opt,) = session.optimizers
     session.train_mode()
     gradients: list[Array] = []
     weights: list[float] = []
     sketch = Sketch(opt.trained)
-    until = perf_counter() + _SECONDS
+    seconds = 0.0
     with closing(cycled_windows(session.task, settings, epoch=epoch, across_epochs=True)) as feed:
+
+        def read() -> None:
+            weight = batch_gradient(session, opt, next(feed))
+            if weight is not None and 0 < float(weight) < math.inf:
+                gradient = sketch.take()
+                # the first gradients in float16 may overflow, until the loss scale is low enough
+                if np.isfinite(gradient).all():
+                    gradients.append(gradient)
+                    weights.append(float(weight))
+
         try:
-            for batches, window in enumerate(itertools.islice(feed, most), start=1):
-                weight = batch_gradient(session, opt, window)
-                if weight is not None and 0 < float(weight) < math.inf:
-                    gradient = sketch.take()
-                    # the first gradients in float16 may overflow, until the loss scale is low
-                    # enough
-                    if np.isfinite(gradient).all():
-                        gradients.append(gradient)
-                        weights.append(float(weight))
+            for batches in range(1, most + 1):
+                # a busy machine reads as many batches, so a search repeats
+                seconds += core_seconds(read)
                 if stop():
                     raise TrialStopped
                 if batches % _ENOUGH == 0 and (
-                    perf_counter() > until or _is_certain(gradients, weights, size)
+                    seconds > _SECONDS or _is_certain(gradients, weights, size)
                 ):
                     break
         except NoBatch:
             raise TaskError(f"the data holds fewer than {size} samples") from None
-    return noise_scale(gradients, weights, size)
+    return noise_scale(gradients, weights, size, at)
 
 
 def _is_certain(gradients: list[Array], weights: list[float], size: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class DeadUnits:
         """The number of the present point of the sweep."""
 
     def __enter__(self) -> Self:
-        self._hook = self._opt.optimizer.register_step_pre_hook(self._note)
+        self._opt.before_step = self._note
         return self
 
     def __exit__(
@@ -61,9 +61,9 @@ class DeadUnits:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._hook.remove()
+        self._opt.before_step = None
 
-    def _note(self, *_: Any) -> None:
+    def _note(self) -> None:
         pairs = zip(self._opt.with_gradient(), self._opt.gradients(), strict=True)
         biases = [(p, gradient) for p, gradient in pairs if p.dim() == 1 and p.numel() > 1]
         if not biases:

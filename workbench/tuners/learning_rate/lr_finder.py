@@ -14,12 +14,14 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
 
 import torch
 from torch.optim import Optimizer
 
 from workbench.commands import Inbox, Stop
+from workbench.engine.metrics.meter import PERIOD
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.optim.schedule_free import has_modes
 from workbench.engine.session import Session
@@ -223,22 +225,47 @@ def _points(
     set_lr = stretch.multiplier(opt, request.group)
     session.train_mode()
     points: list[CurvePoint] = []
-    for index, lr in enumerate(
-        sweep.rates(request.min_lr, request.max_lr, request.num_training, request.mode)
-    ):
-        if inbox and inbox.has(Stop):
-            return points, sweep.STOPPED
-        set_lr(float(lr))
-        units.point = index
-        rng.yield_lock()
-        loss, broken = _loss_of_update(session, opt, feed)
-        smoothed = smoother.update(loss) if math.isfinite(loss) else loss
-        points.append(CurvePoint(index, float(lr), loss, smoothed))
-        emit(points[-1])
-        ended = session.ranks.broadcast_object(rule.check(loss, smoothed) or broken)
-        if ended is not None:
-            return points, ended
+    with _several_at_once(points, emit) as emit_due:
+        for index, lr in enumerate(
+            sweep.rates(request.min_lr, request.max_lr, request.num_training, request.mode)
+        ):
+            if inbox and inbox.has(Stop):
+                return points, sweep.STOPPED
+            set_lr(float(lr))
+            units.point = index
+            rng.yield_lock()
+            loss, broken = _loss_of_update(session, opt, feed)
+            smoothed = smoother.update(loss) if math.isfinite(loss) else loss
+            points.append(CurvePoint(index, float(lr), loss, smoothed))
+            emit_due()
+            ended = session.ranks.broadcast_object(rule.check(loss, smoothed) or broken)
+            if ended is not None:
+                return points, ended
     return points, sweep.ALL_DONE
+
+
+@contextlib.contextmanager
+def _several_at_once(points: Sequence[CurvePoint], emit: Emit) -> Iterator[Callable[[], None]]:
+    """Context manager with a function that emits the new points, about ten times a second; the
+    rest are emitted at the end. An event wakes other threads, which costs as much as a small
+    update.
+    """
+    emitted, due = 0, perf_counter() + PERIOD
+
+    def emit_new() -> None:
+        nonlocal emitted, due
+        for point in points[emitted:]:
+            emit(point)
+        emitted, due = len(points), perf_counter() + PERIOD
+
+    def emit_due() -> None:
+        if perf_counter() >= due:
+            emit_new()
+
+    try:
+        yield emit_due
+    finally:
+        emit_new()
 
 
 def _loss_of_update(

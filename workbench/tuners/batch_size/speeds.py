@@ -1,0 +1,171 @@
+"""Compares the speeds of batch sizes: all in one session, in turn, over several rounds.
+
+One size after the other would be compared at different loads of the machine. In a round each size
+has its turn, and the sizes of a round are compared with each other. `core_seconds` leaves out the
+time in which other programs had the core.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.engine.session import Session
+from workbench.engine.setup import open_session
+from workbench.engine.snapshot import scratch
+from workbench.events import Trial
+from workbench.instruments.core_time import core_seconds
+from workbench.instruments.memory import is_out_of_memory
+from workbench.settings import Settings
+from workbench.task.protocol import Task
+from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest
+from workbench.tuners.batch_size.batch_size_search import TrialStopped
+from workbench.tuners.trial import TrialStep, at_size, free_memory, trial_step
+
+BLOCK = 0.01
+"""A size takes updates for about so many seconds in each round, and at least one."""
+CERTAIN = 0.02
+"""The comparison ends when each speed is known within this share of itself."""
+_FEWEST = 10
+"""The least number of rounds from which their spread can be estimated."""
+
+
+def compare(
+    task: Task,
+    settings: Settings,
+    request: BatchSizeRequest,
+    trials: Sequence[Trial],
+    seconds: float,
+    epoch: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Trial]:
+    """Do the same as `compare_within`, in a new session."""
+    with open_session(task, at_size(settings, settings.batch_size, request.method)) as session:
+        return compare_within(session, settings, request, trials, seconds, epoch, stop)
+
+
+def compare_within(
+    session: Session,
+    settings: Settings,
+    request: BatchSizeRequest,
+    trials: Sequence[Trial],
+    seconds: float,
+    epoch: int,
+    stop: Callable[[], bool],
+) -> list[Trial]:
+    """Return these trials with speeds that are compared in this session, which is restored.
+
+    seconds: for how long at the most, apart from the first rounds and the last. Several ranks
+    compare together. stop: returns the same value on all of them. If memory runs out, the trials
+    are returned as they are.
+    """
+    with scratch(session):
+        try:
+            return _compared(session, settings, request, trials, seconds, epoch, stop)
+        except Exception as error:
+            if not is_out_of_memory(error) or session.ranks.several:
+                raise
+            traceback.clear_frames(error.__traceback__)
+            return list(trials)
+        finally:
+            session.optimizers.drop_gradients()
+            free_memory()
+
+
+def _compared(
+    session: Session,
+    settings: Settings,
+    request: BatchSizeRequest,
+    trials: Sequence[Trial],
+    seconds: float,
+    epoch: int,
+    stop: Callable[[], bool],
+) -> list[Trial]:
+    method = request.method
+    steps: dict[int, TrialStep] = {}
+    for t in trials:
+        sized = at_size(request.settings_at(settings, t.size), t.size, method)
+        steps[t.size] = trial_step(session, sized, t.size, method, epoch)
+    counts = dict.fromkeys(steps, 1)
+    # the first round makes the optimizer's state and the loaders' workers, the second tells how
+    # many updates fill a block
+    for _ in range(2):
+        first = _round(session, steps, counts, stop)
+    counts = session.ranks.broadcast_object(
+        {size: max(1, round(BLOCK / seconds_each)) for size, seconds_each in first.items()}
+    )
+    rounds: list[dict[int, float]] = []
+    spent = 0.0
+    while True:
+        rounds.append(_round(session, steps, counts, stop))
+        spent += sum(rounds[-1][size] * counts[size] for size in steps)
+        known = typical(rounds)
+        certain = all(u is not None and u <= CERTAIN for _, u in known.values())
+        if session.ranks.broadcast_object(certain or spent >= seconds):
+            break
+    known = session.ranks.broadcast_object(known)
+    samples = {
+        size: sum(session.ranks.all_gather_object(step.samples)) for size, step in steps.items()
+    }
+    return [
+        replace(
+            t,
+            seconds=known[t.size][0],
+            samples_per_second=samples[t.size] / known[t.size][0],
+            uncertainty=known[t.size][1],
+        )
+        for t in trials
+    ]
+
+
+def _round(
+    session: Session,
+    steps: Mapping[int, TrialStep],
+    counts: Mapping[int, int],
+    stop: Callable[[], bool],
+) -> dict[int, float]:
+    """The seconds of an update at each size, after so many at each."""
+    times: dict[int, float] = {}
+    for size, step in steps.items():
+        times[size] = core_seconds(lambda: step.repeat(counts[size])) / counts[size]  # noqa: B023
+        if stop():
+            raise TrialStopped
+    return times
+
+
+def typical(rounds: Sequence[Mapping[int, float]]) -> dict[int, tuple[float, float | None]]:
+    """The typical seconds of an update at each size, and half the width of their 95% interval as a
+    share of them (None for fewer than ten rounds).
+
+    A round in which everything was slower counts as the others: each time is divided by the mean
+    of its round.
+    """
+    sizes = list(rounds[0])
+    logs = np.log([[times[size] for size in sizes] for times in rounds])
+    of_round = logs.mean(axis=1, keepdims=True)
+    scale = math.exp(statistics.median(of_round.ravel().tolist()))
+    shares = np.exp(logs - of_round)
+    return {
+        size: (scale * float(np.median(column)), _uncertainty(np.sort(column)))
+        for size, column in zip(sizes, shares.T, strict=True)
+    }
+
+
+def _uncertainty(times: NDArray[np.float64]) -> float | None:
+    """The interval of a median lies between two of the sorted values, whose places follow from the
+    binomial distribution (Conover, Practical Nonparametric Statistics, 1999): no distribution of
+    the times is assumed.
+    """
+    n = len(times)
+    if n < _FEWEST:
+        return None
+    half = 0.98 * math.sqrt(n)
+    low = times[max(0, math.floor(n / 2 - half))]
+    high = times[min(n - 1, math.ceil(n / 2 + half) - 1)]
+    return float((high - low) / 2 / np.median(times))
