@@ -97,7 +97,7 @@ def test_a_search_shows_it_beside_its_other_limits(tmp_path):
     before = weights(model)
     job = b.find_batch_size(init_val=16, max_val=64, steps_per_trial=1)
     found = job.result()
-    after = measure_noise(b._task, b.settings, 32, 128, after=noise_trial.AFTER)
+    after = measure_noise(b._task, b.settings, 64, 64, after=noise_trial.AFTER)
     assert found.noise_scale == pytest.approx(after.value, rel=0.5)
     assert 0 < found.noise_uncertainty <= 0.5
     assert "the weights after 20 updates" in found.noise_reason
