@@ -1,6 +1,6 @@
 """How good the settings are that a study finds, beside other searches: `python -m tests.benchmarks.study_regret`.
 
-Every search gets the same budget in whole fits; that of a study includes its learning-rate sweep and its cool-downs. The settings that it
+Every search gets the same budget in whole fits; that of a study includes its learning-rate sweep. The settings that it
 chooses are trained anew with fresh seeds. Regret: their mean validation loss, divided by the lowest one that any search found, less 1;
 losses from 0 to 1% of that of the initial weights count as 1%. The table has the median over tasks and repetitions, and the worst task
 (median over its repetitions). `--cache FOLDER` keeps all results, `--only WORD` takes the searches with this word in their name.
@@ -35,7 +35,7 @@ from workbench.tuners.study.brackets import piece_cost
 from workbench.tuners.study.plan import Ended, NewTrial, Train, plan
 from workbench.tuners.study.verdict import judge
 
-from .study_tasks import PROBLEMS, Problem, Results, Values
+from .study_tasks import COOLING, PROBLEMS, Problem, Results, Values
 
 RUNGS = (1 / 9, 1 / 3, 1.0)
 SPACES = {2: ("lr", "weight_decay"), 4: ("lr", "weight_decay", "width", "dropout")}
@@ -154,15 +154,19 @@ def parsed(case: Case) -> Space:
     return Space.parse(case.space, settings, {"width": 32, "dropout": 0.0})
 
 
-def study(case: Case, fits: int, without: str = "", wrong: float = 1.0, data: dict[str, Any] | None = None) -> Search:
-    """A study by `plan`, with one worker. without: what is left out, for the ablations. wrong: a factor of the prior's rate."""
+def study(case: Case, fits: int, without: str = "", wrong: float = 1.0, cooled: bool = False, data: dict[str, Any] | None = None) -> Search:
+    """A study by `plan`, with one worker.
+
+    without, cooled: for the ablations, what is left out, and whether rungs compare values after the rate has fallen to 0. wrong: a factor
+    of the prior's rate.
+    """
     space = parsed(case)
     priors: dict[str, Any] = {"lr": {"center": case.found_lr * wrong, "factor": 3.0}}
     spent = SWEEP / case.problem.updates
     if without == "prior":
         space = Space(tuple(replace(d, has_present=False) for d in space.dimensions))
         priors, spent = {}, 0.0
-    rungs = (1.0,) if without == "rungs" else RUNGS
+    rungs = {"rungs": RUNGS[2:], "first rung": RUNGS[1:]}.get(without, RUNGS)
     head = StudyHead(
         "study", "val_loss", "min", {"fits": float(fits)}, space.to_record(), {"updates": case.problem.updates}, rungs,
         priors=priors, spent=spent, seed=case.seed, fresh_weights=True,
@@ -180,9 +184,10 @@ def study(case: Case, fits: int, without: str = "", wrong: float = 1.0, data: di
         depth = rung + (len(RUNGS) - len(rungs))
         values = case.problem.present if trial.origin == "baseline" else case.all(trial.values)
         (result,) = yield [(values, seed, depth)]
-        value = result["raw" if without == "cooling" else "cooled"][depth]
+        value = result["cooled" if cooled else "raw"][depth]
         below = [r for r in range(rung) if trial.end(r, seed) is not None]
         cost = piece_cost(rungs, rung, max(below, default=None))
+        cost += COOLING * rungs[rung] if cooled and rung < len(rungs) - 1 else 0.0
         status = "completed" if math.isfinite(value) else "infeasible"
         end = PieceEnd(status, cost, value, result["raw"][depth])
         trial = replace(trial, pieces=(*trial.pieces, PieceRecord(seed, rung, 1, "ended", end=end)))
@@ -218,8 +223,9 @@ def searches_of(case: Case, data: dict[str, Any]) -> dict[str, Search]:
         table[f"random {fits}"] = random_search(case, fits)
     for fits in (4, 8, 16):
         table[f"study {fits}"] = study(case, fits, data=data.setdefault(f"study {fits}", {}))
-        for part in ("prior", "rungs", "cooling"):
+        for part in ("prior", "rungs", "first rung"):
             table[f"study {fits} without {part}"] = study(case, fits, part)
+        table[f"study {fits} cooled"] = study(case, fits, cooled=True)
         for wrong in (0.01, 100.0):
             table[f"study {fits} wrong {wrong:g}"] = study(case, fits, wrong=wrong)
     for fits in (4, 8, 16):
