@@ -200,9 +200,9 @@ class StudyData:
             ("shorter", 1, [(x, t) for x, t in points if t.share < 1]),
         ):
             if chosen:
-                x = np.array([place for place, _ in chosen])
+                places = np.array([place for place, _ in chosen])
                 y = np.array([t.value for _, t in chosen], dtype=np.float64)
-                series.append(Series(name, x, y, "scatter", tone))
+                series.append(Series(name, places, y, "scatter", tone))
         values = np.array([t.value for _, t in points], dtype=np.float64)
         worst = float(values.max() if self.mode == "min" else values.min())
         marks = [
