@@ -15,7 +15,6 @@ from workbench._version import __version__ as __version__
 if _typing.TYPE_CHECKING:
     from workbench.bench import Workbench as Workbench
     from workbench.bench.rerun import rerun as rerun
-    from workbench.bench.sweep import sweep as sweep
     from workbench.export.errors import ExportError as ExportError
     from workbench.launch.attached.attach import attach as attach
     from workbench.runs.run import Run as Run
@@ -42,7 +41,6 @@ _HOMES = {
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",
     "rerun": "workbench.bench.rerun",
-    "sweep": "workbench.bench.sweep",
     "over_epoch": "workbench.task.metrics.over_epoch",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
@@ -71,7 +69,6 @@ __all__ = [
     "compare",
     "over_epoch",
     "rerun",
-    "sweep",
 ]
 
 
