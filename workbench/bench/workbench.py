@@ -29,7 +29,8 @@ from workbench.bench.arguments import (
     spec_to_predict,
     why_not_set,
 )
-from workbench.bench.recipe import Recipe
+from workbench.bench.base import BenchBase
+from workbench.bench.recipe import Prepared, Recipe
 from workbench.bench.searches import Searches
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
@@ -206,6 +207,25 @@ class Workbench(Searches):
             warnings.warn(warning, stacklevel=2)
         super().__init__(prepared, recipe, folder, listeners if writes else (), following)
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
+
+    @classmethod
+    def _of(
+        cls,
+        recipe: Recipe,
+        prepared: Prepared,
+        root: Path,
+        site: CallSite,
+        sets: dict[str, Any],
+    ) -> Self:
+        """A bench made of the recipe of another one, which trains the trials of a study. sets: the
+        settings that were set since the other one was made.
+        """
+        bench = cls.__new__(cls)
+        BenchBase.__init__(bench, prepared, recipe, root, (), recipe.trackers)
+        bench._site, bench._sites = site, {}
+        bench._sets = [sets]
+        bench._closing = [follower.close for follower in recipe.trackers]
+        return bench
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute that the bench itself keeps; any other name raises an error, since it
