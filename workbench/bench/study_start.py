@@ -17,7 +17,6 @@ from workbench.launch.start.kept_start import ProcessState, StartFile, keep_for_
 from workbench.launch.start.start_spec import StartSpec
 from workbench.launch.turns import alone
 from workbench.launch.work import StartWeights
-from workbench.settings import Settings
 from workbench.task import ranks
 from workbench.task.errors import TaskError
 from workbench.values import first_names
@@ -35,8 +34,9 @@ class TrialStart:
     recipe: Recipe
     sets: Mapping[str, Any]
     """The settings that were set since the bench was made."""
-    settings: Settings
     site: CallSite
+    device: str
+    """On which the first bench trains, for people."""
     process: ProcessState
 
     def bench(self, root: Path, values: Mapping[str, Any], seed: int) -> Workbench:
@@ -71,7 +71,7 @@ def keep(bench: Workbench, study: Path) -> None:
         of_jobs={},
     )
     start = TrialStart(
-        kept, bench._all_sets(), bench.settings, bench._site, ProcessState.of_this()
+        kept, bench._all_sets(), bench._site, bench.summary.device, ProcessState.of_this()
     )
     names = ("model", *OBJECTS)
     objects = {"model": recipe.model, **recipe.objects}

@@ -1,0 +1,187 @@
+"""Trains the pieces of a study in a worker's process, each on a bench made anew."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.bench.study_start import open_start
+from workbench.bench.workbench import Workbench
+from workbench.events import RunStarted
+from workbench.instruments.memory import is_out_of_memory
+from workbench.launch.job import AnyJob
+from workbench.launch.start.kept_start import StartFile
+from workbench.launch.study.worker import Attend, Piece, Worker
+from workbench.runs.printable import printable
+from workbench.runs.read import STUDY
+from workbench.runs.run import Run
+from workbench.runs.study.record import EndStatus, PieceEnd, StudyRecord
+from workbench.tracebacks import user_line
+
+_CAUSE = 2000
+"""The most characters of an error that a record of a study keeps; the run has all of it."""
+
+
+class TrialTrainer:
+    """Trains pieces; each starts from what the study has kept, whatever was trained before."""
+
+    def __init__(self, study: Path, *, trust: bool = False) -> None:
+        """trust: see `StartFile.of_study`, whose errors it raises."""
+        self._study, self._trust = study, trust
+        self.device = open_start(study, trust=trust).device
+
+    def prepare(self, record: StudyRecord) -> None:
+        """Run the searches that come before the first trial, where nobody has."""
+
+    def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
+        """Train a piece, and return how it ended; `attend` waits for its job."""
+        gc.collect()  # the bench of the piece before, and its memory on a device
+        start = open_start(self._study, trust=self._trust)
+        values, settings = start.recipe.split(piece.values)
+        with start.process.restored():
+            try:
+                bench = start.bench(self._study.parents[1], values, piece.seed)
+            except Exception as error:  # noqa: BLE001 - code of the user may raise anything
+                return _failed(error)
+            above = _above(record.head.limits, bench)
+            if above:
+                return PieceEnd(
+                    "infeasible", 0.0, cause=above, parameters=bench.summary.parameters
+                )
+            bench._header = {
+                STUDY: {
+                    "id": self._study.name,
+                    "trial": piece.trial,
+                    "seed": piece.seed,
+                    "rung": piece.rung,
+                }
+            }
+            with bench:
+                return self._fit(record, piece, bench, {**values, **settings}, attend)
+
+    def _fit(
+        self,
+        record: StudyRecord,
+        piece: Piece,
+        bench: Workbench,
+        values: Mapping[str, Any],
+        attend: Attend,
+    ) -> PieceEnd:
+        try:
+            if piece.continues:  # it has the settings of that run
+                chosen, _ = bench._split(values)
+                job = bench.fit(piece.continues, **chosen)
+            else:
+                job = bench.fit(**{"seed": piece.seed, **values})
+        except Exception as error:  # noqa: BLE001 - see above
+            return _failed(error)
+        why = attend(job)
+        job.wait()  # it shows the job's warnings
+        return _end_of(record, bench, job, why)
+
+
+def _end_of(record: StudyRecord, bench: Workbench, job: AnyJob, why: str) -> PieceEnd:
+    """How a piece ended. why: why it was asked to stop."""
+    run = Run.open(bench.root / "runs" / job.id)
+    monitor = record.head.monitor
+    value = run.metrics.get(monitor)
+    status, cause = _status(run, monitor, value, job.exception(), why)
+    return PieceEnd(
+        status,
+        _cost(run, job),
+        value=value,
+        raw=value,
+        run=run.id,
+        cause=cause,
+        step=run.step,
+        best_step=_best_step(run, record),
+        parameters=bench.summary.parameters,
+        metrics={name: number for name, number in run.metrics.items() if math.isfinite(number)},
+    )
+
+
+def _status(
+    run: Run, monitor: str, value: float | None, error: BaseException | None, why: str
+) -> tuple[EndStatus, str]:
+    """The status of a piece, and its cause."""
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    if isinstance(error, FloatingPointError):
+        return "infeasible", _text(error)
+    if error is not None and is_out_of_memory(error):
+        return "infeasible", f"out of memory: {_text(error)}"
+    if error is not None:
+        where = user_line(error)
+        return "failed", f"{type(error).__name__}: {_text(error)}" + (f" ({where})" if where else "")
+    if run.status == "stopped":
+        return "stopped", why or "its run was stopped"
+    if value is None:
+        return "failed", f"no validation has reported {monitor}"
+    if not math.isfinite(value):
+        return "infeasible", f"{monitor} is not finite"
+    return "completed", ""
+
+
+def _failed(error: Exception) -> PieceEnd:
+    if is_out_of_memory(error):
+        return PieceEnd("infeasible", 0.0, cause=f"out of memory: {_text(error)}")
+    where = user_line(error)
+    cause = f"{type(error).__name__}: {_text(error)}" + (f" ({where})" if where else "")
+    return PieceEnd("failed", 0.0, cause=cause)
+
+
+def _text(error: BaseException) -> str:
+    return printable(str(error), lines=True)[:_CAUSE]
+
+
+def _above(limits: Mapping[str, float], bench: Workbench) -> str:
+    """Which limit the model is above; "": none."""
+    most, parameters = limits.get("parameters"), bench.summary.parameters
+    if most is None or parameters <= most:
+        return ""
+    return f"{parameters:,} parameters are more than limits={{'parameters': {most:,.0f}}}"
+
+
+def _cost(run: Run, job: AnyJob) -> float:
+    """The share of a whole fit that this run itself trained."""
+    began = run.resumes[-1].step if run.resumes else 0
+    trained = max(0, run.step - began)
+    started = next((event for event in job.events if isinstance(event, RunStarted)), None)
+    if started is None:
+        return 0.0
+    if started.updates is None:  # data without a length: it may go on as long as it did
+        return trained / run.step if run.step else 0.0
+    return min(1.0, trained / max(1, started.updates))
+
+
+def _best_step(run: Run, record: StudyRecord) -> int | None:
+    """The update of the best validation; None: there was none."""
+    values = run.validation.get(record.head.monitor)
+    if values is None or not np.isfinite(values).any():
+        return None
+    best = np.nanargmax if record.head.mode == "max" else np.nanargmin
+    return int(run.validation["step"][best(np.where(np.isfinite(values), values, np.nan))])
+
+
+def work(
+    study: Path, tell: Callable[[str], object], *, name: str = "", trust: bool = False
+) -> None:
+    """Train trials of the study in this folder until it ends, or a signal comes.
+
+    It is for a process that does nothing else. tell: called with a line for each thing that it
+    does. name, trust: see `Worker` and `StartFile.of_study`.
+    """
+    with contextlib.suppress(OSError):  # it is on another machine, or gone
+        os.chdir(StartFile.of_study(study, trust=trust).folder or ".")
+    trainer = TrialTrainer(study, trust=trust)
+    worker = Worker(study, trainer, trainer.prepare, tell, name)
+    why = worker.run(trainer.device)
+    if why:
+        tell(f"{study.name} has ended: {why}")
