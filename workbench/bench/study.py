@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
+import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from workbench.bench.base import BenchBase
+from workbench.bench.study_arguments import budget_of, checked_count
+from workbench.bench.study_start import keep
+from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
 from workbench.launch.study.liveness import Observer, is_alive
 from workbench.launch.study.worker import new_name
@@ -20,20 +23,24 @@ from workbench.runs.printable import printable
 from workbench.runs.read import RUNS
 from workbench.runs.run import Run
 from workbench.runs.study.find import find_study
-from workbench.runs.study.record import Change, ChangeKind, PieceRecord, StudyRecord, TrialRecord
-from workbench.runs.study.write import change
+from workbench.runs.study.record import (
+    HEAD,
+    Change,
+    ChangeKind,
+    PieceRecord,
+    StudyHead,
+    StudyRecord,
+    TrialRecord,
+)
+from workbench.runs.study.write import change, new_study
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import SettingsError
 from workbench.tuners.study.plan import Ended, plan
 from workbench.units import duration, number
 from workbench.values import shown
 
-if TYPE_CHECKING:
-    from workbench.launch.job import AnyJob
-
 _LOOK = 0.5
 """Seconds between two looks at the record while a cell waits."""
-_TIME = re.compile(r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*min)?\s*(?:(\d+(?:\.\d+)?)\s*s)?")
 _started: list[subprocess.Popen[bytes]] = []
 """Workers that this process has started; they are its children, and outlive it."""
 
@@ -68,7 +75,7 @@ class Study:
         Raises FileNotFoundError where there is none, ValueError where it cannot be read.
         """
         folder = Path(study).expanduser()
-        if not (folder / "study.json").is_file():
+        if not (folder / HEAD).is_file():
             folder = find_study(Path(root).expanduser().absolute(), str(study))
         opened = cls(folder.absolute())
         opened._trust = trust
@@ -308,9 +315,8 @@ class Study:
 
     def seeds(self, trial: int, n: int) -> None:
         """Train a trial with so many seeds besides its own, and the baseline with the same ones."""
-        if type(n) is not int or n < 1:
-            raise SettingsError(f"study.seeds({trial}, {shown(n)}): give 1 seed or more.")
-        self._change("seeds", {"trial": self._trial(trial, "seeds"), "n": n})
+        count = checked_count(n, "n", "study.seeds")
+        self._change("seeds", {"trial": self._trial(trial, "seeds"), "n": count})
 
     def repeat(self, trial: int) -> None:
         """Train a trial once more, as a new trial: the same values and seed."""
@@ -326,7 +332,7 @@ class Study:
 
     def work(self, workers: int | None = None) -> None:
         """Start workers on this machine: None: as many as it began with."""
-        count = self._workers if workers is None else checked_workers(workers, "study.work")
+        count = self._workers if workers is None else checked_count(workers, "workers", "study.work")
         devices = list(self._devices) if count == self._workers else [""] * count
         names = [new_name() for _ in range(count)]
         processes = local.start(self.path, names, devices, trust=self._trust)
@@ -381,30 +387,25 @@ def _text(value: object) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def budget_of(budget: object, method: str, least: float = 2) -> dict[str, float]:
-    """The budget in fits or seconds. SettingsError: it is neither, or too small."""
-    if isinstance(budget, timedelta):
-        seconds = budget.total_seconds()
-    elif isinstance(budget, str) and budget.strip() and (match := _TIME.fullmatch(budget.strip())):
-        hours, minutes, rest = (float(part or 0) for part in match.groups())
-        seconds = 3600 * hours + 60 * minutes + rest
-    elif type(budget) in (int, float) and math.isfinite(float(budget)):  # type: ignore[arg-type]
-        fits = float(budget)  # type: ignore[arg-type]
-        if fits < least or fits <= 0:
-            why = "a study compares at least 2 fits" if least else "nothing would be added"
-            raise SettingsError(f"{method}: budget={shown(budget)}: {why}: give {max(2, least):g} or more.")
-        return {"fits": fits}
-    else:
-        raise SettingsError(
-            f"{method}: budget={shown(budget)}: give a number of fits (8), or a time ('2h', '90min')."
-        )
-    if seconds <= 0:
-        raise SettingsError(f"{method}: budget={shown(budget)} is no time.")
-    return {"seconds": seconds}
+def begin(
+    bench: BenchBase,
+    site: CallSite,
+    head: StudyHead,
+    values: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    workers: int,
+) -> Study:
+    """Make the folder of a study, keep what its trials start from, and start its workers.
 
-
-def checked_workers(workers: object, method: str) -> int:
-    """The number of workers. SettingsError: it is none."""
-    if type(workers) is not int or workers < 1:
-        raise SettingsError(f"{method}: workers={shown(workers)}: give how many processes, 1 or more.")
-    return workers
+    site: where the bench was made. values, settings: that all trials have.
+    """
+    devices = local.devices_of(bench.settings.replace(**settings), workers)
+    path = new_study(bench.root, head)
+    try:
+        keep(bench, site, path, values, settings)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    study = Study(path, workers, devices)
+    study.work()
+    return study

@@ -1,6 +1,4 @@
-"""Keeps what the trials of a study start from in its folder, and makes a bench of it again, in any
-process.
-"""
+"""Keeps what the trials of a study start from in its folder, and reads it, in any process."""
 
 from __future__ import annotations
 
@@ -10,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.bench.base import BenchBase
 from workbench.bench.recipe import OBJECTS, Recipe
-from workbench.bench.workbench import Workbench
 from workbench.export.source.capture import CallSite
 from workbench.launch.start.kept_start import ProcessState, StartFile, keep_for_trials
 from workbench.launch.start.start_spec import StartSpec
@@ -39,18 +37,18 @@ class TrialStart:
     """On which the first bench trains, for people."""
     process: ProcessState
 
-    def bench(self, root: Path, values: Mapping[str, Any], seed: int) -> Workbench:
-        """A bench as the first one was, whose model is made with these values of the function's
-        parameters.
-        """
-        recipe, sets = self.recipe, dict(self.sets)
-        recipe.built, recipe.seed = {**recipe.values, **values}, seed
-        prepared = recipe.prepare(recipe.built, seed, sets)
-        return Workbench._of(recipe, prepared, root, self.site, sets)
 
-
-def keep(bench: Workbench, study: Path) -> None:
+def keep(
+    bench: BenchBase,
+    site: CallSite,
+    study: Path,
+    values: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> None:
     """Keep what the trials of this bench start from in the folder of a study.
+
+    site: where the bench was made. values, settings: of the function's parameters, and settings,
+    that all trials have.
 
     Raises TaskError where its weights cannot be kept, PackageError for an object that cannot be
     packed.
@@ -67,12 +65,12 @@ def keep(bench: Workbench, study: Path) -> None:
         joined=None,
         trackers=[tracker for tracker in recipe.trackers if tracker.is_sent_along],
         model=None if recipe.build is not None else recipe.model,
+        values={**recipe.values, **values},
         sets=[],
         of_jobs={},
     )
-    start = TrialStart(
-        kept, bench._all_sets(), bench._site, bench.summary.device, ProcessState.of_this()
-    )
+    sets = {**bench._all_sets(), **settings}
+    start = TrialStart(kept, sets, site, bench.summary.device, ProcessState.of_this())
     names = ("model", *OBJECTS)
     objects = {"model": recipe.model, **recipe.objects}
     parts = {name: objects[name] for name in names if objects.get(name) is not None}
@@ -81,7 +79,7 @@ def keep(bench: Workbench, study: Path) -> None:
 
 
 @contextlib.contextmanager
-def _at_start(bench: Workbench) -> Iterator[None]:
+def _at_start(bench: BenchBase) -> Iterator[None]:
     """Context manager in which no job begins, and the bench's objects are as a fresh fit finds
     them; afterwards they are as before.
     """

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.bench.study_start import open_start
+from workbench.bench.study_start import TrialStart, open_start
 from workbench.bench.workbench import Workbench
 from workbench.events import RunStarted
 from workbench.instruments.memory import is_out_of_memory
@@ -47,7 +47,7 @@ class TrialTrainer:
         values, settings = start.recipe.split(piece.values)
         with start.process.restored():
             try:
-                bench = start.bench(self._study.parents[1], values, piece.seed)
+                bench = bench_of(start, self._study.parents[1], values, piece.seed)
             except Exception as error:  # noqa: BLE001 - code of the user may raise anything
                 return _failed(error)
             above = _above(record.head.limits, bench)
@@ -85,6 +85,16 @@ class TrialTrainer:
         why = attend(job)
         job.wait()  # it shows the job's warnings
         return _end_of(record, bench, job, why)
+
+
+def bench_of(start: TrialStart, root: Path, values: Mapping[str, Any], seed: int) -> Workbench:
+    """A bench as the one of a study was, whose model is made with these values of the function's
+    parameters. It takes the objects of `start`, which must be used once.
+    """
+    recipe, sets = start.recipe, dict(start.sets)
+    recipe.built, recipe.seed = {**recipe.values, **values}, seed
+    prepared = recipe.prepare(recipe.built, seed, sets)
+    return Workbench._of(recipe, prepared, root, start.site, sets)
 
 
 def _end_of(record: StudyRecord, bench: Workbench, job: AnyJob, why: str) -> PieceEnd:
