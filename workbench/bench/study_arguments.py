@@ -91,19 +91,16 @@ def checked_name(name: object) -> str:
     return name
 
 
-def monitor_of(monitor: object, settings: Settings) -> tuple[str, Mode]:
+def monitor_of(settings: Settings) -> tuple[str, Mode]:
     """The metric that judges trials, and whether lower or higher is better. SettingsError: its name
     does not say, and nobody has said it.
     """
-    if monitor is not None and not isinstance(monitor, str):
-        raise SettingsError(f"study: monitor={shown(monitor)}: give the name of a metric.")
-    name = monitor or settings.monitor or "val_loss"
-    mode = settings.monitor_mode if name == settings.monitor else None
-    mode = mode or known_mode(name)
+    name = settings.monitor or "val_loss"
+    mode = settings.monitor_mode or known_mode(name)
     if mode is None:
         raise SettingsError(
             f"study: monitor={name!r}: its name does not say whether lower or higher is better:"
-            f" bench.set(monitor={name!r}, monitor_mode='min') or 'max'."
+            " give monitor_mode='min' or 'max'."
         )
     return name, mode
 
@@ -138,3 +135,10 @@ def recorded_base(settings: Settings, values: Mapping[str, Any]) -> dict[str, An
 def hash_of(code: str) -> str:
     """A hash of what makes a bench, by which a study knows whether it is the same."""
     return hashlib.sha256(code.encode(errors="replace")).hexdigest()[:32]
+
+
+def space_of(
+    space: object, settings: Settings, build: Mapping[str, Any], budget: Mapping[str, float]
+) -> dict[str, Any]:
+    """The space of a study as plain data."""
+    return {}
