@@ -114,7 +114,9 @@ class Study:
         record = self.record
         ended = plan(record)
         failed = {
-            end.cause for _, piece in _pieces(record) if (end := piece.end) and end.status == "failed"
+            end.cause
+            for _, piece in _pieces(record)
+            if (end := piece.end) and end.status == "failed"
         }
         best = record.best
         if not isinstance(ended, Ended) or not failed:
@@ -310,7 +312,9 @@ class Study:
         ((unit, _),) = self.record.budget.items()
         if unit not in added:
             hint = "so much time, study.more('1h')" if unit == "seconds" else "fits, study.more(4)"
-            raise SettingsError(f"study.more({shown(budget)}): its budget is {self.budget}: give {hint}.")
+            raise SettingsError(
+                f"study.more({shown(budget)}): its budget is {self.budget}: give {hint}."
+            )
         self._change("more", added)
 
     def seeds(self, trial: int, n: int) -> None:
@@ -332,7 +336,9 @@ class Study:
 
     def work(self, workers: int | None = None) -> None:
         """Start workers on this machine: None: as many as it began with."""
-        count = self._workers if workers is None else checked_count(workers, "workers", "study.work")
+        count = (
+            self._workers if workers is None else checked_count(workers, "workers", "study.work")
+        )
         devices = list(self._devices) if count == self._workers else [""] * count
         names = [new_name() for _ in range(count)]
         processes = local.start(self.path, names, devices, trust=self._trust)
@@ -391,18 +397,20 @@ def begin(
     bench: BenchBase,
     site: CallSite,
     head: StudyHead,
+    space: Any,
     values: Mapping[str, Any],
     settings: Mapping[str, Any],
     workers: int,
 ) -> Study:
     """Make the folder of a study, keep what its trials start from, and start its workers.
 
-    site: where the bench was made. values, settings: that all trials have.
+    site: where the bench was made. space: as the user wrote it. values, settings: that all trials
+    have.
     """
     devices = local.devices_of(bench.settings.replace(**settings), workers)
     path = new_study(bench.root, head)
     try:
-        keep(bench, site, path, values, settings)
+        keep(bench, site, path, space, values, settings)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise

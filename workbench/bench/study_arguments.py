@@ -75,7 +75,9 @@ def checked_limits(limits_given: object) -> dict[str, float]:
                 f" {', '.join(LIMITS)}."
             )
         if type(most) not in (int, float) or not 0 < most < math.inf:
-            raise SettingsError(f"study: limits={{{name!r}: {shown(most)}}}: give a number above 0.")
+            raise SettingsError(
+                f"study: limits={{{name!r}: {shown(most)}}}: give a number above 0."
+            )
     return {name: float(most) for name, most in limits_given.items()}
 
 
@@ -83,7 +85,9 @@ def checked_name(name: object) -> str:
     """The name of a study. SettingsError: it cannot name a folder."""
     if name is None:
         return ""
-    if not isinstance(name, str) or not re.fullmatch(rf"[^\W\d][\w-]{{0,{_LONGEST_NAME - 1}}}", name):
+    if not isinstance(name, str) or not re.fullmatch(
+        rf"[^\W\d][\w-]{{0,{_LONGEST_NAME - 1}}}", name
+    ):
         raise SettingsError(
             f"study: name={shown(name)}: give letters, digits, '-' and '_', at most"
             f" {_LONGEST_NAME}, beginning with a letter."
@@ -119,7 +123,9 @@ def length_of(settings: Settings) -> dict[str, int]:
             "study: its fits have no length: give max_epochs or max_steps, study(…, max_epochs=10)."
         )
     if 0 in known.values():
-        raise SettingsError("study: its fits train nothing: give a max_epochs or max_steps above 0.")
+        raise SettingsError(
+            "study: its fits train nothing: give a max_epochs or max_steps above 0."
+        )
     return {unit: int(length) for unit, length in known.items() if length is not None}
 
 
@@ -135,10 +141,3 @@ def recorded_base(settings: Settings, values: Mapping[str, Any]) -> dict[str, An
 def hash_of(code: str) -> str:
     """A hash of what makes a bench, by which a study knows whether it is the same."""
     return hashlib.sha256(code.encode(errors="replace")).hexdigest()[:32]
-
-
-def space_of(
-    space: object, settings: Settings, build: Mapping[str, Any], budget: Mapping[str, float]
-) -> dict[str, Any]:
-    """The space of a study as plain data."""
-    return {}

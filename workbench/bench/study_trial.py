@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
+import json
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from workbench.bench.study_start import TrialStart, open_start
 from workbench.bench.workbench import Workbench
-from workbench.events import RunStarted
+from workbench.events import CurvePoint, RunStarted, Trial
 from workbench.instruments.memory import is_out_of_memory
-from workbench.launch.job import AnyJob
+from workbench.launch.job import AnyJob, Job
 from workbench.launch.start.kept_start import StartFile
 from workbench.launch.study.worker import Attend, Piece, Worker
+from workbench.runs.folder.files import Folder, make_folder, read_json
 from workbench.runs.printable import printable
 from workbench.runs.read import STUDY
 from workbench.runs.run import Run
-from workbench.runs.study.record import EndStatus, PieceEnd, StudyRecord
+from workbench.runs.study.record import Change, EndStatus, PieceEnd, StudyRecord
+from workbench.runs.study.write import change
+from workbench.settings.space import TIMES_FOUND, Space
 from workbench.tracebacks import user_line
 
+T = TypeVar("T")
+_RATES = "rates"
+"""The folder in a study with the rates that searches of trials have found."""
+_NO_RATE = ("lr", "weight_decay", "warmup", "lr_schedule", "gradient_clip_val")
+"""Settings of a trial on which the search of its rate does not depend, or hardly."""
+_LARGEST = 1 << 16
 _CAUSE = 2000
 """The most characters of an error that a record of a study keeps; the run has all of it."""
 
@@ -37,8 +49,38 @@ class TrialTrainer:
         self._study, self._trust = study, trust
         self.device = open_start(study, trust=trust).device
 
-    def prepare(self, record: StudyRecord) -> None:
-        """Run the searches that come before the first trial, where nobody has."""
+    def prepare(self, record: StudyRecord, attend: Attend) -> None:
+        """Run the searches that come before the first trial, where nobody has, and record where
+        they expect good values. `attend` waits for their jobs.
+
+        Two workers that do this at once find the same.
+        """
+        start = open_start(self._study, trust=self._trust)
+        fixed = start.recipe.values
+        with start.process.restored():
+            bench = bench_of(start, self._study.parents[1], {}, record.head.seed)
+            bench._header = {STUDY: {"id": self._study.name, "trial": 0, "seed": 0, "rung": 0}}
+            with bench:
+                searches = Searches(record, bench, attend)
+                searches.run(Space.from_record(record.head.space))
+                if searches.stopped:
+                    return
+                build = {**bench._recipe.all_values, **fixed}
+                space = Space.parse(
+                    start.space,
+                    bench.settings,
+                    build,
+                    found=searches.found,
+                    fits=record.head.budget.get("fits"),
+                )
+        now = StudyRecord.read(self._study)
+        if any(known.kind == "priors" for known in now.changes):
+            return  # another worker, which this one has not seen, was faster
+        after = len(record.trials)
+        if space.to_record() != dict(record.head.space):
+            change(self._study, Change("space", {"space": space.to_record()}, after))
+        priors = {"priors": searches.priors, "spent": searches.cost}
+        change(self._study, Change("priors", priors, after))
 
     def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
         """Train a piece, and return how it ended; `attend` waits for its job."""
@@ -52,9 +94,7 @@ class TrialTrainer:
                 return _failed(error)
             above = _above(record.head.limits, bench)
             if above:
-                return PieceEnd(
-                    "infeasible", 0.0, cause=above, parameters=bench.summary.parameters
-                )
+                return PieceEnd("infeasible", 0.0, cause=above, parameters=bench.summary.parameters)
             bench._header = {
                 STUDY: {
                     "id": self._study.name,
@@ -64,7 +104,13 @@ class TrialTrainer:
                 }
             }
             with bench:
-                return self._fit(record, piece, bench, {**values, **settings}, attend)
+                searches = Searches(record, bench, attend)
+                rate = searches.rate(piece.values, settings)
+                if searches.stopped:
+                    return PieceEnd("stopped", searches.cost, cause=searches.stopped)
+                given = {**values, **settings, **rate}
+                end = self._fit(record, piece, bench, given, attend)
+                return replace(end, cost=end.cost + searches.cost, values=rate)
 
     def _fit(
         self,
@@ -85,6 +131,87 @@ class TrialTrainer:
         why = attend(job)
         job.wait()  # it shows the job's warnings
         return _end_of(record, bench, job, why)
+
+
+class Searches:
+    """The searches of a study on one bench: what they have found, and what they cost."""
+
+    def __init__(self, record: StudyRecord, bench: Workbench, attend: Attend) -> None:
+        self._record, self._bench, self._attend = record, bench, attend
+        self.found: dict[str, Any] = {}
+        """By the name of a setting, as `Space.parse` reads it."""
+        self.priors: dict[str, dict[str, float]] = {}
+        """By the name of a dimension, as `StudyHead.priors` has them."""
+        self.cost = 0.0
+        self.stopped = ""
+        """Why they were stopped; "": they were not."""
+
+    def run(self, space: Space) -> None:
+        """Search what this space needs before the first trial."""
+        if "lr" in space.names:
+            self._rate({}, "lr")
+        if "batch_size" in space.names and not self.stopped:
+            job = self._bench.find_batch_size()
+            sizes = self._result(job)
+            if sizes is not None and sizes.largest is not None:
+                self.found["batch_size"] = sizes.largest
+
+    def rate(self, values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The rate of a trial whose values have a multiple of what is found for its model: {"lr":
+        2.1e-3}; {}: they have a rate, or none.
+
+        settings: those of the values that are settings. What was found for an equal model is not
+        searched again.
+        """
+        times = values.get("lr")
+        if not isinstance(times, Mapping):
+            return {}
+        others = {name: value for name, value in values.items() if name not in _NO_RATE}
+        key = hashlib.sha256(repr(sorted(others.items())).encode()).hexdigest()[:16]
+        folder = make_folder(self._record.path / _RATES)
+        try:
+            found = read_json(folder / f"{key}.json", _LARGEST)["lr"]
+        except (OSError, ValueError, KeyError):
+            chosen = {name: value for name, value in settings.items() if name not in _NO_RATE}
+            found = self._rate(chosen, "lr")
+            if not self.stopped:
+                with Folder.opened(folder) as opened:
+                    data = json.dumps({"lr": found, "values": others}).encode()
+                    opened.create(f"{key}.json", data)
+        usual = self._record.priors.get("lr", {}).get("center", self._bench.settings.lr)
+        rate = float(found) if isinstance(found, int | float) else float(usual)
+        return {"lr": float(f"{rate * float(times[TIMES_FOUND]):.4g}")}
+
+    def _rate(self, settings: Mapping[str, Any], name: str) -> float | None:
+        """Sweep the rate; returns the suggestion, None: there is none."""
+        curve = self._result(self._bench.find_lr(**settings))
+        if curve is None or curve.suggestion is None:
+            return None
+        suggestion = float(f"{curve.suggestion:.3g}")
+        self.found[name] = suggestion
+        self.priors[name] = {"center": suggestion}
+        if curve.diverged is not None:
+            self.priors[name]["edge"] = float(curve.diverged)
+        return suggestion
+
+    def _result(self, job: Job[T]) -> T | None:
+        """The result of a search; None: it could not be made here, as a trial will say."""
+        self.stopped = self._attend(job)
+        updates = sum(isinstance(event, CurvePoint | Trial) for event in job.events)
+        self.cost += min(1.0, updates / whole_updates(self._record, self._bench))
+        if self.stopped or job.exception() is not None:
+            return None
+        return job.result()
+
+
+def whole_updates(record: StudyRecord, bench: Workbench) -> int:
+    """About how many updates a whole fit has."""
+    length = record.head.length
+    if "updates" in length:
+        return max(1, int(length["updates"]))
+    samples = None if bench._task.train is None else bench._task.train.samples
+    batch = bench.settings.batch_size
+    return max(1, math.ceil((samples or 100 * batch) / batch) * int(length["epochs"]))
 
 
 def bench_of(start: TrialStart, root: Path, values: Mapping[str, Any], seed: int) -> Workbench:
@@ -129,7 +256,9 @@ def _status(
         return "infeasible", f"out of memory: {_text(error)}"
     if error is not None:
         where = user_line(error)
-        return "failed", f"{type(error).__name__}: {_text(error)}" + (f" ({where})" if where else "")
+        return "failed", f"{type(error).__name__}: {_text(error)}" + (
+            f" ({where})" if where else ""
+        )
     if run.status == "stopped":
         return "stopped", why or "its run was stopped"
     if value is None:

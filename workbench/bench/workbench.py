@@ -45,7 +45,6 @@ from workbench.bench.study_arguments import (
     length_of,
     monitor_of,
     recorded_base,
-    space_of,
 )
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
@@ -83,6 +82,7 @@ from workbench.runs.tables.compare import MOST, Comparison, check_count, check_n
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
+from workbench.settings.space import Space
 from workbench.settings.spellings import attribute_hint
 from workbench.task import ranks
 from workbench.task.build import Build
@@ -481,19 +481,26 @@ class Workbench(Searches):
             )
         chosen = self._chosen(overrides)
         if self._task.val is None or not chosen.limit_val_batches:
-            raise TaskError("study: trials are compared by a validation: make the bench with val=….")
+            raise TaskError(
+                "study: trials are compared by a validation: make the bench with val=…."
+            )
         metric, mode = monitor_of(chosen)
         watched = chosen.replace(monitor=metric, monitor_mode=mode)
         refuse_unreported_monitor(self._task, watched)
         refuse_unfit(self._task, chosen)
-        built = {**self._recipe.all_values, **self._recipe.values, **values}
-        fits = budget_of(budget, "study")
+        parameters = {} if self._recipe.build is None else self._recipe.build.defaults
+        built = {**parameters, **self._recipe.values, **values}
+        budgeted = budget_of(budget, "study")
+        given = {**values, **overrides}
+        searched = Space.parse(space, chosen, built, fits=budgeted.get("fits"), fixed=given)
+        if "fits" in budgeted and (doubt := searched.too_many(budgeted["fits"])):
+            warnings.warn(doubt, stacklevel=2)
         head = StudyHead(
             name=checked_name(name),
             monitor=metric,
             mode=mode,
-            budget=fits,
-            space=space_of(space, chosen, built, fits),
+            budget=budgeted,
+            space=searched.to_record(),
             length=length_of(chosen),
             base=recorded_base(chosen, built),
             seeds=None if seeds is None else checked_count(seeds, "seeds", "study"),
@@ -505,7 +512,7 @@ class Workbench(Searches):
             made=time.time(),
         )
         count = checked_count(workers, "workers", "study")
-        study = begin(self, self._site, head, values, overrides, count)
+        study = begin(self, self._site, head, space, values, overrides, count)
         said = {"space": space, "budget": budget, "seeds": seeds, "name": name}
         said = {key: value for key, value in said.items() if value is not None}
         said |= {"workers": workers} if workers != 1 else {}

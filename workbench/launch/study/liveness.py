@@ -104,16 +104,20 @@ def _step(record: StudyRecord, run: str) -> int:
 
 
 def why_hopeless(left: list[Attempt]) -> str:
-    """Why a piece whose worker died is not taken over once more; "": it is."""
-    vain, reached = 0, 0
+    """Why a piece whose worker died is not taken over once more; "": it is.
+
+    Many a worker that dies before its run begins was killed for another reason, so three of them
+    count as one.
+    """
+    vain, reached = 0.0, 0
     for attempt in left:
         if attempt.step > reached or attempt.given_back:
-            vain, reached = 0, max(attempt.step, reached)
+            vain, reached = 0.0, max(attempt.step, reached)
         else:
-            vain += 1
+            vain += 1 if attempt.run else 1 / 3
     if vain <= TAKE_OVERS:  # the first of these workers took over nothing
         return ""
     return (
-        f"{vain} workers have ended while they trained it and got no further than update {reached}:"
-        " their logs say why"
+        f"{len(left)} workers have ended while they trained it, the last ones no further than at"
+        f" update {reached}: their logs say why"
     )

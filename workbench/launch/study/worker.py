@@ -8,6 +8,7 @@ of its claim.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import random
@@ -25,11 +26,17 @@ from workbench.launch import signals
 from workbench.launch.job import AnyJob
 from workbench.launch.job_folder import versions
 from workbench.launch.study.liveness import Attempt, Observer, attempts, why_hopeless
+from workbench.runs.folder.alive import identity, liveness
+from workbench.runs.folder.files import Folder
 from workbench.runs.study.record import PieceEnd, PieceRecord, StudyRecord, TrialRecord
 from workbench.runs.study.write import Claim, add_trial, claim, note_worker, take_over
 from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan
 from workbench.units import counted
 
+_SEARCHES = "searches.json"
+"""The file that says which process runs the searches before the first trial."""
+_LARGEST = 1 << 12
+"""The most bytes of it."""
 _BEAT = 10.0
 """Seconds between two beats."""
 _LOOK = 1.0
@@ -74,7 +81,7 @@ class Worker:
         self,
         study: Path,
         train: Trainer,
-        prepare: Callable[[StudyRecord], None],
+        prepare: Callable[[StudyRecord, Attend], None],
         tell: Callable[[str], object],
         name: str = "",
     ) -> None:
@@ -99,7 +106,8 @@ class Worker:
         for text in _other_versions(record.head.versions):
             self._tell(text)
         note_worker(self._study, self._name, device)
-        self._prepare(record)
+        while not self._signal and not self._is_prepared(record):
+            record = StudyRecord.read(self._study, record)
         while not self._signal:
             record = StudyRecord.read(self._study, record)
             ended = self._take_step(record)
@@ -113,6 +121,31 @@ class Worker:
         self._wake.set()
         if again and number == signal.SIGINT:
             raise KeyboardInterrupt
+
+    def _is_prepared(self, record: StudyRecord) -> bool:
+        """Whether the searches before the first trial have run. One worker runs them, and the others
+        wait, as long as they see that it lives.
+        """
+        if any(change.kind == "priors" for change in record.changes):
+            return True
+        with Folder.opened(self._study) as folder:
+            mine = folder.create(_SEARCHES, json.dumps(identity()).encode())
+            searcher = {} if mine else folder.read_json(_SEARCHES, _LARGEST)
+        if not mine and liveness(searcher) == "alive":
+            self._wake.wait(_LOOK)
+        else:
+            self._tell("searches for where good values are")
+            self._prepare(record, self._wait)
+        return False
+
+    def _wait(self, job: AnyJob) -> str:
+        """Wait for the end of a job that belongs to no piece; returns the signal that has stopped
+        it, "": none has.
+        """
+        while not job._ended.wait(_POLL):
+            if self._signal:
+                job.stop()
+        return self._signal
 
     def _take_step(self, record: StudyRecord) -> str:
         """Do the next thing; returns why the study has ended, "": it has not."""
@@ -167,9 +200,7 @@ class Worker:
         if mine is None:
             self._give_way()
             return
-        piece = Piece(
-            self._study, trial.number, trial.values, mine.seed, mine.rung, continues
-        )
+        piece = Piece(self._study, trial.number, trial.values, mine.seed, mine.rung, continues)
         self._tell(f"trial {trial.number}: {_shown(trial, piece)}")
         with _Beats(mine) as beats:
             watch = _Watch(self, record, mine, beats)
