@@ -35,7 +35,7 @@ from workbench.runs.study.record import (
 from workbench.runs.study.write import change, new_study
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import SettingsError
-from workbench.tuners.study.plan import Ended, plan
+from workbench.tuners.study.plan import Action, Ended, plan
 from workbench.units import duration, number
 from workbench.values import shown
 
@@ -102,7 +102,7 @@ class Study:
 
     def _status(self, record: StudyRecord) -> str:
         lives = any(process.poll() is None for process in self._processes)
-        if not lives and isinstance(plan(record), Ended):
+        if not lives and isinstance(_plan(record), Ended):
             return "ended"
         if record.paused:
             return "paused"
@@ -112,7 +112,7 @@ class Study:
     def failure(self) -> str:
         """The error of the user's code that ended it; "": none did."""
         record = self.record
-        ended = plan(record)
+        ended = _plan(record)
         failed = {
             end.cause
             for _, piece in _pieces(record)
@@ -363,6 +363,11 @@ class Study:
         return dict(values)
 
 
+def _plan(record: StudyRecord) -> Action:
+    """What a worker would do next."""
+    return plan(record, elapsed=time.time() - record.head.made)
+
+
 def _pieces(record: StudyRecord) -> list[tuple[TrialRecord, PieceRecord]]:
     return [(trial, piece) for trial in record.trials for piece in trial.pieces]
 
@@ -397,20 +402,18 @@ def begin(
     bench: BenchBase,
     site: CallSite,
     head: StudyHead,
-    space: Any,
     values: Mapping[str, Any],
     settings: Mapping[str, Any],
     workers: int,
 ) -> Study:
     """Make the folder of a study, keep what its trials start from, and start its workers.
 
-    site: where the bench was made. space: as the user wrote it. values, settings: that all trials
-    have.
+    site: where the bench was made. values, settings: that all trials have.
     """
     devices = local.devices_of(bench.settings.replace(**settings), workers)
     path = new_study(bench.root, head)
     try:
-        keep(bench, site, path, space, values, settings)
+        keep(bench, site, path, values, settings)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise

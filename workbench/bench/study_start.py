@@ -32,8 +32,6 @@ class TrialStart:
     recipe: Recipe
     sets: Mapping[str, Any]
     """The settings that were set since the bench was made."""
-    space: Any
-    """The space as the user wrote it."""
     site: CallSite
     device: str
     """On which the first bench trains, for people."""
@@ -44,14 +42,13 @@ def keep(
     bench: BenchBase,
     site: CallSite,
     study: Path,
-    space: Any,
     values: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> None:
     """Keep what the trials of this bench start from in the folder of a study.
 
-    site: where the bench was made. space: as the user wrote it. values, settings: of the function's
-    parameters, and settings, that all trials have.
+    site: where the bench was made. values, settings: of the function's parameters, and settings,
+    that all trials have.
 
     Raises TaskError where its weights cannot be kept, PackageError for an object that cannot be
     packed.
@@ -73,7 +70,7 @@ def keep(
         of_jobs={},
     )
     sets = {**bench._all_sets(), **settings}
-    start = TrialStart(kept, sets, space, site, bench.summary.device, ProcessState.of_this())
+    start = TrialStart(kept, sets, site, bench.summary.device, ProcessState.of_this())
     names = ("model", *OBJECTS)
     objects = {"model": recipe.model, **recipe.objects}
     parts = {name: objects[name] for name in names if objects.get(name) is not None}

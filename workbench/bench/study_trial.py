@@ -56,31 +56,17 @@ class TrialTrainer:
         Two workers that do this at once find the same.
         """
         start = open_start(self._study, trust=self._trust)
-        fixed = start.recipe.values
         with start.process.restored():
             bench = bench_of(start, self._study.parents[1], {}, record.head.seed)
             bench._header = {STUDY: {"id": self._study.name, "trial": 0, "seed": 0, "rung": 0}}
             with bench:
                 searches = Searches(record, bench, attend)
-                searches.run(Space.from_record(record.head.space))
-                if searches.stopped:
-                    return
-                build = {**bench._recipe.all_values, **fixed}
-                space = Space.parse(
-                    start.space,
-                    bench.settings,
-                    build,
-                    found=searches.found,
-                    fits=record.head.budget.get("fits"),
-                )
+                searches.run(Space.from_record(record.space))
         now = StudyRecord.read(self._study)
-        if any(known.kind == "priors" for known in now.changes):
-            return  # another worker, which this one has not seen, was faster
-        after = len(record.trials)
-        if space.to_record() != dict(record.head.space):
-            change(self._study, Change("space", {"space": space.to_record()}, after))
-        priors = {"priors": searches.priors, "spent": searches.cost}
-        change(self._study, Change("priors", priors, after))
+        # another worker, which this one has not seen, may have been faster
+        if not searches.stopped and not any(known.kind == "priors" for known in now.changes):
+            priors = {"priors": searches.priors, "spent": searches.cost}
+            change(self._study, Change("priors", priors, len(now.trials)))
 
     def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
         """Train a piece, and return how it ended; `attend` waits for its job."""
@@ -138,8 +124,6 @@ class Searches:
 
     def __init__(self, record: StudyRecord, bench: Workbench, attend: Attend) -> None:
         self._record, self._bench, self._attend = record, bench, attend
-        self.found: dict[str, Any] = {}
-        """By the name of a setting, as `Space.parse` reads it."""
         self.priors: dict[str, dict[str, float]] = {}
         """By the name of a dimension, as `StudyHead.priors` has them."""
         self.cost = 0.0
@@ -149,12 +133,12 @@ class Searches:
     def run(self, space: Space) -> None:
         """Search what this space needs before the first trial."""
         if "lr" in space.names:
-            self._rate({}, "lr")
+            self._rate({})
         if "batch_size" in space.names and not self.stopped:
             job = self._bench.find_batch_size()
             sizes = self._result(job)
             if sizes is not None and sizes.largest is not None:
-                self.found["batch_size"] = sizes.largest
+                self.priors["batch_size"] = {"largest": sizes.largest}
 
     def rate(self, values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
         """The rate of a trial whose values have a multiple of what is found for its model: {"lr":
@@ -173,7 +157,7 @@ class Searches:
             found = read_json(folder / f"{key}.json", _LARGEST)["lr"]
         except (OSError, ValueError, KeyError):
             chosen = {name: value for name, value in settings.items() if name not in _NO_RATE}
-            found = self._rate(chosen, "lr")
+            found = self._rate(chosen)
             if not self.stopped:
                 with Folder.opened(folder) as opened:
                     data = json.dumps({"lr": found, "values": others}).encode()
@@ -182,16 +166,15 @@ class Searches:
         rate = float(found) if isinstance(found, int | float) else float(usual)
         return {"lr": float(f"{rate * float(times[TIMES_FOUND]):.4g}")}
 
-    def _rate(self, settings: Mapping[str, Any], name: str) -> float | None:
+    def _rate(self, settings: Mapping[str, Any]) -> float | None:
         """Sweep the rate; returns the suggestion, None: there is none."""
         curve = self._result(self._bench.find_lr(**settings))
         if curve is None or curve.suggestion is None:
             return None
         suggestion = float(f"{curve.suggestion:.3g}")
-        self.found[name] = suggestion
-        self.priors[name] = {"center": suggestion}
+        self.priors["lr"] = {"center": suggestion}
         if curve.diverged is not None:
-            self.priors[name]["edge"] = float(curve.diverged)
+            self.priors["lr"]["edge"] = float(curve.diverged)
         return suggestion
 
     def _result(self, job: Job[T]) -> T | None:

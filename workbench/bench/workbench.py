@@ -512,7 +512,7 @@ class Workbench(Searches):
             made=time.time(),
         )
         count = checked_count(workers, "workers", "study")
-        study = begin(self, self._site, head, space, values, overrides, count)
+        study = begin(self, self._site, head, values, overrides, count)
         said = {"space": space, "budget": budget, "seeds": seeds, "name": name}
         said = {key: value for key, value in said.items() if value is not None}
         said |= {"workers": workers} if workers != 1 else {}

@@ -155,7 +155,7 @@ class Worker:
             else:
                 self._continue(record, trial, piece)
             return ""
-        action = plan(record)
+        action = plan(record, elapsed=time.time() - record.head.made)
         match action:
             case Ended(why):
                 return why
