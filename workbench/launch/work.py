@@ -311,7 +311,7 @@ class RerunWork(FitWork):
             placed = self._start.placed(
                 None, False, early.append, fit=self._place.id, resumed=resumed
             )
-            with placed, self._kept.process():
+            with placed, self._kept.process.restored():
                 return self._train(training, emit, inbox, early, self._history, self._past, None)
         finally:
             if self._place.folder is not None:

@@ -41,7 +41,7 @@ class TrialPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
+class Axis1D:
     """One dimension of the space, as an axis: a range, or names."""
 
     name: str
@@ -79,7 +79,7 @@ class StudyData:
     monitor: str
     mode: str
     """"min" or "max": the better direction."""
-    dimensions: Sequence[Dimension]
+    dimensions: Sequence[Axis1D]
     trials: Sequence[TrialPoint]
     importance: Mapping[str, tuple[float, float, float]]
     """The share of the differences that each dimension explains: (low, middle, high)."""
@@ -187,7 +187,7 @@ class StudyData:
             )
         ]
 
-    def _slice(self, dimension: Dimension) -> Chart | None:
+    def _slice(self, dimension: Axis1D) -> Chart | None:
         """The chart of one dimension; None: no trial has a value there."""
         points = [(dimension.at(t.values.get(dimension.name)), t) for t in self._valued()]
         points = [(x, t) for x, t in points if not math.isnan(x)]
