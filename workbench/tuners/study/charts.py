@@ -24,7 +24,9 @@ def study_data(record: StudyRecord, *, curves: bool = True) -> StudyData:
     space = Space.from_record(record.space, record.priors)
     runs = record.path.parents[1] / RUNS
     newest = {trial.number for trial in record.trials[-_CURVES:]} if curves else set()
-    baseline, spent, points = record.baseline, record.spent_before_trials, []
+    baseline, points = record.baseline, []
+    of_trials = (p.end.cost for t in record.trials for p in t.pieces if p.end is not None)
+    spent = record.spent - sum(of_trials)
     for trial in record.trials:
         spent += sum(piece.end.cost for piece in trial.pieces if piece.end is not None)
         steps, values = _curve(runs, record, trial) if trial.number in newest else (None, None)
@@ -57,18 +59,11 @@ def _axis(dimension: Dimension) -> Axis1D:
 
 
 def _values(space: Space, trial: TrialRecord) -> Mapping[str, Any]:
-    """The values of a trial by the names of the axes, as their places need them."""
-    values = {}
-    for dimension, unit in zip(space.dimensions, space.units(trial.values), strict=True):
-        if unit is None:
-            continue
-        value = dimension.value(unit)
-        if isinstance(dimension, Choice):
-            value = _text(value)
-        elif isinstance(value, Mapping):
-            (value,) = value.values()
-        values[_axis(dimension).name] = value
-    return values
+    """The values of a trial by the names of the axes."""
+    return {
+        _axis(dimension).name: _text(value) if isinstance(dimension, Choice) else value
+        for dimension, value in space.placed(trial.values)
+    }
 
 
 def _text(value: object) -> str:
