@@ -104,6 +104,10 @@ class Float(Dimension):
     log: bool = False
     relative: bool = False
     """Whether it is a multiple of what a search finds for the trial's own model."""
+    around: float = 0.0
+    """Above 0: the range is what the searches find, divided and multiplied by this; `low` and
+    `high` are around the bench's own value, for where they find nothing.
+    """
 
     def value(self, unit: float) -> Any:
         """The value at this number from 0 to 1, with four digits, as a person would write it."""
@@ -186,7 +190,6 @@ class Space:
         settings: Settings,
         build: Mapping[str, Any] | None = None,
         *,
-        found: Mapping[str, Any] | None = None,
         fits: float | None = None,
         fixed: Collection[str] = (),
         optimizers: Collection[str] | None = None,
@@ -197,12 +200,12 @@ class Space:
         "relative", or `...` for a range around what a search has found. "optimizer" has a dict:
         {"adamw": {"lr": ...}, "sgd": {"momentum": (0.8, 0.99)}}. None: what fits the budget.
         settings: the bench's. build: the parameters of the function that makes its model, with
-        their present values (`inspect.Parameter.empty` for one that has none). found: what the
-        searches have found, by name. fits: the budget in whole fits, for space=None. fixed: what is
-        given for all trials. optimizers: the names that the bench takes; None: any.
+        their present values (`inspect.Parameter.empty` for one that has none). fits: the budget in
+        whole fits, for space=None. fixed: what is given for all trials. optimizers: the names that
+        the bench takes; None: any.
         SettingsError names the argument, the value and the remedy.
         """
-        parser = _Parser(settings, dict(build or {}), dict(found or {}), fixed, optimizers)
+        parser = _Parser(settings, dict(build or {}), fixed, optimizers)
         if space is None:
             space = _names_for(fits)
         dimensions = tuple(parser.dimensions(space))
@@ -216,8 +219,14 @@ class Space:
         return cls(dimensions)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Space:
-        """The space of a study's record. ValueError: it is none."""
+    def from_record(
+        cls, record: Mapping[str, Any], priors: Mapping[str, Any] | None = None
+    ) -> Space:
+        """The space of a study's record. ValueError: it is none.
+
+        priors: what the searches have found, by name. A range written as `...` lies around their
+        "center", and no choice is above their "largest".
+        """
         dimensions = []
         for name, entry in record.items():
             try:
@@ -227,6 +236,7 @@ class Space:
                     fields["choices"] = tuple(fields["choices"])
                 dimension = kind(name=name, **fields)
                 _check_record(dimension)
+                dimension = _resolved(dimension, (priors or {}).get(dimension.path[-1]))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise ValueError(f"the space's {name}={shown(entry)} is none: {error}") from None
             dimensions.append(dimension)
@@ -346,7 +356,6 @@ def _names_for(fits: float | None) -> list[str]:
 class _Parser:
     settings: Settings
     build: dict[str, Any]
-    found: dict[str, Any]
     fixed: Collection[str]
     optimizers: Collection[str] | None
 
@@ -434,10 +443,7 @@ class _Parser:
             present = getattr(self.settings, name)
         else:
             return dimension
-        if isinstance(dimension, Float) and dimension.relative:
-            rate_found = self.found.get(name)
-            present = {TIMES_FOUND: present / rate_found} if rate_found else None
-        if not is_plain(present):
+        if not is_plain(present) or (isinstance(dimension, Float) and dimension.relative):
             return dimension
         return replace(dimension, present=present, has_present=True)
 
@@ -506,8 +512,8 @@ class _Parser:
                 full_name, low=_two(center / 100), high=_two(min(center * 100, 1e3)), log=True
             )
         if name == "weight_decay":
-            center = self.found.get(name) or self.settings.weight_decay or 1e-2
-            return Float(full_name, low=_two(center / 30), high=_two(center * 30), log=True)
+            center = self.settings.weight_decay or 1e-2
+            return _wide(Float(full_name, log=True, around=30.0), center)
         if name == "batch_size":
             return Choice(full_name, choices=self._batch_sizes())
         if name in _CHOICES:
@@ -524,16 +530,9 @@ class _Parser:
         )
 
     def _batch_sizes(self) -> tuple[int, ...]:
-        """Powers of two times the present size, up to the largest that passed a search."""
+        """The present size halved and doubled up to three times."""
         size = self.settings.batch_size
-        largest = int(self.found.get("batch_size") or size * 4)
-        sizes = [size * 2**k for k in range(-3, 4) if size * 2.0**k >= 1]
-        sizes = [int(s) for s in sizes if float(s).is_integer() and (s <= largest or s == size)]
-        if len(sizes) < 2:
-            raise SettingsError(
-                f"space: batch_size: no size but the present one, {size}, fits: leave it out."
-            )
-        return tuple(sizes)
+        return tuple(int(size * 2.0**k) for k in range(-3, 4) if (size * 2.0**k).is_integer())
 
     def _around(self, full_name: str, name: str, value: Any) -> Dimension:
         """A range around the default of a parameter of the model's function."""
@@ -574,6 +573,27 @@ def _distinct(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
     if all(map(_is_number, choices)):
         return tuple(sorted(choices))
     return choices
+
+
+def _wide(dimension: Float, center: float) -> Float:
+    """The dimension with a range around this value."""
+    low, high = center / dimension.around, min(center * dimension.around, 1e3)
+    return replace(dimension, low=_two(low), high=_two(high))
+
+
+def _resolved(dimension: Dimension, prior: Any) -> Dimension:
+    """The dimension with what the searches found of it."""
+    if not isinstance(prior, Mapping):
+        return dimension
+    center, largest = prior.get("center"), prior.get("largest")
+    if isinstance(dimension, Float) and dimension.around > 1 and _is_number(center):
+        return _wide(dimension, float(center)) if 0 < center < math.inf else dimension
+    if isinstance(dimension, Choice) and _is_number(largest):
+        fitting = tuple(c for c in dimension.choices if not _is_number(c) or c <= largest)
+        return replace(dimension, choices=fitting or dimension.choices[:1])
+    if isinstance(dimension, Int) and _is_number(largest) and largest > dimension.low:
+        return replace(dimension, high=min(dimension.high, int(largest)))
+    return dimension
 
 
 def _unit(value: Any, low: float, high: float, log: bool) -> float | None:

@@ -176,7 +176,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrialProposal:
-    """A trial to be made. number: the one that it gets, or that somebody else was faster to take."""
+    """A trial to be made. number: the one that it gets, unless somebody else was first."""
 
     number: int
     values: Mapping[str, Any]
@@ -220,7 +220,7 @@ class StudyRecord:
         before: an earlier reading of the same folder, whose ended pieces are not read again.
         """
         path = Path(path)
-        reader = _Reader(path, before if before is not None and before.path == path else None)
+        reader = _Reader(path, before)
         return reader.record()
 
     @property
@@ -246,7 +246,8 @@ class StudyRecord:
     @property
     def spent(self) -> float:
         """The cost of all that has ended, in whole fits, with the searches before."""
-        searches = sum(c.values.get("spent", 0.0) for c in self.changes if c.kind == "priors")
+        costs = [c.values.get("spent", 0.0) for c in self.changes if c.kind == "priors"]
+        searches = float(max(costs, default=0.0))  # several workers may have written the same
         ends = (p.end for trial in self.trials for p in trial.pieces)
         return self.head.spent + searches + sum(end.cost for end in ends if end is not None)
 
@@ -254,8 +255,8 @@ class StudyRecord:
     def budget(self) -> Mapping[str, float]:
         """The budget with what was added to it, in the unit that it began with."""
         ((unit, amount),) = self.head.budget.items()
-        more = (c.values.get(unit, 0.0) for c in self.changes if c.kind == "more")
-        return {unit: amount + sum(more)}
+        more = sum(c.values.get(unit, 0.0) for c in self.changes if c.kind == "more")
+        return {unit: amount + more}
 
     @property
     def paused(self) -> bool:
@@ -285,7 +286,7 @@ class StudyRecord:
         """A value as a number of which lower is better; infinite where there is none."""
         if value is None:
             return math.inf
-        return value if self.head.mode == "min" else -value
+        return float(value) if self.head.mode == "min" else -float(value)
 
     def score_at(self, trial: TrialRecord, rung: int, seed: int = 0) -> float:
         """The score of a trial at a rung; infinite where it is infeasible or has not ended."""
@@ -322,6 +323,8 @@ class _Reader:
         self._path = path
         self._left = _BYTES
         self._problems: list[str] = []
+        if before is not None and before.path != path:
+            before = None
         trials = () if before is None else before.trials
         self._before = {trial.number: trial for trial in trials}
         self._head = None if before is None else before.head

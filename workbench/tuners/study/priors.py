@@ -35,7 +35,7 @@ class Prior:
     """The densities of all dimensions of a space, independent of each other."""
 
     def __init__(self, space: Space, priors: Mapping[str, Any]) -> None:
-        densities = [_density(d, priors.get(d.name)) for d in space.dimensions]
+        densities = [_density(d, priors.get(d.path[-1])) for d in space.dimensions]
         self.densities = np.array(densities)
         steps = (self.densities[:, 1:] + self.densities[:, :-1]) / 2
         sums = np.concatenate([np.zeros((len(steps), 1)), np.cumsum(steps, axis=1)], axis=1)
@@ -67,8 +67,11 @@ class Prior:
 def _density(dimension: Dimension, prior: Any) -> Array:
     if isinstance(prior, Mapping):
         center = _number(prior, "center")
-        if center is not None and not isinstance(dimension, Choice):
+        relative = isinstance(dimension, Float) and dimension.relative
+        if center is not None and not relative and not isinstance(dimension, Choice):
             return _around(dimension, center, _number(prior, "factor"), _number(prior, "edge"))
+    if isinstance(dimension, Float) and dimension.relative:
+        return _around(dimension, 1.0, _FACTOR, None)
     if isinstance(dimension, Choice):
         center = prior.get("center") if isinstance(prior, Mapping) else None
         return _of_choice(dimension, dimension.present if center is None else center)
@@ -83,12 +86,10 @@ def _number(prior: Mapping[str, Any], key: str) -> float | None:
     return float(value) if type(value) in (int, float) and math.isfinite(value) else None
 
 
-def _around(
-    dimension: Dimension, center: float, factor: float | None, edge: float | None
-) -> Array:
+def _around(dimension: Dimension, center: float, factor: float | None, edge: float | None) -> Array:
     density = _normal(_clamped(dimension, center), _deviation(dimension, factor or _FACTOR))
     if edge is not None:
-        above = _POINTS > _clamped(dimension, edge)
+        above = _clamped(dimension, edge) < _POINTS
         share = density[above].sum() / density.sum()
         if share > _ABOVE:
             density[above] *= _ABOVE / (1 - _ABOVE) * (1 - share) / share

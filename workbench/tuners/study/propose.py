@@ -22,7 +22,7 @@ from workbench.units import rate
 
 Array = NDArray[np.float64]
 _EVEN = 1 / 3
-"""The share of candidates that are spread over the whole space: what a wrong prior costs at most."""
+"""The share of candidates spread over the whole space, whatever the prior says."""
 _NEAR = 0.12
 """How far a trial near a good one is from it, in one dimension, as a share of the range."""
 _GOOD = 3
@@ -35,7 +35,7 @@ _SAME = 0.01
 
 def propose(record: StudyRecord) -> TrialProposal:
     """The next trial of a study: a pure function of its record, seeded by it and the number."""
-    space = Space.from_record(record.space)
+    space = Space.from_record(record.space, record.priors)
     prior = Prior(space, record.priors)
     number = record.trials[-1].number + 1 if record.trials else 1
     random = np.random.default_rng([record.head.seed, number])
