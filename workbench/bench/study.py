@@ -34,8 +34,11 @@ from workbench.runs.study.record import (
 )
 from workbench.runs.study.write import change, new_study
 from workbench.runs.tables.run_list import RunList
-from workbench.settings import SettingsError
+from workbench.settings import Settings, SettingsError, recorded_settings
+from workbench.settings.space import OPTIMIZER, Space
+from workbench.tuners.study.next import Advice, advice
 from workbench.tuners.study.plan import Action, Ended, plan
+from workbench.tuners.study.verdict import Verdict, judge
 from workbench.units import duration, number
 from workbench.values import shown
 
@@ -113,15 +116,23 @@ class Study:
         """The error of the user's code that ended it; "": none did."""
         record = self.record
         ended = _plan(record)
-        failed = {
-            end.cause
+        causes = [
+            piece.end.cause
             for _, piece in _pieces(record)
-            if (end := piece.end) and end.status == "failed"
-        }
-        best = record.best
-        if not isinstance(ended, Ended) or not failed:
-            return ""
-        return ended.why if best is None or any(cause in ended.why for cause in failed) else ""
+            if piece.end is not None and piece.end.status == "failed"
+        ]
+        failed = isinstance(ended, Ended) and any(cause in ended.why for cause in causes if cause)
+        return ended.why if failed and isinstance(ended, Ended) else ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the best trial's settings are better than the bench's, by fresh seeds of both."""
+        return judge(self.record)
+
+    @property
+    def next(self) -> list[Advice]:
+        """What to do next, each in a sentence with the line of code that does it."""
+        return advice(self.record)
 
     @property
     def best(self) -> TrialRecord | None:
@@ -293,6 +304,12 @@ class Study:
 
     # -- change
 
+    def space(self, **ranges: Any) -> None:
+        """Change ranges, or add what is searched: `study.space(lr=(1e-3, 0.3))`. Trials from now on
+        come from the new space.
+        """
+        self._change("space", {"space": self._with_ranges(ranges).to_record()})
+
     def add(self, **values: Any) -> None:
         """Add a trial with these values: `study.add(lr=3e-3)`. It is the next one."""
         self._change("add", {"values": self._checked(values)})
@@ -359,8 +376,31 @@ class Study:
             raise SettingsError(f"study.{method}({shown(trial)}): its trials are {known}.")
         return trial
 
+    def _with_ranges(self, ranges: Mapping[str, Any]) -> Space:
+        """Its space with these ranges; SettingsError for what is no range."""
+        record = self.record
+        base, build = self._base()
+        present = Space.from_record(record.space, record.priors)
+        other = Space.parse(dict(ranges), base, build)
+        return present.with_ranges(other)
+
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of a trial by hand; SettingsError for one that is neither a setting nor a
+        parameter of the function that makes the model.
+        """
+        base, build = self._base()
+        settings = {
+            name: value for name, value in values.items() if name not in (*build, OPTIMIZER)
+        }
+        base.replace(**Settings.named(settings, "study.add", [*build]))
         return dict(values)
+
+    def _base(self) -> tuple[Settings, dict[str, Any]]:
+        """The settings of all its trials, and the values of the function's parameters."""
+        base = self.record.head.base
+        settings = {name: base[name] for name in base if name in Settings.model_fields}
+        build = {name: base[name] for name in base if name not in settings}
+        return recorded_settings(settings), build
 
 
 def _plan(record: StudyRecord) -> Action:

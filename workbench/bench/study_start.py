@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench.base import BenchBase
 from workbench.bench.recipe import OBJECTS, Recipe
 from workbench.export.source.capture import CallSite
-from workbench.launch.start.kept_start import ProcessState, StartFile, keep_for_trials
+from workbench.launch.start.kept_start import (
+    ProcessState,
+    StartFile,
+    keep_for_trials,
+    process_state,
+)
 from workbench.launch.start.start_spec import StartSpec
 from workbench.launch.turns import alone
 from workbench.launch.work import StartWeights
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class TrialStart:
+class TrialStart(ProcessState):
     """What each trial of a study starts from: the arguments of a bench with the weights and the
     state of its objects, its settings, its code, and the state of the process.
     """
@@ -35,7 +40,6 @@ class TrialStart:
     site: CallSite
     device: str
     """On which the first bench trains, for people."""
-    process: ProcessState
 
 
 def keep(
@@ -70,7 +74,13 @@ def keep(
         of_jobs={},
     )
     sets = {**bench._all_sets(), **settings}
-    start = TrialStart(kept, sets, site, bench.summary.device, ProcessState.of_this())
+    start = TrialStart(
+        **process_state(),
+        recipe=kept,
+        sets=sets,
+        site=site,
+        device=bench.summary.device,
+    )
     names = ("model", *OBJECTS)
     objects = {"model": recipe.model, **recipe.objects}
     parts = {name: objects[name] for name in names if objects.get(name) is not None}

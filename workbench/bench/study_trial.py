@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,19 +17,20 @@ import numpy as np
 
 from workbench.bench.study_start import TrialStart, open_start
 from workbench.bench.workbench import Workbench
-from workbench.events import CurvePoint, RunStarted, Trial
+from workbench.events import CurvePoint, Event, RunStarted, Trial, Validated
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.job import AnyJob, Job
 from workbench.launch.start.kept_start import StartFile
 from workbench.launch.study.worker import Attend, Piece, Worker
 from workbench.runs.folder.files import Folder, make_folder, read_json
 from workbench.runs.printable import printable
-from workbench.runs.read import STUDY
+from workbench.runs.read import RUNS, STUDY
 from workbench.runs.run import Run
 from workbench.runs.study.record import Change, EndStatus, PieceEnd, StudyRecord
 from workbench.runs.study.write import change
 from workbench.settings.space import TIMES_FOUND, Space
 from workbench.tracebacks import user_line
+from workbench.tuners import cooldown
 
 T = TypeVar("T")
 _RATES = "rates"
@@ -56,12 +57,12 @@ class TrialTrainer:
         Two workers that do this at once find the same.
         """
         start = open_start(self._study, trust=self._trust)
-        with start.process.restored():
+        with start.restored():
             bench = bench_of(start, self._study.parents[1], {}, record.head.seed)
             bench._header = {STUDY: {"id": self._study.name, "trial": 0, "seed": 0, "rung": 0}}
             with bench:
                 searches = Searches(record, bench, attend)
-                searches.run(Space.from_record(record.space))
+                searches.run(Space.from_record(record.space, record.priors))
         now = StudyRecord.read(self._study)
         # another worker, which this one has not seen, may have been faster
         if not searches.stopped and not any(known.kind == "priors" for known in now.changes):
@@ -73,7 +74,7 @@ class TrialTrainer:
         gc.collect()  # the bench of the piece before, and its memory on a device
         start = open_start(self._study, trust=self._trust)
         values, settings = start.recipe.split(piece.values)
-        with start.process.restored():
+        with start.restored():
             try:
                 bench = bench_of(start, self._study.parents[1], values, piece.seed)
             except Exception as error:  # noqa: BLE001 - code of the user may raise anything
@@ -106,17 +107,38 @@ class TrialTrainer:
         values: Mapping[str, Any],
         attend: Attend,
     ) -> PieceEnd:
+        share = record.head.rungs[min(piece.rung, record.last_rung)]
+        bench._halt = share if share < 1 else None
         try:
-            if piece.continues:  # it has the settings of that run
+            start = _start_of(record, piece, share)
+            if start:  # it has the settings of that run
                 chosen, _ = bench._split(values)
-                job = bench.fit(piece.continues, **chosen)
+                job = bench.fit(start, **chosen)
             else:
                 job = bench.fit(**{"seed": piece.seed, **values})
         except Exception as error:  # noqa: BLE001 - see above
             return _failed(error)
         why = attend(job)
         job.wait()  # it shows the job's warnings
-        return _end_of(record, bench, job, why)
+        return _end_of(record, bench, job, why, share)
+
+
+def _start_of(record: StudyRecord, piece: Piece, share: float) -> str:
+    """The checkpoint that a piece continues, as `bench.fit` takes it; "": it begins afresh."""
+    if not piece.continues:
+        return ""
+    folder = record.path.parents[1] / RUNS / piece.continues
+    run = Run.open(folder)
+    trial = record.trial(piece.trial)
+    halted = None if trial is None else trial.end(piece.rung - 1, piece.seed)
+    if halted is not None and halted.run == piece.continues:
+        last = halted.step  # later ones are of its cool-down
+    else:
+        updates = _updates(run.events)
+        last = cooldown.halt_at(share, updates) if updates and share < 1 else None
+    points = [point for point in run.checkpoints if point.resumable]
+    steps = [point.step for point in points if last is None or point.step <= last]
+    return f"{run.id}@{max(steps)}" if steps else ""
 
 
 class Searches:
@@ -207,28 +229,43 @@ def bench_of(start: TrialStart, root: Path, values: Mapping[str, Any], seed: int
     return Workbench._of(recipe, prepared, root, start.site, sets)
 
 
-def _end_of(record: StudyRecord, bench: Workbench, job: AnyJob, why: str) -> PieceEnd:
-    """How a piece ended. why: why it was asked to stop."""
-    run = Run.open(bench.root / "runs" / job.id)
-    monitor = record.head.monitor
-    value = run.metrics.get(monitor)
-    status, cause = _status(run, monitor, value, job.exception(), why)
+def _end_of(
+    record: StudyRecord, bench: Workbench, job: AnyJob, why: str, share: float
+) -> PieceEnd:
+    """How a piece ended. why: why it was asked to stop. share: of a whole fit, at which it halts."""
+    run = Run.open(bench.root / RUNS / job.id)
+    monitor, metrics, step = record.head.monitor, run.metrics, run.step
+    checks = [event for event in job.events if isinstance(event, Validated) and event.asked]
+    halted = run.status == "stopped" and not why and share < 1 and bool(checks)
+    raw = value = metrics.get(monitor)
+    if halted:
+        step = checks[0].step - 1  # see `cooldown.halt`
+        metrics = {**metrics, **checks[-1].metrics}
+        raw, value = checks[0].metrics.get(monitor), checks[-1].metrics.get(monitor)
+    error = job.exception()
+    status, cause = _status(run, monitor, value, error, why, halted=halted)
     return PieceEnd(
         status,
         _cost(run, job),
         value=value,
-        raw=value,
+        raw=raw,
         run=run.id,
         cause=cause,
-        step=run.step,
+        step=step,
         best_step=_best_step(run, record),
         parameters=bench.summary.parameters,
-        metrics={name: number for name, number in run.metrics.items() if math.isfinite(number)},
+        metrics={name: number for name, number in metrics.items() if math.isfinite(number)},
     )
 
 
 def _status(
-    run: Run, monitor: str, value: float | None, error: BaseException | None, why: str
+    run: Run,
+    monitor: str,
+    value: float | None,
+    error: BaseException | None,
+    why: str,
+    *,
+    halted: bool,
 ) -> tuple[EndStatus, str]:
     """The status of a piece, and its cause."""
     if error is not None and not isinstance(error, Exception):
@@ -242,7 +279,7 @@ def _status(
         return "failed", f"{type(error).__name__}: {_text(error)}" + (
             f" ({where})" if where else ""
         )
-    if run.status == "stopped":
+    if run.status == "stopped" and not halted:
         return "stopped", why or "its run was stopped"
     if value is None:
         return "failed", f"no validation has reported {monitor}"
@@ -275,12 +312,16 @@ def _cost(run: Run, job: AnyJob) -> float:
     """The share of a whole fit that this run itself trained."""
     began = run.resumes[-1].step if run.resumes else 0
     trained = max(0, run.step - began)
-    started = next((event for event in job.events if isinstance(event, RunStarted)), None)
-    if started is None:
-        return 0.0
-    if started.updates is None:  # data without a length: it may go on as long as it did
+    updates = _updates(job.events)
+    if updates is None:  # data without a length: it was as long as it is
         return trained / run.step if run.step else 0.0
-    return min(1.0, trained / max(1, started.updates))
+    return min(1.0, trained / max(1, updates))
+
+
+def _updates(events: Sequence[Event]) -> int | None:
+    """The updates of a whole fit; None: they are unknown."""
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    return None if started is None else started.updates
 
 
 def _best_step(run: Run, record: StudyRecord) -> int | None:

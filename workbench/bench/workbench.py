@@ -309,6 +309,7 @@ class Workbench(Searches):
         work = FitWork(
             self._task, chosen, self._start, origin, [] if self._sites else self._export_notes()
         )
+        work.halt = self._halt
         site = self._site.until(sys._getframe(1), self)
         job = self._submit(
             "fit",

@@ -86,9 +86,9 @@ def show(study: str, root: Path, as_json: bool) -> None:
         print_json({**opened.summary(), "trials": opened.table()})
         return
     click.echo(printable(repr(opened), lines=True))
-    for text in (str(opened.verdict), str(opened.next)):
-        if text:
-            click.echo(printable(text, lines=True))
+    click.echo(printable(opened.verdict.text))
+    for advice in opened.next:
+        click.echo(printable(f"{advice.text}  {advice.code}".rstrip()))
 
 
 @study.command(short_help="Follow a study in the terminal until it ends.")

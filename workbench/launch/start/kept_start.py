@@ -28,7 +28,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -73,11 +73,6 @@ class ProcessState:
     threads: int
     """The number of torch's threads."""
 
-    @classmethod
-    def of_this(cls) -> Self:
-        """The state of this process."""
-        return cls(rng.users_state(), torch_flags(), torch.get_num_threads())
-
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
         """Context manager in which this process has the random states, flags and threads; its own
@@ -94,14 +89,22 @@ class ProcessState:
             set_flags(flags)
 
 
+def process_state() -> dict[str, Any]:
+    """The state of this process, as arguments of `ProcessState`."""
+    return {
+        "random": rng.users_state(),
+        "flags": torch_flags(),
+        "threads": torch.get_num_threads(),
+    }
+
+
 @dataclass
-class FitStart:
+class FitStart(ProcessState):
     """What a fit starts from: its task with weights, data and generators, its settings, and the
     state of the process.
     """
 
     assignment: FitAssignment
-    process: ProcessState
 
 
 # -- keep
@@ -160,7 +163,7 @@ def _packed(
     limit, why = _too_large.get(assignment.task, (None, ""))
     if limit is not None and limit == megabytes:
         return _not_kept(run, why, early)
-    start = FitStart(assignment, ProcessState.of_this())
+    start = FitStart(**process_state(), assignment=assignment)
     largest = None if megabytes is None else int(megabytes * 1e6)
     try:
         packed = pack_portable(start, assignment.names(), own_modules(), largest)
