@@ -44,6 +44,7 @@ from workbench.task.protocol import Phase, Task
 from workbench.task.state.of_task import copy_all
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
+from workbench.tuners import cooldown
 from workbench.tuners.learning_rate import lr_finder, sweep
 from workbench.tuners.learning_rate.lr_finder import LRRequest
 from workbench.tuners.plan import SettingsRequest
@@ -159,6 +160,8 @@ class FitAssignment(Assignment):
         self._session: Session | None = None
         self.scheduled: Sequence[Scheduled] = ()
         """Of a run that repeats another: the other's commands."""
+        self.halt: float | None = None
+        """The share of its updates at which it halts (`tuners.cooldown`); None: it does not."""
 
     def data(self) -> tuple[DataSpec | None, ...]:
         return self.task.train, self.task.val
@@ -189,8 +192,9 @@ class FitAssignment(Assignment):
                     if self.point is None
                     else first_steps(session.optimizers, self.point)
                 ):
+                    scheduled = [*self.scheduled, *self._halt(session)]
                     status = loop.fit(
-                        session, emit, inbox, at_epoch, validation, checkpoints, self.scheduled
+                        session, emit, inbox, at_epoch, validation, checkpoints, scheduled
                     )
                     return Done(status)
             finally:
@@ -198,6 +202,16 @@ class FitAssignment(Assignment):
                     checkpoints.close()
                 self.updates = session.state.step
                 self._session = None
+
+    def _halt(self, session: Session) -> Iterator[Scheduled]:
+        """The commands of its halt. Weights that are averaged, and rates that the module's own code
+        sets, are not cooled down.
+        """
+        if self.halt is None or session.updates is None:
+            return
+        lr = session.optimizers.base_lr
+        cools = bool(lr) and session.average is None and not self.task.manual
+        yield from cooldown.halt(cooldown.halt_at(self.halt, session.updates), lr, cools=cools)
 
     def _restore(self, session: Session, validation: ValidationSchedule, point: Path) -> None:
         if lightning_file.is_one(point):

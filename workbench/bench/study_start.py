@@ -1,0 +1,113 @@
+"""Keeps what the trials of a study start from in its folder, and reads it, in any process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.base import BenchBase
+from workbench.bench.recipe import OBJECTS, Recipe
+from workbench.export.source.capture import CallSite
+from workbench.launch.start.kept_start import (
+    ProcessState,
+    StartFile,
+    keep_for_trials,
+    process_state,
+)
+from workbench.launch.start.start_spec import StartSpec
+from workbench.launch.turns import alone
+from workbench.launch.work import StartWeights
+from workbench.task import ranks
+from workbench.task.errors import TaskError
+from workbench.values import first_names
+
+if TYPE_CHECKING:
+    from workbench.events import Message
+
+
+@dataclass
+class TrialStart(ProcessState):
+    """What each trial of a study starts from: the arguments of a bench with the weights and the
+    state of its objects, its settings, its code, and the state of the process.
+    """
+
+    recipe: Recipe
+    sets: Mapping[str, Any]
+    """The settings that were set since the bench was made."""
+    site: CallSite
+    device: str
+    """On which the first bench trains, for people."""
+
+
+def keep(
+    bench: BenchBase,
+    site: CallSite,
+    study: Path,
+    values: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> None:
+    """Keep what the trials of this bench start from in the folder of a study.
+
+    site: where the bench was made. values, settings: of the function's parameters, and settings,
+    that all trials have.
+
+    Raises TaskError where its weights cannot be kept, PackageError for an object that cannot be
+    packed.
+    """
+    bench._check_idle("study")
+    recipe = bench._recipe
+    if recipe.build is not None and bench._start.are_changed:
+        raise TaskError(
+            f"the weights of bench.model were changed or loaded, and each trial lets {recipe.name}"
+            " make new ones: let it load them, or give the model itself to the bench."
+        )
+    kept = replace(
+        recipe,
+        joined=None,
+        trackers=[tracker for tracker in recipe.trackers if tracker.is_sent_along],
+        model=None if recipe.build is not None else recipe.model,
+        values={**recipe.values, **values},
+        sets=[],
+        of_jobs={},
+    )
+    sets = {**bench._all_sets(), **settings}
+    start = TrialStart(
+        **process_state(),
+        recipe=kept,
+        sets=sets,
+        site=site,
+        device=bench.summary.device,
+    )
+    names = ("model", *OBJECTS)
+    objects = {"model": recipe.model, **recipe.objects}
+    parts = {name: objects[name] for name in names if objects.get(name) is not None}
+    with _at_start(bench):
+        keep_for_trials(study, start, parts)
+
+
+@contextlib.contextmanager
+def _at_start(bench: BenchBase) -> Iterator[None]:
+    """Context manager in which no job begins, and the bench's objects are as a fresh fit finds
+    them; afterwards they are as before.
+    """
+    lost: list[Message] = []
+    fresh = StartWeights(bench._task, bench._start, StartSpec.of("fresh"), bench.root)
+    with alone(), ranks.alone():
+        bench._check_idle("study")
+        with fresh.placed(lost):
+            broken = [message.text for message in lost if "cannot be restored" in message.text]
+            if broken:
+                raise TaskError(f"trials could not begin alike: {first_names(broken, 3)}")
+            yield
+
+
+def open_start(study: Path, *, trust: bool = False) -> TrialStart:
+    """Unpack what the trials of the study in this folder start from, which runs its code; each call
+    makes new objects.
+
+    Raises the errors of `StartFile.of_study` and of `StartFile.open`.
+    """
+    return StartFile.of_study(study, trust=trust).open(TrialStart)
