@@ -3,12 +3,13 @@
 Every search gets the same budget in whole fits; that of a study includes its learning-rate sweep. The settings that it
 chooses are trained anew with fresh seeds. Regret: their mean validation loss, divided by the lowest one that any search found, less 1;
 losses from 0 to 1% of that of the initial weights count as 1%. The table has the median over tasks and repetitions, and the worst task
-(median over its repetitions). `--cache FOLDER` keeps all results, `--only WORD` takes the searches with this word in their name.
+(median over its repetitions). `--cache FOLDER` keeps all results, `--only "study 4*"` takes the searches of such names.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import math
 import random
 import statistics
@@ -243,7 +244,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--cache", type=Path, help="a folder in which results are kept")
     parser.add_argument("--repetitions", type=int, default=10)
-    parser.add_argument("--only", nargs="*", default=[""], help="searches with one of these words in their name")
+    parser.add_argument("--only", nargs="*", default=["*"], help="searches whose name matches one of these patterns")
     parser.add_argument("--tasks", nargs="*", default=[""], help="tasks with one of these words in their name")
     parser.add_argument("--dimensions", nargs="*", type=int, default=[2, 4])
     options = parser.parse_args()
@@ -291,7 +292,7 @@ def regrets_of(problem: Problem, dimensions: int, options: argparse.Namespace, r
     owners: list[Case] = []
     for case in cases:
         for name, search in searches_of(case, notes).items():
-            if any(word in name for word in options.only):
+            if any(fnmatch.fnmatch(name, pattern) for pattern in options.only):
                 names.append(name)
                 searches.append(search)
                 owners.append(case)

@@ -95,11 +95,11 @@ class PieceEnd:
     proposals learn), "failed" (an error of the code) or "stopped" (by hand or for time).
     """
     cost: float
-    """As a share of a whole fit, cooling included."""
+    """As a share of a whole fit."""
     value: float | None = None
-    """The metric by which it is compared, after cooling at a rung below the last."""
+    """The metric at its end, by which trials are compared."""
     raw: float | None = None
-    """The metric at the halt, before cooling."""
+    """The metric at a halt before its rate fell, for a fit that was cooled down there."""
     run: str = ""
     """The id of its run."""
     seconds: float = 0.0
@@ -237,17 +237,17 @@ class StudyRecord:
     @property
     def priors(self) -> Mapping[str, Any]:
         """Where good values are expected, as the searches before the first trial say."""
-        priors = dict(self.head.priors)
-        for change in self.changes:
-            if change.kind == "priors":
-                priors.update(change.values["priors"])
-        return priors
+        return {**self.head.priors, **self._searches.get("priors", {})}
+
+    @property
+    def _searches(self) -> Mapping[str, Any]:
+        """What the searches before the first trial wrote; several workers may have written it."""
+        return next((c.values for c in self.changes if c.kind == "priors"), {})
 
     @property
     def spent(self) -> float:
         """The cost of all that has ended, in whole fits, with the searches before."""
-        costs = [c.values.get("spent", 0.0) for c in self.changes if c.kind == "priors"]
-        searches = float(max(costs, default=0.0))  # several workers may have written the same
+        searches = float(self._searches.get("spent", 0.0))
         ends = (p.end for trial in self.trials for p in trial.pieces)
         return self.head.spent + searches + sum(end.cost for end in ends if end is not None)
 
@@ -538,6 +538,8 @@ class _Reader:
                 return
             folder, names = opened
             for name in names[:_PIECES]:
+                if name.endswith(".log"):  # what a worker prints
+                    continue
                 worker, dot, _ = name.rpartition(".json")
                 if not dot or not is_id(worker):
                     self._left_out(f"{WORKERS}/{name}", "no worker's name")

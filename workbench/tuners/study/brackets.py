@@ -52,7 +52,11 @@ def owed(record: StudyRecord) -> float:
     brackets = math.ceil(len(candidates(record)) / size(record, 0))
     cost = 0.0
     for rung in range(1, record.last_rung + 1):
-        missing = brackets * size(record, rung) - len(_begun(record, rung))
+        below = [t for t in candidates(record) if t.piece(rung) is None and not _is_lost(record, t)]
+        missing = min(
+            brackets * size(record, rung) - len(_begun(record, rung)),
+            len(below) + open_places(record),
+        )
         cost += max(missing, 0) * piece_cost(record.head.rungs, rung, rung - 1)
     return cost
 
@@ -111,4 +115,10 @@ def _begun(record: StudyRecord, rung: int) -> list[TrialRecord]:
 
 def _is_over(record: StudyRecord, trial: TrialRecord, rung: int) -> bool:
     """Whether a trial tells no more about this rung."""
-    return trial.end(rung) is not None or trial.number in record.stopped or trial.infeasible
+    return trial.end(rung) is not None or _is_lost(record, trial)
+
+
+def _is_lost(record: StudyRecord, trial: TrialRecord) -> bool:
+    """Whether a trial is trained no further: stopped by hand, or without a value somewhere."""
+    ends = [piece.end for piece in trial.pieces if piece.end is not None and piece.seed == 0]
+    return trial.number in record.stopped or any(end.status != "completed" for end in ends)

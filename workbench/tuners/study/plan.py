@@ -29,6 +29,7 @@ from workbench.tuners.study.propose import propose
 from workbench.tuners.study.verdict import (
     enough,
     fresh_seeds,
+    is_saturated,
     may_end,
     pairs_wanted,
     seed_noise,
@@ -129,16 +130,19 @@ def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
     if promoted is not None and left >= _cost_of(record, *promoted) - _SLACK:
         yield _train_on(record, *promoted)
     free, bracket = left - owed(record), bracket_cost(record)
+    if _decides_whether_to_end(record, free):
+        yield from _for_verdict(record, free)
+        if is_saturated(record):
+            return
     missing = _missing_seeds(record)
     # a verdict takes no fits from the first two brackets
     reserve = min(missing, max(0.0, free - 2 * bracket) // 2 * 2)
-    if _decides_whether_to_end(record, free - reserve):
-        yield from _for_verdict(record, free)
     begins = open_places(record) or free - reserve >= bracket - _SLACK
     if begins and left >= piece_cost(record.head.rungs, 0, None) - _SLACK:
         yield NewTrial(propose(record), 0, 0)
+    # a new best trial after a verdict would need its own
+    yield from _leftovers(record, free - (missing or float(pairs_wanted(record))))
     yield from _for_verdict(record, free)
-    yield from _leftovers(record, free)
 
 
 def _missing_seeds(record: StudyRecord) -> float:
@@ -154,7 +158,9 @@ def _decides_whether_to_end(record: StudyRecord, free: float) -> bool:
     """Whether the noise of a seed should be known now, since much budget is left that more
     brackets may not be worth.
     """
-    return seed_noise(record) is None and may_end(record) and free >= 2 * bracket_cost(record)
+    if not may_end(record) or free < 2 * bracket_cost(record):
+        return False
+    return seed_noise(record) is None or is_saturated(record)
 
 
 def _interrupted(record: StudyRecord) -> Iterator[Action]:

@@ -149,22 +149,40 @@ def fresh_seeds(record: StudyRecord, pairs: int) -> Iterator[tuple[TrialRecord, 
 
 
 def enough(record: StudyRecord) -> str | None:
-    """Why another bracket is not worth it; None: it may be, or too little is known.
-
-    What another bracket may gain is what the last one gained on average: with one bracket left out,
-    the best of the others is worse by this. It is compared with the noise of a seed.
-    """
-    noise = seed_noise(record)
-    if noise is None or not may_end(record) or at_boundary(record):
+    """Why the study ends before its budget does; None: it does not, or a verdict is missing."""
+    if not is_saturated(record):
         return None
-    winners = _winners(record)
-    gain = (winners[1] - winners[0]) / len(winners)
-    if gain >= noise or len(_differences_or_none(record)) < pairs_wanted(record):
+    best, baseline = record.best, record.baseline
+    if best is None or baseline is None:
+        return None
+    if best is not baseline and len(_differences(record, best, baseline)) < pairs_wanted(record):
         return None
     return (
-        f"another bracket of {bracket_cost(record):.1f} fits would gain about {number(gain)}, which"
-        f" is below the noise of a seed, {number(noise)}"
+        f"another bracket of {bracket_cost(record):.1f} fits would gain about"
+        f" {number(_gain(record))}, which is below the noise of a seed,"
+        f" {number(seed_noise(record) or 0.0)}"
     )
+
+
+def is_saturated(record: StudyRecord) -> bool:
+    """Whether another bracket is expected to gain less than the noise of a seed, while the best
+    values lie at no boundary.
+    """
+    noise = seed_noise(record)
+    return (
+        noise is not None
+        and may_end(record)
+        and _gain(record) < noise
+        and not at_boundary(record)
+    )
+
+
+def _gain(record: StudyRecord) -> float:
+    """What another bracket is expected to gain: with one of the brackets left out, whichever, the
+    best of the others is worse by this on average.
+    """
+    winners = _winners(record)
+    return (winners[1] - winners[0]) / len(winners)
 
 
 def may_end(record: StudyRecord) -> bool:
@@ -179,11 +197,3 @@ def _winners(record: StudyRecord) -> list[float]:
     scores = [record.score_at(trial, record.last_rung) for trial in candidates(record)]
     return sorted(filter(math.isfinite, scores))
 
-
-def _differences_or_none(record: StudyRecord) -> tuple[float, ...]:
-    best, baseline = record.best, record.baseline
-    if best is None or baseline is None:
-        return ()
-    if best is baseline:
-        return (0.0,) * _PAIRS
-    return _differences(record, best, baseline)
