@@ -128,7 +128,9 @@ def tpe(case: Case, fits: int) -> Search:
             if isinstance(choice, list):
                 values[name] = trial.suggest_categorical(name, choice)
             else:
-                values[name] = trial.suggest_float(name, *choice, log=name in ("lr", "weight_decay"))
+                values[name] = trial.suggest_float(
+                    name, *choice, log=name in ("lr", "weight_decay")
+                )
         trial.set_user_attr("values", case.all(values))
         (result,) = yield [(case.all(values), 0, 2)]
         value = result["raw"][-1]
@@ -143,7 +145,9 @@ def asha(case: Case, fits: int) -> Search:
         trials = [case.drawn(generator) for _ in range(9)]
         for rung, kept in ((0, 3), (1, 1), (2, 1)):
             results = yield [(values, 0, rung) for values in trials]
-            ranked = sorted(zip(trials, results, strict=True), key=lambda pair: pair[1]["raw"][rung])
+            ranked = sorted(
+                zip(trials, results, strict=True), key=lambda pair: pair[1]["raw"][rung]
+            )
             trials = [values for values, _ in ranked[:kept]]
         spent += 7 / 3
         whole.append((ranked[0][1]["raw"][2], ranked[0][0]))
@@ -151,11 +155,20 @@ def asha(case: Case, fits: int) -> Search:
 
 
 def parsed(case: Case) -> Space:
-    settings = Settings.make(lr=case.problem.present["lr"], weight_decay=case.problem.present["weight_decay"])
+    settings = Settings.make(
+        lr=case.problem.present["lr"], weight_decay=case.problem.present["weight_decay"]
+    )
     return Space.parse(case.space, settings, {"width": 32, "dropout": 0.0})
 
 
-def study(case: Case, fits: int, without: str = "", wrong: float = 1.0, cooled: bool = False, data: dict[str, Any] | None = None) -> Search:
+def study(
+    case: Case,
+    fits: int,
+    without: str = "",
+    wrong: float = 1.0,
+    cooled: bool = False,
+    data: dict[str, Any] | None = None,
+) -> Search:
     """A study by `plan`, with one worker.
 
     without, cooled: for the ablations, what is left out, and whether rungs compare values after the rate has fallen to 0. wrong: a factor
@@ -177,7 +190,9 @@ def study(case: Case, fits: int, without: str = "", wrong: float = 1.0, cooled: 
         assert isinstance(action, NewTrial | Train), action
         if isinstance(action, NewTrial):
             number, seed, rung = action.proposal.number, action.seed, action.rung
-            trial = TrialRecord(number, action.proposal.values, action.proposal.origin, action.proposal.why)
+            trial = TrialRecord(
+                number, action.proposal.values, action.proposal.origin, action.proposal.why
+            )
         else:
             number, seed, rung = action.trial, action.seed, action.rung
             trial = record.trial(number)
@@ -208,7 +223,9 @@ def run(searches: list[Search], results: Results) -> list[Values]:
     chosen: dict[int, Values] = {}
     while asked:
         results.train([piece for pieces in asked.values() for piece in pieces], list(RUNGS))
-        answers = {k: [results.at(*piece, list(RUNGS)) for piece in pieces] for k, pieces in asked.items()}
+        answers = {
+            k: [results.at(*piece, list(RUNGS)) for piece in pieces] for k, pieces in asked.items()
+        }
         for k, answer in answers.items():
             try:
                 asked[k] = searches[k].send(answer)
@@ -244,8 +261,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--cache", type=Path, help="a folder in which results are kept")
     parser.add_argument("--repetitions", type=int, default=10)
-    parser.add_argument("--only", nargs="*", default=["*"], help="searches whose name matches one of these patterns")
-    parser.add_argument("--tasks", nargs="*", default=[""], help="tasks with one of these words in their name")
+    parser.add_argument(
+        "--only", nargs="*", default=["*"], help="searches whose name matches one of these patterns"
+    )
+    parser.add_argument(
+        "--tasks", nargs="*", default=[""], help="tasks with one of these words in their name"
+    )
     parser.add_argument("--dimensions", nargs="*", type=int, default=[2, 4])
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -259,7 +280,10 @@ def main() -> None:
         for dimensions in options.dimensions:
             began = time.perf_counter()
             regrets_of(problem, dimensions, options, Results(problem, folder), regrets, data)
-            print(f"{problem.name}, {dimensions} dimensions: {time.perf_counter() - began:.0f} s", flush=True)
+            print(
+                f"{problem.name}, {dimensions} dimensions: {time.perf_counter() - began:.0f} s",
+                flush=True,
+            )
     print(f"{'':28} {'median':>8} {'mean':>8} {'worst task':>10}")
     for name, by_task in regrets.items():
         tasks = {task: values for task, values in by_task.items() if "nothing" not in task}
@@ -281,10 +305,21 @@ def summary(values: Mapping[str, Any] | list[Any]) -> str:
     return f"adopted {sum(verdict.adopt is True for verdict in values)} of {len(values)}"
 
 
-def regrets_of(problem: Problem, dimensions: int, options: argparse.Namespace, results: Results, regrets: dict[str, dict[str, list[float]]], data: dict[str, Any]) -> None:
+def regrets_of(
+    problem: Problem,
+    dimensions: int,
+    options: argparse.Namespace,
+    results: Results,
+    regrets: dict[str, dict[str, list[float]]],
+    data: dict[str, Any],
+) -> None:
     lr = results.found_lr() or problem.present["lr"]
     cases = [Case(problem, dimensions, repetition, lr) for repetition in range(options.repetitions)]
-    notes = data if "nothing" not in problem.name else data.setdefault("on labels of which nothing can be learned", {})
+    notes = (
+        data
+        if "nothing" not in problem.name
+        else data.setdefault("on labels of which nothing can be learned", {})
+    )
     if notes is not data:
         notes = {}
     names: list[str] = []
@@ -297,8 +332,12 @@ def regrets_of(problem: Problem, dimensions: int, options: argparse.Namespace, r
                 searches.append(search)
                 owners.append(case)
     chosen = run(searches, results)
-    whole = sorted(pool(cases[0]), key=lambda values: results.at(values, 0, 2, list(RUNGS))["raw"][-1])[:5]
-    results.train([(values, seed, 2) for values in [*chosen, *whole] for seed in FRESH], list(RUNGS))
+    whole = sorted(
+        pool(cases[0]), key=lambda values: results.at(values, 0, 2, list(RUNGS))["raw"][-1]
+    )[:5]
+    results.train(
+        [(values, seed, 2) for values in [*chosen, *whole] for seed in FRESH], list(RUNGS)
+    )
     best = min(fresh(cases[0], results, values) for values in [*chosen, *whole])
     for name, values in zip(names, chosen, strict=True):
         regret = fresh(cases[0], results, values) / best - 1

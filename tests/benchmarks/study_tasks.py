@@ -63,7 +63,9 @@ class Problem:
     @property
     def space(self) -> dict[str, Any]:
         """The ranges of all its dimensions, wide enough for somebody who knows nothing."""
-        lr, decay = ((1e-5, 1.0), (1e-4, 1.0)) if self.optimizer == "adamw" else ((1e-4, 10.0), (1e-6, 0.1))
+        lr, decay = (
+            ((1e-5, 1.0), (1e-4, 1.0)) if self.optimizer == "adamw" else ((1e-4, 10.0), (1e-6, 0.1))
+        )
         return {"lr": lr, "weight_decay": decay, "width": [8, 16, 32, 64], "dropout": (0.0, 0.5)}
 
 
@@ -136,12 +138,16 @@ PROBLEMS = [
 ]  # fmt: skip
 
 
-def validated(problem: Problem, model: nn.Module, weights: dict[str, Tensor], buffers: dict[str, Tensor]) -> list[float]:
+def validated(
+    problem: Problem, model: nn.Module, weights: dict[str, Tensor], buffers: dict[str, Tensor]
+) -> list[float]:
     """The validation loss of each of the stacked weights."""
     x, y = problem.data()[1]
     model.eval()
     with torch.no_grad():
-        losses = vmap(lambda w, b: problem.loss(functional_call(model, (w, b), (x,)), y))(weights, buffers)
+        losses = vmap(lambda w, b: problem.loss(functional_call(model, (w, b), (x,)), y))(
+            weights, buffers
+        )
     model.train()
     return [_counted(loss, problem) for loss in losses.tolist()]
 
@@ -169,11 +175,15 @@ class Stack:
             self.buffers[name] = torch.tensor([float(values["dropout"]) for values in fits])
         self.lr = torch.tensor([values["lr"] for values in fits])
         self.decay = torch.tensor([values["weight_decay"] for values in fits])
-        self.moments = [{name: torch.zeros_like(w) for name, w in self.weights.items()} for _ in range(2)]
+        self.moments = [
+            {name: torch.zeros_like(w) for name, w in self.weights.items()} for _ in range(2)
+        ]
         self.step = 0
         self.feed = batches(problem.data()[0], problem.batch_size, seed)
 
-        def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        def loss(
+            weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor
+        ) -> Tensor:
             return problem.loss(functional_call(self.model, (weights, buffers), (x,)), y)
 
         self.gradients = vmap(grad_and_value(loss), in_dims=(0, 0, None, None), randomness="same")
@@ -185,7 +195,11 @@ class Stack:
         first, second = self.moments
         for name, weight in self.weights.items():
             shape = (-1, *[1] * (weight.dim() - 1))
-            lr, decay, gradient = (share * self.lr).view(shape), self.decay.view(shape), gradients[name]
+            lr, decay, gradient = (
+                (share * self.lr).view(shape),
+                self.decay.view(shape),
+                gradients[name],
+            )
             if self.problem.optimizer == "adamw":
                 first[name] = torch.lerp(first[name], gradient, 0.1)
                 second[name] = second[name] * 0.999 + gradient * gradient * 0.001
@@ -198,7 +212,12 @@ class Stack:
 
     def cooled(self, share: float) -> list[float]:
         """The losses after the rate has fallen to 0; everything is as before."""
-        weights, moments, step, random = dict(self.weights), [dict(m) for m in self.moments], self.step, torch.get_rng_state()
+        weights, moments, step, random = (
+            dict(self.weights),
+            [dict(m) for m in self.moments],
+            self.step,
+            torch.get_rng_state(),
+        )
         n = max(round(COOLING * step), 1)
         for k in range(n):
             self.update(share * (1 - (k + 1) / (n + 1)))
@@ -208,7 +227,9 @@ class Stack:
         return losses
 
 
-def trained(problem: Problem, fits: list[Values], seed: int, shares: list[float]) -> list[dict[str, list[float]]]:
+def trained(
+    problem: Problem, fits: list[Values], seed: int, shares: list[float]
+) -> list[dict[str, list[float]]]:
     """The cooled and the raw validation loss of each fit at these shares of its length; at 1 they are the same. All have one width."""
     stack = Stack(problem, fits, seed)
     halts = [round(share * problem.updates) for share in shares]
@@ -254,15 +275,22 @@ class Results:
                 self.known[key] = result
                 self._keep(key)
 
-    def at(self, values: Values, seed: int, rung: int, shares: list[float]) -> dict[str, list[float]]:
+    def at(
+        self, values: Values, seed: int, rung: int, shares: list[float]
+    ) -> dict[str, list[float]]:
         """The losses at the rungs up to this one."""
         self.train([(values, seed, rung)], shares)
         result = self._known(values, seed, rung, shares)
         assert result is not None
         return result
 
-    def _known(self, values: Values, seed: int, rung: int, shares: list[float]) -> dict[str, list[float]] | None:
-        keys = (self._key(values, seed, shares[: last + 1]) for last in range(len(shares) - 1, rung - 1, -1))
+    def _known(
+        self, values: Values, seed: int, rung: int, shares: list[float]
+    ) -> dict[str, list[float]] | None:
+        keys = (
+            self._key(values, seed, shares[: last + 1])
+            for last in range(len(shares) - 1, rung - 1, -1)
+        )
         return next((self.known[key] for key in keys if key in self.known), None)
 
     @staticmethod
@@ -273,7 +301,10 @@ class Results:
         """The rate of `bench.find_lr()` for the present width, after 100 updates."""
         if "find_lr" not in self.known:
             problem = self.problem
-            kinds = {"adamw": torch.optim.AdamW, "sgd": functools.partial(torch.optim.SGD, momentum=0.9)}
+            kinds = {
+                "adamw": torch.optim.AdamW,
+                "sgd": functools.partial(torch.optim.SGD, momentum=0.9),
+            }
             with tempfile.TemporaryDirectory() as root:
                 torch.manual_seed(0)
                 bench = wb.Workbench(

@@ -51,7 +51,14 @@ def test_a_point_gives_values_and_they_give_the_point():
         assert all(0 <= unit <= 1 for unit in units)
         assert space.values(units) == values
     low, high = space.values([0.0] * 8), space.values([1.0] * 8)
-    assert (low["lr"], high["lr"], low["width"], high["width"], low["dropout"], high["dropout"]) == (1e-4, 1.0, 16, 256, 0.0, 0.5)
+    assert (
+        low["lr"],
+        high["lr"],
+        low["width"],
+        high["width"],
+        low["dropout"],
+        high["dropout"],
+    ) == (1e-4, 1.0, 16, 256, 0.0, 0.5)
 
 
 def test_whole_numbers_have_equal_shares():
@@ -66,8 +73,15 @@ def test_the_record_holds_the_space():
 
 
 def test_what_is_chosen_for_an_optimizer_belongs_to_it():
-    space = parsed({"optimizer": {"adamw": {"lr": ...}, "sgd": {"lr": (1e-2, 1.0), "momentum": (0.8, 0.99)}}})
-    assert space.names == ("optimizer", "optimizer.adamw.lr", "optimizer.sgd.lr", "optimizer.sgd.momentum")
+    space = parsed(
+        {"optimizer": {"adamw": {"lr": ...}, "sgd": {"lr": (1e-2, 1.0), "momentum": (0.8, 0.99)}}}
+    )
+    assert space.names == (
+        "optimizer",
+        "optimizer.adamw.lr",
+        "optimizer.sgd.lr",
+        "optimizer.sgd.momentum",
+    )
     adamw, sgd = space.values([0.2, 0.5, 0.5, 0.5]), space.values([0.7, 0.5, 0.5, 0.5])
     assert adamw == {"optimizer": "adamw", "lr": pytest.approx(3e-3)}
     assert sgd == {"optimizer": {"sgd": {"momentum": pytest.approx(0.895)}}, "lr": 0.1}
@@ -79,7 +93,10 @@ def test_a_range_around_what_a_search_finds():
     record = parsed(["lr", "batch_size"]).to_record()
     assert Space.from_record(record).dimensions[0].low == pytest.approx(3e-5)
     space = Space.from_record(record, {"lr": {"center": 0.2}, "batch_size": {"largest": 70}})
-    assert (space.dimension("lr").low, space.dimension("lr").high) == (pytest.approx(2e-3), pytest.approx(20))
+    assert (space.dimension("lr").low, space.dimension("lr").high) == (
+        pytest.approx(2e-3),
+        pytest.approx(20),
+    )
     assert space.dimension("batch_size").choices == (4, 8, 16, 32, 64)
     given = Space.from_record(parsed({"lr": (1e-4, 1e-1)}).to_record(), {"lr": {"center": 9.0}})
     assert given.dimension("lr").high == 0.1
@@ -98,7 +115,9 @@ def test_without_a_space_the_budget_decides(fits, count):
 
 
 def test_too_many_dimensions_for_the_budget():
-    space = parsed({"dropout": (0.0, 0.5), "lr": (1e-4, 1.0), "width": [64, 128], "batch_size": [16, 32]})
+    space = parsed(
+        {"dropout": (0.0, 0.5), "lr": (1e-4, 1.0), "width": [64, 128], "batch_size": [16, 32]}
+    )
     assert space.too_many(8) == ""
     assert "4 dimensions" in space.too_many(4)
     assert "leave out dropout and width" in space.too_many(4)
@@ -142,7 +161,10 @@ BAD = [
     ({"optimizer": (0, 1)}, "at least two names"),
     ({"optimizer": {"adamw": 3, "sgd": {}}}, "give a dict of what is chosen"),
     ({"optimizer": {"adamw": {"seed": [1, 2]}, "sgd": {}}}, "seed cannot be chosen"),
-    ({"optimizer": {"adamw": {"lr": ...}, "sgd": {}}, "lr": ...}, "lr is given for all optimizers and for adamw"),
+    (
+        {"optimizer": {"adamw": {"lr": ...}, "sgd": {}}, "lr": ...},
+        "lr is given for all optimizers and for adamw",
+    ),
     ({"optimizer": {"adamw": {"momentum": ...}, "sgd": {}}}, "momentum has no range of its own"),
 ]
 

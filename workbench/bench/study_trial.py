@@ -229,9 +229,7 @@ def bench_of(start: TrialStart, root: Path, values: Mapping[str, Any], seed: int
     return Workbench._of(recipe, prepared, root, start.site, sets)
 
 
-def _end_of(
-    record: StudyRecord, bench: Workbench, job: AnyJob, why: str, share: float
-) -> PieceEnd:
+def _end_of(record: StudyRecord, bench: Workbench, job: AnyJob, why: str, share: float) -> PieceEnd:
     """How a piece ended. why: why it was asked to stop. share: of a whole fit, at which it halts."""
     run = Run.open(bench.root / RUNS / job.id)
     monitor, metrics, step = record.head.monitor, run.metrics, run.step

@@ -31,15 +31,28 @@ def path(tmp_path):
 def test_what_is_written_is_read(path):
     assert path.name == "0001-my-study"
     assert StudyRecord.read(path).head == HEAD
-    assert add_trial(path, TrialProposal(1, {"lr": 0.1, "betas": (0.9, 0.99)}, "prior", "because")) == 1
+    assert (
+        add_trial(path, TrialProposal(1, {"lr": 0.1, "betas": (0.9, 0.99)}, "prior", "because"))
+        == 1
+    )
     piece = claim(path, 1, 0, 2, "worker-1")
     piece.beat("0003-fit")
     piece.beat("0003-fit")
     note_worker(path, "worker-1", "cpu")
     (trial,) = StudyRecord.read(path).trials
-    assert (trial.values, trial.origin, trial.why) == ({"lr": 0.1, "betas": [0.9, 0.99]}, "prior", "because")
+    assert (trial.values, trial.origin, trial.why) == (
+        {"lr": 0.1, "betas": [0.9, 0.99]},
+        "prior",
+        "because",
+    )
     claimed = trial.piece(2)
-    assert (claimed.state, claimed.generation, claimed.worker, claimed.beats, claimed.run) == ("claimed", 1, "worker-1", 2, "0003-fit")
+    assert (claimed.state, claimed.generation, claimed.worker, claimed.beats, claimed.run) == (
+        "claimed",
+        1,
+        "worker-1",
+        2,
+        "0003-fit",
+    )
     assert liveness(claimed.claim) == "alive"
     end = PieceEnd("completed", 1.0, 0.5, run="0003-fit", seconds=3.0, step=90, best_step=80, parameters=12, values={"lr": 0.2}, metrics={"val_loss": 0.5})  # fmt: skip
     assert piece.end(end)
@@ -111,7 +124,12 @@ def test_changes_are_numbered_and_applied(path):
     record = StudyRecord.read(path)
     assert [c.kind for c in record.changes][:3] == ["more", "pause", "space"]
     assert record.changes[0].made > 0
-    assert (record.budget, record.paused, record.ended, record.stopped) == ({"fits": 12.0}, True, True, {7})
+    assert (record.budget, record.paused, record.ended, record.stopped) == (
+        {"fits": 12.0},
+        True,
+        True,
+        {7},
+    )
     assert (record.space, record.priors, record.spent) == (space, {"lr": {"center": 1e-2}}, 0.3)
     change(path, Change("resume"))
     change(path, Change("more", {"fits": 1}))
@@ -133,7 +151,9 @@ def test_a_later_reading_has_what_is_new(path):
 
 def test_a_value_that_is_not_finite_is_none(path):
     add_trial(path, TrialProposal(1, {}, "prior"))
-    claim(path, 1, 0, 2, "w").end(PieceEnd("infeasible", 1.0, math.inf, math.nan, cause="the loss is not finite"))
+    claim(path, 1, 0, 2, "w").end(
+        PieceEnd("infeasible", 1.0, math.inf, math.nan, cause="the loss is not finite")
+    )
     (trial,) = StudyRecord.read(path).trials
     assert (trial.end(2).value, trial.end(2).raw, trial.infeasible) == (None, None, True)
     assert StudyRecord.read(path).score_at(trial, 2) == math.inf

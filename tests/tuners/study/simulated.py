@@ -31,16 +31,29 @@ def bowl(values: Mapping[str, Any], seed: int, rung: int) -> float:
     """The loss after a fit: lowest at lr 0.1 and a decay of 0.1, infinite above an lr of 1; a seed adds some noise."""
     if values["lr"] > 1:
         return math.inf
-    distance = math.log10(values["lr"] / 0.1) ** 2 + 0.2 * math.log10(values["weight_decay"] / 0.1) ** 2
+    distance = (
+        math.log10(values["lr"] / 0.1) ** 2 + 0.2 * math.log10(values["weight_decay"] / 0.1) ** 2
+    )
     return 1 + distance + 0.3 / (rung + 1) + 0.01 * math.sin(1e4 * values["lr"] + 7 * seed)
 
 
 def study(fits: float = 8, *, rungs: tuple[float, ...] = RUNGS, **head: Any) -> StudyRecord:
     space = head.pop("space", Space((LR, DECAY)))
-    head = {"priors": {"lr": {"center": 0.05, "factor": 3.0}}, "budget": {"fits": float(fits)}, "mode": "min"} | head
+    head = {
+        "priors": {"lr": {"center": 0.05, "factor": 3.0}},
+        "budget": {"fits": float(fits)},
+        "mode": "min",
+    } | head
     return StudyRecord(
         Path("0001-study"),
-        StudyHead("study", "val_loss", space=space.to_record(), length={"updates": 900}, rungs=rungs, **head),
+        StudyHead(
+            "study",
+            "val_loss",
+            space=space.to_record(),
+            length={"updates": 900},
+            rungs=rungs,
+            **head,
+        ),
     )
 
 
@@ -60,15 +73,20 @@ def begun(record: StudyRecord, action: NewTrial | Train) -> tuple[StudyRecord, i
     return with_trial(record, replace(trial, pieces=(*others, piece))), trial.number
 
 
-def ended(record: StudyRecord, number: int, seed: int, rung: int, value: float, **end: Any) -> StudyRecord:
+def ended(
+    record: StudyRecord, number: int, seed: int, rung: int, value: float, **end: Any
+) -> StudyRecord:
     trial = record.trial(number)
     assert trial is not None
     status = end.pop("status", "completed" if math.isfinite(value) else "infeasible")
     below = [p.rung for p in trial.pieces if p.seed == seed and p.rung < rung and p.end is not None]
     cost = piece_cost(record.head.rungs, rung, max(below, default=None))
-    record_of_end = PieceEnd(status, cost, value, **{"seconds": 100 * cost, "run": f"{number:04d}-fit", **end})
+    record_of_end = PieceEnd(
+        status, cost, value, **{"seconds": 100 * cost, "run": f"{number:04d}-fit", **end}
+    )
     pieces = tuple(
-        replace(p, state="ended", end=record_of_end) if (p.rung, p.seed) == (rung, seed) else p for p in trial.pieces
+        replace(p, state="ended", end=record_of_end) if (p.rung, p.seed) == (rung, seed) else p
+        for p in trial.pieces
     )
     return with_trial(record, replace(trial, pieces=pieces))
 
@@ -82,7 +100,9 @@ def changed(record: StudyRecord, kind: Any, **values: Any) -> StudyRecord:
     return replace(record, changes=(*record.changes, Change(kind, values)))
 
 
-def finished(record: StudyRecord, objective: Objective = bowl, workers: int = 1, most: int = 10_000) -> StudyRecord:
+def finished(
+    record: StudyRecord, objective: Objective = bowl, workers: int = 1, most: int = 10_000
+) -> StudyRecord:
     """The record after so many workers have carried out at most so many actions; each piece takes as long as it costs."""
     clock, ends = 0.0, []
     for count in range(most):

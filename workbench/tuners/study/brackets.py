@@ -47,9 +47,14 @@ def bracket_cost(record: StudyRecord) -> float:
     )
 
 
+def begun_brackets(record: StudyRecord) -> int:
+    """How many brackets have a candidate."""
+    return math.ceil(len(candidates(record)) / size(record, 0))
+
+
 def owed(record: StudyRecord) -> float:
     """The expected cost of the promotions that the brackets so far still have to make."""
-    brackets = math.ceil(len(candidates(record)) / size(record, 0))
+    brackets = begun_brackets(record)
     cost = 0.0
     for rung in range(1, record.last_rung + 1):
         below = [t for t in candidates(record) if t.piece(rung) is None and not _is_lost(record, t)]

@@ -53,7 +53,7 @@ def importance(record: StudyRecord) -> dict[str, Share]:
     for k, dimension in enumerate(space.dimensions):
         units = np.array([math.nan if row[1][k] is None else row[1][k] for row in rows])
         has = ~np.isnan(units)
-        if has.sum() < _LEAST:
+        if has.sum() < _LEAST or np.ptp(units[has]) == 0:
             continue
         resampled = [_explained(dimension, units[s][has[s]], ranks[s][has[s]]) for s in samples]
         low, high = np.quantile(resampled, [0.05, 0.95])

@@ -17,6 +17,7 @@ from typing import Any
 from workbench.runs.study.record import PieceRecord, StudyRecord, TrialProposal, TrialRecord
 from workbench.settings.space import Space
 from workbench.tuners.study.brackets import (
+    begun_brackets,
     bracket_cost,
     next_at,
     open_places,
@@ -136,7 +137,8 @@ def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
             return
     missing = _missing_seeds(record)
     # a verdict takes no fits from the first two brackets
-    reserve = min(missing, max(0.0, free - 2 * bracket) // 2 * 2)
+    first = max(2 - begun_brackets(record), 0)
+    reserve = min(missing, max(0.0, free - first * bracket) // 2 * 2) if first else missing
     begins = open_places(record) or free - reserve >= bracket - _SLACK
     if begins and left >= piece_cost(record.head.rungs, 0, None) - _SLACK:
         yield NewTrial(propose(record), 0, 0)

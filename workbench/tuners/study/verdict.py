@@ -94,20 +94,19 @@ def _differences(
     record: StudyRecord, best: TrialRecord, baseline: TrialRecord
 ) -> tuple[float, ...]:
     """By how much the best is better, for each fresh seed that both have. Where one of them cannot
-    be trained with a seed, the difference is large.
+    be trained with a seed, the difference is the largest of the others.
     """
     rung = record.last_rung
     seeds = {p.seed for p in best.pieces if p.seed > 0 and p.rung == rung and p.end is not None}
-    differences = []
+    differences: list[float] = []
     for seed in sorted(seeds):
         if baseline.end(rung, seed) is None:
             continue
         scores = record.score_at(baseline, rung, seed), record.score_at(best, rung, seed)
-        if all(map(math.isfinite, scores)):
+        if scores[0] != scores[1] or math.isfinite(scores[0]):
             differences.append(scores[0] - scores[1])
-        elif scores[0] != scores[1]:
-            differences.append(math.copysign(1e9, scores[0] - scores[1]))
-    return tuple(differences)
+    largest = max((abs(d) for d in differences if math.isfinite(d)), default=1.0)
+    return tuple(min(max(d, -largest), largest) for d in differences)
 
 
 def seed_noise(record: StudyRecord) -> float | None:
@@ -170,10 +169,7 @@ def is_saturated(record: StudyRecord) -> bool:
     """
     noise = seed_noise(record)
     return (
-        noise is not None
-        and may_end(record)
-        and _gain(record) < noise
-        and not at_boundary(record)
+        noise is not None and may_end(record) and _gain(record) < noise and not at_boundary(record)
     )
 
 
@@ -196,4 +192,3 @@ def _winners(record: StudyRecord) -> list[float]:
     """The scores of the candidates with a whole fit, the best first."""
     scores = [record.score_at(trial, record.last_rung) for trial in candidates(record)]
     return sorted(filter(math.isfinite, scores))
-
