@@ -242,6 +242,14 @@ def test_wait_where_only_others_can_tell_what_is_next():
     assert isinstance(plan(record), Wait)
 
 
+def test_a_changed_space_holds_for_the_next_trials():
+    record = finished(study(8), most=6)
+    space = Space((replace(LR, low=0.1, high=0.2),)).to_record()
+    record = finished(changed(record, "space", space=space), lambda values, seed, rung: 1.0, most=4)
+    assert [set(t.values) for t in record.trials[6:]] == [{"lr"}] * 4
+    assert all(0.1 <= t.values["lr"] <= 0.2 for t in record.trials[6:])
+
+
 def test_higher_is_better():
     record = finished(study(8, mode="max"), lambda *piece: -bowl(*piece))
     assert record.whole(record.best) > record.whole(record.baseline) + 1

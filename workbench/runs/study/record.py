@@ -615,7 +615,7 @@ def _head(data: Mapping[str, Any]) -> StudyHead:
         spent=max(0.0, _number(data, "spent") or 0.0),
         seeds=_whole(data, "seeds"),
         limits=_of(data, "limits", dict, {}),
-        seed=_whole(data, "seed") or 0,
+        seed=max(0, _whole(data, "seed") or 0),
         fresh_weights=_of(data, "fresh_weights", bool, False),
         code=_of(data, "code", str, "")[:200],
         versions=_of(data, "versions", dict, {}),

@@ -25,6 +25,8 @@ _EVEN = 1 / 5
 """The share of candidates spread over the whole space, whatever the prior says."""
 _NEAR = 0.12
 """How far a trial near a good one is from it, in one dimension, as a share of the range."""
+_WIDE = 0.2
+"""The deviation of the neighbourhood of the best trial, in which other good trials may be."""
 _GOOD = 3
 """How many of the best trials are good."""
 _TRIES = 24
@@ -53,7 +55,8 @@ def propose(record: StudyRecord) -> TrialProposal:
             assert good is not None
             point = _near(space, _points(space, [good])[0], prior, random)
         else:
-            even = _even(len(point), record.head.seed, origin, drawn + attempt * 1000)
+            sequence = [record.head.seed, origin == "prior"]
+            even = _even(len(point), sequence, drawn + attempt * 1000)
             point = prior.at(even) if origin == "prior" else even
         if _is_new(space, point, earlier, record):
             break
@@ -90,23 +93,19 @@ def _log_near(points: Array) -> Array:
     return logs
 
 
-_WIDE = 0.2
-"""The deviation of that neighbourhood: good trials may be in several places."""
-
-
 def _points(space: Space, trials: Any) -> Array:
     """The points of trials, a row each; NaN where a trial has no value of a dimension."""
     rows = [[math.nan if u is None else u for u in space.units(t.values)] for t in trials]
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(space.dimensions))
 
 
-def _even(count: int, seed: int, origin: str, index: int) -> Array:
-    """A point of an even sequence, which begins anywhere; another one for each origin."""
+def _even(count: int, seed: list[int], index: int) -> Array:
+    """A point of a sequence that fills the unit cube evenly, and begins anywhere in it."""
     golden = 2.0
     for _ in range(40):
         golden = (1 + golden) ** (1 / (count + 1))
     steps = golden ** -np.arange(1.0, count + 1)
-    start = np.random.default_rng([seed, len(origin)]).random(count)
+    start = np.random.default_rng(seed).random(count)
     point: Array = (start + index * steps) % 1.0
     return point
 
