@@ -405,7 +405,7 @@ class Study:
 
 def _plan(record: StudyRecord) -> Action:
     """What a worker would do next."""
-    return plan(record, elapsed=time.time() - record.head.made)
+    return plan(record, elapsed=time.time() - record.head.created)
 
 
 def _pieces(record: StudyRecord) -> list[tuple[TrialRecord, PieceRecord]]:

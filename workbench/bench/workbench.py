@@ -510,7 +510,7 @@ class Workbench(Searches):
             fresh_weights=self._recipe.build is not None,
             code=hash_of(self._code()),
             versions={part: str(version) for part, version in versions().items()},
-            made=time.time(),
+            created=time.time(),
         )
         count = checked_count(workers, "workers", "study")
         study = begin(self, self._site, head, values, overrides, count)

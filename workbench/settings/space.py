@@ -597,13 +597,15 @@ def _resolved(dimension: Dimension, prior: Any) -> Dimension:
     if not isinstance(prior, Mapping):
         return dimension
     center, largest = prior.get("center"), prior.get("largest")
-    if isinstance(dimension, Float) and dimension.around > 1 and _is_number(center):
+    if isinstance(dimension, Float) and dimension.around > 1 and isinstance(center, int | float):
         return _wide(dimension, float(center)) if 0 < center < math.inf else dimension
-    if isinstance(dimension, Choice) and _is_number(largest):
+    if not isinstance(largest, int | float):
+        return dimension
+    if isinstance(dimension, Choice):
         fitting = tuple(c for c in dimension.choices if not _is_number(c) or c <= largest)
         return replace(dimension, choices=fitting or dimension.choices[:1])
-    if isinstance(dimension, Int) and _is_number(largest) and largest > dimension.low:
-        return replace(dimension, high=min(dimension.high, int(largest)))
+    if isinstance(dimension, Int) and dimension.low < largest < dimension.high:
+        return replace(dimension, high=int(largest))
     return dimension
 
 

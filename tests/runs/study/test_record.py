@@ -19,7 +19,7 @@ from workbench.runs.study.write import (
 
 HEAD = StudyHead(
     "my study", "val_loss", "min", {"fits": 8.0}, {"lr": {"kind": "float"}}, {"epochs": 3}, (1 / 9, 1 / 3, 1.0), {"lr": 1e-3},
-    seeds=3, limits={"parameters": 1000.0}, seed=7, code="abc", versions={"torch": "2.9"}, made=1.5, fresh_weights=True,
+    seeds=3, limits={"parameters": 1000.0}, seed=7, code="abc", versions={"torch": "2.9"}, created=1.5, fresh_weights=True,
 )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_changes_are_numbered_and_applied(path):
         assert change(path, Change(kind, values, after=2)) == k
     record = StudyRecord.read(path)
     assert [c.kind for c in record.changes][:3] == ["more", "pause", "space"]
-    assert record.changes[0].made > 0
+    assert record.changes[0].created > 0
     assert (record.budget, record.paused, record.ended, record.stopped) == (
         {"fits": 12.0},
         True,

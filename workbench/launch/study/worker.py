@@ -155,7 +155,7 @@ class Worker:
             else:
                 self._continue(record, trial, piece)
             return ""
-        action = plan(record, elapsed=time.time() - record.head.made)
+        action = plan(record, elapsed=time.time() - record.head.created)
         match action:
             case Ended(why):
                 return why
@@ -252,7 +252,7 @@ class _Watch:
         if record.ended:
             return "the study was ended"
         seconds = record.budget.get("seconds")
-        if seconds is not None and time.time() - record.head.made > seconds:
+        if seconds is not None and time.time() - record.head.created > seconds:
             return "its time is over"
         return ""
 

@@ -82,7 +82,7 @@ class StudyHead:
     code: str = ""
     """A hash of the code and the data; a study is only continued where it is the same."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    made: float = 0.0
+    created: float = 0.0
     """When, in seconds since 1970."""
 
 
@@ -198,7 +198,7 @@ class Change:
     values: Mapping[str, Any] = field(default_factory=dict)
     after: int = 0
     """How many trials there were."""
-    made: float = 0.0
+    created: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,7 +619,7 @@ def _head(data: Mapping[str, Any]) -> StudyHead:
         fresh_weights=_of(data, "fresh_weights", bool, False),
         code=_of(data, "code", str, "")[:200],
         versions=_of(data, "versions", dict, {}),
-        made=_number(data, "made") or 0.0,
+        created=_number(data, "created") or 0.0,
     )
 
 
@@ -645,5 +645,5 @@ def _change(data: Mapping[str, Any]) -> Change:
         cast("ChangeKind", kind),
         values,
         int(_number(data, "after") or 0),
-        _number(data, "made") or 0.0,
+        _number(data, "created") or 0.0,
     )

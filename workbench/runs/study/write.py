@@ -69,7 +69,7 @@ def add_trial(path: Path, proposal: TrialProposal) -> int | None:
 
 def change(path: Path, change: Change) -> int:
     """Leave a change for all workers; returns its number."""
-    data = _data({**_plain(asdict(change)), "made": change.made or time.time()})
+    data = _data({**_plain(asdict(change)), "created": change.created or time.time()})
     with Folder.opened(make_folder(path / CHANGES)) as folder:
         while True:
             numbers = [int(name[:-5]) for name in folder.names() if name[:-5].isdecimal()]

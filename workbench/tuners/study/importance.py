@@ -77,4 +77,4 @@ def _explained(dimension: Dimension, units: Array, ranks: Array) -> float:
         return 0.0
     coefficients, *_ = np.linalg.lstsq(columns, ranks, rcond=None)
     rest = float(np.sum((ranks - columns @ coefficients) ** 2))
-    return max(0.0, 1 - rest / freedom / (total / (len(ranks) - 1)))
+    return max(0.0, float(1 - rest / freedom / (total / (len(ranks) - 1))))

@@ -39,6 +39,7 @@ class Prior:
         self.densities = np.array(densities)
         steps = (self.densities[:, 1:] + self.densities[:, :-1]) / 2
         sums = np.concatenate([np.zeros((len(steps), 1)), np.cumsum(steps, axis=1)], axis=1)
+        self._areas = sums[:, -1:] / (GRID - 1)
         self._cumulated = sums / sums[:, -1:]
 
     def at(self, point: Array) -> Array:
@@ -52,11 +53,11 @@ class Prior:
     @property
     def mode(self) -> Array:
         """The point of the highest density."""
-        return _POINTS[np.argmax(self.densities, axis=1)]
+        return np.array(_POINTS[np.argmax(self.densities, axis=1)])
 
     def log_density(self, points: Array) -> Array:
         """The logarithm of the density at points, a row each; a dimension that is NaN is none."""
-        heights = self.densities / np.trapezoid(self.densities, _POINTS, axis=1)[:, None]
+        heights = self.densities / self._areas
         logs = np.zeros(len(points))
         for column, height in zip(points.T, heights, strict=True):
             density = np.interp(np.nan_to_num(column), _POINTS, height)
@@ -83,7 +84,9 @@ def _density(dimension: Dimension, prior: Any) -> Array:
 
 def _number(prior: Mapping[str, Any], key: str) -> float | None:
     value = prior.get(key)
-    return float(value) if type(value) in (int, float) and math.isfinite(value) else None
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def _around(dimension: Dimension, center: float, factor: float | None, edge: float | None) -> Array:
@@ -125,10 +128,10 @@ def _of_choice(dimension: Choice, center: Any) -> Array:
     count = len(dimension.choices)
     unit = dimension.unit(center)
     weights = np.ones(count)
-    if unit is not None:
+    if unit is not None and count > 1:
         k = int(unit * count)
         distances = np.abs(np.arange(count) - k)
         rest = np.where(distances > 0, 0.5**distances if dimension.ordered else 1.0, 0.0)
         weights = (1 - _PRESENT) * rest / rest.sum()
         weights[k] = _PRESENT
-    return weights[np.minimum((_POINTS * count).astype(int), count - 1)]
+    return np.array(weights[np.minimum((_POINTS * count).astype(int), count - 1)])
