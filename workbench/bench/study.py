@@ -223,9 +223,11 @@ class Study:
         value = "nothing yet"
         if best is not None:
             value = f"{number(record.whole(best) or math.nan)} (trial {best.number})"
+        rungs = [f"1/{round(1 / share)}" for share in record.head.rungs[:-1]]
+        lengths = f"trials of {', '.join(rungs)} and whole fits" if rungs else "whole fits"
         return (
             f"{self.id}  {record.head.monitor} ({arrow} is better)  {self._status(record)}"
-            f"  {spent}  {len(record.trials)} trials  best {value}"
+            f"  {spent}  {len(record.trials)} trials ({lengths})  best {value}"
         )
 
     def __repr__(self) -> str:

@@ -20,6 +20,11 @@ _TIME = re.compile(
     r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*min)?\s*(?:(\d+(?:\.\d+)?)\s*s)?"
 )
 _LONGEST_NAME = 32
+_SHARES = (1 / 9, 1 / 3)
+_SHORTEST = 200
+"""The updates after which a trial can be compared at the earliest."""
+_BRACKETS = 3.5
+"""The whole fits from which on a budget has room for a bracket beside the first trial."""
 
 
 def budget_of(budget: object, method: str, least: float = 2) -> dict[str, float]:
@@ -109,7 +114,7 @@ def monitor_of(settings: Settings) -> tuple[str, Mode]:
     return name, mode
 
 
-def length_of(settings: Settings) -> dict[str, int]:
+def recorded_length(settings: Settings) -> dict[str, int]:
     """The length of a whole fit: {"epochs": 30} or {"updates": 1000}. SettingsError: it has none,
     or trains nothing.
     """
@@ -127,6 +132,21 @@ def length_of(settings: Settings) -> dict[str, int]:
             "study: its fits train nothing: give a max_epochs or max_steps above 0."
         )
     return {unit: int(length) for unit, length in known.items() if length is not None}
+
+
+def rungs_of(
+    updates: int | None, check: int | None, budget: Mapping[str, float]
+) -> tuple[float, ...]:
+    """The lengths at which trials are compared, as shares of a whole fit: a ninth, a third, and the
+    whole; without those that are too short to tell anything.
+
+    updates: of a whole fit; None: unknown. check: those until its first validation. A small budget
+    has no room for brackets.
+    """
+    if updates is None or check is None or budget.get("fits", math.inf) < _BRACKETS:
+        return (1.0,)
+    least = max(_SHORTEST, check)
+    return (*(share for share in _SHARES if share * updates >= least), 1.0)
 
 
 def recorded_base(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:

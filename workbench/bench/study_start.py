@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench.base import BenchBase
 from workbench.bench.recipe import OBJECTS, Recipe
+from workbench.engine.setup import open_session
 from workbench.export.source.capture import CallSite
+from workbench.launch import select_launcher
 from workbench.launch.start.kept_start import (
     ProcessState,
     StartFile,
@@ -20,6 +23,7 @@ from workbench.launch.start.kept_start import (
 from workbench.launch.start.start_spec import StartSpec
 from workbench.launch.turns import alone
 from workbench.launch.work import StartWeights
+from workbench.settings import Settings
 from workbench.task import ranks
 from workbench.task.errors import TaskError
 from workbench.values import first_names
@@ -86,6 +90,29 @@ def keep(
     parts = {name: objects[name] for name in names if objects.get(name) is not None}
     with _at_start(bench):
         keep_for_trials(study, start, parts)
+
+
+def length_of(bench: BenchBase, settings: Settings) -> Length:
+    """How long a whole fit with these settings is."""
+    here = settings.replace(strategy="thread", devices=1)  # it counts, and trains nothing
+    ranks = select_launcher.ranks(settings)
+    with _at_start(bench), open_session(bench._task, here) as session:
+        updates, epoch = session.updates, session.data.updates_in(0)
+        checked = session.settings.val_check_interval
+    if updates is None or epoch is None:
+        return Length(None, None)
+    if isinstance(checked, float) and checked < 1:
+        epoch = math.ceil(epoch * checked)
+    return Length(math.ceil(updates / ranks), math.ceil(epoch / ranks))
+
+
+@dataclass(frozen=True)
+class Length:
+    """The length of a whole fit; None: it is unknown before."""
+
+    updates: int | None
+    check: int | None
+    """Updates until its first validation."""
 
 
 @contextlib.contextmanager

@@ -42,10 +42,12 @@ from workbench.bench.study_arguments import (
     checked_limits,
     checked_name,
     hash_of,
-    length_of,
     monitor_of,
     recorded_base,
+    recorded_length,
+    rungs_of,
 )
+from workbench.bench.study_start import length_of
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
@@ -496,23 +498,26 @@ class Workbench(Searches):
         searched = Space.parse(space, chosen, built, fits=budgeted.get("fits"), fixed=given)
         if "fits" in budgeted and (doubt := searched.too_many(budgeted["fits"])):
             warnings.warn(doubt, stacklevel=2)
+        limits_by_name, count = checked_limits(limits), checked_count(workers, "workers", "study")
+        epochs_or_updates = recorded_length(chosen)
+        length = length_of(self, chosen)
         head = StudyHead(
             name=checked_name(name),
             monitor=metric,
             mode=mode,
             budget=budgeted,
             space=searched.to_record(),
-            length=length_of(chosen),
+            length=epochs_or_updates,
+            rungs=rungs_of(length.updates, length.check, budgeted),
             base=recorded_base(chosen, built),
             seeds=None if seeds is None else checked_count(seeds, "seeds", "study"),
-            limits=checked_limits(limits),
+            limits=limits_by_name,
             seed=chosen.seed,
             fresh_weights=self._recipe.build is not None,
             code=hash_of(self._code()),
             versions={part: str(version) for part, version in versions().items()},
             made=time.time(),
         )
-        count = checked_count(workers, "workers", "study")
         study = begin(self, self._site, head, values, overrides, count)
         said = {"space": space, "budget": budget, "seeds": seeds, "name": name}
         said = {key: value for key, value in said.items() if value is not None}

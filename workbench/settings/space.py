@@ -507,10 +507,8 @@ class _Parser:
         if name in self.build:
             return self._around(full_name, name, self.build[name])
         if name == "lr":
-            center = self.found.get(name) or self.settings.lr or 1e-3
-            return Float(
-                full_name, low=_two(center / 100), high=_two(min(center * 100, 1e3)), log=True
-            )
+            center = self.settings.lr or 1e-3
+            return _wide(Float(full_name, log=True, around=100.0), center)
         if name == "weight_decay":
             center = self.settings.weight_decay or 1e-2
             return _wide(Float(full_name, log=True, around=30.0), center)
