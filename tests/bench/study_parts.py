@@ -34,9 +34,7 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
 
 
 def net(width: int = 8, dropout: float = 0.1) -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(6, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 2)
-    )
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 2))
 
 
 def scaled(output: Tensor, target: Tensor) -> Tensor:

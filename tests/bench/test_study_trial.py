@@ -15,6 +15,7 @@ import workbench as wb
 from tests.bench import study_parts
 from workbench.bench.study_start import keep, open_start
 from workbench.bench.study_trial import TrialTrainer
+from workbench.events import Message
 from workbench.launch.job import AnyJob
 from workbench.launch.study.worker import Piece
 from workbench.runs.study.record import PieceEnd, StudyHead, StudyRecord, TrialProposal
@@ -117,6 +118,8 @@ def test_a_halted_fit_goes_on_as_if_it_had_not_halted(bench: wb.Workbench) -> No
     assert losses(study.run(last)) == losses(study.run(whole))
     assert (last.value, last.step) == (whole.value, 48)
     assert last.cost == pytest.approx(1 - 19 / 48)
+    said = [event.text for event in study.run(second).events if isinstance(event, Message)]
+    assert not any("own code sets the learning rate" in text for text in said)
     # cooled values are of rates that have fallen
     rates = study.run(second).history["lr"]
     assert rates[-1] < 0.5 * rates[16]
@@ -144,10 +147,16 @@ def test_a_piece_goes_on_where_its_worker_died(bench: wb.Workbench) -> None:
     assert again.value == whole.value
 
 
-def test_what_cannot_be_trained_is_a_result_with_its_cause(bench: wb.Workbench) -> None:
-    study = Studied(bench, {"lr": (1e-3, 1.0)}, limits={"parameters": 200.0})
-    end = study.train(1, {"lr": 1e30})
-    assert end.status == "infeasible" and end.value is None and "update" in end.cause
+def fourth(output: Tensor, target: Tensor) -> Tensor:
+    return (output**4).mean() + 0 * target.sum()
+
+
+def test_what_cannot_be_trained_is_a_result_with_its_cause(tmp_path: Path) -> None:
+    with study_parts.bench(tmp_path, loss=fourth, optimizer=torch.optim.SGD) as bench:
+        study = Studied(bench, {"lr": (1e-3, 1.0)}, limits={"parameters": 200.0})
+    end = study.train(1, {"lr": 1000.0})
+    assert (end.status, end.value) == ("infeasible", None), end.cause
+    assert "update" in end.cause
     large = study.train(2, {"width": 100})
     assert (large.status, large.cost, large.run) == ("infeasible", 0.0, "")
     assert "parameters" in large.cause and large.parameters == 902
@@ -189,5 +198,3 @@ def test_weights_that_were_loaded_need_a_model(bench: wb.Workbench) -> None:
         next(bench.model.parameters()).zero_()
     with pytest.raises(wb.TaskError, match="each trial lets net make new ones"):
         Studied(bench, {"lr": (1e-3, 1.0)})
-
-

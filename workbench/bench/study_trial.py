@@ -30,7 +30,7 @@ from workbench.runs.study.record import Change, EndStatus, PieceEnd, StudyRecord
 from workbench.runs.study.write import change
 from workbench.settings.space import TIMES_FOUND, Space
 from workbench.tracebacks import user_line
-from workbench.tuners import cooldown
+from workbench.tuners.study.halt import halt_at
 
 T = TypeVar("T")
 _RATES = "rates"
@@ -132,10 +132,10 @@ def _start_of(record: StudyRecord, piece: Piece, share: float) -> str:
     trial = record.trial(piece.trial)
     halted = None if trial is None else trial.end(piece.rung - 1, piece.seed)
     if halted is not None and halted.run == piece.continues:
-        last = halted.step  # later ones are of its cool-down
+        last = halted.step
     else:
         updates = _updates(run.events)
-        last = cooldown.halt_at(share, updates) if updates and share < 1 else None
+        last = halt_at(share, updates) if updates and share < 1 else None
     points = [point for point in run.checkpoints if point.resumable]
     steps = [point.step for point in points if last is None or point.step <= last]
     return f"{run.id}@{max(steps)}" if steps else ""
@@ -229,9 +229,7 @@ def bench_of(start: TrialStart, root: Path, values: Mapping[str, Any], seed: int
     return Workbench._of(recipe, prepared, root, start.site, sets)
 
 
-def _end_of(
-    record: StudyRecord, bench: Workbench, job: AnyJob, why: str, share: float
-) -> PieceEnd:
+def _end_of(record: StudyRecord, bench: Workbench, job: AnyJob, why: str, share: float) -> PieceEnd:
     """How a piece ended. why: why it was asked to stop. share: of a whole fit, at which it halts."""
     run = Run.open(bench.root / RUNS / job.id)
     monitor, metrics, step = record.head.monitor, run.metrics, run.step
@@ -239,7 +237,7 @@ def _end_of(
     halted = run.status == "stopped" and not why and share < 1 and bool(checks)
     raw = value = metrics.get(monitor)
     if halted:
-        step = checks[0].step - 1  # see `cooldown.halt`
+        step = checks[0].step - 1  # see `halt`
         metrics = {**metrics, **checks[-1].metrics}
         raw, value = checks[0].metrics.get(monitor), checks[-1].metrics.get(monitor)
     error = job.exception()

@@ -44,13 +44,13 @@ from workbench.task.protocol import Phase, Task
 from workbench.task.state.of_task import copy_all
 from workbench.task.supervised import Supervised
 from workbench.techniques import limits
-from workbench.tuners import cooldown
 from workbench.tuners.learning_rate import lr_finder, sweep
 from workbench.tuners.learning_rate.lr_finder import LRRequest
 from workbench.tuners.plan import SettingsRequest
 from workbench.tuners.profiling import measure
 from workbench.tuners.profiling.profile import ProfileRequest
 from workbench.tuners.stages import data_of_stage
+from workbench.tuners.study.halt import halt, halt_at
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class FitAssignment(Assignment):
         self.scheduled: Sequence[Scheduled] = ()
         """Of a run that repeats another: the other's commands."""
         self.halt: float | None = None
-        """The share of its updates at which it halts (`tuners.cooldown`); None: it does not."""
+        """The share of its updates at which it halts (`tuners.study.halt`); None: it does not."""
 
     def data(self) -> tuple[DataSpec | None, ...]:
         return self.task.train, self.task.val
@@ -192,7 +192,9 @@ class FitAssignment(Assignment):
                     if self.point is None
                     else first_steps(session.optimizers, self.point)
                 ):
-                    scheduled = [*self.scheduled, *self._halt(session)]
+                    scheduled = [*self.scheduled]
+                    if self.halt is not None and session.updates is not None:
+                        scheduled += halt(halt_at(self.halt, session.updates))
                     status = loop.fit(
                         session, emit, inbox, at_epoch, validation, checkpoints, scheduled
                     )
@@ -202,16 +204,6 @@ class FitAssignment(Assignment):
                     checkpoints.close()
                 self.updates = session.state.step
                 self._session = None
-
-    def _halt(self, session: Session) -> Iterator[Scheduled]:
-        """The commands of its halt. Weights that are averaged, and rates that the module's own code
-        sets, are not cooled down.
-        """
-        if self.halt is None or session.updates is None:
-            return
-        lr = session.optimizers.base_lr
-        cools = bool(lr) and session.average is None and not self.task.manual
-        yield from cooldown.halt(cooldown.halt_at(self.halt, session.updates), lr, cools=cools)
 
     def _restore(self, session: Session, validation: ValidationSchedule, point: Path) -> None:
         if lightning_file.is_one(point):

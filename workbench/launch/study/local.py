@@ -14,10 +14,10 @@ import torch
 
 from workbench.launch import select_launcher
 from workbench.runs.folder.files import append_to, make_folder
-from workbench.runs.study.record import WORKERS
 from workbench.settings import Settings, SettingsError
 
-_LOG = ".log"
+_LOGS = "logs"
+"""The folder in a study with what its workers on this machine have printed."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables by which a process would take itself for one of several ranks."""
@@ -46,7 +46,7 @@ def devices_of(settings: Settings, workers: int) -> list[str]:
 def start(
     study: Path, names: Sequence[str], devices: Sequence[str], *, trust: bool
 ) -> list[subprocess.Popen[bytes]]:
-    """Start a worker for each of these names. What it prints is in `workers/NAME.log`.
+    """Start a worker for each of these names. What it prints is in `logs/NAME.log`.
 
     devices: see `devices_of`. trust: see `StartFile.of_study`.
     """
@@ -56,10 +56,10 @@ def start(
     environment |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "workbench", "study", "work", study.name]
     command += ["--root", str(study.parents[1]), *(["--trust"] if trust else [])]
-    folder = make_folder(study / WORKERS)
+    folder = make_folder(study / _LOGS)
     processes = []
     for name, device in zip(names, devices, strict=True):
-        with os.fdopen(append_to(folder / f"{name}{_LOG}"), "ab") as output:
+        with os.fdopen(append_to(folder / f"{name}.log"), "ab") as output:
             process = subprocess.Popen(
                 [*command, "--name", name],
                 stdin=subprocess.DEVNULL,
@@ -75,7 +75,7 @@ def start(
 def last_words(study: Path, name: str, most: int = 2000) -> str:
     """The end of what a worker has printed; "": nothing."""
     try:
-        text = (study / WORKERS / f"{name}{_LOG}").read_bytes()[-most:]
+        text = (study / _LOGS / f"{name}.log").read_bytes()[-most:]
     except OSError:
         return ""
     return text.decode(errors="replace").strip()

@@ -107,9 +107,9 @@ def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
     """The runs of a kind, oldest first, and how many there are beyond `keep`; no runs if there are
     not more than that.
 
-    Left out are pinned runs, those of studies, runs whose ids the workbench has not given (somebody has renamed or
-    copied their folders), and runs that only count as running, because their process cannot be seen
-    from here.
+    Left out are pinned runs, those of studies, runs whose ids the workbench has not given (somebody
+    has renamed or copied their folders), and runs that only count as running, because their process
+    cannot be seen from here.
     """
     folders = [path for path in run_folders(root) if number_of(path.name) is not None]
     if len(folders) > keep:  # else no header is needed
