@@ -16,7 +16,6 @@ if _typing.TYPE_CHECKING:
     from workbench.bench import Workbench as Workbench
     from workbench.bench.rerun import rerun as rerun
     from workbench.bench.study import Study as Study
-    from workbench.bench.sweep import sweep as sweep
     from workbench.export.errors import ExportError as ExportError
     from workbench.launch.attached.attach import attach as attach
     from workbench.runs.run import Run as Run
@@ -44,7 +43,6 @@ _HOMES = {
     "SettingsError": "workbench.settings",
     "Study": "workbench.bench.study",
     "rerun": "workbench.bench.rerun",
-    "sweep": "workbench.bench.sweep",
     "over_epoch": "workbench.task.metrics.over_epoch",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
@@ -74,7 +72,6 @@ __all__ = [
     "compare",
     "over_epoch",
     "rerun",
-    "sweep",
 ]
 
 

@@ -296,6 +296,20 @@ class Space:
         """
         return [self._unit_of(dimension, values) for dimension in self.dimensions]
 
+    def placed(self, values: Mapping[str, Any]) -> list[tuple[Dimension, Any]]:
+        """The dimensions in which a trial's values have one of the range, each with that value; a
+        multiple of what a search finds as a number.
+        """
+        places = []
+        for dimension, unit in zip(self.dimensions, self.units(values), strict=True):
+            if unit is None:
+                continue
+            value = dimension.value(unit)
+            if isinstance(dimension, Float) and dimension.relative:
+                value = value[TIMES_FOUND]
+            places.append((dimension, value))
+        return places
+
     def _unit_of(self, dimension: Dimension, values: Mapping[str, Any]) -> float | None:
         optimizer = values.get(OPTIMIZER)
         arguments: Mapping[str, Any] = {}

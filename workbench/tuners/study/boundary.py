@@ -43,9 +43,9 @@ def at_boundary(record: StudyRecord) -> list[Boundary]:
         for upper in (False, True):
             inner = [1 - unit if upper else unit for unit in numbers]
             at_end = inner[0] <= max(_EDGE, step)
-            if at_end and statistics.median(inner) <= max(_OUTER, step):
-                if upper or not _is_zero(dimension):
-                    boundaries.append(Boundary(dimension, upper))
+            near = at_end and statistics.median(inner) <= max(_OUTER, step)
+            if near and (upper or not _is_zero(dimension)):
+                boundaries.append(Boundary(dimension, upper))
     return boundaries
 
 

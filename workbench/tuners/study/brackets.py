@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 from workbench.runs.study.record import StudyRecord, TrialRecord
 
-COOLING = 0.1
-"""The updates in which the rate falls to 0 before a comparison, as a share of those so far."""
 _SHARE = 3
 """One of so many is promoted."""
 
@@ -38,8 +36,7 @@ def piece_cost(rungs: Sequence[float], rung: int, begins_at: int | None) -> floa
     """The expected cost of a piece in whole fits. begins_at: the rung from which it continues;
     None: from the first update.
     """
-    share = rungs[rung] - (0.0 if begins_at is None else rungs[begins_at])
-    return share + (COOLING * rungs[rung] if rung < len(rungs) - 1 else 0.0)
+    return rungs[rung] - (0.0 if begins_at is None else rungs[begins_at])
 
 
 def bracket_cost(record: StudyRecord) -> float:

@@ -134,9 +134,9 @@ def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
     reserve = min(missing, max(0.0, free - 2 * bracket) // 2 * 2)
     if _decides_whether_to_end(record, free - reserve):
         yield from _for_verdict(record, free)
-    if open_places(record) or free - reserve >= bracket - _SLACK:
-        if left >= piece_cost(record.head.rungs, 0, None) - _SLACK:
-            yield NewTrial(propose(record), 0, 0)
+    begins = open_places(record) or free - reserve >= bracket - _SLACK
+    if begins and left >= piece_cost(record.head.rungs, 0, None) - _SLACK:
+        yield NewTrial(propose(record), 0, 0)
     yield from _for_verdict(record, free)
     yield from _leftovers(record, free)
 

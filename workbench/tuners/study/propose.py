@@ -21,7 +21,7 @@ from workbench.tuners.study.priors import Prior
 from workbench.units import rate
 
 Array = NDArray[np.float64]
-_EVEN = 1 / 3
+_EVEN = 1 / 5
 """The share of candidates spread over the whole space, whatever the prior says."""
 _NEAR = 0.12
 """How far a trial near a good one is from it, in one dimension, as a share of the range."""
