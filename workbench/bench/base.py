@@ -79,8 +79,6 @@ class BenchBase:
         """What the headers of its runs say besides, as plain data: "built_by", the functions that
         made model and data with their parameters, and "study", of which trial they are.
         """
-        self._halt: float | None = None
-        """At which share of its updates each fit halts, for the trials of a study."""
         self._objects: dict[int, str] = {}
         """The objects of the task that have a state, when the latest job was submitted to an idle
         bench.

@@ -12,9 +12,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from workbench.bench.base import BenchBase
 from workbench.bench.study_arguments import budget_of, checked_count
-from workbench.bench.study_start import keep
+from workbench.bench.study_start import TrialBench, keep
+from workbench.bench.study_view import StudyView
 from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
 from workbench.launch.study.liveness import Observer, is_alive
@@ -48,7 +48,7 @@ _started: list[subprocess.Popen[bytes]] = []
 """Workers that this process has started; they are its children, and outlive it."""
 
 
-class Study:
+class Study(StudyView):
     """Many fits that find the best settings of a bench: `bench.study(budget=8)`.
 
     Its trials are trained by worker processes, which go on when this process ends. All that it
@@ -229,13 +229,6 @@ class Study:
             f"{self.id}  {record.head.monitor} ({arrow} is better)  {self._status(record)}"
             f"  {spent}  {len(record.trials)} trials ({lengths})  best {value}"
         )
-
-    def __repr__(self) -> str:
-        rows = [self.headline]
-        for row in self.table():
-            values = "  ".join(f"{key} {_text(row[key])}" for key in row if row[key] is not None)
-            rows.append(f"  {values}")
-        return printable("\n".join(rows), lines=True)
 
     # -- wait
 
@@ -441,7 +434,7 @@ def _text(value: object) -> str:
 
 
 def begin(
-    bench: BenchBase,
+    bench: TrialBench,
     site: CallSite,
     head: StudyHead,
     values: Mapping[str, Any],

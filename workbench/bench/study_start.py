@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from workbench.bench.base import BenchBase
-from workbench.bench.recipe import OBJECTS, Recipe
+from workbench.bench.recipe import OBJECTS, Prepared, Recipe
+from workbench.bench.searches import Searches
 from workbench.engine.setup import open_session
 from workbench.export.source.capture import CallSite
 from workbench.launch import select_launcher
+from workbench.launch.job import Job
 from workbench.launch.start.kept_start import (
     ProcessState,
     StartFile,
@@ -23,7 +26,9 @@ from workbench.launch.start.kept_start import (
 from workbench.launch.start.start_spec import StartSpec
 from workbench.launch.turns import alone
 from workbench.launch.work import StartWeights
+from workbench.runs.run import Run
 from workbench.settings import Settings
+from workbench.settings.kwargs import SettingsKwargs
 from workbench.task import ranks
 from workbench.task.errors import TaskError
 from workbench.values import first_names
@@ -32,12 +37,38 @@ if TYPE_CHECKING:
     from workbench.events import Message
 
 
+class TrialBench(Searches):
+    """A bench as the trials of a study need it. `Workbench` has these methods."""
+
+    _halt: float | None = None
+    """At which share of its updates each fit halts."""
+
+    @classmethod
+    @abstractmethod
+    def _of(
+        cls, recipe: Recipe, prepared: Prepared, root: Path, site: CallSite, sets: dict[str, Any]
+    ) -> Self:
+        """A bench made of the recipe of another one. sets: the settings that were set since the
+        other one was made.
+        """
+
+    @abstractmethod
+    def fit(self, start: str | Path = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[Run]:
+        """Train."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop its jobs."""
+
+
 @dataclass
 class TrialStart(ProcessState):
     """What each trial of a study starts from: the arguments of a bench with the weights and the
     state of its objects, its settings, its code, and the state of the process.
     """
 
+    kind: type[TrialBench]
+    """The class of the bench."""
     recipe: Recipe
     sets: Mapping[str, Any]
     """The settings that were set since the bench was made."""
@@ -47,7 +78,7 @@ class TrialStart(ProcessState):
 
 
 def keep(
-    bench: BenchBase,
+    bench: TrialBench,
     site: CallSite,
     study: Path,
     values: Mapping[str, Any],
@@ -80,6 +111,7 @@ def keep(
     sets = {**bench._all_sets(), **settings}
     start = TrialStart(
         **process_state(),
+        kind=type(bench),
         recipe=kept,
         sets=sets,
         site=site,
@@ -129,6 +161,16 @@ def _at_start(bench: BenchBase) -> Iterator[None]:
             if broken:
                 raise TaskError(f"trials could not begin alike: {first_names(broken, 3)}")
             yield
+
+
+def bench_of(start: TrialStart, root: Path, values: Mapping[str, Any], seed: int) -> TrialBench:
+    """A bench as the one of a study was, whose model is made with these values of the function's
+    parameters. It takes the objects of `start`, which can be used once.
+    """
+    recipe, sets = start.recipe, dict(start.sets)
+    recipe.built, recipe.seed = {**recipe.values, **values}, seed
+    prepared = recipe.prepare(recipe.built, seed, sets)
+    return start.kind._of(recipe, prepared, root, start.site, sets)
 
 
 def open_start(study: Path, *, trust: bool = False) -> TrialStart:

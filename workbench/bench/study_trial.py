@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from workbench.bench.study_start import TrialStart, open_start
-from workbench.bench.workbench import Workbench
+from workbench.bench.study_start import TrialBench, bench_of, open_start
 from workbench.events import CurvePoint, Event, RunStarted, Trial, Validated
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.job import AnyJob, Job
@@ -60,8 +59,8 @@ class TrialTrainer:
         with start.restored():
             bench = bench_of(start, self._study.parents[1], {}, record.head.seed)
             bench._header = {STUDY: {"id": self._study.name, "trial": 0, "seed": 0, "rung": 0}}
-            with bench:
-                searches = Searches(record, bench, attend)
+            with contextlib.closing(bench):
+                searches = TrialSearches(record, bench, attend)
                 searches.run(Space.from_record(record.space, record.priors))
         now = StudyRecord.read(self._study)
         # another worker, which this one has not seen, may have been faster
@@ -90,8 +89,8 @@ class TrialTrainer:
                     "rung": piece.rung,
                 }
             }
-            with bench:
-                searches = Searches(record, bench, attend)
+            with contextlib.closing(bench):
+                searches = TrialSearches(record, bench, attend)
                 rate = searches.rate(piece.values, settings)
                 if searches.stopped:
                     return PieceEnd("stopped", searches.cost, cause=searches.stopped)
@@ -103,7 +102,7 @@ class TrialTrainer:
         self,
         record: StudyRecord,
         piece: Piece,
-        bench: Workbench,
+        bench: TrialBench,
         values: Mapping[str, Any],
         attend: Attend,
     ) -> PieceEnd:
@@ -130,9 +129,10 @@ def _start_of(record: StudyRecord, piece: Piece, share: float) -> str:
     folder = record.path.parents[1] / RUNS / piece.continues
     run = Run.open(folder)
     trial = record.trial(piece.trial)
-    halted = None if trial is None else trial.end(piece.rung - 1, piece.seed)
-    if halted is not None and halted.run == piece.continues:
-        last = halted.step
+    below = [] if trial is None else [trial.end(rung, piece.seed) for rung in range(piece.rung)]
+    halted = [end.step for end in below if end is not None and end.run == piece.continues]
+    if halted:
+        last: int | None = halted[-1]
     else:
         updates = _updates(run.events)
         last = halt_at(share, updates) if updates and share < 1 else None
@@ -141,10 +141,10 @@ def _start_of(record: StudyRecord, piece: Piece, share: float) -> str:
     return f"{run.id}@{max(steps)}" if steps else ""
 
 
-class Searches:
+class TrialSearches:
     """The searches of a study on one bench: what they have found, and what they cost."""
 
-    def __init__(self, record: StudyRecord, bench: Workbench, attend: Attend) -> None:
+    def __init__(self, record: StudyRecord, bench: TrialBench, attend: Attend) -> None:
         self._record, self._bench, self._attend = record, bench, attend
         self.priors: dict[str, dict[str, float]] = {}
         """By the name of a dimension, as `StudyHead.priors` has them."""
@@ -209,7 +209,7 @@ class Searches:
         return job.result()
 
 
-def whole_updates(record: StudyRecord, bench: Workbench) -> int:
+def whole_updates(record: StudyRecord, bench: TrialBench) -> int:
     """About how many updates a whole fit has."""
     length = record.head.length
     if "updates" in length:
@@ -219,34 +219,25 @@ def whole_updates(record: StudyRecord, bench: Workbench) -> int:
     return max(1, math.ceil((samples or 100 * batch) / batch) * int(length["epochs"]))
 
 
-def bench_of(start: TrialStart, root: Path, values: Mapping[str, Any], seed: int) -> Workbench:
-    """A bench as the one of a study was, whose model is made with these values of the function's
-    parameters. It takes the objects of `start`, which must be used once.
-    """
-    recipe, sets = start.recipe, dict(start.sets)
-    recipe.built, recipe.seed = {**recipe.values, **values}, seed
-    prepared = recipe.prepare(recipe.built, seed, sets)
-    return Workbench._of(recipe, prepared, root, start.site, sets)
-
-
-def _end_of(record: StudyRecord, bench: Workbench, job: AnyJob, why: str, share: float) -> PieceEnd:
+def _end_of(
+    record: StudyRecord, bench: TrialBench, job: AnyJob, why: str, share: float
+) -> PieceEnd:
     """How a piece ended. why: why it was asked to stop. share: of a whole fit, at which it halts."""
     run = Run.open(bench.root / RUNS / job.id)
     monitor, metrics, step = record.head.monitor, run.metrics, run.step
     checks = [event for event in job.events if isinstance(event, Validated) and event.asked]
     halted = run.status == "stopped" and not why and share < 1 and bool(checks)
-    raw = value = metrics.get(monitor)
+    value = metrics.get(monitor)
     if halted:
         step = checks[0].step - 1  # see `halt`
-        metrics = {**metrics, **checks[-1].metrics}
-        raw, value = checks[0].metrics.get(monitor), checks[-1].metrics.get(monitor)
+        metrics = {**metrics, **checks[0].metrics}
+        value = checks[0].metrics.get(monitor)
     error = job.exception()
     status, cause = _status(run, monitor, value, error, why, halted=halted)
     return PieceEnd(
         status,
         _cost(run, job),
         value=value,
-        raw=raw,
         run=run.id,
         cause=cause,
         step=step,
@@ -298,7 +289,7 @@ def _text(error: BaseException) -> str:
     return printable(str(error), lines=True)[:_CAUSE]
 
 
-def _above(limits: Mapping[str, float], bench: Workbench) -> str:
+def _above(limits: Mapping[str, float], bench: TrialBench) -> str:
     """Which limit the model is above; "": none."""
     most, parameters = limits.get("parameters"), bench.summary.parameters
     if most is None or parameters <= most:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import html
 import threading
 import time
@@ -11,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.study_start import open_start
-from workbench.bench.study_trial import bench_of
+from workbench.bench.study_start import bench_of, open_start
 from workbench.export.errors import ExportError
 from workbench.plots.chart import Chart
 from workbench.runs.printable import printable
@@ -129,8 +129,10 @@ class StudyView:
         start = open_start(self.path, trust=self._trust)
         values, _ = start.recipe.split(chosen.values)
         with (
-            start.process.restored(),
-            bench_of(start, self.path.parents[1], values, record.head.seed) as bench,
+            start.restored(),
+            contextlib.closing(
+                bench_of(start, self.path.parents[1], values, record.head.seed)
+            ) as bench,
         ):
             return bench.export(path, end.run, **how)
 

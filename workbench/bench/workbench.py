@@ -34,7 +34,6 @@ from workbench.bench.arguments import (
 )
 from workbench.bench.base import BenchBase
 from workbench.bench.recipe import Prepared, Recipe
-from workbench.bench.searches import Searches
 from workbench.bench.study import Study, begin
 from workbench.bench.study_arguments import (
     budget_of,
@@ -47,7 +46,7 @@ from workbench.bench.study_arguments import (
     recorded_length,
     rungs_of,
 )
-from workbench.bench.study_start import length_of
+from workbench.bench.study_start import TrialBench, length_of
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
@@ -96,7 +95,7 @@ from workbench.trackers.listener import tracker_listeners
 from workbench.values import shown, with_values
 
 
-class Workbench(Searches):
+class Workbench(TrialBench):
     """A model and its data on the bench: find a batch size and a learning rate, fit, watch, export.
 
     Args:

@@ -11,6 +11,7 @@ import click
 from workbench.cli.shared import (
     EXIT_CODES,
     Commands,
+    UserPath,
     json_option,
     print_json,
     root_option,
@@ -86,9 +87,6 @@ def show(study: str, root: Path, as_json: bool) -> None:
         print_json({**opened.summary(), "trials": opened.table()})
         return
     click.echo(printable(repr(opened), lines=True))
-    click.echo(printable(opened.verdict.text))
-    for advice in opened.next:
-        click.echo(printable(f"{advice.text}  {advice.code}".rstrip()))
 
 
 @study.command(short_help="Follow a study in the terminal until it ends.")
@@ -163,3 +161,18 @@ def more(study: str, budget: str, root: Path) -> None:
     opened = _opened(root, study)
     opened.more(float(budget) if budget.replace(".", "", 1).isdecimal() else budget)
     click.echo(printable(f"{opened.id} has {opened.budget}. {opened.hint}"))
+
+
+@study.command(short_help="Write a script that repeats the best trial.")
+@study_argument
+@click.argument("file", type=UserPath(path_type=Path))
+@click.option("--trial", type=int, help="The number of another trial.")
+@root_option
+@trust_option
+def export(study: str, file: Path, trial: int | None, root: Path, trust: bool) -> None:
+    """Write a script, a notebook or a file of settings that repeats the whole fit of the best
+    trial. The study has kept its code, which runs here.
+    """
+    from workbench.bench.study import Study
+
+    click.echo(printable(str(Study.open(study, root, trust=trust).export(file, trial))))

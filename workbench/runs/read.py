@@ -199,10 +199,14 @@ def trial_place(header: Mapping[str, Any]) -> TrialPlace | None:
     entry = header.get(STUDY)
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         return None
-    numbers = [entry.get(name) for name in ("trial", "seed", "rung")]
-    if any(type(number) is not int or not 0 <= number <= LARGEST for number in numbers):
+    trial, seed, rung = (_count(entry.get(name)) for name in ("trial", "seed", "rung"))
+    if trial is None or seed is None or rung is None:
         return None
-    return TrialPlace(printable(entry["id"]), *numbers)
+    return TrialPlace(printable(entry["id"]), trial, seed, rung)
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value <= LARGEST else None
 
 
 def _check_types(

@@ -31,7 +31,6 @@ from workbench.runs.folder.files import Folder
 from workbench.runs.study.record import PieceEnd, PieceRecord, StudyRecord, TrialRecord
 from workbench.runs.study.write import Claim, add_trial, claim, note_worker, take_over
 from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan
-from workbench.units import counted
 
 _SEARCHES = "searches.json"
 """The file that says which process runs the searches before the first trial."""
@@ -123,8 +122,8 @@ class Worker:
             raise KeyboardInterrupt
 
     def _is_prepared(self, record: StudyRecord) -> bool:
-        """Whether the searches before the first trial have run. One worker runs them, and the others
-        wait, as long as they see that it lives.
+        """Whether the searches before the first trial have run. One worker runs them, and the
+        others wait, as long as they see that it lives.
         """
         if any(change.kind == "priors" for change in record.changes):
             return True
@@ -165,14 +164,19 @@ class Worker:
                 if add_trial(self._study, proposal) is None:
                     self._give_way()
             case Train():
-                trial = record.trial(action.trial)
-                known = None if trial is None else trial.piece(action.rung, action.seed)
-                if trial is not None and known is not None:
-                    self._continue(record, trial, known)
-                elif trial is not None:
-                    mine = claim(self._study, trial.number, action.seed, action.rung, self._name)
-                    self._train_piece(record, trial, mine, action.continues or "")
+                self._begin(record, action)
         return ""
+
+    def _begin(self, record: StudyRecord, action: Train) -> None:
+        """Train what is planned: a piece that nobody has begun, or one that was given back."""
+        trial = record.trial(action.trial)
+        assert trial is not None  # the plan is of this record
+        piece = trial.piece(action.rung, action.seed)
+        if piece is not None:
+            self._continue(record, trial, piece)
+            return
+        mine = claim(self._study, trial.number, action.seed, action.rung, self._name)
+        self._train_piece(record, trial, mine, action.continues or "")
 
     def _continue(self, record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> None:
         """Take over a piece that its worker gave back, or whose worker is dead."""
@@ -182,7 +186,7 @@ class Worker:
             self._end_for(trial, piece, PieceEnd("failed", 0.0, run=piece.run, cause=hopeless))
             return
         mine = take_over(self._study, trial.number, piece, self._name)
-        self._train_piece(record, trial, mine, _furthest(left))
+        self._train_piece(record, trial, mine, _furthest(left) or _run_below(trial, piece))
 
     def _end_for(self, trial: TrialRecord, piece: PieceRecord, end: PieceEnd) -> None:
         """End a piece whose worker is dead in its place."""
@@ -304,6 +308,12 @@ def _furthest(left: list[Attempt]) -> str:
     """The run from which a take-over continues; "": it begins again."""
     reached = [attempt for attempt in left if attempt.run and attempt.step > 0]
     return max(reached, key=lambda attempt: attempt.step).run if reached else ""
+
+
+def _run_below(trial: TrialRecord, piece: PieceRecord) -> str:
+    """The run of the piece that a piece continues; "": it continues none."""
+    ends = [trial.end(rung, piece.seed) for rung in range(piece.rung - 1, -1, -1)]
+    return next((end.run for end in ends if end is not None and end.run), "")
 
 
 def _shown(trial: TrialRecord, piece: Piece) -> str:
