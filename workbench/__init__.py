@@ -15,7 +15,7 @@ from workbench._version import __version__ as __version__
 if _typing.TYPE_CHECKING:
     from workbench.bench import Workbench as Workbench
     from workbench.bench.rerun import rerun as rerun
-    from workbench.bench.sweep import sweep as sweep
+    from workbench.bench.study import Study as Study
     from workbench.export.errors import ExportError as ExportError
     from workbench.launch.attached.attach import attach as attach
     from workbench.runs.run import Run as Run
@@ -41,8 +41,8 @@ _HOMES = {
     "Run": "workbench.runs.run",
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",
+    "Study": "workbench.bench.study",
     "rerun": "workbench.bench.rerun",
-    "sweep": "workbench.bench.sweep",
     "over_epoch": "workbench.task.metrics.over_epoch",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
@@ -62,6 +62,7 @@ __all__ = [
     "Schedule",
     "Settings",
     "SettingsError",
+    "Study",
     "Task",
     "TaskError",
     "Workbench",
@@ -71,7 +72,6 @@ __all__ = [
     "compare",
     "over_epoch",
     "rerun",
-    "sweep",
 ]
 
 

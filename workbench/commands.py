@@ -55,7 +55,7 @@ class Scheduled:
     """Carry out a command after `at` updates; if more have been taken, before the next one."""
 
     at: int
-    command: Stop | Change
+    command: Stop | Change | Validate | Checkpoint
 
 
 Command = Plain | Scheduled

@@ -42,6 +42,7 @@ TAKE_SETTINGS = (
     "validate",
     "test",
     "predict",
+    "study",
 )
 
 

@@ -75,8 +75,10 @@ class BenchBase:
         """The arguments of every call of `set`, in order."""
         self._sets_before: dict[AnyJob, int] = {}
         """How many of these calls came before each job."""
-        self._built_by: dict[str, Any] = {}
-        """The functions that made its model and data, and their parameters, as plain data."""
+        self._header: dict[str, Any] = {}
+        """What the headers of its runs say besides, as plain data: "built_by", the functions that
+        made model and data with their parameters, and "study", of which trial they are.
+        """
         self._objects: dict[int, str] = {}
         """The objects of the task that have a state, when the latest job was submitted to an idle
         bench.
@@ -281,7 +283,7 @@ class BenchBase:
             needed,
             repeats,
             fingerprint,
-            self._built_by,
+            self._header,
         )
         call = partial(line, kind, called, *positional)
         meeting = rank_job.meet(settings, call, self.summary, data, self._files())

@@ -13,7 +13,7 @@ from workbench.bench.base import BenchBase
 from workbench.bench.recipe import Prepared, Recipe
 from workbench.launch.job import Job
 from workbench.launch.job_folder import recorded
-from workbench.launch.start.kept_start import StartFile
+from workbench.launch.start.kept_start import FitStart, StartFile
 from workbench.launch.start.repeat import Repetition, repetition
 from workbench.launch.work import RerunWork
 from workbench.runs.printable import printable
@@ -85,7 +85,7 @@ def submit(folder: Path, trust: bool, tell: Callable[[str], object]) -> Job[Run]
             "runs are compared."
         )
     file = StartFile.of(folder, trust=trust)
-    start = file.open()
+    start = file.open(FitStart)
     training = start.assignment
     if training.settings.max_time is not None:  # it ends at the update at which the first has ended
         training.settings = training.settings.replace(max_time=_LONG)
@@ -94,7 +94,8 @@ def submit(folder: Path, trust: bool, tell: Callable[[str], object]) -> Job[Run]
     prepared = Prepared(model, training.task, training.settings)
     recipe = Recipe(model, built=build_values(read_header(folder)))
     bench = BenchBase(prepared, recipe, folder.parents[1])
-    bench._built_by = read_header(folder).get("built_by") or {}
+    built_by = read_header(folder).get("built_by")
+    bench._header = {"built_by": built_by} if built_by else {}
     differences = [*file.differences(), *_other_device(folder, bench.summary.device)]
     if differences:
         tell(f"{original.id} is repeated under other conditions: {'; '.join(differences)}.")

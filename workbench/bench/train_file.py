@@ -75,7 +75,7 @@ def train_config(config: Config) -> Run:
         arguments |= _data(config.data, config.folder)
     arguments |= config.build.parameters
     with Workbench(**{**arguments, **config.arguments, **config.settings}) as bench:
-        bench._built_by = built_by
+        bench._header = {"built_by": built_by}
         # a fit that continues has the settings of its run, but for those that it is given
         continues = config.start not in ("fresh", "auto")
         return bench.fit(config.start, **(config.settings if continues else {})).result()

@@ -9,9 +9,11 @@ import inspect
 import json
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, Unpack, overload
@@ -24,13 +26,27 @@ from workbench.bench.arguments import (
     refuse_of_training,
     refuse_unfit,
     refuse_unnamed,
+    refuse_unreported_monitor,
     refuse_without_effect,
     settings_named,
     spec_to_predict,
     why_not_set,
 )
-from workbench.bench.recipe import Recipe
-from workbench.bench.searches import Searches
+from workbench.bench.base import BenchBase
+from workbench.bench.recipe import Prepared, Recipe
+from workbench.bench.study import Study, begin, go_on, of_name
+from workbench.bench.study_arguments import (
+    budget_of,
+    checked_count,
+    checked_limits,
+    checked_name,
+    hash_of,
+    monitor_of,
+    recorded_base,
+    recorded_length,
+    rungs_of,
+)
+from workbench.bench.study_start import TrialBench, length_of
 from workbench.engine.checkpoint.lightning_file import is_one
 from workbench.engine.checkpoint.pretrained import reference
 from workbench.events import Annotated, Called, Compared, Deleted, Message, Shown
@@ -50,21 +66,25 @@ from workbench.launch.job_folder import (
     own,
     run_folder,
     run_to_export,
+    versions,
     weights_of,
 )
 from workbench.launch.joined import group
 from workbench.launch.listeners import Listener
 from workbench.launch.start.start_spec import StartResolver, StartSpec
+from workbench.launch.study.local import devices_of
 from workbench.launch.turns import alone
 from workbench.launch.work import AssignmentWork, FitWork
 from workbench.runs.evidence import evidence as found_by
 from workbench.runs.folder.annotations import annotate
 from workbench.runs.folder.delete import delete
 from workbench.runs.run import Run
+from workbench.runs.study.record import StudyHead
 from workbench.runs.tables.compare import MOST, Comparison, check_count, check_no_list, compare
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, lists_keywords
 from workbench.settings.kwargs import SettingsKwargs
+from workbench.settings.space import Space
 from workbench.settings.spellings import attribute_hint
 from workbench.task import ranks
 from workbench.task.build import Build
@@ -76,7 +96,7 @@ from workbench.trackers.listener import tracker_listeners
 from workbench.values import shown, with_values
 
 
-class Workbench(Searches):
+class Workbench(TrialBench):
     """A model and its data on the bench: find a batch size and a learning rate, fit, watch, export.
 
     Args:
@@ -207,6 +227,25 @@ class Workbench(Searches):
         super().__init__(prepared, recipe, folder, listeners if writes else (), following)
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
 
+    @classmethod
+    def _of(
+        cls,
+        recipe: Recipe,
+        prepared: Prepared,
+        root: Path,
+        site: CallSite,
+        sets: dict[str, Any],
+    ) -> Self:
+        """A bench made of the recipe of another one, which trains the trials of a study. sets: the
+        settings that were set since the other one was made.
+        """
+        bench = cls.__new__(cls)
+        BenchBase.__init__(bench, prepared, recipe, root, (), recipe.trackers)
+        bench._site, bench._sites = site, {}
+        bench._sets = [sets]
+        bench._closing = [follower.close for follower in recipe.trackers]
+        return bench
+
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute that the bench itself keeps; any other name raises an error, since it
         would have no effect.
@@ -272,6 +311,7 @@ class Workbench(Searches):
         work = FitWork(
             self._task, chosen, self._start, origin, [] if self._sites else self._export_notes()
         )
+        work.halt = self._halt
         site = self._site.until(sys._getframe(1), self)
         job = self._submit(
             "fit",
@@ -396,6 +436,98 @@ class Workbench(Searches):
         chosen = self._chosen(overrides, "validate" if stage == "val" else "test")
         work = AssignmentWork(EvaluateAssignment(self._task, chosen, stage), self._start)
         return self._submit(kind, chosen, overrides, work, metrics_of)
+
+    @lists_keywords(SettingsKwargs)
+    def study(
+        self,
+        space: Mapping[str, Any] | Sequence[str] | None = None,
+        *,
+        budget: float | str | timedelta = 8,
+        workers: int = 1,
+        seeds: int | None = None,
+        limits: Mapping[str, float] | None = None,
+        name: str | None = None,
+        **settings: Unpack[SettingsKwargs],
+    ) -> Study:
+        """Find the best settings by many fits, which worker processes train; returns at once.
+
+        The workers go on when this process ends: `wb.Study.open(id)` follows the study again. Each
+        trial starts as a fresh fit of this bench does, in the same state of weights, data and
+        generators. The first one has the bench's present settings. Its runs are kept, whatever
+        `keep_runs` says. Nothing is applied: `bench.set(**study.settings)`. Listeners of this bench
+        get no events of trials; trackers that are given by name do.
+
+        space: what is searched, by name: settings, and parameters of the function that makes the
+        model. (low, high) is a range, a list has the values to choose from, `...` stands for a
+        range that the searches of this bench find. "relative" for `lr`: a multiple of the rate that
+        `find_lr` suggests for each model. A list of names is a dict with `...` for each. None: what
+        the budget allows, `lr` and `weight_decay` first.
+        budget: so many fits of full length, or a time ("2h"); searches are part of it.
+        workers: how many processes train. With GPUs, each gets its own. `workbench study work ID`
+        adds one, on any machine that sees the folder.
+        seeds: with how many other seeds the best trial and the first one are trained for the
+        verdict; None: what the budget allows.
+        limits: {"parameters": 200_000} leaves out larger models.
+        name: part of its id. A study of this name with the same code, space and settings is
+        continued.
+        settings: of all trials: `max_epochs=5`. Parameters of the function too. `monitor` is the
+        metric whose last value judges a trial; None: "val_loss".
+
+        Raises SettingsError, TaskError or PackageError, before anything starts.
+        """
+        values, keywords = self._split(settings)
+        overrides = settings_named(keywords, self.study, others=self._parameters)
+        if self._recipe.joined is not None:
+            raise TaskError(
+                "study: this process is one of several ranks: make the study in a process of its"
+                " own, and let `workbench study work` be started on each device."
+            )
+        chosen = self._chosen(overrides)
+        if self._task.val is None or not chosen.limit_val_batches:
+            raise TaskError(
+                "study: trials are compared by a validation: make the bench with val=…."
+            )
+        refuse_unfit(self._task, chosen)
+        metric, mode = monitor_of(chosen)
+        refuse_unreported_monitor(self._task, chosen.replace(monitor=metric, monitor_mode=mode))
+        parameters = {} if self._recipe.build is None else self._recipe.build.defaults
+        built = {**parameters, **self._recipe.values, **values}
+        budgeted = budget_of(budget, "study")
+        fixed = {**values, **overrides}
+        searched = Space.parse(space, chosen, built, fits=budgeted.get("fits"), fixed=fixed)
+        if "fits" in budgeted and (doubt := searched.too_many(budgeted["fits"])):
+            warnings.warn(doubt, stacklevel=2)
+        limits_by_name, count = checked_limits(limits), checked_count(workers, "workers", "study")
+        epochs_or_updates = recorded_length(chosen)
+        length = length_of(self, chosen)
+        head = StudyHead(
+            name=checked_name(name),
+            monitor=metric,
+            mode=mode,
+            budget=budgeted,
+            space=searched.to_record(),
+            length=epochs_or_updates,
+            rungs=rungs_of(length.updates, length.check, budgeted),
+            base=recorded_base(chosen, built),
+            seeds=None if seeds is None else checked_count(seeds, "seeds", "study"),
+            limits=limits_by_name,
+            seed=chosen.seed,
+            fresh_weights=self._recipe.build is not None,
+            code=hash_of(self._code()),
+            versions={library: str(version) for library, version in versions().items()},
+            created=time.time(),
+        )
+        same, differs = of_name(self.root, head) if name else (None, "")
+        if same is not None:
+            return go_on(Study(same, count, devices_of(chosen, count)), budgeted)
+        study = begin(self, self._site, head, values, overrides, count)
+        if differs:
+            warnings.warn(f"{differs}: this is a new study, {study.id}.", stacklevel=2)
+        said = {"space": space, "budget": budget, "seeds": seeds, "name": name}
+        said = {key: value for key, value in said.items() if value is not None}
+        said |= {"workers": workers} if workers != 1 else {}
+        self._listeners.notify(Called(line("study", {**said, **values, **overrides})))
+        return study
 
     # -- recorded runs
 

@@ -16,6 +16,7 @@ from click.shell_completion import get_completion_class
 from workbench._version import __version__
 from workbench.cli.runs import runs
 from workbench.cli.shared import EXIT_CODES, Commands, UserPath, finite, root_option, run_argument
+from workbench.cli.study import study
 from workbench.cli.train import train
 from workbench.runs.printable import printable
 
@@ -103,3 +104,4 @@ def completion(shell: str) -> None:
 
 main.add_command(train)
 main.add_command(runs)
+main.add_command(study)

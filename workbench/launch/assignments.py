@@ -51,6 +51,7 @@ from workbench.tuners.plan_search import PlanRequest, PlanSearch
 from workbench.tuners.profiling import measure
 from workbench.tuners.profiling.profile import ProfileRequest
 from workbench.tuners.stages import data_of_stage
+from workbench.tuners.study.halt import halt, halt_at
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ class FitAssignment(Assignment):
         self._session: Session | None = None
         self.scheduled: Sequence[Scheduled] = ()
         """Of a run that repeats another: the other's commands."""
+        self.halt: float | None = None
+        """The share of its updates at which it halts (`tuners.study.halt`); None: it does not."""
 
     def data(self) -> tuple[DataSpec | None, ...]:
         return self.task.train, self.task.val
@@ -190,8 +193,11 @@ class FitAssignment(Assignment):
                     if self.point is None
                     else first_steps(session.optimizers, self.point)
                 ):
+                    scheduled = [*self.scheduled]
+                    if self.halt is not None and session.updates is not None:
+                        scheduled += halt(halt_at(self.halt, session.updates))
                     status = loop.fit(
-                        session, emit, inbox, at_epoch, validation, checkpoints, self.scheduled
+                        session, emit, inbox, at_epoch, validation, checkpoints, scheduled
                     )
                     return Done(status)
             finally:

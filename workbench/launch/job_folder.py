@@ -24,7 +24,7 @@ from workbench.runs.folder.delete import FIT, mark_next, marked_by, next_to_go, 
 from workbench.runs.folder.ids import check_id, is_id, new_id
 from workbench.runs.folder.lookup import folders_by_id
 from workbench.runs.printable import printable
-from workbench.runs.read import RUNS, age, read_header
+from workbench.runs.read import RUNS, STUDY, age, read_header
 from workbench.runs.record.stream import stream
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
@@ -74,15 +74,16 @@ def new_job_folder(
     needed: Collection[str],
     repeats: str = "",
     fingerprint: str = "",
-    built_by: Mapping[str, Any] = MappingProxyType({}),
+    also: Mapping[str, Any] = MappingProxyType({}),
 ) -> JobFolder:
     """Make the folder of job `number` of a bench, and delete old ones of its kind, except for the
     `needed`. A dry run has none.
 
     data: a description of the training data. repeats: the id of the run that it repeats, for which
     no run is deleted. fingerprint: of the code and the settings of a fit, by which another process
-    finds it again (`fit(start="auto")`). built_by: the functions that made model and data, with
-    their parameters.
+    finds it again (`fit(start="auto")`). also: what else its header says: "built_by", the functions
+    that made model and data with their parameters, or "study", of which trial it is. A study keeps
+    its own runs, and continues them itself.
     """
     if settings.fast_dev_run:
         return JobFolder(f"{kind}-dev-{number}")
@@ -91,15 +92,15 @@ def new_job_folder(
         about = header(kind, settings, summary, data)
         if repeats:
             about["repeats"] = repeats
-        if built_by:
-            about["built_by"] = dict(built_by)
-        if fingerprint:
+        about |= also
+        of_study = STUDY in also
+        if fingerprint and not of_study:
             about |= {"fingerprint": fingerprint, "scheduler_job": scheduler_job()}
         folder = RunFolder.create(root, id, about)
     except OSError as error:
         text = f"no record is kept: {root} cannot be written ({error}). The job runs all the same."
         return JobFolder(f"{kind}-{number}", None, (Message(text, "warning"),))
-    if repeats:
+    if repeats or of_study:
         return JobFolder(id, folder)
     try:
         gone = prune(root, kind, settings.keep_runs if kind == FIT else OTHERS, needed)
@@ -136,6 +137,8 @@ def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
     A fit is deleted only after an earlier record has named it.
     """
     root = run.parents[1]
+    if read_header(run).get(STUDY):
+        return
     try:
         folders = next_to_go(root, keep, run.name)
         names = [folder.name for folder in folders if not _is_named(folder)]

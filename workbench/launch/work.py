@@ -216,6 +216,8 @@ class FitWork(BenchWork):
         self._start = start
         self._origin = origin
         self._notes = notes
+        self.halt: float | None = None
+        """See `FitAssignment.halt`."""
         if origin.is_auto:
             self.changes = {("auto", origin.fingerprint): "unfinished run"}
 
@@ -235,6 +237,7 @@ class FitWork(BenchWork):
                 None if on is None else on.path,
                 keeps_lr=on is not None and on.keeps_lr,
             )
+            training.halt = self.halt
             past = None if on is None else on.inherited
             history = None if on is None else on.history()
             status = self._train(
@@ -302,7 +305,7 @@ class RerunWork(FitWork):
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         training, original, early = self._kept.assignment, self._original, [self._announced()]
-        training.scheduled = self._scheduled
+        training.scheduled, training.halt = self._scheduled, None
         if self._past is not None:
             training.point = self._past[1].path
         try:
@@ -310,7 +313,7 @@ class RerunWork(FitWork):
             placed = self._start.placed(
                 None, False, early.append, fit=self._place.id, resumed=resumed
             )
-            with placed, self._kept.process():
+            with placed, self._kept.restored():
                 return self._train(training, emit, inbox, early, self._history, self._past, None)
         finally:
             if self._place.folder is not None:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Style = Literal["line", "thin", "points", "dots", "faint", "bar", "limit"]
+Style = Literal["line", "thin", "points", "dots", "scatter", "faint", "bar", "limit"]
 """line: a trend; thin: a noisy line alone; points: diamonds joined by a dotted line; dots: circles
-joined by a line;
+joined by a line; scatter: circles alone;
 faint: drawn behind a line; limit: dashed steps.
 """
 

@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.events import (
     LARGEST,
@@ -48,6 +48,8 @@ OUTPUT = "output.log"
 """The name of the file with the output of a launched run."""
 START, START_HEAD = "start", "start.json"
 """The folder with what a fit starts from, and the file in it that says what was kept or why not."""
+STUDY = "study"
+"""The key of a header that says of which trial of a study the run is."""
 TARGET = "_target_"
 """In a header, the key of the function among the parameters with which it was called; Hydra's name
 for it.
@@ -88,6 +90,7 @@ _HEADER: dict[str, tuple[type, ...]] = {
     "launched": (bool,),
     "repeats": (str,),
     "built_by": (dict,),
+    STUDY: (dict,),
 }
 """The types of the values in a `run.json`; null is allowed too."""
 _TASK: dict[str, tuple[type, ...]] = {
@@ -175,6 +178,35 @@ def why_not_repeated(folder: Path) -> str:
     if not isinstance(missing, str):
         return ""
     return f"its start was not kept: {printable(missing.removesuffix('.'))}"
+
+
+class TrialPlace(NamedTuple):
+    """The place of a run in a study: which trial it trains."""
+
+    study: str
+    """The study's id, the name of its folder."""
+    trial: int
+    seed: int
+    """0 for the trial itself; its repetitions have other seeds."""
+    rung: int
+    """How far it trains: 0 is the shortest length."""
+
+
+def trial_place(header: Mapping[str, Any]) -> TrialPlace | None:
+    """The place in a study of the run with this header; None: it is in none, or says so in no way
+    that can be read.
+    """
+    entry = header.get(STUDY)
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+        return None
+    trial, seed, rung = (_count(entry.get(name)) for name in ("trial", "seed", "rung"))
+    if trial is None or seed is None or rung is None:
+        return None
+    return TrialPlace(printable(entry["id"]), trial, seed, rung)
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value <= LARGEST else None
 
 
 def _check_types(

@@ -357,6 +357,11 @@ class Run(RunRecord):
         return {} if self.folder is None else read.build_values(read.read_header(self.folder))
 
     @property
+    def study(self) -> read.TrialPlace | None:
+        """The study, the trial, the seed and the rung whose run it is; None: it is in no study."""
+        return None if self.folder is None else read.trial_place(read.read_header(self.folder))
+
+    @property
     def repeats(self) -> str:
         """Whether this fit has the numbers of the one that it repeats (`wb.rerun`): "repeats
         0004-fit: 240 of 240 losses equal", or the first update that differs; "": it repeats none.

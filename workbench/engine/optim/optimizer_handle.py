@@ -260,7 +260,7 @@ class OptimizerHandle:
                 " which cannot be raised from 0: make it at another rate."
             )
         old, self.base_lr = self.base_lr, lr
-        self._expected, self.rate_set_by_code, self.rate_reported = None, False, False
+        self.rate_set_by_code = self.rate_reported = False
 
         def scaled(value: Any) -> Any:
             return lr if value == old else value * (lr / old)
@@ -271,6 +271,8 @@ class OptimizerHandle:
                     put_lr(group, scaled(group[key]))
                 elif key in group:
                     group[key] = scaled(group[key])
+        now = self.optimizer.param_groups[self.leading]["lr"]
+        self._expected = None if isinstance(now, Tensor) else now
         for schedule in self.schedules:
             for scheduler in chain(schedule.scheduler):
                 for name in ("base_lrs", "max_lrs", "min_lrs"):

@@ -1,5 +1,5 @@
 """Keeps what a fit starts from in the folder of its run, and reads it to repeat the run
-(`wb.rerun`).
+(`wb.rerun`). What the trials of a study start from is kept in the same way, in the study's folder.
 
     start/
       start.json     plain data: versions, checksums, what is missing, a signature
@@ -28,7 +28,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -59,15 +59,13 @@ _LOOKED = 50
 """In how many runs, the newest first, large data is looked for."""
 _HEAD_SIZE = 1 << 26
 _KEY = 32
+T = TypeVar("T")
 
 
 @dataclass
-class FitStart:
-    """What a fit starts from: its task with weights, data and generators, its settings, and the
-    state of the process.
-    """
+class ProcessState:
+    """What the numbers of a fit depend on in the process that trains it."""
 
-    assignment: FitAssignment
     random: rng.State
     """The states of the process's generators."""
     flags: dict[str, Any]
@@ -76,7 +74,7 @@ class FitStart:
     """The number of torch's threads."""
 
     @contextlib.contextmanager
-    def process(self) -> Iterator[None]:
+    def restored(self) -> Iterator[None]:
         """Context manager in which this process has the random states, flags and threads; its own
         are restored afterwards.
         """
@@ -89,6 +87,24 @@ class FitStart:
         finally:
             torch.set_num_threads(threads)
             set_flags(flags)
+
+
+def process_state() -> dict[str, Any]:
+    """The state of this process, as arguments of `ProcessState`."""
+    return {
+        "random": rng.users_state(),
+        "flags": torch_flags(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+@dataclass
+class FitStart(ProcessState):
+    """What a fit starts from: its task with weights, data and generators, its settings, and the
+    state of the process.
+    """
+
+    assignment: FitAssignment
 
 
 # -- keep
@@ -147,7 +163,7 @@ def _packed(
     limit, why = _too_large.get(assignment.task, (None, ""))
     if limit is not None and limit == megabytes:
         return _not_kept(run, why, early)
-    start = FitStart(assignment, rng.users_state(), torch_flags(), torch.get_num_threads())
+    start = FitStart(**process_state(), assignment=assignment)
     largest = None if megabytes is None else int(megabytes * 1e6)
     try:
         packed = pack_portable(start, assignment.names(), own_modules(), largest)
@@ -157,14 +173,19 @@ def _packed(
     except Exception as error:  # noqa: BLE001 - objects of the user may raise anything
         why = printable(hide(str(error) or type(error).__name__))
     else:
-        head = {
-            **_about(),
-            "files": _sources(packed),
-            "secrets": packed.secrets,
-            "imported": packed.imported,
-        }
+        head = _head(packed)
         return lambda: _write(run, head, packed)
     return _not_kept(run, why, early)
+
+
+def keep_for_trials(study: Path, start: Any, parts: Mapping[str, Any]) -> None:
+    """Keep what the trials of a study start from in its folder.
+
+    parts: the objects in `start`, by the names that the user knows. Raises PackageError for one
+    that cannot be packed, OSError where the folder cannot be written.
+    """
+    packed = pack_portable(start, parts, own_modules(), None)
+    _write(study, _head(packed), packed)
 
 
 _too_large: WeakKeyDictionary[Task, tuple[int | None, str]] = WeakKeyDictionary()
@@ -178,6 +199,16 @@ def _not_kept(run: Path, why: str, early: list[Message]) -> Callable[[], None]:
     text = f"wb.rerun cannot repeat this run, whose start is not kept: {why}"
     early.append(Message(text, "info"))
     return lambda: _write_head(run, {"missing": why})
+
+
+def _head(packed: Portable) -> dict[str, Any]:
+    """What the file beside a package says about it."""
+    return {
+        **_about(),
+        "files": _sources(packed),
+        "secrets": packed.secrets,
+        "imported": packed.imported,
+    }
 
 
 def _about() -> dict[str, Any]:
@@ -384,7 +415,10 @@ class StartFile:
     """A kept start that may be unpacked: its user has signed it, or the caller vouches for it."""
 
     run: Path
+    """The folder of the run, or of the study."""
     head: dict[str, Any]
+    use: str = "repeated"
+    """What the start is read for, in errors."""
 
     @classmethod
     def of(cls, run: Path, *, trust: bool = False) -> StartFile:
@@ -398,21 +432,17 @@ class StartFile:
         check_no_link(run / START)
         if why := why_not_repeated(run):
             raise FileNotFoundError(f"{run.name} cannot be repeated: {why}.")
-        head = read_json(run / START / START_HEAD, _HEAD_SIZE)
-        if not _has_signature(head) and not trust:
-            raise PermissionError(
-                f"{run.name} has no signature of yours: another user or another machine has made "
-                f"{run / START}, or it was changed since. It is code, and would run with your "
-                "rights. If you trust whoever made it: "
-                f"wb.rerun(…, trust=True), or workbench rerun {run.name} --trust."
-            )
-        made_by = _text(head, "versions", "python")
-        if made_by.split(".")[:2] != platform.python_version().split(".")[:2]:
-            raise RuntimeError(
-                f"{run.name} cannot be repeated here: its code is kept as bytecode of Python "
-                f"{made_by}, and this is Python {platform.python_version()}."
-            )
-        return cls(run, head)
+        ways = f"wb.rerun(…, trust=True), or workbench rerun {run.name} --trust"
+        return cls(run, _checked_head(run, trust, "repeated", ways))
+
+    @classmethod
+    def of_study(cls, study: Path, *, trust: bool = False) -> StartFile:
+        """The same for the trials of the study in this folder."""
+        ways = (
+            f'wb.Study.open("{study.name}", trust=True), or workbench study work {study.name}'
+            " --trust"
+        )
+        return cls(study, _checked_head(study, trust, "trained", ways), "trained")
 
     def differences(self) -> list[str]:
         """What is other here than in the run, and may change its numbers; what it lacks."""
@@ -443,9 +473,10 @@ class StartFile:
         """The working directory of the run; "": unknown."""
         return _text(self.head, "folder")
 
-    def open(self) -> FitStart:
-        """Unpack it, which runs code. Raises ImportError for a module that is missing,
-        RuntimeError where it cannot be unpacked.
+    def open(self, kind: type[T]) -> T:
+        """Unpack it, which runs code. kind: of which class it is.
+
+        Raises ImportError for a module that is missing, RuntimeError where it cannot be unpacked.
         """
         code, buffers = self._read()
         path = self.head.get("path")
@@ -462,19 +493,19 @@ class StartFile:
             start = unpack_portable(bytes(code), buffers)
         except ImportError as error:
             raise ImportError(
-                f"{self.run.name} cannot be repeated here: its code imports what is missing "
+                f"{self.run.name} cannot be {self.use} here: its code imports what is missing "
                 f"({error}).",
                 name=error.name,
             ) from error
         except Exception as error:
             raise RuntimeError(
-                f"{self.run.name} cannot be repeated: what it started from cannot be unpacked "
+                f"{self.run.name} cannot be {self.use}: what it started from cannot be unpacked "
                 f"({type(error).__name__}: {error})."
             ) from error
-        if not isinstance(start, FitStart):
+        if not isinstance(start, kind):
             raise RuntimeError(
-                f"{self.run.name} cannot be repeated: {self.run / START} holds a "
-                f"{type(start).__name__}, and no fit."
+                f"{self.run.name} cannot be {self.use}: {self.run / START} holds a "
+                f"{type(start).__name__}, and no {kind.__name__}."
             )
         return start
 
@@ -512,9 +543,32 @@ class StartFile:
             whole
         ).hexdigest().startswith(checksum):
             raise RuntimeError(
-                f"{self.run.name} cannot be repeated: {path} was changed since it was written."
+                f"{self.run.name} cannot be {self.use}: {path} was changed since it was written."
             )
         return whole
+
+
+def _checked_head(folder: Path, trust: bool, use: str, ways: str) -> dict[str, Any]:
+    """The head of the start in this folder, which may be unpacked; raises the errors of
+    `StartFile.of`.
+
+    ways: how its user says that they trust it.
+    """
+    check_no_link(folder / START)
+    head = read_json(folder / START / START_HEAD, _HEAD_SIZE)
+    if not _has_signature(head) and not trust:
+        raise PermissionError(
+            f"{folder.name} has no signature of yours: another user or another machine has made "
+            f"{folder / START}, or it was changed since. It is code, and would run with your "
+            f"rights. If you trust whoever made it: {ways}."
+        )
+    made_by = _text(head, "versions", "python")
+    if made_by.split(".")[:2] != platform.python_version().split(".")[:2]:
+        raise RuntimeError(
+            f"{folder.name} cannot be {use} here: its code is kept as bytecode of Python "
+            f"{made_by}, and this is Python {platform.python_version()}."
+        )
+    return head
 
 
 def _text(head: Mapping[str, Any], *names: str) -> str:

@@ -148,13 +148,13 @@ def _series(series: Series, ax: Axes) -> None:
             label=name,
             zorder=4,
         )
-    elif series.style == "dots":
+    elif series.style in ("dots", "scatter"):
         ax.plot(
             x,
             y,
             marker="o",
             ms=4.5,
-            lw=1.3,
+            lw=1.3 if series.style == "dots" else 0.0,
             color=color,
             mec="white",
             mew=0.6,

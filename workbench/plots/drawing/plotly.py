@@ -116,8 +116,9 @@ def _series(series: Series, fig: Figure, row: int, legend: str) -> None:
     if series.style == "points":
         common.update(mode="lines+markers", marker={"symbol": "diamond", "size": 8, "color": color})
         line.update(width=1, dash="dot")
-    elif series.style == "dots":
-        common.update(mode="lines+markers", marker={"symbol": "circle", "size": 7, "color": color})
+    elif series.style in ("dots", "scatter"):
+        mode = "lines+markers" if series.style == "dots" else "markers"
+        common.update(mode=mode, marker={"symbol": "circle", "size": 7, "color": color})
         line.update(width=1.3)
     else:
         common["mode"] = "lines+markers" if len(x) == 1 else "lines"

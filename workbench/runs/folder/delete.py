@@ -9,7 +9,6 @@ import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from workbench.runs.folder.annotations import annotations_in, read_annotations
 from workbench.runs.folder.files import Folder, open_regular, write_whole
@@ -17,6 +16,7 @@ from workbench.runs.folder.ids import check_id, note_given
 from workbench.runs.printable import printable
 from workbench.runs.read import (
     RUNS,
+    STUDY,
     RunSummary,
     age,
     list_runs,
@@ -107,13 +107,13 @@ def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
     """The runs of a kind, oldest first, and how many there are beyond `keep`; no runs if there are
     not more than that.
 
-    Left out are pinned runs, runs whose ids the workbench has not given (somebody has renamed or
-    copied their folders), and runs that only count as running, because their process cannot be seen
-    from here.
+    Left out are pinned runs, those of studies, runs whose ids the workbench has not given (somebody
+    has renamed or copied their folders), and runs that only count as running, because their process
+    cannot be seen from here.
     """
     folders = [path for path in run_folders(root) if number_of(path.name) is not None]
     if len(folders) > keep:  # else no header is needed
-        folders = [path for path in folders if _kind_of(path) == kind]
+        folders = [path for path in folders if _is_counted(path, kind)]
     if len(folders) <= keep:
         return [], 0
     runs = []
@@ -124,11 +124,13 @@ def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
     return sorted(counted, key=lambda run: age(run.id, run.created)), len(counted) - keep
 
 
-def _kind_of(run: Path) -> Any:
+def _is_counted(run: Path, kind: str) -> bool:
+    """Whether it is a run of this kind, and of no study."""
     try:
-        return read_header(run).get("kind")
+        header = read_header(run)
     except (OSError, ValueError):
-        return None
+        return False
+    return header.get("kind") == kind and not header.get(STUDY)
 
 
 def remove_folder(path: Path, *, pinned: bool = True) -> bool:
@@ -203,13 +205,14 @@ def oldest_beyond_keep(root: Path, keep: int, kind: str | None = None) -> list[R
     """The runs that are older than the newest `keep` of their kind, oldest first. kind: only runs
     of this kind.
 
-    Only runs that have ended, are not pinned and have an id with a number are counted and listed.
+    Only runs that have ended, are not pinned, of no study, and have an id with a number are counted
+    and listed.
     `keep_runs` (`prune`) also counts a running one.
     """
     if keep < 0:
         raise ValueError(f"keep={keep}: give 0 or more.")
     ended = [run for run in list_runs(root) if run.over and kind in (None, run.kind)]
-    numbered = [run for run in ended if number_of(run.id) is not None]
+    numbered = [run for run in ended if number_of(run.id) is not None and not run.header.get(STUDY)]
     counted = [run for run in numbered if not read_annotations(run.path).pinned]
     of_kind = {
         group: [run for run in counted if run.kind == group]

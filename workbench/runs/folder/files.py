@@ -97,10 +97,11 @@ class Folder:
     def is_folder(self, name: str) -> bool:
         """Whether `name` is a folder, and not a link to one; False if nothing has this name."""
         with contextlib.suppress(FileNotFoundError):
-            return stat.S_ISDIR(
-                os.stat(self._where(name), dir_fd=self._number, follow_symlinks=False).st_mode
-            )
+            return stat.S_ISDIR(self._stat(name).st_mode)
         return False
+
+    def _stat(self, name: str) -> os.stat_result:
+        return os.stat(self._where(name), dir_fd=self._number, follow_symlinks=False)
 
     def remove(self, name: str) -> None:
         """Remove the file or link `name`, if there is one."""
@@ -113,21 +114,50 @@ class Folder:
         """
         aside = aside_of(name)
         try:
-            number = os.open(
-                self._where(aside),
-                os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN,
-                0o666,
-                dir_fd=self._number,
-            )
-            with os.fdopen(number, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(number)
+            self._write_new(aside, data)
             if self._number is None:
                 os.replace(self._path / aside, self._path / name)
             else:
                 os.rename(aside, name, src_dir_fd=self._number, dst_dir_fd=self._number)
                 os.fsync(self._number)
+        finally:
+            self.remove(aside)
+
+    def _write_new(self, name: str, data: bytes) -> None:
+        number = os.open(
+            self._where(name),
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN,
+            0o666,
+            dir_fd=self._number,
+        )
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(number)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file that does not exist yet; False: another writer was first, and its file is
+        unchanged. Readers find all of `data`, or nothing.
+
+        The new name is a hard link, which exactly one of several writers makes, also on NFS.
+        """
+        aside = aside_of(name)
+        try:
+            self._write_new(aside, data)
+            try:
+                os.link(
+                    self._where(aside),
+                    self._where(name),
+                    src_dir_fd=self._number,
+                    dst_dir_fd=self._number,
+                    follow_symlinks=False,
+                )
+            except FileExistsError:
+                # a repeated request over NFS fails although the first one made the link
+                return os.path.samestat(self._stat(aside), self._stat(name))
+            if self._number is not None:
+                os.fsync(self._number)
+            return True
         finally:
             self.remove(aside)
 
@@ -182,7 +212,7 @@ class Folder:
                 return partial(self.remove, _LOCK)
             except FileExistsError:
                 with contextlib.suppress(FileNotFoundError):
-                    held = os.stat(self._where(_LOCK), dir_fd=self._number, follow_symlinks=False)
+                    held = self._stat(_LOCK)
                     if (held.st_ino, held.st_mtime_ns) != seen:
                         seen, until = (held.st_ino, held.st_mtime_ns), time.monotonic() + _PATIENCE
                     elif time.monotonic() > until:

@@ -59,7 +59,13 @@ def new_id(root: Path, kind: str) -> str:
     `Run` of a deleted run never reads another one. The folder is made here (mkdir is the lock);
     pass the id to `RunFolder.create`.
     """
-    folder = runs_folder(root)
+    return numbered_folder(runs_folder(root), kind).name
+
+
+def numbered_folder(folder: Path, kind: str) -> Path:
+    """Make a folder such as "0012-fit" in this one, with the next number: larger than all that were
+    made here, and unique among concurrent processes.
+    """
     word = re.sub(r"[^\w]+", "-", kind).strip("-").lstrip("0123456789-")[:32] or "run"
     while True:
         numbers = _numbers(folder)
@@ -79,7 +85,7 @@ def new_id(root: Path, kind: str) -> str:
             continue
         if _numbers(folder).count(number) == 1:
             note_given(mine)
-            return mine.name
+            return mine
         # Another kind of job took the number at the same moment. Both may notice, so wait for a
         # random time and try again.
         mine.rmdir()

@@ -1,0 +1,215 @@
+"""`bench.study`: what it refuses before anything starts, and how a study is changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+import workbench as wb
+from tests.bench import study_parts
+from tests.bench.study_parts import Studied
+from workbench.launch.study import local
+from workbench.runs.study.record import PieceEnd, StudyRecord, TrialProposal
+from workbench.runs.study.tidy import KEPT, remove_weights
+from workbench.runs.study.write import add_trial, claim
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[wb.Workbench]:
+    with study_parts.bench(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The names of the workers of each start, none of which runs."""
+    starts: list[list[str]] = []
+
+    def start(study: Path, names: list[str], devices: list[str], *, trust: bool) -> list[Any]:
+        starts.append(list(names))
+        return []
+
+    monkeypatch.setattr(local, "start", start)
+    return starts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"budget": 1}, "budget=1: a study compares 2 fits or more"),
+        ({"budget": "soon"}, "give a number of fits (8), or a time ('2h', '90min')"),
+        ({"budget": True}, "give a number of fits"),
+        ({"workers": 0}, "workers=0: give a number of 1 or more"),
+        ({"seeds": 0}, "seeds=0: give a number of 1 or more"),
+        ({"limits": {"memory": 3}}, "limits has 'memory'"),
+        ({"limits": {"parameters": -1}}, "give a number above 0"),
+        ({"name": "a b"}, "name='a b': give letters"),
+        ({"monitor": "val_los"}, "Did you mean 'val_loss'?"),
+        ({"max_epochs": 0}, "its fits train nothing"),
+        ({"max_epochs": -1, "max_time": "00:00:01:00"}, "its fits have no length"),
+        ({"fast_dev_run": 2}, "a study compares records"),
+        ({"limit_val_batches": 0}, "trials are compared by a validation"),
+        ({"space": {"lr": (1, 0.1)}}, "the lower one first"),
+        ({"space": {"witdh": (1, 9)}}, "Did you mean 'width'?"),
+        ({"space": {"max_epochs": [1, 2]}}, "max_epochs cannot be chosen"),
+        ({"space": ["lr"], "lr": 0.1}, "lr is in the space and given for all trials too"),
+        ({"colour": 3}, "unknown setting 'colour'"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(
+    arguments: dict[str, Any], says: str, bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    with pytest.raises((wb.SettingsError, wb.TaskError), match=re.escape(says)):
+        bench.study(**{"space": ["lr"], **arguments})
+    assert not started
+    assert not [*bench.root.glob("studies/*")]
+
+
+def test_a_metric_whose_name_does_not_say_what_is_better(
+    tmp_path: Path, started: list[list[str]]
+) -> None:
+    metrics = {"quality": lambda output, y: (output.argmax(1) == y).float().mean()}
+    with study_parts.bench(tmp_path, metrics=metrics) as bench:
+        with pytest.raises(wb.SettingsError, match="give monitor_mode='min' or 'max'"):
+            bench.study(["lr"], monitor="val_quality")
+        study = bench.study(["lr"], monitor="val_quality", monitor_mode="max")
+    assert (study.record.head.monitor, study.record.head.mode) == ("val_quality", "max")
+
+
+class Locked(nn.Linear):
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle a lock")
+
+
+def test_what_cannot_be_packed_is_named(tmp_path: Path, started: list[list[str]]) -> None:
+    with (
+        study_parts.bench(tmp_path, Locked(6, 2)) as bench,
+        pytest.raises(Exception, match="model"),
+    ):
+        bench.study(["lr"])
+    assert not [*tmp_path.glob("studies/0*")]
+
+
+def test_its_record_says_what_was_asked(bench: wb.Workbench, started: list[list[str]]) -> None:
+    bench.set(max_epochs=9)
+    bench.fit().result()
+    weights = [parameter.clone() for parameter in bench.model.parameters()]
+    study = bench.study({"lr": (1e-3, 1.0)}, budget="2h", workers=3, width=16, name="wide")
+    head = study.record.head
+    assert study.id == "0001-wide"
+    assert (head.monitor, head.mode, head.budget) == ("val_loss", "min", {"seconds": 7200.0})
+    assert head.base["width"] == 16
+    assert head.base["max_epochs"] == 9
+    assert head.length == {"epochs": 9}
+    assert len(started[0]) == 3
+    assert all(
+        (now == before).all() for now, before in zip(bench.model.parameters(), weights, strict=True)
+    )
+
+
+def test_rungs_are_long_enough(tmp_path: Path, started: list[list[str]]) -> None:
+    def rungs(epochs: int, budget: float = 8) -> tuple[float, ...]:
+        with study_parts.bench(tmp_path, batch_size=1, max_epochs=epochs) as bench:
+            return bench.study(["lr"], budget=budget).record.head.rungs
+
+    assert rungs(30) == pytest.approx((1 / 9, 1 / 3, 1.0))  # of 1,920 updates
+    assert rungs(12) == pytest.approx((1 / 3, 1.0))
+    assert rungs(4) == (1.0,)
+    assert rungs(30, budget=3) == (1.0,)
+
+
+def test_the_same_study_goes_on_and_another_one_says_what_differs(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    first = bench.study({"lr": (1e-3, 1.0)}, name="rates")
+    again = bench.study({"lr": (1e-3, 1.0)}, name="rates", budget=12)
+    assert again.id == first.id
+    assert again.record.budget == {"fits": 12.0}
+    with pytest.warns(UserWarning, match=r"0001-rates has another space: .* 0002-rates"):
+        other = bench.study({"lr": (1e-2, 1.0)}, name="rates")
+    assert other.id == "0002-rates"
+
+
+def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[list[str]]) -> None:
+    study = bench.study({"lr": (1e-3, 1.0)}, budget=8)
+    add_trial(study.path, TrialProposal(1, {"lr": 0.001}, "baseline"))
+    study.add(lr=3e-3, width=32)
+    study.stop(1)
+    study.space(lr=(1e-3, 0.3))
+    study.more(4)
+    study.seeds(1, 3)
+    study.repeat(1)
+    study.pause()
+    assert study.status == "paused"
+    study.resume()
+    record = study.record
+    kinds = [change.kind for change in record.changes]
+    assert kinds == ["add", "stop", "space", "more", "seeds", "repeat", "pause", "resume"]
+    assert record.budget == {"fits": 12.0}
+    assert record.space["lr"]["high"] == 0.3
+    assert record.stopped == {1}
+    assert len(started) > 1  # no worker lives, and work is left
+    study.stop()
+    assert study.status == "ended"
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda study: study.add(colour=3), "colour"),
+        (lambda study: study.add(lr="fast"), "lr='fast'"),
+        (lambda study: study.stop(9), "its trials are none yet"),
+        (lambda study: study.more("1h"), "its budget is 8 fits"),
+        (lambda study: study.more(0), "adds nothing"),
+        (lambda study: study.space(lr=(1, 0.1)), "the lower one first"),
+        (lambda study: study.work(0), "workers=0"),
+    ],
+)
+def test_a_bad_change_is_refused(
+    call: Any, says: str, bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    study = bench.study({"lr": (1e-3, 1.0)}, budget=8)
+    with pytest.raises(wb.SettingsError, match=re.escape(says)):
+        call(study)
+    assert not study.record.changes
+
+
+def test_without_a_worker_nothing_waits_forever(
+    bench: wb.Workbench, started: list[list[str]]
+) -> None:
+    study = bench.study(["lr"])
+    with pytest.raises(RuntimeError, match=r"no worker works on 0001-study.*study\.work\(\)"):
+        study.result()
+    with pytest.raises(FileNotFoundError, match="Near it: 0001-study"):
+        wb.Study.open("7", bench.root)
+
+
+def test_an_error_of_the_code_is_its_result(bench: wb.Workbench, started: list[list[str]]) -> None:
+    study = bench.study(["lr"])
+    for number in (1, 2):
+        add_trial(study.path, TrialProposal(number, {}, "by hand"))
+        mine = claim(study.path, number, 0, 0, "here")
+        assert mine is not None
+        mine.end(PieceEnd("failed", 0.0, cause="KeyError: no such table"))
+    assert study.status == "ended"
+    with pytest.raises(RuntimeError, match="no such table"):
+        study.result()
+
+
+def test_weights_of_all_but_the_best_go_at_the_end(tmp_path: Path) -> None:
+    with study_parts.bench(tmp_path, max_epochs=1) as bench:
+        study = Studied(bench, {"lr": (1e-3, 1.0)})
+        rates = (0.0011, 0.3, 0.2, 0.1, 0.4, 0.5, 0.0012)
+        ends = [study.train(n, {"lr": rate}) for n, rate in enumerate(rates, 1)]
+        other = bench.fit().result()
+    remove_weights(StudyRecord.read(study.path))
+    best = sorted(ends, key=lambda end: end.value or 9.0)
+    assert all(study.run(end).checkpoints for end in best[:KEPT])
+    assert not any(study.run(end).checkpoints for end in best[KEPT:])
+    assert all(len(study.run(end).history["loss"]) for end in ends)
+    assert other.checkpoints

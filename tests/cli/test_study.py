@@ -1,0 +1,100 @@
+"""The commands `workbench study`."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import workbench as wb
+from tests.bench import study_parts
+from workbench.cli import main
+from workbench.launch import signals
+from workbench.launch.study import local
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A worker has its process to itself: this one gets its folder and its handlers back."""
+    monkeypatch.chdir(Path.cwd())
+    handlers = {number: signal.getsignal(number) for number in (*signals.NUMBERS, signal.SIGINT)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> wb.Study:
+    """A study on which nobody has worked yet."""
+    monkeypatch.setattr(local, "start", lambda *_, **__: [])
+    with study_parts.bench(tmp_path, max_epochs=2) as bench:
+        return bench.study({"lr": (1e-3, 1.0), "width": [4, 8]}, budget=3)
+
+
+def run(study: wb.Study, *arguments: str) -> Result:
+    root = str(study.path.parents[1])
+    return CliRunner().invoke(main, ["study", *arguments, "--root", root])
+
+
+def test_a_study_is_worked_on_shown_and_exported(study: wb.Study, tmp_path: Path) -> None:
+    worked = run(study, "work", "1")
+    assert worked.exit_code == 0, worked.output
+    assert "0001-study has ended: the budget of 3 fits is used" in worked.output
+    assert study.status == "ended"
+    shown = run(study, "show", "1")
+    assert "val_loss" in shown.output
+    assert "baseline" in shown.output
+    data = json.loads(run(study, "show", "1", "--json").output)
+    assert data["settings"] == study.settings
+    assert [row["trial"] for row in data["trials"]] == [row["trial"] for row in study.table()]
+    listed = run(study, "list")
+    assert listed.output.startswith("0001-study  val_loss (lower is better)  ended")
+    watched = run(study, "watch", "1")
+    assert "trial 1 (" in watched.output
+    written = run(study, "export", "1", str(tmp_path / "best.yaml"))
+    assert written.exit_code == 0, written.output
+    assert wb.Settings.load(tmp_path / "best.yaml").max_epochs == 2
+
+
+def test_a_study_is_changed(study: wb.Study) -> None:
+    added = run(study, "add", "1", "lr=3e-3", "width=8")
+    assert "workbench study work 0001-study" in added.output
+    assert "12 fits" in run(study, "more", "1", "9").output
+    assert run(study, "stop", "1").exit_code == 0
+    changes = [(change.kind, dict(change.values)) for change in study.record.changes]
+    assert changes == [
+        ("add", {"values": {"lr": 0.003, "width": 8}}),
+        ("more", {"fits": 9.0}),
+        ("end", {}),
+    ]
+    assert "was ended" in run(study, "work", "1").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["show", "7"], "There is no study '7'"),
+        (["stop", "1", "--trial", "4"], "its trials are none yet"),
+        (["add", "1", "colour=3"], "colour"),
+        (["more", "1", "2h"], "its budget is 3 fits"),
+    ],
+)
+def test_what_cannot_be_done_is_said(study: wb.Study, arguments: list[str], says: str) -> None:
+    result = run(study, *arguments)
+    assert result.exit_code == 1
+    assert says in result.output
+
+
+def test_a_strangers_study_is_not_worked_on(study: wb.Study, tmp_path: Path) -> None:
+    head = study.path / "start" / "start.json"
+    data: dict[str, Any] = json.loads(head.read_text())
+    head.write_text(json.dumps({**data, "signature": None}))
+    result = run(study, "work", "1")
+    assert result.exit_code == 1
+    assert "has no signature of yours" in result.output
+    assert not study.record.trials

@@ -1,0 +1,204 @@
+"""Processes train a study together: no piece twice, and none is lost with its process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from tests.bench import study_parts
+from tests.waiting import wait_for
+from workbench.launch.study.liveness import Attempt, Observer, why_hopeless
+from workbench.launch.study.worker import Attend, Piece, Worker
+from workbench.runs.folder.alive import liveness
+from workbench.runs.read import list_runs, trial_place
+from workbench.runs.study.record import (
+    Change,
+    PieceEnd,
+    PieceRecord,
+    StudyRecord,
+    TrialProposal,
+)
+from workbench.runs.study.write import Claim, add_trial, change, claim, take_over
+
+SPACE = {"lr": (1e-3, 1.0), "width": [4, 8, 16]}
+LONG = 80
+
+
+def training(study: wb.Study, begun: int = 1) -> list[PieceRecord]:
+    """The pieces that a living process trains, in at least so many updates."""
+    root = study.path.parents[1]
+    steps = {run.id: run.step for run in list_runs(root)}
+    return [
+        piece
+        for trial in study.record.trials
+        for piece in trial.pieces
+        if piece.state == "claimed"
+        and liveness(piece.claim) == "alive"
+        and steps.get(piece.run, 0) >= begun
+    ]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[wb.Workbench, wb.Study]]:
+    """A study that three workers have trained, of which one was killed and one was told to end."""
+    root = tmp_path_factory.mktemp("study")
+    with study_parts.bench(root, max_epochs=LONG, checkpoint_every=4) as bench:
+        study = bench.study(SPACE, budget=3.4, workers=3)  # whole fits
+        wait_for(lambda: training(study, 9))
+        os.kill(training(study, 9)[0].claim["pid"], signal.SIGKILL)
+        wait_for(lambda: training(study, 9))
+        os.kill(training(study, 9)[0].claim["pid"], signal.SIGTERM)
+        study.result(timeout=300)
+        yield bench, study
+
+
+def test_a_study_ends_with_the_values_of_its_bench(
+    ended: tuple[wb.Workbench, wb.Study],
+) -> None:
+    bench, study = ended
+    record = study.record
+    assert study.status == "ended"
+    assert not record.problems
+    assert record.trials[0].origin == "baseline"
+    for trial in record.trials[:2]:
+        end = trial.end(record.last_rung)
+        assert end is not None
+        assert end.status == "completed"
+        fitted = bench.fit(**trial.values, seed=0).result()
+        assert end.value == fitted.metrics["val_loss"]
+        run = wb.Run.open(study.path.parents[1] / "runs" / end.run)
+        assert list(run.history["loss"]) == list(fitted.history["loss"])
+    assert study.value == min(record.whole(trial) or 9.0 for trial in record.trials)
+    assert study.result().metrics["val_loss"] == study.value
+
+
+def test_a_piece_is_taken_over_and_never_trained_twice(
+    ended: tuple[wb.Workbench, wb.Study],
+) -> None:
+    _, study = ended
+    pieces = [(trial, piece) for trial in study.record.trials for piece in trial.pieces]
+    taken_over = sum(piece.generation - 1 for _, piece in pieces)
+    assert taken_over in (1, 2)  # the worker that was told to end may have been at its end
+    runs = [run for run in list_runs(study.path.parents[1]) if run.kind == "fit"]
+    places = Counter(place for run in runs if (place := trial_place(run.header)) is not None)
+    for trial, piece in pieces:
+        assert places[study.id, trial.number, piece.seed, piece.rung] == piece.generation
+    continued = [wb.Run.open(run.path) for run in runs if trial_place(run.header)]
+    assert sum(bool(run.resumes) for run in continued) == taken_over
+
+
+def test_a_worker_that_was_told_to_end_has_exited_well(
+    ended: tuple[wb.Workbench, wb.Study],
+) -> None:
+    _, study = ended
+    codes = sorted(process.wait() for process in study._processes)
+    assert codes == [-signal.SIGKILL, 0, 0]
+
+
+def test_another_process_reads_the_study(ended: tuple[wb.Workbench, wb.Study]) -> None:
+    bench, study = ended
+    opened = wb.Study.open(study.id, bench.root)
+    assert opened.settings == study.settings
+    bench.set(**opened.settings)
+    assert {row["trial"] for row in opened.table()} == {
+        trial.number for trial in study.record.trials
+    }
+    assert [run.id for run in opened.runs] == [row["run"] for row in opened.table()]
+    assert study.id in repr(opened)
+    assert "val_loss" in repr(opened)
+
+
+def test_a_worker_elsewhere_is_dead_when_its_beats_stand_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("workbench.launch.study.liveness.time.monotonic", lambda: now)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    add_trial(study.path, TrialProposal(1, {}, "baseline"))
+    mine = claim(study.path, 1, 0, 0, "elsewhere")
+    assert mine is not None
+    file = study.path / "trials" / "0001" / "s0r0g1.claim"
+    file.write_text(file.read_text().replace('"host": "', '"host": "other'))
+    observer = Observer()
+
+    def dead() -> bool:
+        return bool([*observer.abandoned(StudyRecord.read(study.path))])
+
+    assert not dead()
+    now = 149.0
+    mine.beat("0001-fit")
+    assert not dead()
+    now = 290.0
+    assert not dead()
+    now = 300.0
+    assert dead()
+    piece = StudyRecord.read(study.path).trials[0].pieces[0]
+    taken = [take_over(study.path, 1, piece, name) for name in ("a", "b")]
+    assert isinstance(taken[0], Claim)
+    assert taken[1] is None
+    assert not mine.is_current()
+
+
+def _without_workers(bench: wb.Workbench, monkeypatch: pytest.MonkeyPatch) -> wb.Study:
+    monkeypatch.setattr("workbench.launch.study.local.start", lambda *_, **__: [])
+    return bench.study(SPACE, budget=3)
+
+
+def test_take_overs_without_progress_end() -> None:
+    died = Attempt("0001-fit", 0, 7, given_back=False)
+    assert not why_hopeless([died] * 3)
+    assert "4 workers have ended" in why_hopeless([died] * 4)
+    assert "after 7 updates" in why_hopeless([died] * 4)
+    further = [Attempt("0001-fit", 0, updates, given_back=False) for updates in range(1, 9)]
+    assert not why_hopeless(further)
+    assert not why_hopeless([Attempt("", 0, 0, given_back=True)] * 9)
+    assert not why_hopeless([Attempt("", 0, 0, given_back=False)] * 8)
+
+
+def test_a_study_of_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    monkeypatch.undo()
+    head = study.path / "study.json"
+    head.write_text(head.read_text().replace('"torch": "', '"torch": "1.'))
+    study.work()
+    with pytest.raises(RuntimeError, match="its trials would not compare"):
+        study.result(timeout=200)
+
+
+class Wears:
+    """A trainer after whose first piece another process should go on."""
+
+    def __init__(self) -> None:
+        self.trained: list[int] = []
+
+    def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
+        self.trained.append(piece.trial)
+        return PieceEnd("completed", 1.0, value=1.0)
+
+    def is_worn(self) -> bool:
+        return True
+
+
+def test_a_worn_worker_leaves_its_place_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
+    train, told = Wears(), list[str]()
+    worker = Worker(study.path, train, lambda *_: None, told.append)
+    assert worker.run("cpu") == ""
+    assert worker.worn
+    assert train.trained == [1]
+    assert study.status != "ended"

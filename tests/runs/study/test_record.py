@@ -1,0 +1,234 @@
+import json
+import math
+import os
+import threading
+from dataclasses import replace
+
+import pytest
+
+from workbench.runs.folder.alive import liveness
+from workbench.runs.study.record import Change, PieceEnd, StudyHead, StudyRecord, TrialProposal
+from workbench.runs.study.write import (
+    add_trial,
+    change,
+    claim,
+    new_study,
+    note_worker,
+    take_over,
+)
+
+HEAD = StudyHead(
+    "my study", "val_loss", "min", {"fits": 8.0}, {"lr": {"kind": "float"}}, {"epochs": 3}, (1 / 9, 1 / 3, 1.0), {"lr": 1e-3},
+    seeds=3, limits={"parameters": 1000.0}, seed=7, code="abc", versions={"torch": "2.9"}, created=1.5, fresh_weights=True,
+)  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path):
+    return new_study(tmp_path, HEAD)
+
+
+def test_what_is_written_is_read(path):
+    assert path.name == "0001-my-study"
+    assert StudyRecord.read(path).head == HEAD
+    assert (
+        add_trial(path, TrialProposal(1, {"lr": 0.1, "betas": (0.9, 0.99)}, "prior", "because"))
+        == 1
+    )
+    piece = claim(path, 1, 0, 2, "worker-1")
+    piece.beat("0003-fit")
+    piece.beat("0003-fit")
+    note_worker(path, "worker-1", "cpu")
+    (trial,) = StudyRecord.read(path).trials
+    assert (trial.values, trial.origin, trial.why) == (
+        {"lr": 0.1, "betas": [0.9, 0.99]},
+        "prior",
+        "because",
+    )
+    claimed = trial.piece(2)
+    assert (claimed.state, claimed.generation, claimed.worker, claimed.beats, claimed.run) == (
+        "claimed",
+        1,
+        "worker-1",
+        2,
+        "0003-fit",
+    )
+    assert liveness(claimed.claim) == "alive"
+    end = PieceEnd("completed", 1.0, 0.5, run="0003-fit", seconds=3.0, step=90, best_step=80, parameters=12, values={"lr": 0.2}, metrics={"val_loss": 0.5})  # fmt: skip
+    assert piece.end(end)
+    record = StudyRecord.read(path)
+    assert record.trials[0].end(2) == end
+    assert record.trials[0].piece(2).state == "ended"
+    assert (record.best.number, record.whole(record.best), record.spent) == (1, 0.5, 1.0)
+    assert liveness(record.workers["worker-1"]) == "alive"
+    assert record.problems == ()
+
+
+def test_numbers_of_studies_are_given_once(tmp_path):
+    names = [new_study(tmp_path, replace(HEAD, name=name)).name for name in ("a", "b/../c", "")]
+    assert names == ["0001-a", "0002-b-c", "0003-study"]
+
+
+def test_one_of_many_gets_a_trial_and_a_piece(path):
+    got = []
+    start = threading.Barrier(8)
+
+    def work(name):
+        start.wait()
+        made = add_trial(path, TrialProposal(1, {"by": name}, "prior"))
+        got.append((made, claim(path, 1, 0, 0, name)))
+
+    threads = [threading.Thread(target=work, args=(f"w{k}",)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(str(made) for made, _ in got) == ["1"] + ["None"] * 7
+    claims = [piece for _, piece in got if piece is not None]
+    assert len(claims) == 1
+    (trial,) = StudyRecord.read(path).trials
+    assert trial.piece(0).worker == claims[0].worker
+    assert not [name for name in os.listdir(path / "trials/0001") if name.startswith(".")]
+
+
+def test_a_piece_is_given_back_and_taken_over(path):
+    add_trial(path, TrialProposal(1, {}, "prior"))
+    first = claim(path, 1, 3, 1, "w1")
+    first.beat("0001-fit")
+    first.give_back()
+    piece = StudyRecord.read(path).trials[0].piece(1, seed=3)
+    assert (piece.state, piece.run) == ("open", "0001-fit")
+    second = take_over(path, 1, piece, "w2")
+    assert (second.generation, second.continues) == (2, "0001-fit")
+    assert take_over(path, 1, piece, "w3") is None
+    assert second.is_current()
+    assert not first.is_current()
+    # the second has no run yet: a third worker would continue the first one's
+    piece = StudyRecord.read(path).trials[0].piece(1, seed=3)
+    assert (piece.state, piece.worker, piece.run, piece.beats) == ("claimed", "w2", "0001-fit", 0)
+    assert second.end(PieceEnd("completed", 0.3, 1.0))
+    assert not first.end(PieceEnd("failed", 0.3))
+    assert StudyRecord.read(path).trials[0].end(1, seed=3).status == "completed"
+    assert claim(path, 1, 3, 1, "w4") is None
+    assert take_over(path, 1, piece, "w4") is None
+
+
+def test_changes_are_numbered_and_applied(path):
+    space = {"lr": {"kind": "float", "low": 1.0}}
+    for k, (kind, values) in enumerate(
+        [("more", {"fits": 4}), ("pause", {}), ("space", {"space": space}), ("stop", {"trial": 7}), ("end", {}),
+         ("priors", {"priors": {"lr": {"center": 1e-2}}, "spent": 0.3}), ("priors", {"priors": {"lr": {"center": 2e-2}}, "spent": 0.4})],
+        1,
+    ):  # fmt: skip
+        assert change(path, Change(kind, values, after=2)) == k
+    record = StudyRecord.read(path)
+    assert [c.kind for c in record.changes][:3] == ["more", "pause", "space"]
+    assert record.changes[0].created > 0
+    assert (record.budget, record.paused, record.ended, record.stopped) == (
+        {"fits": 12.0},
+        True,
+        True,
+        {7},
+    )
+    assert (record.space, record.priors, record.spent) == (space, {"lr": {"center": 1e-2}}, 0.3)
+    change(path, Change("resume"))
+    change(path, Change("more", {"fits": 1}))
+    record = StudyRecord.read(path)
+    assert (record.paused, record.ended, record.budget) == (False, False, {"fits": 13.0})
+
+
+def test_a_later_reading_has_what_is_new(path):
+    add_trial(path, TrialProposal(1, {}, "baseline"))
+    piece = claim(path, 1, 0, 2, "w")
+    before = StudyRecord.read(path)
+    piece.end(PieceEnd("completed", 1.0, 0.5))
+    add_trial(path, TrialProposal(2, {}, "prior"))
+    claim(path, 2, 0, 0, "w")
+    again = StudyRecord.read(path, before)
+    assert again == StudyRecord.read(path)
+    assert again.trials[0].end(2).value == 0.5
+
+
+def test_a_value_that_is_not_finite_is_none(path):
+    add_trial(path, TrialProposal(1, {}, "prior"))
+    claim(path, 1, 0, 2, "w").end(
+        PieceEnd("infeasible", 1.0, math.inf, math.nan, cause="the loss is not finite")
+    )
+    (trial,) = StudyRecord.read(path).trials
+    assert (trial.end(2).value, trial.end(2).raw, trial.infeasible) == (None, None, True)
+    assert StudyRecord.read(path).score_at(trial, 2) == math.inf
+
+
+def test_what_is_not_plain_is_refused_by_name(path):
+    with pytest.raises(ValueError, match="act=<built-in"):
+        add_trial(path, TrialProposal(1, {"act": print}, "prior"))
+    with pytest.raises(ValueError, match="cannot be a run's id"):
+        note_worker(path, "../w", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("trials/0001/trial.json", "{"),
+        ("trials/0001/trial.json", '{"values": [], "origin": "prior"}'),
+        ("trials/0001/trial.json", '{"values": {"lr": NaN}, "origin": "prior"}'),
+        ("trials/0001/trial.json", '{"values": {}, "origin": "' + "x" * 300_000 + '"}'),
+        ("trials/0001/s0r0.end.json", '{"status": "won", "cost": 1}'),
+        ("trials/0001/s0r0.end.json", '{"status": "completed", "cost": 1, "run": "../../etc"}'),
+        ("trials/0001/s0r0.end.json", '{"status": "completed", "cost": "1"}'),
+        ("trials/0001/s0r0.end.json", '{"status": "completed", "cost": true}'),
+        ("trials/0001/notes.txt", "x"),
+        ("trials/first/trial.json", "{}"),
+        ("changes/0001.json", '{"kind": "delete"}'),
+        ("changes/0001.json", '{"kind": "stop", "values": {"trial": "all"}}'),
+        ("changes/x.json", "{}"),
+        ("workers/a b.json", "{}"),
+    ],
+)
+def test_a_file_that_is_no_record_is_left_out_and_named(path, name, text):
+    add_trial(path, TrialProposal(2, {"lr": 1.0}, "prior"))
+    add_trial(path, TrialProposal(1, {"lr": 1.0}, "prior"))
+    (path / name).parent.mkdir(exist_ok=True)
+    (path / name).write_text(text)
+    record = StudyRecord.read(path)
+    assert record.trial(2).values == {"lr": 1.0}
+    (problem,) = record.problems
+    assert problem.startswith(name if "first" not in name else "trials/first")
+
+
+def test_links_and_pipes_are_not_followed(path, tmp_path):
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"values": {"secret": 1}, "origin": "prior"}')
+    (path / "trials/0001").mkdir()
+    (path / "trials/0001/trial.json").symlink_to(secret)
+    (path / "trials/0002").symlink_to(tmp_path)
+    os.mkfifo(path / "changes/0001.json")
+    record = StudyRecord.read(path)
+    assert record.trials == ()
+    assert record.changes == ()
+    assert len(record.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": 2}, "format=2"),
+        ({"mode": "up"}, "mode='up'"),
+        ({"budget": {"fits": 0}}, "budget="),
+        ({"budget": {"fits": 1, "seconds": 1}}, "budget="),
+        ({"rungs": [1.0, 0.5]}, "rungs="),
+        ({"rungs": ["a"]}, "rungs="),
+        ({"space": None}, "space="),
+    ],
+)
+def test_a_head_that_is_none_is_an_error(path, change, words):
+    head = json.loads((path / "study.json").read_text())
+    (path / "study.json").write_text(json.dumps({**head, **change}))
+    with pytest.raises(ValueError, match=words):
+        StudyRecord.read(path)
+
+
+def test_a_trial_that_is_being_made_is_none_yet(path):
+    (path / "trials/0001").mkdir()
+    record = StudyRecord.read(path)
+    assert (record.trials, record.problems) == ((), ())

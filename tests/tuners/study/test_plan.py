@@ -1,0 +1,294 @@
+import json
+import math
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from workbench.runs.study.record import PieceRecord, TrialRecord
+from workbench.settings.space import Choice, Space
+from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan
+from workbench.tuners.study.verdict import enough, judge, seed_noise
+
+from .simulated import LR, RUNGS, begun, bowl, changed, ended, finished, study, with_trial
+
+
+def lengths(record):
+    return Counter(piece.rung for trial in record.trials for piece in trial.pieces)
+
+
+def test_first_the_bench_as_it_is_then_a_bracket_whose_best_train_on():
+    record = finished(study(4))
+    assert (record.trials[0].origin, record.trials[0].values) == (
+        "baseline",
+        {"lr": 1e-3, "weight_decay": 1e-2},
+    )
+    assert record.trials[1].values["lr"] == pytest.approx(0.05, rel=0.1)  # what the search found
+    assert lengths(record) == {
+        0: 9,
+        1: 3,
+        2: 3,
+    }  # what is left of the budget trains the second best to the end
+    promoted = [t for t in record.trials if t.origin != "baseline" and t.piece(1) is not None]
+    dropped = [t for t in record.trials if t.origin != "baseline" and t.piece(1) is None]
+    assert max(record.score_at(t, 0) for t in promoted) < min(
+        record.score_at(t, 0) for t in dropped
+    )
+    assert record.spent <= 4.05
+    assert record.whole(record.best) < record.whole(record.baseline) - 1
+
+
+@pytest.mark.parametrize(("fits", "workers"), [(2, 1), (3.5, 4), (8, 1), (16.5, 4)])
+def test_a_budget_is_used_and_not_exceeded(fits, workers):
+    record = finished(study(fits, seed=3), workers=workers)
+    assert record.spent <= fits + 0.05
+    assert isinstance(end := plan(record), Ended)
+    assert enough(record) or record.spent > fits - 1.1, end.why
+
+
+def test_whole_fits_where_there_is_one_rung():
+    record = finished(study(8, rungs=(1.0,)))
+    assert lengths(record) == {0: 8}
+    assert record.whole(record.best) < record.whole(record.baseline) - 1
+
+
+@pytest.mark.parametrize("rungs", [RUNGS, (1.0,)])
+def test_several_workers_need_hardly_more_fits_than_one(rungs):
+    def needed(workers):
+        values = []
+        for seed in range(3):
+            record = finished(study(8, rungs=rungs, seed=seed, seeds=0), workers=workers)
+            values.append(record.whole(record.best))
+        return sum(values) / len(values)
+
+    assert needed(4) < needed(1) + 0.1
+
+
+def test_the_same_record_gives_the_same_plan():
+    for most in (0, 1, 5, 13, 20):
+        record = finished(study(8, seed=5), most=most)
+        assert plan(record) == plan(replace(record))
+    other = finished(study(8, seed=6))
+    assert [t.values for t in other.trials] != [t.values for t in finished(study(8, seed=5)).trials]
+
+
+def test_trials_that_cannot_be_trained_are_never_promoted_and_teach():
+    record = finished(study(16, priors={"lr": {"center": 3.0, "factor": 3.0}}))
+    infeasible = [t for t in record.trials if t.infeasible]
+    assert infeasible
+    assert all(t.piece(1) is None for t in infeasible)
+    first, last = record.trials[1:10], record.trials[-9:]
+    assert sum(t.infeasible for t in last) < sum(t.infeasible for t in first)
+
+
+def test_a_bracket_without_a_trainable_trial_is_followed_by_another():
+    record = finished(
+        study(6), lambda values, seed, rung: math.inf if values["lr"] != 1e-3 else 1.0
+    )
+    assert record.best is record.baseline
+    assert lengths(record)[1] == 0
+    assert len(record.trials) > 19
+    assert judge(record).adopt is False
+
+
+def test_a_wrong_prior_loses_its_weight():
+    wrong = {"lr": {"center": 1e-4, "factor": 2.0}}
+    record = finished(study(16, priors=wrong, seeds=0))
+    origins = [trial.origin.split()[0] for trial in record.trials]
+    assert origins[-9:].count("prior") < origins[1:10].count("prior")
+    assert record.whole(record.best) < 1.6
+
+
+def test_fresh_seeds_of_the_best_and_of_the_baseline_judge_it():
+    record = finished(study(16))
+    seeds = {t.number: {p.seed for p in t.pieces} for t in record.trials}
+    assert seeds[record.best.number] == seeds[1] == {0, 1, 2, 3}
+    verdict = judge(record)
+    assert verdict.adopt
+    assert len(verdict.differences) == 3
+    assert "better in 3 of 3 seeds" in verdict.text
+    assert judge(finished(study(4))).adopt is None
+
+
+def test_random_values_are_seldom_adopted():
+    def luck(values, seed, rung):
+        return 1 + 0.1 * math.sin(
+            1e6 * values["lr"] + 1e4 * values["weight_decay"] + 1000.1 * seed + 31 * rung
+        )
+
+    verdicts = [judge(finished(study(16, seed=seed), luck)) for seed in range(8)]
+    assert sum(verdict.adopt is True for verdict in verdicts) <= 1
+
+
+def test_it_ends_by_itself_when_another_bracket_would_gain_less_than_noise():
+    record = finished(study(60, seed=1))
+    assert record.spent < 40
+    assert len(judge(record).differences) == 3
+    assert "below the noise of a seed" in plan(record).why
+    assert seed_noise(record) == pytest.approx(0.007, abs=0.005)
+
+
+def test_it_goes_on_while_the_best_values_lie_at_a_boundary():
+    space = Space((replace(LR, high=0.02),))
+    flat = study(20, space=space, priors={"lr": {"center": 0.01}})
+    record = finished(
+        flat, lambda values, seed, rung: bowl({"weight_decay": 0.1, **values}, seed, rung)
+    )
+    assert enough(record) is None
+    assert record.spent > 18
+
+
+def test_what_a_user_asks_for_comes_first():
+    record = finished(study(8), most=5)
+    asked = changed(record, "add", values={"lr": 0.2, "weight_decay": 0.3})
+    action = plan(asked)
+    assert isinstance(action, NewTrial)
+    assert (action.proposal.origin, action.rung, dict(action.proposal.values)) == (
+        "by hand",
+        2,
+        {"lr": 0.2, "weight_decay": 0.3},
+    )
+    asked = changed(finished(asked, most=1), "repeat", trial=2)
+    action = plan(asked)
+    assert isinstance(action, NewTrial)
+    assert (action.proposal.origin, action.proposal.values) == ("repeat 2", record.trial(2).values)
+    asked = changed(finished(asked, most=1), "seeds", trial=1, n=2)
+    assert [(a.trial, a.seed, a.rung) for a in (plan(asked), plan(finished(asked, most=1)))] == [
+        (1, 1, 2),
+        (1, 2, 2),
+    ]
+    done = finished(asked, most=2)
+    assert plan(done).proposal.origin != "by hand"  # each is done once
+
+
+def test_pause_resume_end_and_more():
+    record = changed(finished(study(4), most=4), "pause")
+    assert isinstance(plan(record), Wait)
+    record = changed(record, "resume")
+    assert isinstance(plan(record), NewTrial)
+    record = changed(record, "end")
+    assert plan(record) == Ended("it was ended by hand")
+    record = finished(changed(record, "more", fits=4))
+    assert 7 < record.spent <= 8.05
+    assert isinstance(plan(record), Ended)
+
+
+def test_a_stopped_trial_is_trained_no_further():
+    record = finished(study(4), most=10)
+    best = min(record.trials[1:], key=lambda t: record.score_at(t, 0))
+    record = finished(changed(record, "stop", trial=best.number))
+    assert record.trial(best.number).piece(1) is None
+    assert lengths(record)[1] >= 3
+
+
+def test_a_piece_that_was_given_back_or_never_begun_is_continued_first():
+    record = finished(study(8), most=14)
+    trial = next(t for t in record.trials if t.piece(1) is not None)
+    back = replace(
+        trial,
+        pieces=tuple(
+            replace(p, state="open", end=None) if p.rung == 1 else p for p in trial.pieces
+        ),
+    )
+    action = plan(with_trial(record, back))
+    assert action == Train(trial.number, trial.values, 0, 1, trial.end(0).run)
+    orphan = TrialRecord(len(record.trials) + 1, {"lr": 0.1, "weight_decay": 0.1}, "prior")
+    assert plan(with_trial(record, orphan)) == Train(orphan.number, orphan.values, 0, 0)
+
+
+def test_a_piece_continues_the_run_of_the_rung_below():
+    record = finished(study(4), most=10)
+    action = plan(record)
+    assert isinstance(action, Train)
+    assert action.continues == record.trial(action.trial).end(0).run
+
+
+def test_two_equal_errors_end_a_study_and_others_do_not():
+    record = study(8)
+    for cause in ("KeyError: 'x'", "ValueError: y"):
+        record, number = begun(record, plan(record))
+        rung = record.trial(number).pieces[0].rung
+        record = ended(record, number, 0, rung, math.nan, status="failed", cause=cause)
+    assert isinstance(plan(record), NewTrial)
+    record, number = begun(record, plan(record))
+    record = ended(record, number, 0, 0, math.nan, status="failed", cause="KeyError: 'x'")
+    assert "KeyError: 'x'" in plan(record).why
+
+
+def test_a_budget_in_time():
+    record = study(budget={"seconds": 800.0})
+    assert isinstance(plan(record, elapsed=801.0), Ended)
+    record = finished(record, most=1)  # 100 seconds a fit
+    assert isinstance(plan(record, elapsed=100.0), NewTrial)
+    assert isinstance(plan(record, elapsed=600.0), Ended)  # no bracket fits into 200 seconds
+
+
+def test_other_workers_begin_the_next_bracket_while_one_is_trained():
+    record = study(8)
+    pieces = []
+    for _ in range(14):
+        action = plan(record)
+        record, number = begun(record, action)
+        pieces.append((number, action.rung))
+    assert pieces == [(1, 2), *((number, 0) for number in range(2, 15))]
+    assert len({json.dumps(t.values) for t in record.trials}) == 14
+
+
+def test_wait_where_only_others_can_tell_what_is_next():
+    record = study(3.4)
+    for _ in range(10):
+        record, _ = begun(record, plan(record))
+    assert isinstance(plan(record), Wait)
+
+
+def test_a_changed_space_holds_for_the_next_trials():
+    record = finished(study(8), most=6)
+    space = Space((replace(LR, low=0.1, high=0.2),)).to_record()
+    record = finished(changed(record, "space", space=space), lambda values, seed, rung: 1.0, most=4)
+    assert [set(t.values) for t in record.trials[6:]] == [{"lr"}] * 4
+    assert all(0.1 <= t.values["lr"] <= 0.2 for t in record.trials[6:])
+
+
+def test_higher_is_better():
+    record = finished(study(8, mode="max"), lambda *piece: -bowl(*piece))
+    assert record.whole(record.best) > record.whole(record.baseline) + 1
+
+
+def test_choices_and_dimensions_of_a_choice():
+    space = Space((Choice("optimizer", choices=("adamw", "sgd")), replace(LR, name="optimizer.adamw.lr"), replace(LR, name="optimizer.sgd.lr")))  # fmt: skip
+    good = {"adamw": 1e-3, "sgd": 0.3}
+
+    def loss(values, seed, rung):
+        if not values:
+            return 5.0
+        name = values["optimizer"]
+        return abs(math.log10(values["lr"] / good[name])) + (0.5 if name == "adamw" else 0.0)
+
+    record = finished(study(16, space=space, seeds=0, priors={}), loss)
+    assert record.best.values["optimizer"] == "sgd"
+    assert record.whole(record.best) < 0.5
+
+
+def test_a_decision_at_500_trials_takes_milliseconds():
+    record = study(2000, seeds=0)
+    trials = []
+    for number in range(1, 501):
+        values = {
+            "lr": 10 ** (-5 + 5 * (number * 0.618 % 1)),
+            "weight_decay": 10 ** (-4 + 4 * (number * 0.755 % 1)),
+        }
+        pieces = tuple(PieceRecord(0, rung, 1, "ended") for rung in range(3 if number == 1 else 1))
+        trials.append(
+            TrialRecord(number, values, "baseline" if number == 1 else "prior", pieces=pieces)
+        )
+    record = replace(record, trials=tuple(trials))
+    for trial in trials:
+        for piece in trial.pieces:
+            record = ended(record, trial.number, 0, piece.rung, bowl(trial.values, 0, piece.rung))
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        assert isinstance(plan(record), NewTrial | Train)
+        times.append(time.process_time() - start)
+    print(f"{min(times) * 1e3:.1f} ms")

@@ -1,0 +1,495 @@
+"""Defines Study: many fits of one bench that worker processes train, to find the best settings."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from workbench.bench.study_arguments import budget_of, checked_count
+from workbench.bench.study_start import TrialBench, keep
+from workbench.bench.study_view import StudyView
+from workbench.export.source.capture import CallSite
+from workbench.launch.study import local
+from workbench.launch.study.liveness import Observer, is_alive
+from workbench.launch.study.worker import new_name
+from workbench.runs.read import RUNS
+from workbench.runs.run import Run
+from workbench.runs.study.find import find_study, study_folders
+from workbench.runs.study.record import (
+    HEAD,
+    Change,
+    ChangeKind,
+    PieceRecord,
+    StudyHead,
+    StudyRecord,
+    TrialRecord,
+)
+from workbench.runs.study.write import change, new_study
+from workbench.runs.tables.run_list import RunList
+from workbench.settings import Settings, SettingsError, recorded_settings
+from workbench.settings.space import OPTIMIZER, Space
+from workbench.tuners.study.next import Advice, advice
+from workbench.tuners.study.plan import Action, Ended, plan
+from workbench.tuners.study.verdict import Verdict, judge
+from workbench.units import duration, number
+from workbench.values import shown
+
+_ASKED = ("code", "space", "base", "monitor", "mode", "length", "limits", "seeds")
+"""What is equal in two studies that ask the same."""
+_LOOK = 0.5
+"""Seconds between two looks at the record while a cell waits."""
+_started: list[subprocess.Popen[bytes]] = []
+"""Workers that this process has started; they are its children, and outlive it."""
+
+
+class Study(StudyView):
+    """Many fits that find the best settings of a bench: `bench.study(budget=8)`.
+
+    Its trials are trained by worker processes, which go on when this process ends. All that it
+    knows is in its folder, so that any process can follow and change it: `wb.Study.open(...)`.
+    """
+
+    def __init__(self, path: Path, workers: int = 1, devices: Sequence[str] = ("",)) -> None:
+        """path: its folder. workers, devices: those that are started where none lives."""
+        self.path = path
+        self._workers, self._devices, self._trust = workers, devices, False
+        self._names: list[str] = []
+        """The workers that this object has started."""
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._observer = Observer()
+        self._read = StudyRecord.read(path)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, study: str | Path, root: str | Path = ".workbench", *, trust: bool = False
+    ) -> Study:
+        """Open a recorded study: `wb.Study.open("0003-study")`, `wb.Study.open("3")`.
+
+        root: of the bench that made it. trust: its workers may run code that somebody else has
+        kept in it.
+
+        Raises FileNotFoundError where there is none, ValueError where it cannot be read.
+        """
+        folder = Path(study).expanduser()
+        if not (folder / HEAD).is_file():
+            folder = find_study(Path(root).expanduser().absolute(), str(study))
+        opened = cls(folder.absolute())
+        opened._trust = trust
+        return opened
+
+    # -- what it knows
+
+    @property
+    def id(self) -> str:
+        """Its id, the name of its folder: "0003-study"."""
+        return self.path.name
+
+    @property
+    def record(self) -> StudyRecord:
+        """All that its folder says at this moment."""
+        with self._lock:
+            self._read = StudyRecord.read(self.path, self._read)
+            return self._read
+
+    @property
+    def status(self) -> str:
+        """ "running", "paused", "ended", or "no worker": nobody works on it."""
+        return self._status(self.record)
+
+    def _status(self, record: StudyRecord) -> str:
+        lives = any(process.poll() is None for process in self._processes)
+        if not lives and isinstance(_plan(record), Ended):
+            return "ended"
+        if record.paused:
+            return "paused"
+        return "running" if lives or is_alive(record, self._observer) else "no worker"
+
+    @property
+    def failure(self) -> str:
+        """The error of the user's code that ended it; "": none did."""
+        record = self.record
+        ended = _plan(record)
+        causes = [
+            piece.end.cause
+            for _, piece in _pieces(record)
+            if piece.end is not None and piece.end.status == "failed"
+        ]
+        failed = isinstance(ended, Ended) and any(cause in ended.why for cause in causes if cause)
+        return ended.why if failed and isinstance(ended, Ended) else ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the best trial's settings are better than the bench's, by fresh seeds of both."""
+        return judge(self.record)
+
+    @property
+    def next(self) -> list[Advice]:
+        """What to do next, each in a sentence with the line of code that does it."""
+        return advice(self.record)
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The trial with the best whole fit so far; None: none has ended."""
+        return self.record.best
+
+    @property
+    def value(self) -> float | None:
+        """The value of the best trial so far; None: none has ended."""
+        record = self.record
+        return None if record.best is None else record.whole(record.best)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The values of the best trial, for `bench.set(**study.settings)`: settings, and parameters
+        of the function that makes the model.
+        """
+        record = self.record
+        return {} if record.best is None else _absolute(record, record.best)
+
+    @property
+    def runs(self) -> RunList:
+        """Its fits, by trial; it prints as a table."""
+        runs, root = RunList(), self.path.parents[1]
+        for _, piece in _pieces(self.record):
+            folder = root / RUNS / piece.run
+            if piece.run and folder.is_dir():
+                runs.append(Run.open(folder))
+        return runs
+
+    @property
+    def budget(self) -> str:
+        """Its budget in words: "8 fits", "2 h 00 min"."""
+        ((unit, amount),) = self.record.budget.items()
+        return duration(amount) if unit == "seconds" else f"{amount:g} fits"
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each piece of each trial: its values, status, metric, cost, run. A data frame:
+        `pandas.DataFrame(study.table())`.
+        """
+        record, rows = self.record, []
+        for trial, piece in _pieces(record):
+            end = piece.end
+            rows.append(
+                {
+                    "trial": trial.number,
+                    "from": trial.origin,
+                    **trial.values,
+                    "seed": piece.seed,
+                    "rung": record.head.rungs[min(piece.rung, record.last_rung)],
+                    "status": _state(piece),
+                    record.head.monitor: None if end is None else end.value,
+                    "cost": None if end is None else end.cost,
+                    "run": piece.run,
+                }
+            )
+        return rows
+
+    def summary(self) -> dict[str, Any]:
+        """Its state as plain data."""
+        record = self.record
+        best, baseline = record.best, record.baseline
+        return {
+            "id": self.id,
+            "status": self._status(record),
+            "monitor": record.head.monitor,
+            "mode": record.head.mode,
+            "budget": dict(record.budget),
+            "spent": record.spent,
+            "trials": len(record.trials),
+            "best": None if best is None else best.number,
+            "value": None if best is None else record.whole(best),
+            "settings": {} if best is None else _absolute(record, best),
+            "baseline": None if baseline is None else record.whole(baseline),
+        }
+
+    @property
+    def headline(self) -> str:
+        """Its state in a line."""
+        record = self.record
+        ((unit, amount),) = record.budget.items()
+        if unit == "fits":
+            spent = f"{record.spent:.1f} of {amount:g} fits"
+        else:
+            spent = f"{record.spent:.1f} fits, {duration(amount)} in all"
+        arrow = "lower" if record.head.mode == "min" else "higher"
+        best = record.best
+        value = "nothing yet"
+        if best is not None:
+            value = f"{number(record.whole(best) or math.nan)} (trial {best.number})"
+        rungs = [f"1/{round(1 / share)}" for share in record.head.rungs[:-1]]
+        lengths = f"trials of {', '.join(rungs)} and whole fits" if rungs else "whole fits"
+        return (
+            f"{self.id}  {record.head.monitor} ({arrow} is better)  {self._status(record)}"
+            f"  {spent}  {len(record.trials)} trials ({lengths})  best {value}"
+        )
+
+    # -- wait
+
+    def result(self, timeout: float | None = None) -> Run:
+        """Wait for its end, and return the best whole fit. An interrupt of the cell ends the
+        waiting, and the study goes on.
+
+        Raises RuntimeError where no trial has a result, or where no worker is left; TimeoutError
+        after `timeout` seconds.
+        """
+        try:
+            self.follow(lambda text: None, timeout)
+        except KeyboardInterrupt:
+            print(f"{self.id} goes on. To end it: study.stop(), or workbench study stop {self.id}")
+            raise
+        record = self.record
+        best = record.best
+        if best is None or self.failure:
+            raise RuntimeError(f"{self.id} has no result: {self.failure or self._why_nothing()}")
+        end = best.end(record.last_rung)
+        assert end is not None  # it is the best whole fit
+        return Run.open(self.path.parents[1] / RUNS / end.run)
+
+    def follow(self, tell: Callable[[str], object], timeout: float | None = None) -> None:
+        """Wait for its end. tell: called with a line for each piece that has ended.
+
+        Raises RuntimeError where no worker is left, TimeoutError after `timeout` seconds.
+        """
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        reported: set[tuple[int, int, int]] = set()
+        unseen = 0
+        while True:
+            record = self.record
+            for trial, piece in _pieces(record):
+                key = trial.number, piece.seed, piece.rung
+                if piece.end is not None and key not in reported:
+                    reported.add(key)
+                    tell(_ended(record, trial, piece))
+            status = self._status(record)
+            if status == "ended":
+                return
+            # a worker that was started elsewhere may not have said so yet
+            unseen = unseen + 1 if status == "no worker" else 0
+            if unseen > 2:
+                raise RuntimeError(f"no worker works on {self.id}.{self._last_words()} {self.hint}")
+            if time.monotonic() >= until:
+                raise TimeoutError(f"{self.id} still runs after {timeout} s; it goes on.")
+            time.sleep(max(0.0, min(_LOOK, until - time.monotonic())))
+
+    @property
+    def hint(self) -> str:
+        """How to start a worker, where none lives."""
+        if self.status != "no worker":
+            return ""
+        return f"Start one: study.work(), or workbench study work {self.id}"
+
+    def _last_words(self) -> str:
+        texts = [words for name in self._names if (words := local.last_words(self.path, name))]
+        return f" The last one has printed:\n{texts[-1]}\n" if texts else ""
+
+    def _why_nothing(self) -> str:
+        causes = [
+            f"trial {trial.number} {piece.end.status}: {piece.end.cause}"
+            for trial, piece in _pieces(self.record)
+            if piece.end is not None and piece.end.cause
+        ]
+        return "; ".join(causes[:3]) or "no trial has been trained to its end."
+
+    # -- change
+
+    def space(self, **ranges: Any) -> None:
+        """Change ranges, or add what is searched: `study.space(lr=(1e-3, 0.3))`. Trials from now on
+        come from the new space.
+        """
+        self._change("space", {"space": self._with_ranges(ranges).to_record()})
+
+    def add(self, **values: Any) -> None:
+        """Add a trial with these values: `study.add(lr=3e-3)`. It is the next one."""
+        self._change("add", {"values": self._checked(values)})
+
+    def stop(self, trial: int | None = None) -> None:
+        """Stop a trial: `study.stop(7)`. None: end the study; the trials that train stop at their
+        next update, and keep what they have.
+        """
+        if trial is None:
+            self._change("end", {}, works=False)
+        else:
+            self._change("stop", {"trial": self._trial(trial, "stop")}, works=False)
+
+    def more(self, budget: float | str | timedelta) -> None:
+        """Add to its budget, in its unit: `study.more(4)`, `study.more("1h")`."""
+        added = budget_of(budget, "study.more", least=0)
+        ((unit, _),) = self.record.budget.items()
+        if unit not in added:
+            hint = "so much time, study.more('1h')" if unit == "seconds" else "fits, study.more(4)"
+            raise SettingsError(
+                f"study.more({shown(budget)}): its budget is {self.budget}: give {hint}."
+            )
+        self._change("more", added)
+
+    def seeds(self, trial: int, n: int) -> None:
+        """Train a trial with so many seeds besides its own, and the baseline with the same ones."""
+        count = checked_count(n, "n", "study.seeds")
+        self._change("seeds", {"trial": self._trial(trial, "seeds"), "n": count})
+
+    def repeat(self, trial: int) -> None:
+        """Train a trial once more, as a new trial: the same values and seed."""
+        self._change("repeat", {"trial": self._trial(trial, "repeat")})
+
+    def pause(self) -> None:
+        """Begin no more trials until `resume()`; those that train go on to their end."""
+        self._change("pause", {}, works=False)
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._change("resume", {})
+
+    def work(self, workers: int | None = None) -> None:
+        """Start workers on this machine: None: as many as it began with."""
+        count = (
+            self._workers if workers is None else checked_count(workers, "workers", "study.work")
+        )
+        devices = list(self._devices) if count == self._workers else [""] * count
+        names = [new_name() for _ in range(count)]
+        processes = local.start(self.path, names, devices, trust=self._trust)
+        self._names += names
+        self._processes += processes
+        _started[:] = [process for process in _started if process.poll() is None] + processes
+
+    def _change(self, kind: ChangeKind, values: Mapping[str, Any], *, works: bool = True) -> None:
+        """Leave a change. works: a worker is needed for it."""
+        change(self.path, Change(kind, values, len(self.record.trials)))
+        if works and self.status == "no worker":
+            self.work()
+
+    def _trial(self, trial: int, method: str) -> int:
+        numbers = [known.number for known in self.record.trials]
+        if trial not in numbers or type(trial) is not int:
+            known = f"1 to {max(numbers)}" if numbers else "none yet"
+            raise SettingsError(f"study.{method}({shown(trial)}): its trials are {known}.")
+        return trial
+
+    def _with_ranges(self, ranges: Mapping[str, Any]) -> Space:
+        """Its space with these ranges; SettingsError for what is no range."""
+        record = self.record
+        base, build = self._base()
+        present = Space.from_record(record.space, record.priors)
+        other = Space.parse(dict(ranges), base, build)
+        return present.with_ranges(other)
+
+    def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of a trial by hand; SettingsError for one that is neither a setting nor a
+        parameter of the function that makes the model.
+        """
+        base, build = self._base()
+        settings = {
+            name: value for name, value in values.items() if name not in (*build, OPTIMIZER)
+        }
+        base.replace(**Settings.named(settings, "study.add", [*build]))
+        return dict(values)
+
+    def _base(self) -> tuple[Settings, dict[str, Any]]:
+        """The settings of all its trials, and the values of the function's parameters."""
+        base = self.record.head.base
+        settings = {name: base[name] for name in base if name in Settings.model_fields}
+        build = {name: base[name] for name in base if name not in settings}
+        return recorded_settings(settings), build
+
+
+def _plan(record: StudyRecord) -> Action:
+    """What a worker would do next."""
+    return plan(record, elapsed=time.time() - record.head.created)
+
+
+def _pieces(record: StudyRecord) -> list[tuple[TrialRecord, PieceRecord]]:
+    return [(trial, piece) for trial in record.trials for piece in trial.pieces]
+
+
+def _absolute(record: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
+    """The values of a trial, with rates in place of multipliers."""
+    end = trial.end(record.last_rung)
+    return {**trial.values, **({} if end is None else end.values)}
+
+
+def _state(piece: PieceRecord) -> str:
+    if piece.end is not None:
+        return piece.end.status
+    return "waits" if piece.state == "open" else "trains"
+
+
+def _ended(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> str:
+    """A line that says how a piece ended."""
+    assert piece.end is not None
+    values = ", ".join(f"{name}={_text(value)}" for name, value in trial.values.items())
+    seed = f", seed {piece.seed}" if piece.seed else ""
+    value = "" if piece.end.value is None else f"  {record.head.monitor} {number(piece.end.value)}"
+    cause = f"  {piece.end.cause}" if piece.end.cause else ""
+    return f"trial {trial.number} ({values or trial.origin}{seed}) {piece.end.status}{value}{cause}"
+
+
+def _text(value: object) -> str:
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def of_name(root: Path, head: StudyHead) -> tuple[Path | None, str]:
+    """The newest study of this name where it asks the same, and else what differs; (None, ""):
+    there is none.
+    """
+    for folder in reversed(study_folders(root)):
+        try:
+            known = StudyRecord.read(folder).head
+        except (OSError, ValueError):
+            continue
+        if known.name == head.name:
+            asked = json.loads(json.dumps(asdict(head)))
+            recorded = json.loads(json.dumps(asdict(known)))
+            differing = [name for name in _ASKED if asked[name] != recorded[name]]
+            return (
+                (None, f"{folder.name} has another {', '.join(differing)}")
+                if differing
+                else (
+                    folder,
+                    "",
+                )
+            )
+    return None, ""
+
+
+def begin(
+    bench: TrialBench,
+    site: CallSite,
+    head: StudyHead,
+    values: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    workers: int,
+) -> Study:
+    """Make the folder of a study, keep what its trials start from, and start its workers.
+
+    site: where the bench was made. values, settings: that all trials have.
+    """
+    devices = local.devices_of(bench.settings.replace(**settings), workers)
+    path = new_study(bench.root, head)
+    try:
+        keep(bench, site, path, values, settings)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    study = Study(path, workers, devices)
+    study.work()
+    return study
+
+
+def go_on(study: Study, budget: Mapping[str, float]) -> Study:
+    """Let a study of the same name go on, with this budget where it is larger."""
+    ((unit, amount),) = budget.items()
+    before = study.record.budget.get(unit, math.inf)
+    if amount > before:
+        study.more(amount - before if unit == "fits" else timedelta(seconds=amount - before))
+    elif study.status == "no worker":
+        study.work()
+    return study

@@ -1,0 +1,163 @@
+"""Checks the arguments of `bench.study`, and makes what a study records of them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from workbench.metric_mode import Mode, known_mode
+from workbench.settings import Settings, SettingsError
+from workbench.techniques import limits
+from workbench.values import is_plain, shown
+
+LIMITS = ("parameters",)
+"""What `limits=` can bound."""
+_TIME = re.compile(
+    r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*min)?\s*(?:(\d+(?:\.\d+)?)\s*s)?"
+)
+_LONGEST_NAME = 32
+_SHARES = (1 / 9, 1 / 3)
+_SHORTEST = 100
+"""The updates after which a trial can be compared at the earliest."""
+_BRACKETS = 3.5
+"""The whole fits from which on a budget has room for a bracket beside the first trial."""
+
+
+def budget_of(budget: object, method: str, least: float = 2) -> dict[str, float]:
+    """The budget in fits or seconds: {"fits": 8.0}, {"seconds": 7200.0}. SettingsError: it is
+    neither, or has fewer than `least` fits.
+    """
+    if isinstance(budget, int | float) and type(budget) is not bool and math.isfinite(budget):
+        if budget >= least and budget > 0:
+            return {"fits": float(budget)}
+        why = "a study compares 2 fits or more" if least else "that adds nothing"
+        raise SettingsError(f"{method}: budget={shown(budget)}: {why}.")
+    seconds = _seconds(budget)
+    if seconds is None:
+        raise SettingsError(
+            f"{method}: budget={shown(budget)}: give a number of fits (8), or a time ('2h',"
+            " '90min')."
+        )
+    if seconds <= 0:
+        raise SettingsError(f"{method}: budget={shown(budget)} is no time.")
+    return {"seconds": seconds}
+
+
+def _seconds(budget: object) -> float | None:
+    """The seconds of a time; None: it is none."""
+    if isinstance(budget, timedelta):
+        return budget.total_seconds()
+    match = _TIME.fullmatch(budget.strip()) if isinstance(budget, str) else None
+    if match is None or not any(match.groups()):
+        return None
+    hours, minutes, seconds = (float(text or 0) for text in match.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
+def checked_count(value: object, name: str, method: str) -> int:
+    """A count of 1 or more. SettingsError: it is none."""
+    if type(value) is not int or value < 1:
+        raise SettingsError(f"{method}: {name}={shown(value)}: give a number of 1 or more.")
+    return value
+
+
+def checked_limits(limits_given: object) -> dict[str, float]:
+    """The limits by name. SettingsError names what no trial reports."""
+    if limits_given is None:
+        return {}
+    if not isinstance(limits_given, Mapping):
+        raise SettingsError(
+            f'study: limits={shown(limits_given)}: give a dict, {{"parameters": 200_000}}.'
+        )
+    for name, most in limits_given.items():
+        if name not in LIMITS:
+            raise SettingsError(
+                f"study: limits has {shown(name)}, which nothing measures before a trial: give"
+                f" {', '.join(LIMITS)}."
+            )
+        if type(most) not in (int, float) or not 0 < most < math.inf:
+            raise SettingsError(
+                f"study: limits={{{name!r}: {shown(most)}}}: give a number above 0."
+            )
+    return {name: float(most) for name, most in limits_given.items()}
+
+
+def checked_name(name: object) -> str:
+    """The name of a study. SettingsError: it cannot name a folder."""
+    if name is None:
+        return ""
+    if not isinstance(name, str) or not re.fullmatch(
+        rf"[^\W\d][\w-]{{0,{_LONGEST_NAME - 1}}}", name
+    ):
+        raise SettingsError(
+            f"study: name={shown(name)}: give letters, digits, '-' and '_', at most"
+            f" {_LONGEST_NAME}, beginning with a letter."
+        )
+    return name
+
+
+def monitor_of(settings: Settings) -> tuple[str, Mode]:
+    """The metric that judges trials, and whether lower or higher is better. SettingsError: its name
+    does not say, and nobody has said it.
+    """
+    name = settings.monitor or "val_loss"
+    mode = settings.monitor_mode or known_mode(name)
+    if mode is None:
+        raise SettingsError(
+            f"study: monitor={name!r}: its name does not say whether lower or higher is better:"
+            " give monitor_mode='min' or 'max'."
+        )
+    return name, mode
+
+
+def recorded_length(settings: Settings) -> dict[str, int]:
+    """The length of a whole fit: {"epochs": 30} or {"updates": 1000}. SettingsError: it has none,
+    or trains nothing.
+    """
+    if settings.fast_dev_run:
+        raise SettingsError("study: fast_dev_run records nothing, and a study compares records.")
+    effective = limits.effective_settings(settings)
+    lengths = {"epochs": effective.max_epochs, "updates": effective.max_steps}
+    known = {unit: length for unit, length in lengths.items() if length not in (None, -1)}
+    if not known:
+        raise SettingsError(
+            "study: its fits have no length: give max_epochs or max_steps, study(…, max_epochs=10)."
+        )
+    if 0 in known.values():
+        raise SettingsError(
+            "study: its fits train nothing: give a max_epochs or max_steps above 0."
+        )
+    return {unit: int(length) for unit, length in known.items() if length is not None}
+
+
+def rungs_of(
+    updates: int | None, check: int | None, budget: Mapping[str, float]
+) -> tuple[float, ...]:
+    """The lengths at which trials are compared, as shares of a whole fit: a ninth, a third, and the
+    whole; without those that are too short to tell anything.
+
+    updates: of a whole fit; None: unknown. check: those until its first validation. A small budget
+    has no room for brackets.
+    """
+    if updates is None or check is None or budget.get("fits", math.inf) < _BRACKETS:
+        return (1.0,)
+    least = max(_SHORTEST, check)
+    return (*(share for share in _SHARES if share * updates >= least), 1.0)
+
+
+def recorded_base(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What all trials have, as plain data: settings that differ from the defaults, and values of
+    the function's parameters.
+    """
+    dumped = settings.model_dump(mode="json")
+    base = {**{name: dumped[name] for name in settings.changed()}, **values}
+    return {name: value if is_plain(value) else shown(value) for name, value in base.items()}
+
+
+def hash_of(code: str) -> str:
+    """A hash of what makes a bench, by which a study knows whether it is the same."""
+    return hashlib.sha256(code.encode(errors="replace")).hexdigest()[:32]

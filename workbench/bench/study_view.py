@@ -1,0 +1,249 @@
+"""Defines StudyView: what a study looks like, as charts, a table, a script and an Optuna study."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import html
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.study_start import bench_of, open_start
+from workbench.export.errors import ExportError
+from workbench.plots.chart import Chart
+from workbench.runs.printable import printable
+from workbench.runs.study.record import StudyRecord
+from workbench.runs.tables.render import html_table, text_table
+from workbench.settings import SettingsError
+from workbench.tuners.study.charts import study_data
+from workbench.tuners.study.next import advice
+from workbench.tuners.study.to_optuna import to_optuna
+from workbench.tuners.study.verdict import judge
+from workbench.units import number
+from workbench.values import shown, value_text
+
+if TYPE_CHECKING:
+    import optuna
+    from matplotlib.axes import Axes
+
+    from workbench.plots.drawing.interactive import Interactive
+    from workbench.plots.drawing.picture import Picture
+
+PLOTS = ("cost", "slices", "importance", "curves")
+_ROWS = 40
+"""The most trials of a table; the others are counted."""
+_LIVE = 2.0
+"""Seconds between two looks at the record of a study that is shown."""
+
+
+class StudyView:
+    """The pictures and texts of a study; `Study` has the rest."""
+
+    path: Path
+    _trust: bool
+
+    @property
+    @abstractmethod
+    def record(self) -> StudyRecord:
+        """All that its folder says at this moment."""
+
+    @property
+    @abstractmethod
+    def headline(self) -> str:
+        """Its state in a line."""
+
+    @property
+    @abstractmethod
+    def status(self) -> str:
+        """ "running", "paused", "ended" or "no worker"."""
+
+    def charts(self, what: str | None = None) -> list[Chart]:
+        """The charts of `plot` and `figure` as data.
+
+        what: "cost" (the best value so far, by what it cost), "slices" (the value over each
+        dimension of the space), "importance" (what explains the differences), "curves" (the metric
+        of each trial over its updates); None: all.
+        """
+        if what is not None and what not in PLOTS:
+            raise SettingsError(
+                f"study.plot({shown(what)}): give one of {', '.join(map(repr, PLOTS))}."
+            )
+        data = study_data(self.record, curves=what in (None, "curves"))
+        plots: dict[str, Callable[[], list[Chart]]] = {
+            "cost": data.cost,
+            "slices": data.slices,
+            "importance": data.importances,
+            "curves": data.curves,
+        }
+        charts = data.charts() if what is None else plots[what]()
+        if not charts and what == "importance":
+            raise ValueError("study.plot('importance'): it needs nine trials with a value.")
+        if not charts:
+            argument = "" if what is None else repr(what)
+            raise ValueError(f"study.plot({argument}): no trial has a value yet.")
+        return charts
+
+    def plot(self, what: str | None = None, ax: Axes | None = None) -> Picture | Axes:
+        """Draw the study with matplotlib: all charts, or only `what` (see `charts`). With `ax`, the
+        first chart is drawn there, and `ax` is returned. ValueError: there is nothing to draw yet.
+        """
+        from workbench.plots.drawing import matplotlib
+
+        charts = self.charts(what)
+        return matplotlib.figure(charts) if ax is None else matplotlib.draw(charts[0], ax)
+
+    def figure(self, what: str | None = None) -> Interactive:
+        """The charts as an interactive plotly figure; `.save("study.html")` writes it."""
+        from workbench.plots.drawing import plotly
+
+        return plotly.figure(self.charts(what))
+
+    def optuna(self) -> optuna.Study:
+        """Its trials as an Optuna study in memory, for Optuna's plots, importances and dashboard.
+
+        A trial that was halted before its end is "pruned", one that cannot be trained has failed.
+        ImportError: Optuna is not installed.
+        """
+        return to_optuna(self.record)
+
+    def export(self, path: str | Path, trial: int | None = None, **how: Any) -> Path:
+        """Write a script that repeats the whole fit of a trial (None: of the best one).
+
+        how: the other arguments of `bench.export`. It needs no bench: the study has kept its code,
+        which runs here. PermissionError: somebody else has made the study; open it with trust=True.
+        """
+        record = self.record
+        chosen = record.best if trial is None else record.trial(trial)
+        end = None if chosen is None else chosen.end(record.last_rung)
+        if chosen is None or end is None or end.status != "completed":
+            which = "no trial" if trial is None else f"trial {shown(trial)}"
+            raise ExportError(
+                f"{which} of {self.path.name} has a whole fit: a script repeats one. Wait for it,"
+                " or export another trial."
+            )
+        start = open_start(self.path, trust=self._trust)
+        values, _ = start.recipe.split(chosen.values)
+        with (
+            start.restored(),
+            contextlib.closing(
+                bench_of(start, self.path.parents[1], values, record.head.seed)
+            ) as bench,
+        ):
+            return bench.export(path, end.run, **how)
+
+    # -- shown by a notebook
+
+    def _table(self) -> list[list[str]]:
+        """The trials as texts, the best value first; the first row is the head."""
+        record = self.record
+        longest = {
+            trial.number: max((p.rung for p in trial.pieces if p.end is not None), default=-1)
+            for trial in record.trials
+        }
+        ordered = sorted(
+            record.trials,
+            key=lambda trial: (
+                -longest[trial.number],
+                record.score_at(trial, max(longest[trial.number], 0)),
+                trial.number,
+            ),
+        )
+        names = [*dict.fromkeys(name for trial in record.trials for name in trial.values)]
+        rows = [["trial", "from", *names, "length", record.head.monitor, "status", "run"]]
+        for trial in ordered[:_ROWS]:
+            rung = longest[trial.number]
+            piece = trial.piece(rung) if rung >= 0 else None
+            end = None if piece is None else piece.end
+            status = "trains" if trial.pieces else "waits"
+            rows.append(
+                [
+                    str(trial.number),
+                    trial.origin,
+                    *(value_text(trial.values[n]) if n in trial.values else "" for n in names),
+                    f"{record.head.rungs[rung]:.2g}" if rung >= 0 else "",
+                    "" if end is None or end.value is None else number(end.value),
+                    status if end is None else end.status,
+                    "" if end is None else end.run,
+                ]
+            )
+        return rows
+
+    def _words(self) -> list[tuple[str, str]]:
+        """The verdict, and what to do next: sentences, each with a line of code or ""."""
+        record = self.record
+        sentences = [(judge(record).text, "")] if record.best is not None else []
+        return [*sentences, *((item.text, item.code) for item in advice(record))]
+
+    def _left_out(self) -> str:
+        more = len(self.record.trials) - _ROWS
+        return f"… and {more} more: study.table() has all." if more > 0 else ""
+
+    def __repr__(self) -> str:
+        rows = [self.headline, *(f"{text}  {code}".rstrip() for text, code in self._words())]
+        table = self._table()
+        if len(table) > 1:
+            rows += ["", text_table(table), self._left_out()]
+        return "\n".join(rows).rstrip()
+
+    def _repr_html_(self) -> str:
+        """The study as a page: its state, the verdict with what to do next, charts, a table."""
+        words = "".join(
+            f"<li>{html.escape(text)}{f' <code>{html.escape(code)}</code>' if code else ''}</li>"
+            for text, code in self._words()
+        )
+        table, png = self._table(), self._png()
+        parts = [f"<p><b>{html.escape(self.headline)}</b></p>"]
+        if words:
+            parts.append(f"<ul>{words}</ul>")
+        if png:
+            parts.append(f"<img alt='charts of the study' src='data:image/png;base64,{png}'/>")
+        if len(table) > 1:
+            parts += [html_table("trials", table), f"<p>{self._left_out()}</p>"]
+        return f"<div>{''.join(parts)}</div>"
+
+    def _png(self) -> str:
+        """The charts as a picture in base64; "": there is nothing to draw yet."""
+        from workbench.plots.drawing import matplotlib
+
+        data = study_data(self.record)
+        columns = [[*data.cost(), *data.importances(), *data.curves()], data.slices()]
+        if not any(columns):
+            return ""
+        picture = matplotlib.small_png(matplotlib.overview(columns))
+        return base64.b64encode(picture).decode("ascii")
+
+    def _ipython_display_(self) -> None:
+        """Show it in a notebook, and keep what is shown up to date until the study ends."""
+        from IPython.display import HTML, display
+
+        handle = display(HTML(self._repr_html_()), display_id=True)
+        if handle is None or self.status == "ended":
+            return
+
+        def follow() -> None:
+            before = self._state()
+            try:
+                while self.status != "ended":
+                    time.sleep(_LIVE)
+                    if (state := self._state()) != before:
+                        before = state
+                        handle.update(HTML(self._repr_html_()))
+                handle.update(HTML(self._repr_html_()))
+            except Exception as error:  # noqa: BLE001 - it is shown
+                text = html.escape(printable(f"{self.path.name} cannot be shown: {error}"))
+                handle.update(HTML(f"<p>{text}</p>"))
+
+        threading.Thread(target=follow, name="workbench-study-view", daemon=True).start()
+
+    def _state(self) -> object:
+        """Something that differs when the view does."""
+        record = self.record
+        return (
+            self.status,
+            len(record.changes),
+            [(piece.state, piece.end) for trial in record.trials for piece in trial.pieces],
+        )

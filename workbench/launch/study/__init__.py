@@ -1,0 +1,1 @@
+"""The processes that train the trials of a study."""

@@ -1,0 +1,134 @@
+"""Finds the pieces of a study whose workers have died.
+
+On the same machine the process table says so. Of a worker elsewhere only its beats are seen, a
+counter that it raises every few seconds: where it stands still for long, by this process's own
+clock, the worker is dead. Clocks of several machines are never compared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from workbench.runs.checkpoints import list_checkpoints
+from workbench.runs.folder.alive import liveness
+from workbench.runs.folder.files import Folder
+from workbench.runs.folder.ids import is_id
+from workbench.runs.read import RUNS, summary
+from workbench.runs.study.record import TRIALS, PieceRecord, StudyRecord, TrialRecord
+from workbench.units import counted
+
+SILENT = 150.0
+"""Seconds without a beat after which a worker that cannot be seen from here counts as dead."""
+TAKE_OVERS = 3
+"""After so many take-overs in a row that have got no further, a piece has failed."""
+_LARGEST = 1 << 12
+"""The most bytes of a beat."""
+
+
+class Observer:
+    """Watches the workers of a study, as long as its process lives."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int, int, int], tuple[int, float]] = {}
+        """For each claim the last count of its beats, and when it was seen first."""
+
+    def abandoned(self, record: StudyRecord) -> Iterator[tuple[TrialRecord, PieceRecord]]:
+        """The pieces whose workers are dead, the oldest first."""
+        for trial in record.trials:
+            for piece in trial.pieces:
+                if piece.state == "claimed" and self._is_dead(trial, piece):
+                    yield trial, piece
+
+    def _is_dead(self, trial: TrialRecord, piece: PieceRecord) -> bool:
+        known = liveness(piece.claim)
+        if known != "unknown":
+            return known == "gone"
+        claim = trial.number, piece.seed, piece.rung, piece.generation
+        beats, since = self._seen.get(claim, (-1, 0.0))
+        if beats != piece.beats:
+            self._seen[claim] = piece.beats, time.monotonic()
+            return False
+        return time.monotonic() - since > SILENT
+
+
+def is_alive(record: StudyRecord, observer: Observer) -> bool:
+    """Whether a worker of this study lives, as far as it can be seen from here."""
+    if any(liveness(worker) == "alive" for worker in record.workers.values()):
+        return True
+    dead = {(trial.number, piece.seed, piece.rung) for trial, piece in observer.abandoned(record)}
+    claimed = {
+        (trial.number, piece.seed, piece.rung)
+        for trial in record.trials
+        for piece in trial.pieces
+        if piece.state == "claimed"
+    }
+    return bool(claimed - dead)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one worker has left of a piece that it did not end."""
+
+    run: str
+    """Its run; "": it did not get so far."""
+    step: int
+    """The update of the last checkpoint in it."""
+    updates: int
+    """How many updates it has recorded, those of a run that it continues among them."""
+    given_back: bool
+
+
+def attempts(record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> list[Attempt]:
+    """What the workers of a piece have left so far, the first one first."""
+    left = []
+    with Folder.opened(record.path / TRIALS / f"{trial.number:04d}") as folder:
+        names = folder.names()
+        for generation in range(1, piece.generation + 1):
+            stem = f"s{piece.seed}r{piece.rung}g{generation}"
+            run = _run(folder, f"{stem}.beat") if f"{stem}.beat" in names else ""
+            step, updates = _reached(record, run)
+            left.append(Attempt(run, step, updates, f"{stem}.back" in names))
+    return left
+
+
+def _run(folder: Folder, name: str) -> str:
+    try:
+        run = folder.read_json(name, _LARGEST).get("run")
+    except (OSError, ValueError):
+        return ""
+    return run if isinstance(run, str) and is_id(run) else ""
+
+
+def _reached(record: StudyRecord, run: str) -> tuple[int, int]:
+    """The update of a run's last checkpoint, and how many updates it has recorded."""
+    folder = record.path.parents[1] / RUNS / run
+    if not run or not folder.is_dir():
+        return 0, 0
+    points = [point for point in list_checkpoints(folder) if point.resumable]
+    try:
+        updates = summary(folder).step
+    except (OSError, ValueError):
+        updates = 0
+    return (points[-1].step if points else 0), updates
+
+
+def why_hopeless(left: list[Attempt]) -> str:
+    """Why a piece whose worker died is not taken over once more; "": it is.
+
+    Many a worker that dies before its first update was killed for another reason, so three of them
+    count as one.
+    """
+    vain, reached = 0.0, 0
+    for attempt in left:
+        if attempt.updates > reached or attempt.given_back:
+            vain, reached = 0.0, max(attempt.updates, reached)
+        else:
+            vain += 1 if attempt.updates else 1 / 3
+    if vain < TAKE_OVERS:
+        return ""
+    return (
+        f"{len(left)} workers have ended while they trained it, the last ones no further than after"
+        f" {counted(reached, 'update')}: their logs say why"
+    )

@@ -1,0 +1,351 @@
+"""Works on a study: reads its record, claims a piece, trains it, until the study has ended.
+
+Any number of workers may do so, on any machine that sees the folder. They share nothing but its
+files: the plan is a function of the record, and of two that want the same piece one makes the file
+of its claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import random
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from workbench.launch import signals
+from workbench.launch.job import AnyJob
+from workbench.launch.job_folder import versions
+from workbench.launch.study.liveness import Attempt, Observer, attempts, why_hopeless
+from workbench.runs.folder.alive import identity, liveness
+from workbench.runs.folder.files import Folder
+from workbench.runs.study.record import PieceEnd, PieceRecord, StudyRecord, TrialRecord
+from workbench.runs.study.tidy import remove_weights
+from workbench.runs.study.write import Claim, add_trial, claim, note_worker, take_over
+from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan
+
+_SEARCHES = "searches.json"
+"""The file that says which process runs the searches before the first trial."""
+_LARGEST = 1 << 12
+"""The most bytes of it."""
+_BEAT = 10.0
+"""Seconds between two beats."""
+_LOOK = 1.0
+"""Seconds between two looks at the record while a worker waits or trains."""
+_POLL = 0.1
+"""Seconds within which the end of a job or a signal is noticed."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a worker trains: one stretch of a trial."""
+
+    study: Path
+    trial: int
+    values: Mapping[str, Any]
+    seed: int
+    rung: int
+    continues: str
+    """The run whose last checkpoint it continues; "": it begins afresh."""
+
+
+class Trainer(Protocol):
+    """Trains the pieces of a study."""
+
+    def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
+        """Train a piece, and return how it ended. It hands the job to `attend`, which waits for its
+        end, and stops it where that is asked for.
+        """
+
+    def is_worn(self) -> bool:
+        """Whether another process should train the next piece; called after each."""
+
+
+class Attend(Protocol):
+    """Looks after the job of a piece until it ends."""
+
+    def __call__(self, job: AnyJob) -> str:
+        """Wait for the job's end; returns why it was asked to stop, "": it was not."""
+
+
+class Worker:
+    """One process that works on a study."""
+
+    def __init__(
+        self,
+        study: Path,
+        train: Trainer,
+        prepare: Callable[[StudyRecord, Attend], None],
+        tell: Callable[[str], object],
+        name: str = "",
+    ) -> None:
+        """prepare: runs the searches that come before the first trial, where they did not run yet.
+        tell: called with a line for each thing that it does. name: "": one that no other has.
+        """
+        self._study, self._train, self._prepare, self._tell = study, train, prepare, tell
+        self._name = name or new_name()
+        self._observer = Observer()
+        self._signal = ""
+        """The signal that asks it to end."""
+        self.worn = False
+        """Whether it has ended so that another process takes its place."""
+        self._wake = threading.Event()
+
+    def run(self, device: str) -> str:
+        """Work until the study has ended, and return why it did; "": a signal has come. device: on
+        which it trains, for the record.
+
+        Raises RuntimeError where the study was made with another version.
+        """
+        signals.ask_to_stop(self._on_signal, *signals.NUMBERS, signal.SIGINT)
+        record = StudyRecord.read(self._study)
+        for text in _other_versions(record.head.versions):
+            self._tell(text)
+        note_worker(self._study, self._name, device)
+        while not self._signal and not self._is_prepared(record):
+            record = StudyRecord.read(self._study, record)
+        while not self._signal and not self.worn:
+            record = StudyRecord.read(self._study, record)
+            ended = self._take_step(record)
+            if ended:
+                remove_weights(record)
+                return ended
+        if self.worn:
+            return ""
+        self._tell(f"{self._signal} has come: this worker ends.")
+        return ""
+
+    def _on_signal(self, number: int) -> None:
+        again, self._signal = self._signal, signal.Signals(number).name
+        self._wake.set()
+        if again and number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    def _is_prepared(self, record: StudyRecord) -> bool:
+        """Whether the searches before the first trial have run. One worker runs them, and the
+        others wait, as long as they see that it lives.
+        """
+        if any(change.kind == "priors" for change in record.changes):
+            return True
+        with Folder.opened(self._study) as folder:
+            mine = folder.create(_SEARCHES, json.dumps(identity()).encode())
+            searcher = {} if mine else folder.read_json(_SEARCHES, _LARGEST)
+        if not mine and liveness(searcher) == "alive":
+            self._wake.wait(_LOOK)
+        else:
+            self._tell("searches for where good values are")
+            self._prepare(record, self._wait)
+        return False
+
+    def _wait(self, job: AnyJob) -> str:
+        """Wait for the end of a job that belongs to no piece; returns the signal that has stopped
+        it, "": none has.
+        """
+        while not job._ended.wait(_POLL):
+            if self._signal:
+                job.stop()
+        return self._signal
+
+    def _take_step(self, record: StudyRecord) -> str:
+        """Do the next thing; returns why the study has ended, "": it has not."""
+        for trial, piece in self._observer.abandoned(record):
+            if trial.number in record.stopped:
+                self._end_for(trial, piece, PieceEnd("stopped", 0.0, cause="stopped by hand"))
+            else:
+                self._continue(record, trial, piece)
+            return ""
+        action = plan(record, elapsed=time.time() - record.head.created)
+        match action:
+            case Ended(why):
+                return why
+            case Wait():
+                self._wake.wait(_LOOK)
+            case NewTrial(proposal):
+                if add_trial(self._study, proposal) is None:
+                    self._give_way()
+            case Train():
+                self._begin(record, action)
+        return ""
+
+    def _begin(self, record: StudyRecord, action: Train) -> None:
+        """Train what is planned: a piece that nobody has begun, or one that was given back."""
+        trial = record.trial(action.trial)
+        assert trial is not None  # the plan is of this record
+        piece = trial.piece(action.rung, action.seed)
+        if piece is not None:
+            self._continue(record, trial, piece)
+            return
+        mine = claim(self._study, trial.number, action.seed, action.rung, self._name)
+        self._train_piece(record, trial, mine, action.continues or "")
+
+    def _continue(self, record: StudyRecord, trial: TrialRecord, piece: PieceRecord) -> None:
+        """Take over a piece that its worker gave back, or whose worker is dead."""
+        left = attempts(record, trial, piece)
+        hopeless = why_hopeless(left)
+        if hopeless:
+            self._end_for(trial, piece, PieceEnd("failed", 0.0, run=piece.run, cause=hopeless))
+            return
+        mine = take_over(self._study, trial.number, piece, self._name)
+        self._train_piece(record, trial, mine, _furthest(left) or _run_below(trial, piece))
+
+    def _end_for(self, trial: TrialRecord, piece: PieceRecord, end: PieceEnd) -> None:
+        """End a piece whose worker is dead in its place."""
+        mine = take_over(self._study, trial.number, piece, self._name)
+        if mine is not None:
+            mine.end(end)
+
+    def _give_way(self) -> None:
+        # several workers that were too late at once do not try again at once
+        self._wake.wait(random.SystemRandom().uniform(0, 0.05))
+
+    def _train_piece(
+        self, record: StudyRecord, trial: TrialRecord, mine: Claim | None, continues: str
+    ) -> None:
+        if mine is None:
+            self._give_way()
+            return
+        piece = Piece(self._study, trial.number, trial.values, mine.seed, mine.rung, continues)
+        self._tell(f"trial {trial.number}: {_shown(trial, piece)}")
+        with _Beats(mine) as beats:
+            watch = _Watch(self, record, mine, beats)
+            began = time.monotonic()
+            end = self._train(record, piece, watch)
+            end = replace(end, seconds=time.monotonic() - began)
+        if end.status == "stopped" and watch.why == _Watch.SIGNAL:
+            mine.beat(end.run)
+            mine.give_back()
+            self._tell(f"trial {trial.number} is given back at update {end.step}")
+        elif watch.why != _Watch.TAKEN:
+            mine.end(end)
+            value = "" if end.value is None else f", {record.head.monitor} {end.value:.6g}"
+            cause = f": {end.cause}" if end.cause else ""
+            self._tell(f"trial {trial.number} {end.status}{value}{cause}")
+        self.worn = self._train.is_worn()
+
+
+class _Watch:
+    """Waits for the end of one job, and stops it where its worker, its trial or its study ends."""
+
+    SIGNAL, TAKEN = "its worker ends", "another worker has taken it over"
+
+    def __init__(self, worker: Worker, record: StudyRecord, mine: Claim, beats: _Beats) -> None:
+        self._worker, self._record, self._claim, self._beats = worker, record, mine, beats
+        self.why = ""
+        """Why the job was asked to stop."""
+
+    def __call__(self, job: AnyJob) -> str:
+        self._beats.name_run(job.id)
+        looked = 0.0
+        while not job._ended.wait(_POLL):
+            if self.why:
+                continue
+            if time.monotonic() - looked > _LOOK or self._worker._signal:
+                looked = time.monotonic()
+                self.why = self._why()
+                if self.why:
+                    job.stop()
+        return self.why
+
+    def _why(self) -> str:
+        if self._worker._signal:
+            return self.SIGNAL
+        if not self._claim.is_current():
+            return self.TAKEN
+        self._record = record = StudyRecord.read(self._record.path, self._record)
+        if self._claim.trial in record.stopped:
+            return "stopped by hand"
+        if record.ended:
+            return "the study was ended"
+        seconds = record.budget.get("seconds")
+        if seconds is not None and time.time() - record.head.created > seconds:
+            return "its time is over"
+        return ""
+
+
+class _Beats:
+    """Says every few seconds that this worker lives, in a thread of its own."""
+
+    def __init__(self, mine: Claim) -> None:
+        self._claim, self._run = mine, ""
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._beat_on, name="workbench-beat", daemon=True)
+
+    def name_run(self, run: str) -> None:
+        """From now on, say in which run it trains."""
+        self._run = run
+        self._beat()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _beat_on(self) -> None:
+        while not self._over.wait(_BEAT):
+            self._beat()
+
+    def _beat(self) -> None:
+        # the disk may be full now, and the next beat come through
+        with contextlib.suppress(OSError), self._lock:
+            self._claim.beat(self._run)
+
+
+def new_name() -> str:
+    """A name that no other worker has: the host's, and some letters."""
+    host = "".join(letter for letter in platform.node().partition(".")[0] if letter.isalnum())
+    return f"{host[:24] or 'worker'}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def _furthest(left: list[Attempt]) -> str:
+    """The run from which a take-over continues; "": it begins again."""
+    reached = [attempt for attempt in left if attempt.run and attempt.step > 0]
+    return max(reached, key=lambda attempt: attempt.step).run if reached else ""
+
+
+def _run_below(trial: TrialRecord, piece: PieceRecord) -> str:
+    """The run of the piece that a piece continues; "": it continues none."""
+    ends = [trial.end(rung, piece.seed) for rung in range(piece.rung - 1, -1, -1)]
+    return next((end.run for end in ends if end is not None and end.run), "")
+
+
+def _shown(trial: TrialRecord, piece: Piece) -> str:
+    values = ", ".join(f"{name}={value}" for name, value in trial.values.items())
+    seed = f", seed {piece.seed}" if piece.seed else ""
+    again = f", continues {piece.continues}" if piece.continues else ""
+    return f"{values or trial.origin}{seed}{again}"
+
+
+def _other_versions(made_with: Mapping[str, str]) -> list[str]:
+    """What to say of versions that differ in their last number from those of the study.
+    RuntimeError: one differs before it, and the trials would not compare.
+    """
+    notes = []
+    here = versions()
+    for name in ("workbench", "torch"):
+        was, now = str(made_with.get(name, here[name])), here[name]
+        if was.split(".")[:2] != now.split(".")[:2]:
+            raise RuntimeError(
+                f"the study was made with {name} {was}, and this is {name} {now}: its trials would"
+                " not compare. Work on it with the version that made it, or make a new study."
+            )
+        if was != now:
+            notes.append(f"the study was made with {name} {was}, and this is {name} {now}.")
+    return notes

@@ -1,0 +1,649 @@
+"""Reads the folder of a study: its settings, its trials, their pieces, and what a user changed.
+
+A *trial* is a point of the space. A *piece* is one stretch of training of a trial, given by a seed
+and a rung; rung 0 is the shortest, the last one a whole fit. Each file is small JSON, is written
+once by one writer and never rewritten, except for a beat. A folder may come from a stranger: types
+and sizes are checked, links are not followed, and a file that is no record is left out and named in
+`StudyRecord.problems`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast, get_args
+
+from workbench.runs.folder.files import Folder
+from workbench.runs.folder.ids import is_id
+from workbench.values import is_plain, shown
+
+STUDIES, HEAD, TRIALS, CHANGES, WORKERS = "studies", "study.json", "trials", "changes", "workers"
+TRIAL = "trial.json"
+FORMAT = 1
+"""The version of the files. A reader refuses a later one."""
+Mode = Literal["min", "max"]
+EndStatus = Literal["completed", "infeasible", "failed", "stopped"]
+ChangeKind = Literal[
+    "space", "more", "stop", "add", "seeds", "repeat", "pause", "resume", "end", "priors"
+]
+_LARGEST = 1 << 18
+"""The most bytes of one file; the workbench writes a few hundred."""
+_LARGEST_HEAD = 1 << 22
+_BYTES = 1 << 27
+"""The most bytes that one reading takes from all files together."""
+_TRIALS, _PIECES = 20_000, 1_000
+"""The most trials of a study, and files of a trial, that are read."""
+_NUMBER = re.compile(r"\d{4,9}")
+_PIECE = re.compile(r"s(\d{1,9})r(\d{1,2})(?:g(\d{1,6})\.(claim|beat|back)|\.(end)\.json)")
+_CHANGE = re.compile(r"(\d{4,9})\.json")
+_MUST = object()
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyHead:
+    """What a study was made with: `study.json`."""
+
+    name: str
+    monitor: str
+    """The metric that judges a trial."""
+    mode: Mode
+    """Whether a lower or a higher value of it is better."""
+    budget: Mapping[str, float]
+    """{"fits": 8.0}, in fits of full length, or {"seconds": 7200}, in time of all workers' clock
+    since the study was made.
+    """
+    space: Mapping[str, Any]
+    """As `Space.to_record` writes it."""
+    length: Mapping[str, Any]
+    """{"epochs": 30} or {"updates": 1000}: the length of a whole fit."""
+    rungs: tuple[float, ...] = (1.0,)
+    """The lengths at which trials are compared, as shares of a whole fit, the last one 1."""
+    base: Mapping[str, Any] = field(default_factory=dict)
+    """The bench's settings that differ from the defaults, and values of its model's function."""
+    priors: Mapping[str, Any] = field(default_factory=dict)
+    """By name of a dimension, where its good values are expected: {"lr": {"center": 3e-3,
+    "factor": 3.0, "edge": 0.3}}. See `workbench.tuners.study.priors`.
+    """
+    spent: float = 0.0
+    """What the searches before the first trial cost, in whole fits."""
+    seeds: int | None = None
+    """How many fresh seeds judge the best trial; None: what the budget allows."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """The largest allowed values of what a trial reports: {"parameters": 200_000}."""
+    seed: int = 0
+    """Seeds the proposals."""
+    fresh_weights: bool = False
+    """Whether a repetition with another seed has other first weights, as a function makes them."""
+    code: str = ""
+    """A hash of the code and the data; a study is only continued where it is the same."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    created: float = 0.0
+    """When, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class PieceEnd:
+    """How a piece ended: `s0r0.end.json`."""
+
+    status: EndStatus
+    """"completed", "infeasible" (not finite, out of memory, or above a limit: a result, from which
+    proposals learn), "failed" (an error of the code) or "stopped" (by hand or for time).
+    """
+    cost: float
+    """As a share of a whole fit."""
+    value: float | None = None
+    """The metric at its end, by which trials are compared."""
+    raw: float | None = None
+    """The metric at a halt before its rate fell, for a fit that was cooled down there."""
+    run: str = ""
+    """The id of its run."""
+    seconds: float = 0.0
+    cause: str = ""
+    """Why it is infeasible or failed, in words."""
+    step: int = 0
+    """Updates taken so far."""
+    best_step: int | None = None
+    """The update with the best validation."""
+    parameters: int | None = None
+    """Of the model."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Absolute values of what the trial gave relative to a search: {"lr": 2.1e-3}."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """All metrics of the validation at its end, the share of noise among them where known."""
+
+    def __post_init__(self) -> None:
+        """A value that is not finite is none."""
+        for name in ("value", "raw"):
+            number = getattr(self, name)
+            if number is not None and not math.isfinite(number):
+                object.__setattr__(self, name, None)
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRecord:
+    """One stretch of training of a trial: who trains it, and how it ended."""
+
+    seed: int
+    rung: int
+    generation: int
+    """1 for the first worker, more after take-overs; the largest."""
+    state: Literal["claimed", "open", "ended"]
+    """"open": its worker gave it back, and another one can continue it."""
+    worker: str = ""
+    claim: Mapping[str, Any] = field(default_factory=dict)
+    """What the claim says of the process (`runs.folder.alive.identity`) and when it began."""
+    beats: int = 0
+    """A counter that its worker raises every few seconds; it says nothing by itself."""
+    run: str = ""
+    """The run in which it was last trained, from which a take-over continues."""
+    end: PieceEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """A point of the space, and what was trained of it."""
+
+    number: int
+    values: Mapping[str, Any]
+    """Arguments of `bench.fit`."""
+    origin: str
+    """"baseline", "prior", "sobol", "near 4", "by hand" or "repeat 4"."""
+    why: str = ""
+    pieces: tuple[PieceRecord, ...] = ()
+
+    def piece(self, rung: int, seed: int = 0) -> PieceRecord | None:
+        """Its piece at this rung with this seed; None: nobody has begun it."""
+        for piece in self.pieces:
+            if piece.rung == rung and piece.seed == seed:
+                return piece
+        return None
+
+    def end(self, rung: int, seed: int = 0) -> PieceEnd | None:
+        """How that piece ended; None: it has not."""
+        piece = self.piece(rung, seed)
+        return None if piece is None else piece.end
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether a piece of it cannot be trained: not finite, out of memory, above a limit."""
+        return any(p.end is not None and p.end.status == "infeasible" for p in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialProposal:
+    """A trial to be made. number: the one that it gets, unless somebody else was first."""
+
+    number: int
+    values: Mapping[str, Any]
+    origin: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a user changed while the study ran: `changes/0001.json`.
+
+    kind and `values`: "space" {"space": …}, "more" {"fits": 4} or {"seconds": 600}, "stop"
+    {"trial": 7}, "add" {"values": {…}}, "seeds" {"trial": 7, "n": 3}, "repeat" {"trial": 7},
+    "priors" {"priors": {…}, "spent": 0.3} (written once by the searches before the first trial),
+    "pause", "resume" and "end" {}.
+    """
+
+    kind: ChangeKind
+    values: Mapping[str, Any] = field(default_factory=dict)
+    after: int = 0
+    """How many trials there were."""
+    created: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord:
+    """All that a study's folder says, at one moment."""
+
+    path: Path
+    head: StudyHead
+    trials: tuple[TrialRecord, ...] = ()
+    changes: tuple[Change, ...] = ()
+    workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    """Files that were left out, each with the reason."""
+
+    @classmethod
+    def read(cls, path: str | Path, before: StudyRecord | None = None) -> StudyRecord:
+        """Read a study's folder. OSError or ValueError: it has no readable `study.json`.
+
+        before: an earlier reading of the same folder, whose ended pieces are not read again.
+        """
+        path = Path(path)
+        reader = _Reader(path, before)
+        return reader.record()
+
+    @property
+    def last_rung(self) -> int:
+        """The rung of whole fits."""
+        return len(self.head.rungs) - 1
+
+    @property
+    def space(self) -> Mapping[str, Any]:
+        """The space from which proposals come now."""
+        spaces = [c.values["space"] for c in self.changes if c.kind == "space"]
+        return cast("Mapping[str, Any]", spaces[-1] if spaces else self.head.space)
+
+    @property
+    def priors(self) -> Mapping[str, Any]:
+        """Where good values are expected, as the searches before the first trial say."""
+        return {**self.head.priors, **self._searches.get("priors", {})}
+
+    @property
+    def _searches(self) -> Mapping[str, Any]:
+        """What the searches before the first trial wrote; several workers may have written it."""
+        return next((c.values for c in self.changes if c.kind == "priors"), {})
+
+    @property
+    def spent(self) -> float:
+        """The cost of all that has ended, in whole fits, with the searches before."""
+        searches = float(self._searches.get("spent", 0.0))
+        ends = (p.end for trial in self.trials for p in trial.pieces)
+        return self.head.spent + searches + sum(end.cost for end in ends if end is not None)
+
+    @property
+    def budget(self) -> Mapping[str, float]:
+        """The budget with what was added to it, in the unit that it began with."""
+        ((unit, amount),) = self.head.budget.items()
+        more = sum(c.values.get(unit, 0.0) for c in self.changes if c.kind == "more")
+        return {unit: amount + more}
+
+    @property
+    def paused(self) -> bool:
+        """Whether a user paused it."""
+        kinds = [c.kind for c in self.changes if c.kind in ("pause", "resume")]
+        return kinds[-1:] == ["pause"]
+
+    @property
+    def ended(self) -> bool:
+        """Whether a user ended it; more budget continues it."""
+        kinds = [c.kind for c in self.changes if c.kind in ("end", "more")]
+        return kinds[-1:] == ["end"]
+
+    def trial(self, number: int) -> TrialRecord | None:
+        """The trial of this number."""
+        # numbers are without gaps, but for files that were left out
+        if 0 < number <= len(self.trials) and self.trials[number - 1].number == number:
+            return self.trials[number - 1]
+        return next((trial for trial in self.trials if trial.number == number), None)
+
+    @property
+    def baseline(self) -> TrialRecord | None:
+        """The trial of the bench's own settings."""
+        return next((trial for trial in self.trials if trial.origin == "baseline"), None)
+
+    def score(self, value: float | None) -> float:
+        """A value as a number of which lower is better; infinite where there is none."""
+        if value is None:
+            return math.inf
+        return float(value) if self.head.mode == "min" else -float(value)
+
+    def score_at(self, trial: TrialRecord, rung: int, seed: int = 0) -> float:
+        """The score of a trial at a rung; infinite where it is infeasible or has not ended."""
+        end = trial.end(rung, seed)
+        if end is None or end.status != "completed":
+            return math.inf
+        return self.score(end.value)
+
+    def whole(self, trial: TrialRecord) -> float | None:
+        """The value of a trial's whole fit; None: it has none."""
+        end = trial.end(self.last_rung)
+        return end.value if end is not None and end.status == "completed" else None
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The trial with the best whole fit; None: none has ended."""
+        scored = [
+            (self.score(value), trial.number, trial)
+            for trial in self.trials
+            if (value := self.whole(trial)) is not None
+        ]
+        return min(scored)[2] if scored else None
+
+    @property
+    def stopped(self) -> frozenset[int]:
+        """The numbers of the trials that a user stopped."""
+        return frozenset(c.values["trial"] for c in self.changes if c.kind == "stop")
+
+
+class _Reader:
+    """Reads one folder within its budget of bytes."""
+
+    def __init__(self, path: Path, before: StudyRecord | None) -> None:
+        self._path = path
+        self._left = _BYTES
+        self._problems: list[str] = []
+        if before is not None and before.path != path:
+            before = None
+        trials = () if before is None else before.trials
+        self._before = {trial.number: trial for trial in trials}
+        self._head = None if before is None else before.head
+
+    def record(self) -> StudyRecord:
+        with Folder.opened(self._path) as folder:
+            head = self._head
+            if head is None:
+                head = _head(folder.read_json(HEAD, _LARGEST_HEAD))
+            changes = [change for _, change in sorted(self._changes(folder))]
+            return StudyRecord(
+                self._path,
+                head,
+                tuple(sorted(self._trials(folder), key=lambda trial: trial.number)),
+                tuple(changes),
+                dict(self._workers(folder)),
+                tuple(self._problems),
+            )
+
+    @contextlib.contextmanager
+    def _opened(self, outer: Folder, path: Path) -> Iterator[tuple[Folder, list[str]] | None]:
+        """Context manager with a folder in the study and its names; None where there is none."""
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(Folder.opened(path, outer))
+                names = sorted(name for name in folder.names() if not name.startswith("."))
+            except FileNotFoundError:
+                names = None
+            except OSError as error:
+                self._left_out(path.relative_to(self._path), error)
+                names = None
+            yield None if names is None else (folder, names)
+
+    def _left_out(self, name: object, why: object) -> None:
+        if len(self._problems) < 100:
+            self._problems.append(f"{name}: {why}")
+
+    def _json(self, folder: Folder, name: str, where: str) -> dict[str, Any] | None:
+        """The object in a file; None where it is left out, which is noted."""
+        try:
+            if self._left <= 0:
+                raise ValueError(f"the study has more than {_BYTES} bytes")
+            data = folder.read_json(name, min(_LARGEST, self._left))
+            if not is_plain(data):
+                raise ValueError("it has numbers that are not finite")
+        except (OSError, ValueError) as error:
+            self._left_out(f"{where}/{name}", _without_path(error))
+            return None
+        self._left -= len(str(data))
+        return data
+
+    def _trials(self, study: Folder) -> Iterator[TrialRecord]:
+        with self._opened(study, self._path / TRIALS) as opened:
+            if opened is None:
+                return
+            folder, names = opened
+            for name in names[:_TRIALS]:
+                if not _NUMBER.fullmatch(name):
+                    self._left_out(f"{TRIALS}/{name}", "not the number of a trial")
+                    continue
+                with self._opened(folder, self._path / TRIALS / name) as inner:
+                    if inner is not None and (trial := self._trial(*inner, name)) is not None:
+                        yield trial
+
+    def _trial(self, folder: Folder, names: list[str], name: str) -> TrialRecord | None:
+        number, where = int(name), f"{TRIALS}/{name}"
+        before = self._before.get(number)
+        if TRIAL not in names:
+            return None  # its maker is about to write it, or was killed before
+        if before is not None:
+            trial = before
+        else:
+            data = self._json(folder, TRIAL, where)
+            if data is None:
+                return None
+            try:
+                trial = TrialRecord(
+                    number,
+                    _of(data, "values", dict),
+                    _of(data, "origin", str)[:100],
+                    _of(data, "why", str, "")[:1000],
+                )
+            except ValueError as error:
+                self._left_out(f"{where}/{TRIAL}", error)
+                return None
+        pieces = self._pieces(folder, [n for n in names if n != TRIAL], where, before)
+        return replace(trial, pieces=tuple(pieces))
+
+    def _pieces(
+        self, folder: Folder, names: list[str], where: str, before: TrialRecord | None
+    ) -> Iterator[PieceRecord]:
+        by_piece: dict[tuple[int, int], dict[tuple[int, str], str]] = {}
+        for name in names[:_PIECES]:
+            match = _PIECE.fullmatch(name)
+            if match is None:
+                self._left_out(f"{where}/{name}", "no file of a study")
+                continue
+            seed, rung, generation, kind, end = match.groups()
+            files = by_piece.setdefault((int(rung), int(seed)), {})
+            files[int(generation or 0), kind or end] = name
+        for (rung, seed), files in sorted(by_piece.items()):
+            ended = None if before is None else before.piece(rung, seed)
+            if ended is not None and ended.state == "ended":
+                yield ended
+                continue
+            piece = self._piece(folder, where, rung, seed, files)
+            if piece is not None:
+                yield piece
+
+    def _piece(
+        self,
+        folder: Folder,
+        where: str,
+        rung: int,
+        seed: int,
+        files: Mapping[tuple[int, str], str],
+    ) -> PieceRecord | None:
+        generation = max((g for g, kind in files if kind == "claim"), default=0)
+        claim: dict[str, Any] = {}
+        if generation:
+            claim = self._json(folder, files[generation, "claim"], where) or {}
+        end = self._end(folder, files[0, "end"], where) if (0, "end") in files else None
+        back = (generation, "back") in files
+        if end is None and not generation:
+            return None
+        beats, run = 0, ""
+        if end is None:
+            beats, run = self._last_run(folder, where, generation, files)
+        state: Literal["claimed", "open", "ended"] = "open" if back else "claimed"
+        return PieceRecord(
+            seed,
+            rung,
+            generation,
+            "ended" if end is not None else state,
+            str(claim.get("worker", ""))[:100],
+            claim,
+            beats,
+            run if end is None else end.run,
+            end,
+        )
+
+    def _last_run(
+        self, folder: Folder, where: str, generation: int, files: Mapping[tuple[int, str], str]
+    ) -> tuple[int, str]:
+        """The beats of the present generation, and the run of the last one that had one."""
+        beats = 0
+        for g in range(generation, 0, -1):
+            if (g, "beat") not in files:
+                continue
+            data = self._json(folder, files[g, "beat"], where) or {}
+            count, run = data.get("beats"), data.get("run")
+            if g == generation and type(count) is int:
+                beats = count
+            if isinstance(run, str) and run and is_id(run):
+                return beats, run
+        return beats, ""
+
+    def _end(self, folder: Folder, name: str, where: str) -> PieceEnd | None:
+        data = self._json(folder, name, where)
+        if data is None:
+            return None
+        try:
+            status = _of(data, "status", str)
+            if status not in get_args(EndStatus):
+                raise ValueError(f"status={shown(status)} is none of {get_args(EndStatus)}")
+            run = _of(data, "run", str, "")
+            if run and not is_id(run):
+                raise ValueError(f"run={shown(run)} is no run's id")
+            return PieceEnd(
+                status=cast("EndStatus", status),
+                cost=max(0.0, _number(data, "cost") or 0.0),
+                value=_number(data, "value"),
+                raw=_number(data, "raw"),
+                run=run,
+                seconds=_number(data, "seconds") or 0.0,
+                cause=_of(data, "cause", str, "")[:10_000],
+                step=int(_number(data, "step") or 0),
+                best_step=_whole(data, "best_step"),
+                parameters=_whole(data, "parameters"),
+                values=_of(data, "values", dict, {}),
+                metrics={
+                    key: float(value)
+                    for key, value in _of(data, "metrics", dict, {}).items()
+                    if type(value) in (int, float)
+                },
+            )
+        except ValueError as error:
+            self._left_out(f"{where}/{name}", error)
+            return None
+
+    def _changes(self, study: Folder) -> Iterator[tuple[int, Change]]:
+        with self._opened(study, self._path / CHANGES) as opened:
+            if opened is None:
+                return
+            folder, names = opened
+            for name in names[:_TRIALS]:
+                match = _CHANGE.fullmatch(name)
+                data = self._json(folder, name, CHANGES) if match else None
+                if match is None:
+                    self._left_out(f"{CHANGES}/{name}", "not the number of a change")
+                if match is None or data is None:
+                    continue
+                try:
+                    yield int(match[1]), _change(data)
+                except ValueError as error:
+                    self._left_out(f"{CHANGES}/{name}", error)
+
+    def _workers(self, study: Folder) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        with self._opened(study, self._path / WORKERS) as opened:
+            if opened is None:
+                return
+            folder, names = opened
+            for name in names[:_PIECES]:
+                if name.endswith(".log"):  # what a worker prints
+                    continue
+                worker, dot, _ = name.rpartition(".json")
+                if not dot or not is_id(worker):
+                    self._left_out(f"{WORKERS}/{name}", "no worker's name")
+                elif (data := self._json(folder, name, WORKERS)) is not None:
+                    yield worker, data
+
+
+def _without_path(error: Exception) -> str:
+    text = str(error)
+    return text.partition("] ")[2].partition(":")[0] if text.startswith("[Errno") else text
+
+
+def _of(data: Mapping[str, Any], key: str, kind: type[T], default: object = _MUST) -> T:
+    """The value of this type; ValueError: it has another one, or is missing without a default."""
+    value = data.get(key)
+    if value is None and default is not _MUST:
+        return cast("T", default)
+    if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+        raise ValueError(f"{key}={shown(value)} is no {kind.__name__}")
+    return value
+
+
+def _number(data: Mapping[str, Any], key: str) -> float | None:
+    """A finite number; None: there is none. ValueError: something else."""
+    value = data.get(key)
+    if value is None:
+        return None
+    if type(value) not in (int, float):
+        raise ValueError(f"{key}={shown(value)} is no number")
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _whole(data: Mapping[str, Any], key: str) -> int | None:
+    number = _number(data, key)
+    return None if number is None else int(number)
+
+
+def _head(data: Mapping[str, Any]) -> StudyHead:
+    """ValueError: it is no head of a study that this version reads."""
+    version = data.get("format")
+    if version != FORMAT:
+        raise ValueError(
+            f"{HEAD} has format={shown(version)}, and this version of the workbench reads"
+            f" {FORMAT}: open the study with the version that made it."
+        )
+    if not is_plain(data):
+        raise ValueError(f"{HEAD} has numbers that are not finite")
+    mode = _of(data, "mode", str)
+    if mode not in get_args(Mode):
+        raise ValueError(f"{HEAD}: mode={shown(mode)} is none of {get_args(Mode)}")
+    budget = _of(data, "budget", dict)
+    units = [*budget]
+    if units not in (["fits"], ["seconds"]) or not (_number(budget, units[0]) or 0) > 0:
+        raise ValueError(f'{HEAD}: budget={shown(budget)} is not {{"fits": n}} or {{"seconds": n}}')
+    rungs = tuple(_of(data, "rungs", list, [1.0]))
+    ordered = all(type(share) in (int, float) for share in rungs)
+    if not rungs or not ordered or [*rungs] != sorted({*rungs}) or rungs[-1] != 1 or rungs[0] <= 0:
+        raise ValueError(f"{HEAD}: rungs={shown(rungs)} are no rising shares that end with 1")
+    return StudyHead(
+        name=_of(data, "name", str)[:100],
+        monitor=_of(data, "monitor", str)[:200],
+        mode=cast("Mode", mode),
+        budget={units[0]: float(budget[units[0]])},
+        space=_of(data, "space", dict),
+        length=_of(data, "length", dict),
+        rungs=tuple(map(float, rungs)),
+        base=_of(data, "base", dict, {}),
+        priors=_of(data, "priors", dict, {}),
+        spent=max(0.0, _number(data, "spent") or 0.0),
+        seeds=_whole(data, "seeds"),
+        limits=_of(data, "limits", dict, {}),
+        seed=max(0, _whole(data, "seed") or 0),
+        fresh_weights=_of(data, "fresh_weights", bool, False),
+        code=_of(data, "code", str, "")[:200],
+        versions=_of(data, "versions", dict, {}),
+        created=_number(data, "created") or 0.0,
+    )
+
+
+def _change(data: Mapping[str, Any]) -> Change:
+    """ValueError: it is no change, or lacks what its kind needs."""
+    kind = _of(data, "kind", str)
+    if kind not in get_args(ChangeKind):
+        raise ValueError(f"kind={shown(kind)} is none of {', '.join(get_args(ChangeKind))}")
+    values = _of(data, "values", dict, {})
+    if kind in ("stop", "seeds", "repeat"):
+        _of(values, "trial", int)
+    if kind == "seeds":
+        _of(values, "n", int)
+    if kind in ("space", "priors"):
+        _of(values, kind, dict)
+        _number(values, "spent")
+    if kind == "add":
+        _of(values, "values", dict)
+    if kind == "more":
+        _number(values, "fits")
+        _number(values, "seconds")
+    return Change(
+        cast("ChangeKind", kind),
+        values,
+        int(_number(data, "after") or 0),
+        _number(data, "created") or 0.0,
+    )

@@ -1,0 +1,106 @@
+"""Collects the charts of a study from its record and its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.plots.chart import Array
+from workbench.plots.studies.study import Axis1D, StudyData, TrialPoint
+from workbench.runs.read import RUNS
+from workbench.runs.run import Run
+from workbench.runs.study.record import StudyRecord, TrialRecord
+from workbench.settings.space import Choice, Dimension, Float, Int, Space
+from workbench.tuners.study.importance import importance
+from workbench.values import shown
+
+_CURVES = 100
+"""The most trials whose runs are read for their curves, the newest ones."""
+
+
+def study_data(record: StudyRecord, *, curves: bool = True) -> StudyData:
+    """The trials of a study as plain numbers. curves: read the validations of their runs, too."""
+    space = Space.from_record(record.space, record.priors)
+    runs = record.path.parents[1] / RUNS
+    newest = {trial.number for trial in record.trials[-_CURVES:]} if curves else set()
+    baseline, points = record.baseline, []
+    of_trials = (p.end.cost for t in record.trials for p in t.pieces if p.end is not None)
+    spent = record.spent - sum(of_trials)
+    for trial in record.trials:
+        spent += sum(piece.end.cost for piece in trial.pieces if piece.end is not None)
+        steps, values = _curve(runs, record, trial) if trial.number in newest else (None, None)
+        points.append(
+            TrialPoint(
+                trial.number,
+                _values(space, trial),
+                _value(record, trial),
+                spent,
+                _share(record, trial),
+                trial.infeasible,
+                trial is baseline,
+                steps,
+                values,
+            )
+        )
+    shares = {name: (s.low, s.share, s.high) for name, s in importance(record).items()}
+    axes = [_axis(dimension) for dimension in space.dimensions]
+    return StudyData(record.head.monitor, record.head.mode, axes, points, shares)
+
+
+def _axis(dimension: Dimension) -> Axis1D:
+    if isinstance(dimension, Choice):
+        return Axis1D(dimension.name, choices=tuple(map(_text, dimension.choices)))
+    assert isinstance(dimension, Float | Int)
+    name = dimension.name
+    if isinstance(dimension, Float) and dimension.relative:
+        name = f"{name} (times what a search finds)"
+    return Axis1D(name, float(dimension.low), float(dimension.high), dimension.log)
+
+
+def _values(space: Space, trial: TrialRecord) -> Mapping[str, Any]:
+    """The values of a trial by the names of the axes."""
+    return {
+        _axis(dimension).name: _text(value) if isinstance(dimension, Choice) else value
+        for dimension, value in space.placed(trial.values)
+    }
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else shown(value)
+
+
+def _longest(record: StudyRecord, trial: TrialRecord) -> int | None:
+    """The highest rung at which a trial has a value."""
+    rungs = [
+        rung
+        for rung in range(record.last_rung + 1)
+        if (end := trial.end(rung)) is not None and end.value is not None
+    ]
+    return max(rungs, default=None)
+
+
+def _value(record: StudyRecord, trial: TrialRecord) -> float | None:
+    rung = _longest(record, trial)
+    end = None if rung is None else trial.end(rung)
+    return None if end is None else end.value
+
+
+def _share(record: StudyRecord, trial: TrialRecord) -> float:
+    rung = _longest(record, trial)
+    return 0.0 if rung is None else record.head.rungs[rung]
+
+
+def _curve(
+    runs: Path, record: StudyRecord, trial: TrialRecord
+) -> tuple[Array | None, Array | None]:
+    """The validations of the run that trained a trial furthest with its first seed."""
+    ids = [piece.run for piece in trial.pieces if piece.seed == 0 and piece.run]
+    if not ids or not (runs / ids[-1]).is_dir():
+        return None, None
+    try:
+        validation = Run.open(runs / ids[-1]).validation
+    except (OSError, ValueError):  # it is being written, or is broken: the table says so
+        return None, None
+    values = validation.get(record.head.monitor)
+    return (None, None) if values is None else (validation["step"], values)

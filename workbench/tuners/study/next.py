@@ -1,0 +1,176 @@
+"""Says in sentences what a study suggests to do next, each with the line of code that does it.
+
+The rules are those of Google's Deep Learning Tuning Playbook (Godbole et al., 2023).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from workbench.runs.study.record import StudyRecord
+from workbench.settings.space import Choice, Float, Int, Space
+from workbench.tuners.study.boundary import at_boundary
+from workbench.tuners.study.brackets import ranked
+from workbench.tuners.study.importance import importance
+from workbench.tuners.study.verdict import seed_noise
+from workbench.units import counted, number, rate
+
+_GOOD = 3
+_KNOWN = 9
+"""The trials with a value that a sentence about the space needs."""
+_MANY_INFEASIBLE = 1 / 3
+_EARLY = 0.5
+"""The share of a fit before which its best validation is early."""
+_LATE = 0.99
+_OVERFIT = 0.02
+"""How much worse the end of a fit is than its best validation, as a share, where it overfits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What could be done next, in a sentence."""
+
+    text: str
+    code: str = ""
+    """The line that does it, for a variable `study`; "": it is no call of the study."""
+
+
+def advice(record: StudyRecord) -> list[Advice]:
+    """What the study suggests, the most urgent first; empty where too little is known."""
+    space = Space.from_record(record.space, record.priors)
+    return [
+        *_boundaries(record),
+        *_infeasible(record, space),
+        *_seeds(record),
+        *_length(record),
+        *_noise(record),
+        *_unimportant(record),
+        *_without_lr(space),
+    ]
+
+
+def _boundaries(record: StudyRecord) -> Iterator[Advice]:
+    for boundary in at_boundary(record):
+        dimension, end = boundary.dimension, "upper" if boundary.upper else "lower"
+        text = f"The best values lie at the {end} end of {dimension.name}."
+        if isinstance(dimension, Choice):
+            extended = "[…]"
+        else:
+            assert isinstance(dimension, Float | Int)
+            low, high = dimension.low, dimension.high
+            if dimension.log:
+                low, high = (low, high * 10) if boundary.upper else (low / 10, high)
+            else:
+                span = high - low
+                low, high = (low, high + span) if boundary.upper else (max(low - span, 0), high)
+            if isinstance(dimension, Int):
+                low, high = max(1, int(low)), int(high)
+            extended = f"({_text(low)}, {_text(high)})"
+        if "." in dimension.name or (isinstance(dimension, Float) and dimension.relative):
+            yield Advice(text)
+        else:
+            yield Advice(text, f"study.space({dimension.name}={extended})")
+
+
+def _text(value: float) -> str:
+    return str(value) if isinstance(value, int) else rate(value, 2)
+
+
+def _infeasible(record: StudyRecord, space: Space) -> Iterator[Advice]:
+    tried = [t for t in record.trials if any(p.end is not None for p in t.pieces)]
+    infeasible = [t for t in tried if t.infeasible]
+    if len(tried) < _KNOWN or len(infeasible) < _MANY_INFEASIBLE * len(tried):
+        return
+    text = f"{len(infeasible)} of {counted(len(tried), 'trial')} could not be trained"
+    causes = [
+        p.end.cause for t in infeasible for p in t.pieces if p.end is not None and p.end.cause
+    ]
+    if causes:
+        text += f" ({statistics.mode(causes)[:80]})"
+    if "lr" not in space.names:
+        yield Advice(f"{text}: a lower lr, warmup or gradient_clip_val may help.")
+        return
+    lr = space.dimension("lr")
+    assert not isinstance(lr, Choice) or lr.choices
+    feasible = [_number(t.values.get("lr")) for t in tried if not t.infeasible]
+    rates = [value for value in feasible if value is not None]
+    if isinstance(lr, Float) and not lr.relative and rates and max(rates) < lr.high:
+        code = f"study.space(lr=({rate(lr.low, 2)}, {rate(max(rates), 2)}))"
+        yield Advice(f"{text}: narrow lr, or add warmup or gradient_clip_val.", code)
+    else:
+        yield Advice(f"{text}: narrow the space, or add warmup or gradient_clip_val.")
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _seeds(record: StudyRecord) -> Iterator[Advice]:
+    best, baseline = record.best, record.baseline
+    if best is None or baseline is None or best is baseline or record.whole(baseline) is None:
+        return
+    fresh = [p for p in best.pieces if p.seed > 0 and p.end is not None]
+    if len(fresh) >= _GOOD:
+        return
+    difference = record.score_at(baseline, record.last_rung) - record.score_at(
+        best, record.last_rung
+    )
+    yield Advice(
+        f"Trial {best.number} is {number(difference)} better than the baseline, in"
+        f" {counted(len(fresh), 'fresh seed')}: seeds of both tell whether that is chance.",
+        f"study.seeds({best.number}, {_GOOD}); study.seeds({baseline.number}, {_GOOD})",
+    )
+
+
+def _length(record: StudyRecord) -> Iterator[Advice]:
+    ends = []
+    for trial in ranked(record)[:_GOOD]:
+        end = trial.end(record.last_rung)
+        if end is not None and end.best_step is not None and end.step:
+            ends.append(end.best_step / end.step)
+    if not ends:
+        return
+    middle = statistics.median(ends)
+    if middle >= _LATE:
+        yield Advice(
+            "The best trials were still improving at their end: longer fits may be better."
+        )
+    elif middle <= _EARLY:
+        yield Advice(
+            f"The best trials were best after {middle:.0%} of their updates and then overfitted:"
+            " put weight_decay or dropout into the space, or make fits shorter."
+        )
+
+
+def _noise(record: StudyRecord) -> Iterator[Advice]:
+    noise = seed_noise(record)
+    values = sorted(value for t in record.trials if (value := record.whole(t)) is not None)
+    if record.head.mode == "max":
+        values.reverse()
+    if noise is None or len(values) < _GOOD:
+        return
+    gap = abs(values[_GOOD - 1] - values[0])
+    if gap < noise:
+        yield Advice(
+            f"The best {_GOOD} trials differ by {number(gap)}, less than the noise of a seed,"
+            f" {number(noise)}: more validation data or weight_averaging='ema' would tell them"
+            " apart."
+        )
+
+
+def _unimportant(record: StudyRecord) -> Iterator[Advice]:
+    for name, share in importance(record).items():
+        if share.high < 0.05 and "." not in name:
+            yield Advice(f"{name} makes no difference beyond noise: leave it as it is.")
+
+
+def _without_lr(space: Space) -> Iterator[Advice]:
+    paths = {dimension.path[-1] for dimension in space.dimensions}
+    for name in ("batch_size", "optimizer"):
+        if name in space.names and "lr" not in paths:
+            yield Advice(
+                f"{name} is chosen at one lr, which fits one of its values best: put lr into the"
+                ' space, {"lr": "relative"}.'
+            )

@@ -1,0 +1,281 @@
+"""Decides what a worker of a study does next: a pure, seeded function of the study's record.
+
+The first trial is the bench as it is, trained to the end. Then come brackets (`brackets`), as many
+as the budget holds beside the fits for a verdict. Then fresh seeds judge the best trial
+(`verdict`). What is left of the budget trains the next best candidates to the end. Several workers
+ask at once: pieces that others train count as begun, and nobody waits for a bracket to be complete
+while the budget holds another one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.runs.study.record import PieceRecord, StudyRecord, TrialProposal, TrialRecord
+from workbench.settings.space import Space
+from workbench.tuners.study.brackets import (
+    begun_brackets,
+    bracket_cost,
+    next_at,
+    open_places,
+    owed,
+    piece_cost,
+    promotion,
+    trains_whole,
+)
+from workbench.tuners.study.propose import propose
+from workbench.tuners.study.verdict import (
+    enough,
+    fresh_seeds,
+    is_saturated,
+    may_end,
+    pairs_wanted,
+    seed_noise,
+)
+
+_SLACK = 0.05
+"""Fits by which a budget may be exceeded, since the cost of a piece is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTrial:
+    """Make this trial, and train its first piece."""
+
+    proposal: TrialProposal
+    seed: int
+    rung: int
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train a piece of a trial that exists."""
+
+    trial: int
+    values: Mapping[str, Any]
+    seed: int
+    rung: int
+    continues: str | None = None
+    """The run of the trial's last piece, which it continues; None: it begins at the first update,
+    or where an earlier worker of the same piece left it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be done until a piece of another worker ends, or a user continues."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The study has ended."""
+
+    why: str
+
+
+Action = NewTrial | Train | Wait | Ended
+
+
+def plan(record: StudyRecord, elapsed: float = 0.0) -> Action:
+    """What a worker that is free does now.
+
+    elapsed: seconds since the study was made, for a budget in time.
+    """
+    if (why := _why_over(record, elapsed)) is not None:
+        return Ended(why)
+    if record.paused:
+        return Wait("the study is paused")
+    left = _left(record, elapsed)
+    action = next(_actions(record, left), None)
+    if action is not None:
+        return action
+    if _pending(record):
+        return Wait("the pieces of other workers decide what is next")
+    return Ended(enough(record) or f"the budget of {_budget_text(record)} is used")
+
+
+def _why_over(record: StudyRecord, elapsed: float) -> str | None:
+    if record.ended:
+        return "it was ended by hand"
+    seconds = record.budget.get("seconds")
+    if seconds is not None and elapsed >= seconds:
+        return f"the budget of {_budget_text(record)} is used"
+    causes = Counter(
+        piece.end.cause
+        for trial in record.trials
+        for piece in trial.pieces
+        if piece.end is not None and piece.end.status == "failed" and piece.end.cause
+    )
+    twice = [cause for cause, count in causes.items() if count >= 2]
+    if twice:
+        return f"two pieces failed alike, so it is an error and no setting: {twice[0]}"
+    return None
+
+
+def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
+    """What could be done, the most urgent first."""
+    yield from _interrupted(record)
+    if record.baseline is None:
+        space = Space.from_record(record.space, record.priors)
+        number = record.trials[-1].number + 1 if record.trials else 1
+        proposal = TrialProposal(number, space.present, "baseline", "the bench as it is")
+        yield NewTrial(proposal, 0, record.last_rung)
+    yield from _asked_for(record)
+    if enough(record) is not None:
+        return
+    promoted = promotion(record)
+    if promoted is not None and left >= _cost_of(record, *promoted) - _SLACK:
+        yield _train_on(record, *promoted)
+    free, bracket = left - owed(record), bracket_cost(record)
+    if _decides_whether_to_end(record, free):
+        yield from _for_verdict(record, free)
+        if is_saturated(record):
+            return
+    missing = _missing_seeds(record)
+    # a verdict takes no fits from the first two brackets
+    first = max(2 - begun_brackets(record), 0)
+    reserve = min(missing, max(0.0, free - first * bracket) // 2 * 2) if first else missing
+    begins = open_places(record) or free - reserve >= bracket - _SLACK
+    if begins and left >= piece_cost(record.head.rungs, 0, None) - _SLACK:
+        yield NewTrial(propose(record), 0, 0)
+    # a new best trial after a verdict would need its own
+    yield from _leftovers(record, free - (missing or float(pairs_wanted(record))))
+    yield from _for_verdict(record, free)
+
+
+def _missing_seeds(record: StudyRecord) -> float:
+    """The whole fits that the verdict still needs."""
+    pairs, best, baseline = pairs_wanted(record), record.best, record.baseline
+    if best is None or best is baseline:
+        return 2.0 * pairs
+    pieces = fresh_seeds(record, pairs)
+    return float(sum(trial.piece(record.last_rung, seed) is None for trial, seed in pieces))
+
+
+def _decides_whether_to_end(record: StudyRecord, free: float) -> bool:
+    """Whether the noise of a seed should be known now, since much budget is left that more
+    brackets may not be worth.
+    """
+    if not may_end(record) or free < 2 * bracket_cost(record):
+        return False
+    return seed_noise(record) is None or is_saturated(record)
+
+
+def _interrupted(record: StudyRecord) -> Iterator[Action]:
+    """Pieces that a worker gave back, and trials of which nobody has begun the first piece."""
+    for trial in record.trials:
+        if trial.number in record.stopped:
+            continue
+        for piece in trial.pieces:
+            if piece.state == "open":
+                continues = _run_before(trial, piece.rung, piece.seed)
+                yield Train(trial.number, trial.values, piece.seed, piece.rung, continues)
+        if not trial.pieces:
+            rung = record.last_rung if trains_whole(trial) else 0
+            yield Train(trial.number, trial.values, 0, rung)
+
+
+def _asked_for(record: StudyRecord) -> Iterator[Action]:
+    """Trials and repetitions that a user has asked for, in their order; they may exceed the
+    budget.
+    """
+    number = record.trials[-1].number + 1 if record.trials else 1
+    added = sum(trial.origin == "by hand" for trial in record.trials)
+    repeats = Counter(t.origin for t in record.trials if t.origin.startswith("repeat "))
+    for change in record.changes:
+        if change.kind == "add":
+            added -= 1
+            if added < 0:
+                proposal = TrialProposal(number, change.values["values"], "by hand", "asked for")
+                yield NewTrial(proposal, 0, record.last_rung)
+        elif change.kind == "repeat":
+            origin = f"repeat {change.values['trial']}"
+            repeats[origin] -= 1
+            trial = record.trial(change.values["trial"])
+            if repeats[origin] < 0 and trial is not None:
+                why = "the same values with the same seed"
+                proposal = TrialProposal(number, trial.values, origin, why)
+                yield NewTrial(proposal, 0, record.last_rung)
+        elif change.kind == "seeds":
+            trial = record.trial(change.values["trial"])
+            if trial is not None:
+                for seed in range(1, change.values["n"] + 1):
+                    if trial.piece(record.last_rung, seed) is None:
+                        yield _with_seed(record, trial, seed)
+
+
+def _for_verdict(record: StudyRecord, left: float) -> Iterator[Action]:
+    """Fresh seeds of the best trial and of the baseline, a pair after the other."""
+    for trial, seed in fresh_seeds(record, pairs_wanted(record)):
+        piece = trial.piece(record.last_rung, seed)
+        if piece is None and left >= 1 - _SLACK:
+            yield _with_seed(record, trial, seed)
+
+
+def _leftovers(record: StudyRecord, left: float) -> Iterator[Action]:
+    """The next best candidate, one rung on, where the budget holds that and no bracket."""
+    for rung in range(record.last_rung, 0, -1):
+        trial = next_at(record, rung)
+        if trial is None:
+            continue
+        # what is begun should have a whole fit, or it tells nothing
+        cost = sum(
+            piece_cost(record.head.rungs, r, r - 1) for r in range(rung, record.last_rung + 1)
+        )
+        if left >= cost - _SLACK:
+            yield _train_on(record, trial, rung)
+
+
+def _train_on(record: StudyRecord, trial: TrialRecord, rung: int) -> Train:
+    return Train(trial.number, trial.values, 0, rung, _run_before(trial, rung, 0))
+
+
+def _with_seed(record: StudyRecord, trial: TrialRecord, seed: int) -> Train:
+    return Train(trial.number, trial.values, seed, record.last_rung)
+
+
+def _run_before(trial: TrialRecord, rung: int, seed: int) -> str | None:
+    """The run of the trial's piece below this rung."""
+    ends = [trial.end(below, seed) for below in range(rung - 1, -1, -1)]
+    return next((end.run for end in ends if end is not None and end.run), None)
+
+
+def _pending(record: StudyRecord) -> list[tuple[TrialRecord, PieceRecord]]:
+    """The pieces that workers train now."""
+    return [
+        (trial, piece)
+        for trial in record.trials
+        for piece in trial.pieces
+        if piece.state == "claimed" and trial.number not in record.stopped
+    ]
+
+
+def _cost_of(record: StudyRecord, trial: TrialRecord, rung: int, seed: int = 0) -> float:
+    """The expected cost of a piece, from where the trial is."""
+    below = [r for r in range(rung) if trial.end(r, seed) is not None]
+    return piece_cost(record.head.rungs, rung, max(below, default=None))
+
+
+def _left(record: StudyRecord, elapsed: float) -> float:
+    """What is left of the budget in whole fits, without what is promised to pieces in training."""
+    pending = _pending(record)
+    promised = sum(_cost_of(record, trial, piece.rung, piece.seed) for trial, piece in pending)
+    fits = record.budget.get("fits")
+    if fits is not None:
+        return fits - record.spent - promised
+    ends = [p.end for t in record.trials for p in t.pieces if p.end is not None and p.end.cost > 0]
+    seconds, cost = sum(end.seconds for end in ends), sum(end.cost for end in ends)
+    if not seconds or not cost:
+        # until a piece has ended nobody knows how long a fit takes
+        return bracket_cost(record) - promised
+    workers = len(pending) + 1
+    return (record.budget["seconds"] - elapsed) * workers / (seconds / cost) - promised
+
+
+def _budget_text(record: StudyRecord) -> str:
+    ((unit, amount),) = record.budget.items()
+    return f"{amount:g} {unit}"

@@ -1,0 +1,194 @@
+"""Says whether the best trial is better than the bench's own settings, by fresh seeds of both.
+
+The value that chose a trial never judges it: the best of many is the luckiest, too.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from workbench.runs.study.record import StudyRecord, TrialRecord
+from workbench.tuners.study.boundary import at_boundary
+from workbench.tuners.study.brackets import bracket_cost, candidates, size
+from workbench.units import counted, number
+
+_PAIRS = 3
+"""The pairs of fresh seeds that a verdict needs."""
+_T = 1.886
+"""Student's t at 10%, one-sided, for three pairs: with all three better, chance says "adopt" in
+less than one of ten studies of settings that make no difference.
+"""
+_FITS = 12
+"""Budgets of at least so many whole fits have room for a verdict."""
+_LEAST = 3
+"""The brackets after which a study may end by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether to adopt the best trial's settings."""
+
+    text: str
+    adopt: bool | None
+    """None: there are too few pairs to say."""
+    differences: tuple[float, ...] = ()
+    """By how much the best is better than the baseline, a pair of fresh seeds each."""
+
+
+def judge(record: StudyRecord) -> Verdict:
+    """Compare the best trial with the baseline, in the metric's own unit."""
+    best, baseline = record.best, record.baseline
+    if best is None:
+        return Verdict("no trial has a value yet", None)
+    if baseline is None or record.whole(baseline) is None:
+        return Verdict("the bench's own settings have no value: nothing to compare with", None)
+    if best is baseline:
+        others = sum(t is not baseline and t.origin != "by hand" for t in record.trials)
+        return Verdict(
+            f"keep the present settings: none of {counted(others, 'other trial')} was better",
+            False,
+        )
+    pairs = _differences(record, best, baseline)
+    noise = seed_noise(record)
+    chosen = record.score_at(baseline, record.last_rung) - record.score_at(best, record.last_rung)
+    if len(pairs) < 2:
+        known = pairs[0] if pairs else chosen
+        text = "one pair only" if pairs else "one pair only, by which it was chosen"
+        missing = 2 * (_PAIRS - len(pairs))
+        return Verdict(
+            f"{text}: trial {best.number} is {_by(known)}; {missing} more fits for a verdict",
+            None,
+            pairs,
+        )
+    mean, deviation = statistics.fmean(pairs), statistics.stdev(pairs)
+    wins = sum(difference > 0 for difference in pairs)
+    error = deviation / math.sqrt(len(pairs))
+    if len(pairs) >= _PAIRS and wins == len(pairs) and mean > _T * error:
+        return Verdict(
+            f"adopt trial {best.number}: better in {wins} of {len(pairs)} seeds, by"
+            f" {number(mean)} ± {number(error)}",
+            True,
+            pairs,
+        )
+    against = f", noise of a seed {number(noise)}" if noise is not None else ""
+    more = "" if len(pairs) >= _PAIRS else f"; {2 * (_PAIRS - len(pairs))} more fits for a verdict"
+    adopt = False if len(pairs) >= _PAIRS else None
+    return Verdict(
+        f"no evidence: trial {best.number} is {_by(mean)} in {counted(len(pairs), 'pair')}"
+        f"{against}{more}",
+        adopt,
+        pairs,
+    )
+
+
+def _by(difference: float) -> str:
+    if difference == 0:
+        return "as good as the present settings"
+    return f"{number(abs(difference))} {'better' if difference > 0 else 'worse'}"
+
+
+def _differences(
+    record: StudyRecord, best: TrialRecord, baseline: TrialRecord
+) -> tuple[float, ...]:
+    """By how much the best is better, for each fresh seed that both have. Where one of them cannot
+    be trained with a seed, the difference is the largest of the others.
+    """
+    rung = record.last_rung
+    seeds = {p.seed for p in best.pieces if p.seed > 0 and p.rung == rung and p.end is not None}
+    differences: list[float] = []
+    for seed in sorted(seeds):
+        if baseline.end(rung, seed) is None:
+            continue
+        scores = record.score_at(baseline, rung, seed), record.score_at(best, rung, seed)
+        if scores[0] != scores[1] or math.isfinite(scores[0]):
+            differences.append(scores[0] - scores[1])
+    largest = max((abs(d) for d in differences if math.isfinite(d)), default=1.0)
+    return tuple(min(max(d, -largest), largest) for d in differences)
+
+
+def seed_noise(record: StudyRecord) -> float | None:
+    """How much the value of a whole fit deviates from seed to seed, pooled over the trials with
+    several; None: no trial has fresh seeds.
+    """
+    squares, freedom = 0.0, 0
+    for trial in record.trials:
+        values = [
+            piece.end.value
+            for piece in trial.pieces
+            if piece.rung == record.last_rung
+            and piece.end is not None
+            and piece.end.status == "completed"
+            and piece.end.value is not None
+        ]
+        if len(values) > 1:
+            squares += statistics.variance(values) * (len(values) - 1)
+            freedom += len(values) - 1
+    return math.sqrt(squares / freedom) if freedom else None
+
+
+def pairs_wanted(record: StudyRecord) -> int:
+    """How many pairs of fresh seeds the study means to train."""
+    if record.head.seeds is not None:
+        return record.head.seeds
+    fits = record.budget.get("fits")
+    return _PAIRS if fits is None or fits >= _FITS else 0
+
+
+def fresh_seeds(record: StudyRecord, pairs: int) -> Iterator[tuple[TrialRecord, int]]:
+    """The pieces that a verdict by so many pairs needs; none where the baseline is the best."""
+    best, baseline = record.best, record.baseline
+    if best is None or baseline is None or best is baseline:
+        return
+    for seed in range(1, pairs + 1):
+        yield best, seed
+        yield baseline, seed
+
+
+def enough(record: StudyRecord) -> str | None:
+    """Why the study ends before its budget does; None: it does not, or a verdict is missing."""
+    if not is_saturated(record):
+        return None
+    best, baseline = record.best, record.baseline
+    if best is None or baseline is None:
+        return None
+    if best is not baseline and len(_differences(record, best, baseline)) < pairs_wanted(record):
+        return None
+    return (
+        f"another bracket of {bracket_cost(record):.1f} fits would gain about"
+        f" {number(_gain(record))}, which is below the noise of a seed,"
+        f" {number(seed_noise(record) or 0.0)}"
+    )
+
+
+def is_saturated(record: StudyRecord) -> bool:
+    """Whether another bracket is expected to gain less than the noise of a seed, while the best
+    values lie at no boundary.
+    """
+    noise = seed_noise(record)
+    return (
+        noise is not None and may_end(record) and _gain(record) < noise and not at_boundary(record)
+    )
+
+
+def _gain(record: StudyRecord) -> float:
+    """What another bracket is expected to gain: with one of the brackets left out, whichever, the
+    best of the others is worse by this on average.
+    """
+    winners = _winners(record)
+    return (winners[1] - winners[0]) / len(winners)
+
+
+def may_end(record: StudyRecord) -> bool:
+    """Whether there were enough brackets for a study to end by itself."""
+    least = _LEAST if record.last_rung else _LEAST * 3
+    brackets = len(candidates(record)) // size(record, 0)
+    return brackets >= least and len(_winners(record)) >= least
+
+
+def _winners(record: StudyRecord) -> list[float]:
+    """The scores of the candidates with a whole fit, the best first."""
+    scores = [record.score_at(trial, record.last_rung) for trial in candidates(record)]
+    return sorted(filter(math.isfinite, scores))
