@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 from workbench.bench.arguments import settings_named
 from workbench.bench.base import BenchBase
@@ -21,7 +21,7 @@ from workbench.launch.job import Job
 from workbench.launch.start.start_spec import StartSpec
 from workbench.launch.work import AssignmentWork, FindBatchSizeWork, StartWeights, TuneWork
 from workbench.settings import SettingsError, lists_keywords
-from workbench.settings.kwargs import SettingsKwargs
+from workbench.settings.kwargs import OtherKwargs, SettingsKwargs
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, BatchSizes
 from workbench.tuners.clip_search import ClipRequest, ClipSearch
 from workbench.tuners.decay_search import WeightDecayRequest, WeightDecaySearch
@@ -39,7 +39,7 @@ TUNED = ("num_workers", "batch_size", "lr", "clip_val")
 class Searches(BenchBase):
     """The searches of a bench. None changes a setting, except for `tune(apply=True)`."""
 
-    @lists_keywords(SettingsKwargs)
+    @lists_keywords(OtherKwargs)
     def find_lr(
         self,
         *,
@@ -48,12 +48,12 @@ class Searches(BenchBase):
         num_training: int = 100,
         mode: str = "exponential",
         early_stop_threshold: float | None = 4.0,
-        optimizer: int = 0,
+        optimizer: int | str | Mapping[str, Any] | Callable[..., Any] | None = 0,
         group: int | None = None,
         race: bool = False,
         race_updates: int = 300,
         start: str | Path = "fresh",
-        **settings: Unpack[SettingsKwargs],
+        **settings: Unpack[OtherKwargs],
     ) -> Job[LRCurve]:
         """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; the model
         and the settings stay as they are.
@@ -63,19 +63,23 @@ class Searches(BenchBase):
         `bench.set(lr=curve.suggestion)` does that. start: the weights it sweeps from, as for `fit`;
         "continue": the model's present ones. optimizer: of several, the one (counted from 0) whose
         rate is swept and whose loss is read; the others step at their own rates. The setting `lr`
-        is the first one's and changes all of them. group: of its parameter groups, the one (counted
-        from 0) whose rate is swept, with the others at theirs: a head on a pretrained body, say.
+        is the first one's and changes all of them. Or the setting: the name of an optimizer.
+        group: of its parameter groups, the one (counted from 0) whose rate is swept, with the
+        others at theirs: a head on a pretrained body, say.
         race: losses on held-out batches decide: four rates around the first suggestion train for
         `race_updates` updates in all, and the present rate for a fourth of that.
         """
-        overrides = settings_named(settings, self.find_lr)
+        keywords: dict[str, Any] = dict(settings)
+        if not isinstance(optimizer, int | float):
+            keywords["optimizer"], optimizer = optimizer, 0
+        overrides = settings_named(keywords, self.find_lr)
         request = LRRequest(
             min_lr,
             max_lr,
             num_training,
             mode,
             early_stop_threshold,
-            optimizer,
+            cast(int, optimizer),
             group,
             race,
             race_updates,

@@ -275,6 +275,7 @@ CLOSE_NOTICES = "Close these messages"
 MONITOR_MODE_BY_NAME = "by its name"
 WHOLE_OR_FRACTION = " A whole number counts; one with a point, like 1.0, is a fraction."
 DEFAULTS = {
+    "optimizer": "the bench's own; or adamw, or {'sgd': {'momentum': 0.9}}",
     "weight_decay": "the optimizer's own",
     "gradient_clip_val": "off",
     "accumulate_grad_batches": "1, or {0: 8, 4: 4}",
