@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack
 
 from workbench.bench.arguments import settings_named
 from workbench.bench.base import BenchBase
@@ -28,6 +28,7 @@ from workbench.tuners.decay_search import WeightDecayRequest, WeightDecaySearch
 from workbench.tuners.learning_rate.lr_finder import LRCurve, LRRequest
 from workbench.tuners.plan import Plan, SettingsRequest
 from workbench.tuners.profiling.profile import Profile, ProfileRequest
+from workbench.tuners.recipe_search import RecipeRequest, RecipeSearch
 from workbench.tuners.speed_search import PrecisionRequest, SpeedSearch, WorkersRequest
 from workbench.values import shown
 
@@ -79,7 +80,7 @@ class Searches(BenchBase):
             num_training,
             mode,
             early_stop_threshold,
-            cast(int, optimizer),
+            optimizer,
             group,
             race,
             race_updates,
@@ -267,6 +268,46 @@ class Searches(BenchBase):
         called = {**differing(request, WeightDecayRequest()), **wanted.keywords}
         return self._find_settings(
             "find_weight_decay", request, called, overrides, WeightDecaySearch.from_events, wanted
+        )
+
+    @lists_keywords(SettingsKwargs)
+    def find_recipe(
+        self,
+        *,
+        updates: int | None = None,
+        recipes: Sequence[Mapping[str, Any]] | None = None,
+        start: str | Path = "fresh",
+        **settings: Unpack[SettingsKwargs],
+    ) -> Job[RecipeSearch]:
+        """Race optimizers, each with a rate and a schedule, against the present settings, by the
+        losses on held-out batches.
+
+        All train for a short stretch; then the best and the present settings train for a longer
+        one. The result's `best` has the settings of a recipe that is clearly better than the
+        present ones, for `bench.set(**found.best)`; it is empty where none is. `doubt` says what
+        speaks against it.
+        updates: in all; None: 1.5 times those of the run, from 200 to 6000. recipes: those to try,
+        each as settings by name, {"optimizer": "muon", "lr": 1e-2, "lr_schedule": "cosine"}; None:
+        schedule-free AdamW, AdamW and Muon with a warm-up and a cosine, SGD with momentum where the
+        model has BatchNorm, and in a long run the present optimizer at the rate of a sweep. start:
+        the weights that all train from, as for `find_lr`. The model and the settings stay as they
+        are. Source: successive halving (Jamieson & Talwalkar 2016).
+        """
+        overrides = settings_named(settings, self.find_recipe)
+        if recipes is not None and (isinstance(recipes, Mapping | str) or not recipes):
+            raise SettingsError(
+                f"recipes={shown(recipes)}: give a list with the settings of each,"
+                " [{'optimizer': 'muon', 'lr': 1e-2}, …]."
+            )
+        request = RecipeRequest(updates, None if recipes is None else tuple(recipes))
+        wanted = StartSpec.of(start)
+        wanted.weights(self.root)  # a start that does not exist raises an error now
+        self._refuse_other_model(wanted)
+        for values in request.recipes or ():
+            self._task.refuse_optimizer(self._settings.replace(**{**overrides, **values}))
+        called = {**differing(request, RecipeRequest()), **wanted.keywords}
+        return self._find_settings(
+            "find_recipe", request, called, overrides, RecipeSearch.from_events, wanted
         )
 
     @lists_keywords(SettingsKwargs)

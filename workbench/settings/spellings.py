@@ -371,6 +371,7 @@ OF_METHODS: Mapping[str, tuple[str, ...]] = {
         "race_updates",
     ),
     "find_num_workers": ("seconds_per_trial",),
+    "find_recipe": ("recipes",),
     "find_precision": ("try_compile", "tolerance"),
     "find_batch_size": (
         "init_val",

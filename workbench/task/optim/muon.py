@@ -71,9 +71,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def _share(self) -> None:
         """Let both parts work on the groups and the state of this optimizer."""
-        for muon, part in self.parts.items():
-            part.state = self.state
-            part.param_groups = [group for group in self.param_groups if group["muon"] == muon]
+        for muon, inner in self.parts.items():
+            inner.state = self.state
+            inner.param_groups = [group for group in self.param_groups if group["muon"] == muon]
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
@@ -86,6 +86,6 @@ class MuonWithAdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._share()
-        for part in self.parts.values():
-            part.step()
+        for inner in self.parts.values():
+            inner.step()
         return loss
