@@ -105,7 +105,7 @@ def test_a_search_shows_it_beside_its_other_limits(tmp_path):
     line = next(line for line in repr(found).splitlines() if "noise suggests" in line)
     assert (
         line.strip()
-        == f"fits up to 64 · fastest from {found.fastest} · noise suggests about {number(found.noise_scale, 2)} now"
+        == f"fits up to 64 · fastest from {found.fastest} · noise suggests about {rounded(found.noise_scale)} now"
     )
     assert BatchSizes.from_events(Run.open(job.folder.path).events) == found
     assert same_weights(before, weights(model))
