@@ -585,8 +585,8 @@ def test_an_optimizer_that_is_already_made(tmp_path):
     with refused(TaskError, "optimizer=Adam(…) is an optimizer that is already made", "optimizer=torch.optim.Adam",
                  "functools.partial"):  # fmt: skip
         make(tmp_path, model, optimizer=torch.optim.Adam(model.parameters()))
-    with refused(TaskError, "optimizer='adam' cannot be called", "torch.optim.AdamW"):
-        make(tmp_path, optimizer="adam")
+    with refused(TaskError, "optimizer=5 cannot be called", "torch.optim.AdamW"):
+        make(tmp_path, optimizer=5)
     with refused(TaskError, "returned a dict, no torch.optim.Optimizer"):
         make(tmp_path, optimizer=lambda params, lr: {})
 

@@ -120,6 +120,7 @@ def race(bench: wb.Workbench) -> Mapping[str, Any]:
 SEARCHES: dict[str, Callable[[wb.Workbench], Mapping[str, Any]]] = {
     "present": lambda bench: {},
     "race": race,
+    "recipe": lambda bench: bench.find_recipe().result().best,
 }
 
 

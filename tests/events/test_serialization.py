@@ -110,6 +110,8 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
         TEXT,
         TEXT,
     ),
+    "RecipeTrial": st.builds(ev.RecipeTrial, SETTINGS, COUNT, FLOAT),
+    "RecipeSearchEnded": st.builds(ev.RecipeSearchEnded, SETTINGS, TEXT, TEXT, TEXT),
     "DecayTrial": st.builds(ev.DecayTrial, FLOAT, COUNT, FLOAT),
     "DecaySearchEnded": st.builds(ev.DecaySearchEnded, SETTINGS, MAYBE, TEXT, TEXT),
     "ProfileEnded": st.builds(

@@ -25,7 +25,7 @@ from tests.engine.problems import labelled, plain_net
 from tests.settings import kwargs
 from workbench.launch.job import Job
 from workbench.settings import Group, SettingsError, metadata_of
-from workbench.settings.kwargs import LiveKwargs, SettingsKwargs
+from workbench.settings.kwargs import LiveKwargs, OtherKwargs, SettingsKwargs
 
 LIVE = [name for name in wb.Settings.model_fields if metadata_of(name).live]
 TAKE_SETTINGS = (
@@ -37,6 +37,7 @@ TAKE_SETTINGS = (
     "find_precision",
     "find_clip_val",
     "find_weight_decay",
+    "find_recipe",
     "tune",
     "profile",
     "validate",
@@ -204,7 +205,8 @@ def test_the_keyword_arguments_are_written_from_the_settings() -> None:
 
 
 def test_the_keyword_arguments_are_the_settings() -> None:
-    assert [*SettingsKwargs.__annotations__] == [*wb.Settings.model_fields]
+    assert {*SettingsKwargs.__annotations__} == {*wb.Settings.model_fields}
+    assert SettingsKwargs.__annotations__.keys() - OtherKwargs.__annotations__ == {"optimizer"}
     assert [*LiveKwargs.__annotations__] == LIVE
     assert SettingsKwargs.__required_keys__ == LiveKwargs.__required_keys__ == frozenset()
 
@@ -212,13 +214,11 @@ def test_the_keyword_arguments_are_the_settings() -> None:
 @pytest.mark.parametrize("method", ["__init__", *TAKE_SETTINGS])
 def test_every_method_that_takes_settings_says_so(method: str) -> None:
     function = getattr(wb.Workbench, method)
-    (keywords,) = [
-        hint for hint in get_type_hints(function).values() if get_args(hint) == (SettingsKwargs,)
-    ]
-    assert keywords
-    assert [*inspect.signature(function).parameters][-len(wb.Settings.model_fields) :] == [
-        *wb.Settings.model_fields
-    ]
+    # two have an argument `optimizer`, which may be the setting
+    keywords = OtherKwargs if method in ("__init__", "find_lr") else SettingsKwargs
+    hints = [get_args(hint) for hint in get_type_hints(function).values()]
+    assert hints.count((keywords,)) == 1
+    assert {*inspect.signature(function).parameters} >= {*wb.Settings.model_fields}
     assert get_args(get_type_hints(Job.change)["values"]) == (LiveKwargs,)
 
 

@@ -26,6 +26,7 @@ _GIVEN = {
     "Every": f"int | {_TIME}",
     "Interval": f"{_NUMBER} | {_TIME}",
     "LaunchOptions": "Mapping[str, str | bool | int | float]",
+    "NamedOptimizer": "str | Mapping[str, Any] | Callable[..., Any] | None",
     "Monitors": f"{_STOPPING} | Sequence[{_STOPPING}] | None",
     "Precision": 'Literal["32-true", "16-mixed", "bf16-mixed", "64-true", "32", "16", "64", "bf16", "fp16", "fp32", "no", 16, 32, 64]',
     "Strategy": 'Literal["auto", "thread", "pool", "launch"] | str',
@@ -40,7 +41,7 @@ _HEAD = '''"""Defines the settings as keyword arguments, which editors complete 
 `python -m tests.settings.kwargs` writes this file from `Settings`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
@@ -50,21 +51,25 @@ from workbench.values import EarlyStopping
 
 def text() -> str:
     """The whole file."""
+    others = [name for name in Settings.model_fields if name != "optimizer"]
     live = [name for name in Settings.model_fields if metadata_of(name).live]
     code = "\n".join([
         _HEAD,
-        *_class("SettingsKwargs", "Any settings, as keyword arguments.", [*Settings.model_fields]),
+        *_class("OtherKwargs", "Settings without `optimizer`, which is an argument of some methods.", others),
+        *_class("SettingsKwargs", "Any settings, as keyword arguments.", ["optimizer"], "OtherKwargs"),
         *_class("LiveKwargs", "Settings that can change while a run is running, as keyword arguments.", live, ByEpoch="int"),
     ]).rstrip() + "\n"  # fmt: skip
     ruff = [find_ruff_bin(), "format", "--stdin-filename", str(FILE), "-"]
     return subprocess.run(ruff, input=code, capture_output=True, text=True, check=True).stdout
 
 
-def _class(name: str, doc: str, settings: list[str], **other: str) -> list[str]:
+def _class(
+    name: str, doc: str, settings: list[str], base: str = "TypedDict", **other: str
+) -> list[str]:
     given = {**_GIVEN, **other}
     return [
         "",
-        f"class {name}(TypedDict, total=False):",
+        f"class {name}({base}, total=False):",
         f'    """{doc}"""',
         "",
         *(f"    {one}: {_type(one, given)}" for one in settings),

@@ -65,6 +65,7 @@ def test_the_error_of_a_typo_is_one_short_line(typo: str) -> None:
 
 
 BAD: dict[str, list[Any]] = {
+    "optimizer": ["adamww", "", 5, True, [], ["adam"], {}, {"sgd": 5}, {"sgd": {}, "adam": {}}, {"sgd": {"momentum": math.nan}}, {1: {}}, len, dict],
     "lr": [-1e-3, math.nan, math.inf, "fast", None],
     "weight_decay": [-0.1, math.inf, "none"],
     "batch_size": [0, 2.5, None],

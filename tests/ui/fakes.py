@@ -28,6 +28,8 @@ from workbench.events import (
     Event,
     ProfileEnded,
     RaceTrial,
+    RecipeSearchEnded,
+    RecipeTrial,
     RunEnded,
     RunStarted,
     SearchEnded,
@@ -164,6 +166,9 @@ class FakeBench:
 
     def find_weight_decay(self) -> FakeJob:
         return self._start("find_weight_decay", decays)
+
+    def find_recipe(self) -> FakeJob:
+        return self._start("find_recipe", recipes)
 
     def tune(self, **said: Any) -> FakeJob:
         return self._start("tune", tuning, **said)
@@ -320,6 +325,16 @@ def decays(job: FakeJob) -> Iterator[Event]:
     yield DecaySearchEnded(
         {"weight_decay": 0.1}, 0.1, "at 0.1 it is clearly lower", "all values tried"
     )
+    yield RunEnded("finished", 0, 4.0)
+
+
+def recipes(job: FakeJob) -> Iterator[Event]:
+    """A race of recipes that Muon wins."""
+    muon = {"optimizer": "muon", "lr": 0.03, "lr_schedule": "cosine"}
+    yield RunStarted(job.id, "find_recipe", job.settings.model_dump(), "cuda:0")
+    yield RecipeTrial({}, 200, 0.5)
+    yield RecipeTrial(muon, 200, 0.25)
+    yield RecipeSearchEnded(muon, "it is clearly lower", "few updates", "all recipes tried")
     yield RunEnded("finished", 0, 4.0)
 
 

@@ -121,11 +121,12 @@ def first_settings(task: Task, given: dict[str, Any]) -> Settings:
     else the defaults.
     """
     compiled = {} if task.compiler is None else {"compile": True}
-    implied = dict(task.implied)
+    implied = dict(task.implied_by(given))
     task.own_lr = implied.get("lr", task.own_lr)
     if given.get("monitor", implied.get("monitor")) != implied.get("monitor"):
         implied.pop("monitor_mode", None)  # it was the mode of another monitor
     settings = Settings.make(**{**compiled, **implied, **given})
+    task.refuse_optimizer(settings)
     refuse_without_effect(task, settings, given)
     task.refuse_unused(given)
     samples = task.train.samples if task.train is not None else None
@@ -171,6 +172,7 @@ def refuse_unfit(task: Task, settings: Settings) -> None:
         refuse_no_interval(settings)
     except TaskError as error:
         raise SettingsError(str(error)) from None
+    task.refuse_optimizer(settings)
     refuse_unreported_monitor(task, settings)
 
 

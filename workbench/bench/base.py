@@ -117,6 +117,7 @@ class BenchBase:
             self._recipe.sets.append((len(self.jobs), values))
         with self._lock:  # two threads may each set something, and neither change may be lost
             settings = self._settings.replace(**replaced)
+            self._task.refuse_optimizer(settings)
             refuse_unreported_monitor(self._task, settings)
             self._task.refuse_unused(replaced)
             select_launcher.warm(settings)
@@ -245,6 +246,7 @@ class BenchBase:
         chosen = self._settings.replace(**settings)
         # find_clip_val has its own error for it
         refuse_without_effect(self._task, chosen, settings.keys() - {"gradient_clip_algorithm"})
+        self._task.refuse_optimizer(chosen)
         self._task.refuse_unused(settings, phase)
         return chosen
 

@@ -21,13 +21,14 @@ from workbench.launch.job import Job
 from workbench.launch.start.start_spec import StartSpec
 from workbench.launch.work import AssignmentWork, FindBatchSizeWork, StartWeights, TuneWork
 from workbench.settings import SettingsError, lists_keywords
-from workbench.settings.kwargs import SettingsKwargs
+from workbench.settings.kwargs import OtherKwargs, SettingsKwargs
 from workbench.tuners.batch_size.batch_size_finder import BatchSizeRequest, BatchSizes
 from workbench.tuners.clip_search import ClipRequest, ClipSearch
 from workbench.tuners.decay_search import WeightDecayRequest, WeightDecaySearch
 from workbench.tuners.learning_rate.lr_finder import LRCurve, LRRequest
 from workbench.tuners.plan import Plan, SettingsRequest
 from workbench.tuners.profiling.profile import Profile, ProfileRequest
+from workbench.tuners.recipe_search import RecipeRequest, RecipeSearch
 from workbench.tuners.speed_search import PrecisionRequest, SpeedSearch, WorkersRequest
 from workbench.values import shown
 
@@ -39,7 +40,7 @@ TUNED = ("num_workers", "batch_size", "lr", "clip_val")
 class Searches(BenchBase):
     """The searches of a bench. None changes a setting, except for `tune(apply=True)`."""
 
-    @lists_keywords(SettingsKwargs)
+    @lists_keywords(OtherKwargs)
     def find_lr(
         self,
         *,
@@ -48,12 +49,12 @@ class Searches(BenchBase):
         num_training: int = 100,
         mode: str = "exponential",
         early_stop_threshold: float | None = 4.0,
-        optimizer: int = 0,
+        optimizer: int | str | Mapping[str, Any] | Callable[..., Any] | None = 0,
         group: int | None = None,
         race: bool = False,
         race_updates: int = 300,
         start: str | Path = "fresh",
-        **settings: Unpack[SettingsKwargs],
+        **settings: Unpack[OtherKwargs],
     ) -> Job[LRCurve]:
         """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; the model
         and the settings stay as they are.
@@ -63,12 +64,16 @@ class Searches(BenchBase):
         `bench.set(lr=curve.suggestion)` does that. start: the weights it sweeps from, as for `fit`;
         "continue": the model's present ones. optimizer: of several, the one (counted from 0) whose
         rate is swept and whose loss is read; the others step at their own rates. The setting `lr`
-        is the first one's and changes all of them. group: of its parameter groups, the one (counted
-        from 0) whose rate is swept, with the others at theirs: a head on a pretrained body, say.
+        is the first one's and changes all of them. Or the setting: the name of an optimizer.
+        group: of its parameter groups, the one (counted from 0) whose rate is swept, with the
+        others at theirs: a head on a pretrained body, say.
         race: losses on held-out batches decide: four rates around the first suggestion train for
         `race_updates` updates in all, and the present rate for a fourth of that.
         """
-        overrides = settings_named(settings, self.find_lr)
+        keywords: dict[str, Any] = dict(settings)
+        if not isinstance(optimizer, int | float):
+            keywords["optimizer"], optimizer = optimizer, 0
+        overrides = settings_named(keywords, self.find_lr)
         request = LRRequest(
             min_lr,
             max_lr,
@@ -263,6 +268,46 @@ class Searches(BenchBase):
         called = {**differing(request, WeightDecayRequest()), **wanted.keywords}
         return self._find_settings(
             "find_weight_decay", request, called, overrides, WeightDecaySearch.from_events, wanted
+        )
+
+    @lists_keywords(SettingsKwargs)
+    def find_recipe(
+        self,
+        *,
+        updates: int | None = None,
+        recipes: Sequence[Mapping[str, Any]] | None = None,
+        start: str | Path = "fresh",
+        **settings: Unpack[SettingsKwargs],
+    ) -> Job[RecipeSearch]:
+        """Race optimizers, each with a rate and a schedule, against the present settings, by the
+        losses on held-out batches.
+
+        All train for a short stretch; then the best and the present settings train for a longer
+        one. The result's `best` has the settings of a recipe that is clearly better than the
+        present ones, for `bench.set(**found.best)`; it is empty where none is. `doubt` says what
+        speaks against it.
+        updates: in all; None: 1.5 times those of the run, from 200 to 6000. recipes: those to try,
+        each as settings by name, {"optimizer": "muon", "lr": 1e-2, "lr_schedule": "cosine"}; None:
+        schedule-free AdamW, AdamW and Muon with a warm-up and a cosine, SGD with momentum where the
+        model has BatchNorm, and in a long run the present optimizer at the rate of a sweep. start:
+        the weights that all train from, as for `find_lr`. The model and the settings stay as they
+        are. Source: successive halving (Jamieson & Talwalkar 2016).
+        """
+        overrides = settings_named(settings, self.find_recipe)
+        if recipes is not None and (isinstance(recipes, Mapping | str) or not recipes):
+            raise SettingsError(
+                f"recipes={shown(recipes)}: give a list with the settings of each,"
+                " [{'optimizer': 'muon', 'lr': 1e-2}, …]."
+            )
+        request = RecipeRequest(updates, None if recipes is None else tuple(recipes))
+        wanted = StartSpec.of(start)
+        wanted.weights(self.root)  # a start that does not exist raises an error now
+        self._refuse_other_model(wanted)
+        for values in request.recipes or ():
+            self._task.refuse_optimizer(self._settings.replace(**{**overrides, **values}))
+        called = {**differing(request, RecipeRequest()), **wanted.keywords}
+        return self._find_settings(
+            "find_recipe", request, called, overrides, RecipeSearch.from_events, wanted
         )
 
     @lists_keywords(SettingsKwargs)

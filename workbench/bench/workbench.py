@@ -83,7 +83,8 @@ from workbench.runs.study.record import StudyHead
 from workbench.runs.tables.compare import MOST, Comparison, check_count, check_no_list, compare
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, lists_keywords
-from workbench.settings.kwargs import SettingsKwargs
+from workbench.settings.kwargs import OtherKwargs, SettingsKwargs
+from workbench.settings.optimizers import is_named
 from workbench.settings.space import Space
 from workbench.settings.spellings import attribute_hint
 from workbench.task import ranks
@@ -114,10 +115,12 @@ class Workbench(TrialBench):
             end with the set: "val_loss/clean".
         loss: a function of (output, target) that gives one number. Parameters of a loss module are
             trained with the model.
-        optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A learning rate
-            that it has already (`partial(SGD, lr=0.5)`) is used until `lr` is set. Or a dict with
-            one for each part of the model, which step together: {"backbone": SGD, "head": AdamW};
-            the key "" stands for all parameters that no other key names.
+        optimizer: the name of an optimizer, "sgd", or {"sgd": {"momentum": 0.9}}: the setting
+            `optimizer`, which `set` and `fit` change. Or what makes one: `optimizer(params, lr=…,
+            weight_decay=…)`. A learning rate that it has already (`partial(SGD, lr=0.5)`) is used
+            until `lr` is set. Or a dict with one for each part of the model, which step together:
+            {"backbone": SGD, "head": AdamW}; the key "" stands for all parameters that no other
+            key names.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For
             anything else it returns a `wb.Schedule` (every so many updates or epochs), a
             ReduceLROnPlateau (after each validation), or a list of these.
@@ -156,7 +159,7 @@ class Workbench(TrialBench):
     Raises `TaskError` or `SettingsError`, which say what is wrong and what to do.
     """
 
-    @lists_keywords(SettingsKwargs)
+    @lists_keywords(OtherKwargs)
     def __init__(
         self,
         model: Any,
@@ -165,7 +168,7 @@ class Workbench(TrialBench):
         val: Any = None,
         test: Any = None,
         loss: Callable[..., Tensor] | None = None,
-        optimizer: MakeOptimizer = torch.optim.AdamW,
+        optimizer: MakeOptimizer | str | Mapping[str, Any] = torch.optim.AdamW,
         scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -176,9 +179,12 @@ class Workbench(TrialBench):
         trackers: Any = None,
         root: str | Path = ".workbench",
         dry_run: bool = True,
-        **settings: Unpack[SettingsKwargs],
+        **settings: Unpack[OtherKwargs],
     ) -> None:
         refuse_unnamed(model, unnamed)
+        keywords: dict[str, Any] = dict(settings)
+        if is_named(optimizer):
+            keywords["optimizer"], optimizer = optimizer, torch.optim.AdamW
         objects = {
             "model": model,
             "train": train,
@@ -198,7 +204,7 @@ class Workbench(TrialBench):
         )
         self._sites: dict[str, CallSite] = {}  # of each fit
         build = Build.of(model, {*inspect.signature(Workbench).parameters, "start"})
-        values, keywords = ({}, dict(settings)) if build is None else build.split(settings)
+        values, keywords = ({}, keywords) if build is None else build.split(keywords)
         parameters = () if build is None else tuple(build.defaults)
         named = settings_named(keywords, type(self), "Workbench", parameters)
         start = Settings.make(**named)  # a bad value is refused before anything is tried

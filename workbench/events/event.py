@@ -16,6 +16,8 @@ from workbench.events.searches import (
     DecayTrial,
     ProfileEnded,
     RaceTrial,
+    RecipeSearchEnded,
+    RecipeTrial,
     SearchEnded,
     SpeedSearchEnded,
     SpeedTrial,
@@ -61,6 +63,8 @@ Event = (
     | ClipSearchEnded
     | DecayTrial
     | DecaySearchEnded
+    | RecipeTrial
+    | RecipeSearchEnded
     | ProfileEnded
     | TuneStep
     | TuneTrial

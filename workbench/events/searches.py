@@ -210,6 +210,30 @@ class DecaySearchEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RecipeTrial:
+    """A recipe has trained for `updates` updates. `values`: its settings; empty: the present ones.
+    `loss`: the mean of held-out batches; inf: it diverged.
+    """
+
+    values: dict[str, Any]
+    updates: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeSearchEnded:
+    """The race of recipes ended. `best`: the settings it recommends; empty: the present ones stay.
+
+    `doubt`: what speaks against the answer; "": nothing known.
+    """
+
+    best: dict[str, Any]
+    reason: str
+    doubt: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorTime:
     """The time of an operator of torch, or of a kernel of a device, in an update, on average.
 

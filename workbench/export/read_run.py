@@ -91,7 +91,8 @@ def script_spec_of(
     _check_settings(run.settings)
     _check_weights_whole(run)
     check_task(task)
-    sliced = slice_call(site, frozenset() if data_file is None else _DATA)
+    data = frozenset[str]() if data_file is None else _DATA
+    sliced = slice_call(site, data | left_out(task, run.settings))
     sliced = with_plain_base(sliced, task) if plain else sliced
     if isinstance(task, Supervised) and task.one_collection:
         sliced.arguments["metrics"] = f'{{"metrics": {sliced.arguments["metrics"]}}}'
@@ -141,6 +142,14 @@ def script_spec_of(
             **_of_task(session, sliced, settings, planned, saved),
         )
     return spec, saved
+
+
+def left_out(task: Task, settings: Settings) -> frozenset[str]:
+    """The arguments of the bench that a script does not need: `optimizer`, where the setting names
+    another, or the bench has the usual one.
+    """
+    usual = isinstance(task, Supervised) and task.optimizer_factory.make is torch.optim.AdamW
+    return frozenset({"optimizer"} if usual or settings.optimizer is not None else ())
 
 
 def _checksums(run: Run) -> Checksums:

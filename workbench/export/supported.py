@@ -5,6 +5,7 @@ refuses.
 from __future__ import annotations
 
 SUPPORTED = {
+    "optimizer",
     "lr",
     "weight_decay",
     "batch_size",

@@ -235,8 +235,8 @@ class FindLRAssignment(Assignment):
 
 
 class FindSettingsAssignment(Assignment):
-    """A search for workers, a precision, a clip value or a weight decay; afterwards the model is
-    as before.
+    """A search for workers, a precision, a clip value, a weight decay or a recipe; afterwards the
+    model is as before.
     """
 
     def __init__(self, task: Task, settings: Settings, kind: str, request: SettingsRequest) -> None:

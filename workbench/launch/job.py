@@ -128,8 +128,8 @@ class Job(Generic[T]):
     Attributes:
         id: the name of its record: "0012-fit".
         kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision",
-            "find_clip_val", "find_weight_decay", "tune", "profile", "validate", "test" or
-            "predict".
+            "find_clip_val", "find_weight_decay", "find_recipe", "tune", "profile", "validate",
+            "test" or "predict".
         folder: the folder of its record; None: this process has none for it.
         events: its events so far, in order.
     """

@@ -1,8 +1,11 @@
-"""Shortens names of layers for an axis, so that they stay distinct."""
+"""Names for an axis: of layers, shortened so that they stay distinct, and of recipes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.units import RATES, rate
 
 
 def shorten(name: str, most: int = 40) -> str:
@@ -37,3 +40,18 @@ def _common(parts: list[list[str]], most: int) -> int:
     while count < most and len({p[count] for p in parts}) == 1:
         count += 1
     return count
+
+
+def recipe_name(values: Mapping[str, Any]) -> str:
+    """The settings of a recipe in short: "adamw, lr=0.01, cosine, warmup=0.05"."""
+    texts = []
+    for name, value in values.items():
+        if name == "optimizer" and isinstance(value, Mapping):
+            for kind, arguments in value.items():
+                texts.append(f"{kind}({', '.join(f'{key}={arguments[key]}' for key in arguments)})")
+        elif name in ("optimizer", "lr_schedule"):
+            texts += [] if value in (None, "constant") else [str(value)]
+        elif value:
+            number = rate(value) if name in RATES and isinstance(value, float) else value
+            texts.append(f"{name}={number}")
+    return ", ".join(texts) or "present settings"

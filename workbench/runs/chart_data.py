@@ -16,6 +16,8 @@ from workbench.events import (
     Event,
     ProfileEnded,
     RaceTrial,
+    RecipeSearchEnded,
+    RecipeTrial,
     Resumed,
     Saved,
     SearchEnded,
@@ -24,7 +26,7 @@ from workbench.events import (
     Trial,
 )  # fmt: skip
 from workbench.plots.chart import Chart
-from workbench.plots.searches import batch_size, clip_value, decay, lr_curve, profile, speed
+from workbench.plots.searches import batch_size, clip_value, decay, lr_curve, profile, recipe, speed
 from workbench.plots.training.changes import Changes
 from workbench.plots.training.run import Best
 from workbench.settings import setting_text
@@ -113,6 +115,10 @@ def search_charts(events: Sequence[Event]) -> list[Chart]:
     if decays:
         said = next((e for e in events if isinstance(e, DecaySearchEnded)), None)
         return [decay.decay(decays, said.suggestion if said else None)]
+    recipes = [e for e in events if isinstance(e, RecipeTrial)]
+    if recipes:
+        conclusion = next((e for e in events if isinstance(e, RecipeSearchEnded)), None)
+        return [recipe.recipe(recipes, conclusion.best if conclusion else {})]
     tried = [e for e in events if isinstance(e, SpeedTrial)]
     if tried:
         ended = next((e for e in events if isinstance(e, SpeedSearchEnded)), None)

@@ -14,6 +14,7 @@ from workbench.events import (
     CurveEnded,
     DecaySearchEnded,
     Event,
+    RecipeSearchEnded,
     SearchEnded,
     SpeedSearchEnded,
     Trial,
@@ -70,6 +71,8 @@ def _why(event: Event, passed: int) -> str:
                 f"{event.reason or event.ended}; largest that fits {event.largest}, {passed} sizes"
                 f" passed{noise}"
             )
+        case RecipeSearchEnded():
+            return "; ".join(filter(None, [event.reason, event.doubt]))
         case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
             return event.reason
         case _:

@@ -66,8 +66,8 @@ class Run(RunRecord):
     Attributes:
         id: the name of its folder: "0012-fit".
         kind: "fit", "find_lr", "find_batch_size", "find_num_workers", "find_precision",
-            "find_clip_val", "find_weight_decay", "tune", "profile", "validate", "test" or
-            "predict".
+            "find_clip_val", "find_weight_decay", "find_recipe", "tune", "profile", "validate",
+            "test" or "predict".
         status: "queued", "running", "paused", "finished", "stopped" or "failed".
         step: the number of updates taken.
         seconds: how long it ran, without pauses.

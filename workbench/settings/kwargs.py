@@ -3,15 +3,15 @@
 `python -m tests.settings.kwargs` writes this file from `Settings`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
 from workbench.values import EarlyStopping
 
 
-class SettingsKwargs(TypedDict, total=False):
-    """Any settings, as keyword arguments."""
+class OtherKwargs(TypedDict, total=False):
+    """Settings without `optimizer`, which is an argument of some methods."""
 
     lr: float
     weight_decay: float | None
@@ -108,6 +108,12 @@ class SettingsKwargs(TypedDict, total=False):
     seed: int
     deterministic: bool | Literal["warn"] | None
     benchmark: bool | None
+
+
+class SettingsKwargs(OtherKwargs, total=False):
+    """Any settings, as keyword arguments."""
+
+    optimizer: str | Mapping[str, Any] | Callable[..., Any] | None
 
 
 class LiveKwargs(TypedDict, total=False):

@@ -22,6 +22,7 @@ from workbench.metric_mode import known_mode
 from workbench.settings.errors import explain, meaning
 from workbench.settings.file import read
 from workbench.settings.kwargs import SettingsKwargs
+from workbench.settings.optimizers import NamedOptimizer
 from workbench.settings.spellings import NONE_IS_DEFAULT, settings_of
 from workbench.values import (
     Batches,
@@ -125,6 +126,12 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
 
+    optimizer: NamedOptimizer = _setting(
+        None,
+        "The optimizer by its name, 'adamw', or with its arguments, {'sgd': {'momentum': 0.9}};"
+        " None: the one that the bench was given.",
+        "optimisation",
+    )
     lr: float = _setting(
         1e-3,
         "Base learning rate; schedules and parameter-group ratios multiply it. If it is not set,"

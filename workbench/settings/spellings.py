@@ -8,13 +8,14 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
+from workbench.settings.optimizers import with_name
 from workbench.values import SettingsError, plain, shown
 
 T = TypeVar("T")
 
 _BENCH = (
-    "model", "train", "val", "test", "loss", "optimizer", "metrics", "collate_fn", "val_collate_fn",
-    "avg_fn", "should_update",
+    "model", "train", "val", "test", "loss", "metrics", "collate_fn", "val_collate_fn", "avg_fn",
+    "should_update",
     "listeners", "trackers", "root", "dry_run",
 )  # fmt: skip
 _START = "a fit continues from a checkpoint with bench.fit(start='0012-fit'), or start='continue'"
@@ -116,7 +117,6 @@ OBJECTS: Mapping[str, str] = {
             "test_set",
         ),
         "loss": ("criterion", "loss_fn", "loss_func", "loss_function", "objective", "compute_loss"),
-        "optimizer": ("opt", "optim", "optimizers", "opt_func", "optimizer_cls", "optimizer_class"),
         "metrics": ("metric", "compute_metrics", "scoring"),
         "collate_fn": ("collate", "data_collator", "collator"),
     }.items()
@@ -126,6 +126,12 @@ OBJECTS: Mapping[str, str] = {
 # Other libraries' words for the same setting, so that an error can name the setting that was meant.
 SPOKEN: Mapping[str, str] = {
     "learning_rate": "lr",
+    "opt": "optimizer",
+    "optim": "optimizer",
+    "optimizers": "optimizer",
+    "opt_func": "optimizer",
+    "optimizer_cls": "optimizer",
+    "optimizer_class": "optimizer",
     "bs": "batch_size",
     "epochs": "max_epochs",
     "num_epochs": "max_epochs",
@@ -311,7 +317,7 @@ def settings_of(
             _refuse_other(name, value)
         else:
             raise SettingsError(_unknown(name, known, method, arguments))
-    return settings
+    return with_name(settings) if "optimizer" in settings else settings
 
 
 def _refuse_other(name: str, value: Any) -> None:
@@ -365,6 +371,7 @@ OF_METHODS: Mapping[str, tuple[str, ...]] = {
         "race_updates",
     ),
     "find_num_workers": ("seconds_per_trial",),
+    "find_recipe": ("recipes",),
     "find_precision": ("try_compile", "tolerance"),
     "find_batch_size": (
         "init_val",
@@ -442,8 +449,11 @@ ATTRIBUTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "set(lr=…) changes settings, and bench.settings shows them": (
             "configure", "set_params", "get_params", "hparams", "config", "args", "learning_rate",
         ),
-        "it is given when the bench is made, wb.Workbench(…, optimizer=…, loss=…, train=…)": (
-            "optimizer", "optimizers", "opt", "criterion", "loss", "loss_fn", "loss_func", "dls",
+        "set(optimizer='sgd') changes it, and bench.settings shows it": (
+            "optimizer", "optimizers", "opt",
+        ),
+        "it is given when the bench is made, wb.Workbench(…, loss=…, train=…)": (
+            "criterion", "loss", "loss_fn", "loss_func", "dls",
             "data", "datamodule", "train_dataloader", "train_loader",
         ),
     },

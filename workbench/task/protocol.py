@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from workbench.settings import Settings
+from workbench.settings import Settings, SettingsError
 from workbench.task.batch import sample_count
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
 from workbench.task.modules import own_name
 from workbench.task.ranks import Communication
+from workbench.values import shown
 
 if TYPE_CHECKING:  # a script with the user's own Task contains this file, but not the data sets
     from workbench.task.data.spec import DataSpec
@@ -435,6 +436,18 @@ class Task(abc.ABC):
             for spec in data
             for dataset in spec.sets
         )
+
+    def implied_by(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings that the task implies beside those that the user gave."""
+        return self.implied
+
+    def refuse_optimizer(self, settings: Settings) -> None:
+        """Raise SettingsError where the task cannot have the optimizer that the settings name."""
+        if settings.optimizer is not None:
+            raise SettingsError(
+                f"optimizer={shown(settings.optimizer)}: {type(self.model).__name__} makes its own"
+                " optimizer (configure_optimizers, or the task's configure): leave the setting out."
+            )
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
         """Raise SettingsError for a setting that the user gave for this kind of job and that has no

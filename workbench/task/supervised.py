@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from workbench.settings import Settings
+from workbench.settings.optimizers import is_named
 from workbench.task import hints
 from workbench.task.batch import TARGETS, holds_text, is_several, sample_count
 from workbench.task.data.combined import side_by_side
@@ -29,6 +30,7 @@ from workbench.task.metrics.metrics import (
 )
 from workbench.task.metrics.over_epoch import OverEpoch
 from workbench.task.metrics.step_output import loss_parts, reported_weight, score_weight
+from workbench.task.optim import named_optimizers
 from workbench.task.optim.optimizer_factory import OptimizerFactory
 from workbench.task.optim.part_optimizers import by_part
 from workbench.task.optim.schedulers import MakeScheduler, refuse_built_in, schedule_of
@@ -373,12 +375,35 @@ class Supervised(Task):
         """The settings that data and optimizer imply: a rate that the user put into `optimizer=` is
         the rate until `lr` is set.
         """
+        return super().implied | self._implied_by(self.optimizer_factory)
+
+    def implied_by(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that data and optimizer imply beside those that the user gave, of which one
+        may name another optimizer.
+        """
+        choice = given.get("optimizer")
+        if choice is None:
+            return self.implied
+        named = self.factory_of(Settings.make(optimizer=choice))
+        return super().implied | self._implied_by(named)
+
+    def _implied_by(self, factory: OptimizerFactory) -> dict[str, float]:
         parameters = self._trained()
-        rate = self.optimizer_factory.own_rate(parameters) if parameters else None
-        return super().implied | ({} if rate is None else {"lr": rate})
+        rate = factory.own_rate(parameters) if parameters else None
+        return {} if rate is None else {"lr": rate}
+
+    def factory_of(self, settings: Settings) -> OptimizerFactory:
+        """What makes the optimizer: the one that the settings name, else the bench's own."""
+        if settings.optimizer is None:
+            return self.optimizer_factory
+        return named_optimizers.factory_of(settings.optimizer)
+
+    def refuse_optimizer(self, settings: Settings) -> None:
+        named_optimizers.refuse_unfit(settings, self.model, self._trained())
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
-        optimizer = self.optimizer_factory(self._trained(), settings.lr, settings.weight_decay)
+        parameters = named_optimizers.grouped(settings.optimizer, self.model, self._trained())
+        optimizer = self.factory_of(settings)(parameters, settings.lr, settings.weight_decay)
         return Optimization(optimizer, self._schedules(optimizer, settings, updates))
 
     def _trained(self) -> list[nn.Parameter]:
@@ -440,6 +465,11 @@ def check_optimizer(optimizer: Any) -> None:
             f"optimizer={kind.__name__}(…) is an optimizer that is already made; each run needs its"
             f" own. Give what makes it: optimizer=torch.optim.{kind.__name__}, or with options"
             f" functools.partial(torch.optim.{kind.__name__}, …)."
+        )
+    if is_named(optimizer):
+        raise TaskError(
+            f"optimizer={shown(optimizer)} is a setting, which the bench is given:"
+            f" wb.Workbench(…, optimizer={shown(optimizer)})."
         )
     if not callable(optimizer) and not isinstance(optimizer, Mapping):
         raise TaskError(

@@ -14,9 +14,12 @@ from workbench.tuners.batch_size.batch_size_search import BatchSizes
 from workbench.tuners.clip_search import ClipRequest, ClipSearch
 from workbench.tuners.decay_search import WeightDecayRequest
 from workbench.tuners.learning_rate.curve import LRCurve
+from workbench.tuners.recipe_search import RecipeRequest
 from workbench.tuners.speed_search import PrecisionRequest, SpeedSearch, WorkersRequest, name_of
 
-SettingsRequest = WorkersRequest | PrecisionRequest | ClipRequest | WeightDecayRequest
+SettingsRequest = (
+    WorkersRequest | PrecisionRequest | ClipRequest | WeightDecayRequest | RecipeRequest
+)
 """The arguments of a search whose result is settings, and which opens its own sessions."""
 
 

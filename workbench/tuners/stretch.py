@@ -149,14 +149,14 @@ def _follows(opt: OptimizerHandle, kind: type[LRScheduler]) -> bool:
     )
 
 
-def shape(settings: Settings, schedule: str, length: int) -> list[float]:
+def shape(settings: Settings, schedule: str, length: int, warmup: float = 0.0) -> list[float]:
     """The factor of the rate at each update of a stretch: the run's schedule, compressed to
-    `length` updates.
+    `length` updates, of which this share are its warm-up.
     """
-    if schedule == "constant":
+    if schedule == "constant" and not warmup:
         return [1.0] * length
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    scheduler = built_in(optimizer, settings.replace(lr_schedule=schedule, warmup=0), length)
+    scheduler = built_in(optimizer, settings.replace(lr_schedule=schedule, warmup=warmup), length)
     assert scheduler is not None
     factors = []
     for _ in range(length):
@@ -205,10 +205,17 @@ def _base_rates(opt: OptimizerHandle) -> list[float]:
 
 
 def loss_after(
-    task: Task, settings: Settings, length: int, *, by_val: bool, held: int | None = None
+    task: Task,
+    settings: Settings,
+    length: int,
+    *,
+    by_val: bool,
+    held: int | None = None,
+    warmup: float = 0.0,
 ) -> float:
     """The held-out loss after a stretch at the run's own rates, with its schedule compressed to
-    `length` updates; the same on all ranks. The task is restored. held: see `train`.
+    `length` updates; the same on all ranks. The task is restored. held: see `train`. warmup: the
+    share of the stretch in which the rate rises first.
     """
     chosen = settings.replace(weight_averaging=None)
     with open_session(task, chosen) as session, scratch(session):
@@ -219,7 +226,7 @@ def loss_after(
                 set_lr(rate * share)
 
         first = session.optimizers[0]
-        shares = shape(chosen, schedule_of(session.settings, first), length)
+        shares = shape(chosen, schedule_of(session.settings, first), length, warmup)
         loss = train(session, first, shares, set_share, by_val=by_val, held=held)
         return float(session.ranks.broadcast_object(loss))
 

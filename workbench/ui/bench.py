@@ -57,6 +57,9 @@ class Bench(Protocol):
     def find_weight_decay(self) -> Any:
         """Start a search for a weight decay."""
 
+    def find_recipe(self) -> Any:
+        """Start a race of recipes."""
+
     def tune(self) -> Any:
         """Start a search for workers, a batch size, a learning rate and a clip value."""
 

@@ -31,6 +31,7 @@ JOBS = {
     "find_num_workers": "Loader-worker finder",
     "find_clip_val": "Clip-value finder",
     "find_weight_decay": "Weight-decay finder",
+    "find_recipe": "Race of recipes",
     "find_precision": "Precision finder",
     "profile": "Profile",
     "tune": "Tuning",
@@ -136,6 +137,7 @@ KEEP = "Keep effective batch"
 KEEP_TOOLTIP = "Search with as many samples in an update as now"
 FIND_WORKERS = "Try numbers of loader workers for speed"
 FIND_PRECISION = "Try precisions for speed, and compare their losses with float32's"
+FIND_RECIPE = "Race optimizers, each with a rate and a schedule: held-out batches decide"
 FIND_WEIGHT_DECAY = "Train with four values for 200 updates each: held-out batches decide"
 
 
@@ -244,6 +246,7 @@ ACTIONS = {
     "find_num_workers": "Find loader workers",
     "find_precision": "Find precision",
     "find_weight_decay": "Find weight decay",
+    "find_recipe": "Find a recipe",
     "profile": "Profile",
     "use_batch_size": "Use the batch size",
     "use_clip": "Use the clip value",
@@ -275,6 +278,7 @@ CLOSE_NOTICES = "Close these messages"
 MONITOR_MODE_BY_NAME = "by its name"
 WHOLE_OR_FRACTION = " A whole number counts; one with a point, like 1.0, is a fraction."
 DEFAULTS = {
+    "optimizer": "the bench's own; or adamw, or {'sgd': {'momentum': 0.9}}",
     "weight_decay": "the optimizer's own",
     "gradient_clip_val": "off",
     "accumulate_grad_batches": "1, or {0: 8, 4: 4}",

@@ -82,6 +82,15 @@ def test_the_updates_of_one_process(
     assert "are sharded over 2 ranks" in ranks["said"][0]
 
 
+@pytest.mark.slow
+def test_muon_works_on_shards() -> None:
+    """It computes in 16 bits, so that losses differ in their third digit."""
+    given = {**DATA, "loss": F.cross_entropy}
+    settings = {**PLAIN, "optimizer": "muon"}
+    ranks, one = sharded(plain_net, given, settings), alone(plain_net, given, settings)
+    np.testing.assert_allclose(ranks["loss"], one["loss"], rtol=1e-2)
+
+
 def test_steps_that_weigh_themselves() -> None:
     weighted, data = functools.partial(Learner, weighted=True), {"train": labelled(40).tensors}
     same(

@@ -67,6 +67,13 @@ CASES = {
         "Object(), train=(x, y), val=(x[:20], y[:20]), max_steps=5",
         "import schedulefree\n\n\n" + VALIDATED,
     ),
+    "by name, with arguments": (
+        f"{PAIR}, optimizer={{'sgd': {{'momentum': 0.9, 'nesterov': True, 'lr': 0.1}}}}, weight_decay=0.1",
+        "",
+    ),
+    "by name, from another package": (f"{PAIR}, optimizer='schedule_free_sgd', lr=0.1", ""),
+    "Muon": (f"{PAIR}, optimizer='muon', gradient_clip_val=0.5, lr_schedule='cosine'", ""),
+    "Muon, with arguments": (f"{PAIR}, optimizer={{'muon': {{'betas': (0.8, 0.9)}}}}", ""),
     "compile on a model of torch's own class": (
         "small, train=(x, y), loss=F.cross_entropy, max_steps=3, compile='eager'",
         "small = nn.Sequential(nn.Linear(8, 3))\n",

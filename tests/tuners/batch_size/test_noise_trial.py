@@ -13,6 +13,7 @@ from tests.combinations import every, pairs
 from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, weights
 from workbench.engine.setup import open_session
 from workbench.events import SearchEnded, from_line, to_line
+from workbench.instruments.noise_scale import rounded
 from workbench.runs.run import Run
 from workbench.tuners.batch_size import noise_trial
 from workbench.tuners.batch_size.batch_size_search import BatchSizes, TrialStopped
@@ -104,7 +105,7 @@ def test_a_search_shows_it_beside_its_other_limits(tmp_path):
     line = next(line for line in repr(found).splitlines() if "noise suggests" in line)
     assert (
         line.strip()
-        == f"fits up to 64 · fastest from {found.fastest} · noise suggests about {found.noise_scale:.2g} now"
+        == f"fits up to 64 · fastest from {found.fastest} · noise suggests about {rounded(found.noise_scale)} now"
     )
     assert BatchSizes.from_events(Run.open(job.folder.path).events) == found
     assert same_weights(before, weights(model))

@@ -13,7 +13,7 @@ from tests.engine.problems import bench, labelled, plain_net, same_weights, sgd,
 from tests.reference import loop
 from tests.runs.records import read_events
 from workbench.engine.setup import open_session
-from workbench.events import CurveEnded, CurvePoint, RunStarted
+from workbench.events import CurveEnded, RunStarted
 from workbench.settings import SettingsError
 from workbench.task.errors import TaskError
 from workbench.tuners.learning_rate.lr_finder import LRRequest, run
@@ -122,16 +122,17 @@ def test_the_others_keep_their_rate_and_all_come_back(tmp_path):
     )
     rates = []
     with open_session(b._task, b.settings) as session:
-
-        def emit(event):
-            if isinstance(event, CurvePoint):
-                rates.append(session.optimizers.lrs)
+        session.optimizers[1].optimizer.register_step_pre_hook(
+            lambda *_: rates.append(session.optimizers.lrs)
+        )
 
         class Empty:
             def __bool__(self):
                 return False
 
-        run(session, LRRequest(num_training=5, max_lr=0.1, optimizer=1), emit, Empty())
+        run(
+            session, LRRequest(num_training=5, max_lr=0.1, optimizer=1), lambda event: None, Empty()
+        )
         assert session.optimizers.lrs == [0.05, 0.025]
     assert [first for first, _ in rates] == [0.05] * 5
     np.testing.assert_allclose([second for _, second in rates], np.geomspace(1e-5, 0.1, 5))

@@ -120,7 +120,8 @@ def test_a_stop_ends_it_at_one_point_for_all(one_thread):
 
     found = on_ranks(2, rank)
     assert [end.ended for _, end, _ in found] == ["stopped", "stopped"]
-    assert [len(points) for points, _, _ in found] == [9, 9]  # it is heard in the round after
+    first, other = (len(points) for points, _, _ in found)
+    assert 8 < first == other < 100  # points are emitted several at once
 
 
 def test_a_rate_found_in_the_middle_of_a_fit_is_taken_by_all(one_thread):

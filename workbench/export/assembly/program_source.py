@@ -11,6 +11,8 @@ from typing import Any
 
 from workbench.export.source.origins import Import
 
+_MUON = "workbench.task.optim.muon"
+"""The module of the engine that a script has a copy of."""
 ON_TORCH = (
     "settings",
     "main",
@@ -19,6 +21,7 @@ ON_TORCH = (
     "model",
     "update",
     "optimizers",
+    _MUON,
     "averaging",
     "validation",
     "logs",
@@ -27,7 +30,7 @@ ON_TORCH = (
     "__main__",
 )
 """The modules of a script on torch and accelerate, in the order in which it has their code."""
-ON_LIGHTNING = ("settings", "on_lightning", "data", "model", "optimizers", "__main__")
+ON_LIGHTNING = ("settings", "on_lightning", "data", "model", "optimizers", _MUON, "__main__")
 """Those of a script on Lightning."""
 _PACKAGE = "workbench.export.program"
 
@@ -76,12 +79,16 @@ def known_names(modules: tuple[str, ...]) -> dict[str, Any]:
         with contextlib.suppress(
             ImportError
         ):  # Lightning need not be there to write a script on it
-            names |= vars(importlib.import_module(f"{_PACKAGE}.{name}"))
+            names |= vars(importlib.import_module(_full_name(name)))
     return {
         item.binds: names[item.binds] for item in program_imports(modules) if item.binds in names
     }
 
 
+def _full_name(name: str) -> str:
+    return name if name == _MUON else f"{_PACKAGE}.{name}"
+
+
 def _text(name: str) -> str:
-    folder = Path(__file__).parents[1] / "program"
-    return (folder / f"{name}.py").read_text(encoding="utf-8")
+    path = Path(*_full_name(name).split(".")[1:]).with_suffix(".py")
+    return (Path(__file__).parents[2] / path).read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from workbench.export.inputs.collect import Data
 from workbench.export.program import constants
 from workbench.export.script_spec import ScriptSpec
 from workbench.metric_mode import AVERAGED
+from workbench.settings.optimizers import parts_of
 from workbench.techniques.averaging import swa_first_epoch
 from workbench.techniques.limits import is_whole
 
@@ -467,6 +468,7 @@ def _of_optimizer(run: ScriptSpec) -> dict[str, Any]:
         own = "check" if schedule.monitor is not None else schedule.interval
     made_up = run.accumulates and (run.may_skip_batches or run.reports_weight or run.train.empty)
     return {
+        "MUON": s.optimizer is not None and parts_of(s.optimizer)[0] == "muon",
         "TAKES_LR": optimizer.takes_lr,
         "MADE_LR": optimizer.made_lr,
         "TRAINS_ALL": optimizer.whole,

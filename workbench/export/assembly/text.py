@@ -29,6 +29,7 @@ from workbench.export.inputs.collect import GIVEN, quoted
 from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.origins import Import
 from workbench.export.source.rewrite.source_text import Block, join, parsed_imports, set_imports
+from workbench.settings.optimizers import NAMES, parts_of
 from workbench.task.data.to_dataset import UNNAMED
 
 THREADS = "torch.set_num_threads(config.threads)"
@@ -45,6 +46,8 @@ _LIBRARIES = (
     Import("numpy", None, "np"),
     Import("torch.utils.data", "TensorDataset"),
     Import("safetensors.torch", "load_file"),
+    Import("functools"),
+    Import("schedulefree"),
 )
 """What expressions for the data may need besides the program's imports."""
 
@@ -256,7 +259,8 @@ def _head(r: ScriptSpec) -> str:
             " there."
         )
     own = ["torch", "accelerate"]
-    needed = [*own, *packages(r.sliced.modules - set(own))]
+    modules = {*r.sliced.modules, *_package_of(r.settings.optimizer)}
+    needed = [*own, *packages(modules - set(own))]
     needs = textwrap.fill(
         f"Needs: {', '.join(needed)}.{had(r)}",
         98,
@@ -277,6 +281,12 @@ def _head(r: ScriptSpec) -> str:
         {}{}
         Written by Tuning Workbench {}.
         """''').format(title_of(r), _start(r, plain(script)), start, needs, notes, r.version)
+
+
+def _package_of(choice: str | Mapping[str, Any] | None) -> list[str]:
+    """The package of an optimizer with a name, where a script imports one for it."""
+    module = "torch" if choice is None else NAMES[parts_of(choice)[0]][0]
+    return [module] if module == "schedulefree" else []
 
 
 def packages(modules: Iterable[str]) -> list[str]:
@@ -354,8 +364,10 @@ def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
     user's, and those pieces.
     """
     given = r.given(GIVEN[name])
+    if name == "make_optimizer" and given is None:
+        return _named_optimizer(r.settings.optimizer or "adamw"), []
     if given is None:
-        return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
+        return "None", []
     if name == "val_sets":
         return _sets(r, given)
     read = {"train_data": r.train, "val_data": r.val}.get(name)
@@ -367,6 +379,16 @@ def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
     if read is not None and read.arrays:
         return _tensors(given, r.kinds)
     return "...", [given]
+
+
+def _named_optimizer(choice: str | Mapping[str, Any]) -> str:
+    """The expression for what makes the optimizer with this name."""
+    name, arguments = parts_of(choice)
+    module, kind = NAMES[name]
+    bound = "".join(f", {argument}={quoted(value)}" for argument, value in arguments.items())
+    if name == "muon":  # a class of the script's own, which is defined further down
+        return f"lambda parameters, **rates: {kind}(parameters{bound}, **rates)" if bound else kind
+    return f"functools.partial({module}.{kind}{bound})" if bound else f"{module}.{kind}"
 
 
 def _sets(r: ScriptSpec, given: str) -> tuple[str, list[str]]:

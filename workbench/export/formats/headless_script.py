@@ -17,7 +17,7 @@ from workbench.events import Changed, CurveEnded, Event, Resumed, SearchEnded
 from workbench.export.assembly.text import free, plain, rule
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import quoted
-from workbench.export.read_run import check_run, check_start, header_of
+from workbench.export.read_run import check_run, check_start, header_of, left_out
 from workbench.export.resume_points import refuse_other_start
 from workbench.export.source.capture import BuildCall, CallSite
 from workbench.export.source.origins import Import
@@ -83,7 +83,7 @@ def headless_script(
     check_run(run, header, task)
     check_start(run, task)
     fits = _fits(run)
-    sliced = slice_call(site, headless=True)
+    sliced = slice_call(site, left_out(task, run.settings), headless=True)
     threads = int(header.get("threads") or 0)
     if job_root is not None:
         fits, threads = [_fit_of_job(run, fits)], 0

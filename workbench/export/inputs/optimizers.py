@@ -16,7 +16,7 @@ from workbench.task import protocol
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.task import LightningTask
 from workbench.task.optim.closures import closure_use
-from workbench.task.optim.optimizer_factory import group_rates, leading_group
+from workbench.task.optim.optimizer_factory import OptimizerFactory, group_rates, leading_group
 from workbench.task.optim.optimizer_state import INNER, state_of
 from workbench.task.optim.part_optimizers import PartOptimizers
 from workbench.task.optim.schedulers import schedule_of
@@ -34,7 +34,7 @@ def optimizers_of(
         listed = [configured] if isinstance(configured, Optimization) else list(configured)
         if isinstance(task, LightningTask):
             return _of_object(task, listed)
-        return (_of_bench(task, listed[0], updates),)
+        return (_of_bench(task, settings, listed[0], updates),)
     except ExportError:
         raise
     except Exception as error:
@@ -49,7 +49,9 @@ def optimizers_of(
         ) from error
 
 
-def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Optimizer:
+def _of_bench(
+    task: Supervised, settings: Settings, made: Optimization, updates: int | None
+) -> Optimizer:
     if isinstance(made.optimizer, PartOptimizers):
         raise NotStandAlone(
             "optimizer={…}: a script has one optimizer for all that a plain module trains. Give one"
@@ -70,7 +72,7 @@ def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Opti
     schedules = tuple(
         _schedule(path, schedule) for path, schedule in zip(places, made.schedules, strict=True)
     )
-    return _optimizer(task, made, "", schedules)
+    return _optimizer(task, made, "", schedules, task.factory_of(settings))
 
 
 def _of_object(task: LightningTask, listed: Sequence[Optimization]) -> tuple[Optimizer, ...]:
@@ -161,9 +163,12 @@ def _restores(scheduler: Any) -> bool:
 
 
 def _optimizer(
-    task: protocol.Task, made: Optimization, place: str, schedules: tuple[Schedule, ...]
+    task: protocol.Task,
+    made: Optimization,
+    place: str,
+    schedules: tuple[Schedule, ...],
+    factory: OptimizerFactory | None = None,
 ) -> Optimizer:
-    factory = task.optimizer_factory if isinstance(task, Supervised) else None
     parameters = [p for p in task.model.parameters() if p.requires_grad]
     rates = group_rates(made.optimizer)
     return Optimizer(

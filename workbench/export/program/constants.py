@@ -212,6 +212,8 @@ SEARCHES_AT_EPOCHS: bool = False
 
 # ---- the optimizer
 
+MUON: bool = False
+"""Whether the optimizer is MuonWithAdamW."""
 TAKES_LR: bool = True
 """Whether `make_optimizer` takes the learning rate."""
 MADE_LR: Any = None

@@ -65,6 +65,7 @@ from workbench.export.program.constants import (
     MAY_BE_EMPTY,
     METRIC_MODULES,
     METRICS,
+    MUON,
     NEEDS_PARAMETERS,
     OPTIMIZER_FORM,
     OVERRIDES_MODES,
@@ -133,6 +134,7 @@ from workbench.export.program.user import (
     val_sets,
 )
 from workbench.export.program.validation import Best, EarlyStopping, weights_of
+from workbench.task.optim.muon import MuonWithAdamW
 
 
 def main(config):
@@ -231,7 +233,10 @@ def main(config):
             parameters = parameters_of(network, optimizer)
     else:
         parameters = [p for p in all_parameters(network) if p.requires_grad]
-        optimizer = made_optimizer(parameters, config)
+        if MUON:
+            optimizer = made_optimizer(MuonWithAdamW.groups(network, parameters), config)
+        else:
+            optimizer = made_optimizer(parameters, config)
         if NEEDS_PARAMETERS and not TRAINS_ALL:
             parameters = parameters_of(network, optimizer)
         if OWN_SCHEDULER:

@@ -52,6 +52,7 @@ from workbench.export.program.constants import (
     MIN_EPOCHS,
     MIN_STEPS,
     MONITOR,
+    MUON,
     NUM_NODES,
     NUM_SANITY_VAL_STEPS,
     OWN_SCHEDULER,
@@ -82,6 +83,7 @@ from workbench.export.program.user import (
     train_data,
     val_data,
 )
+from workbench.task.optim.muon import MuonWithAdamW
 
 
 class Module(L.LightningModule):
@@ -135,6 +137,8 @@ class Module(L.LightningModule):
 
     def configure_optimizers(self):
         parameters = [p for p in all_parameters(self.network) if p.requires_grad]
+        if MUON:
+            parameters = MuonWithAdamW.groups(self.network, parameters)
         optimizer = made_optimizer(parameters, self.config)
         if SCHEDULE:
             scheduler = make_schedule(optimizer, self.config, self.updates if LENGTH else 0)

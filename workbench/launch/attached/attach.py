@@ -29,6 +29,7 @@ from workbench.tuners.decay_search import WeightDecaySearch
 from workbench.tuners.learning_rate.lr_finder import LRCurve
 from workbench.tuners.plan import Plan
 from workbench.tuners.profiling.profile import Profile
+from workbench.tuners.recipe_search import RecipeSearch
 from workbench.tuners.speed_search import SpeedSearch
 
 _PATIENCE = 30.0
@@ -40,6 +41,7 @@ _FOUND: Mapping[str, Callable[[Sequence[Event]], Any]] = {
     "find_precision": SpeedSearch.from_events,
     "find_clip_val": ClipSearch.from_events,
     "find_weight_decay": WeightDecaySearch.from_events,
+    "find_recipe": RecipeSearch.from_events,
     "tune": Plan.from_events,
 }
 """What a search of each kind found, from its events."""

@@ -24,6 +24,7 @@ from workbench.events import (
     Logged,
     Message,
     RaceTrial,
+    RecipeTrial,
     Resumed,
     RunStarted,
     SearchEnded,
@@ -33,6 +34,7 @@ from workbench.events import (
     Trial,
     Validated,
 )
+from workbench.plots.names import recipe_name
 from workbench.runs.printable import printable
 from workbench.runs.record.event_log import RecordGone, since
 from workbench.units import number, rate
@@ -44,12 +46,20 @@ SEARCHES = {
     "find_precision": "find precision",
     "find_clip_val": "find clip value",
     "find_weight_decay": "find weight decay",
+    "find_recipe": "find recipe",
     "profile": "profile",
 }
 """The jobs that are one search, and their names on the bar. A search within another job does not
 change that job's counts.
 """
-TRIALS = ("find_batch_size", "find_num_workers", "find_precision", "find_weight_decay", "tune")
+TRIALS = (
+    "find_batch_size",
+    "find_num_workers",
+    "find_precision",
+    "find_weight_decay",
+    "find_recipe",
+    "tune",
+)
 """The jobs whose progress is counted in trials."""
 
 
@@ -153,7 +163,14 @@ class ProgressBar:
             self._bar.seconds = self._seconds
         elif isinstance(
             event,
-            CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial,
+            CurvePoint
+            | RaceTrial
+            | CurveEnded
+            | Trial
+            | SearchEnded
+            | SpeedTrial
+            | DecayTrial
+            | RecipeTrial,
         ):
             self._note_search(event, self._bar)
         elif isinstance(event, Changed) and not event.values.keys().isdisjoint(
@@ -174,7 +191,14 @@ class ProgressBar:
 
     def _note_search(
         self,
-        event: CurvePoint | RaceTrial | CurveEnded | Trial | SearchEnded | SpeedTrial | DecayTrial,
+        event: CurvePoint
+        | RaceTrial
+        | CurveEnded
+        | Trial
+        | SearchEnded
+        | SpeedTrial
+        | DecayTrial
+        | RecipeTrial,
         bar: tqdm[Any],
     ) -> None:
         """Show a search, which is the job itself, or runs inside a fit, whose bar it does not
@@ -190,6 +214,11 @@ class ProgressBar:
             bar.n += event.updates if is_job else 0
             self._facts["raced" if is_job else "racing lr"] = (
                 f"{rate(event.lr)}: held-out loss {number(event.loss)}"
+            )
+        elif isinstance(event, RecipeTrial):
+            bar.n += 1
+            self._facts["tried"] = (
+                f"{recipe_name(event.values)}: held-out loss {number(event.loss)}"
             )
         elif isinstance(event, DecayTrial):
             bar.n += 1

@@ -31,6 +31,8 @@ from workbench.events import (
     Message,
     ProfileEnded,
     RaceTrial,
+    RecipeSearchEnded,
+    RecipeTrial,
     Resumed,
     RunEnded,
     RunStarted,
@@ -48,6 +50,7 @@ from workbench.events import (
 )
 from workbench.launch.terminal.progress import SEARCHES, TRIALS
 from workbench.launch.terminal.trace import Trace, blocks
+from workbench.plots.names import recipe_name
 from workbench.runs.printable import printable
 from workbench.settings.setting_text import recorded
 from workbench.units import duration, number, rate, size
@@ -182,6 +185,12 @@ class Screen:
                     f"lr={rate(event.lr)}: held-out loss {number(event.loss)} after {event.updates}"
                     " updates"
                 )
+            case RecipeTrial():
+                self._done += trials
+                self._trials.append(
+                    f"{recipe_name(event.values)}: held-out loss {number(event.loss)} after"
+                    f" {event.updates} updates"
+                )
             case DecayTrial():
                 self._done += trials
                 self._trials.append(
@@ -230,7 +239,7 @@ class Screen:
                     if event.best is None
                     else f"recommended: batch_size={event.best}\n{event.reason}"
                 )
-            case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
+            case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded() | RecipeSearchEnded():
                 self._found = _finding(event.best, event.reason)
             case ProfileEnded():
                 self._found = event.verdict or event.ended

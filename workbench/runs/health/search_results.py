@@ -21,6 +21,7 @@ from workbench.events import (
     DecaySearchEnded,
     Event,
     ProfileEnded,
+    RecipeSearchEnded,
     RunStarted,
     SearchEnded,
     SpeedSearchEnded,
@@ -209,7 +210,7 @@ def recommended(event: Event) -> Mapping[str, Any]:
             return {"batch_size": event.best} | (
                 {} if many is None else {"accumulate_grad_batches": many}
             )
-        case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
+        case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded() | RecipeSearchEnded():
             return event.best
         case _:
             return {}
@@ -264,7 +265,7 @@ def _found_by(event: Event) -> str:
             scale = event.noise_scale
             noise = "" if scale is None else f", noise scale {scale:.3g} samples"
             return f"{values} (largest {event.largest}{noise})"
-        case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded():
+        case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded() | RecipeSearchEnded():
             return values or f"the settings stay ({_in_short(event.reason or event.ended)})"
         case ProfileEnded():
             return event.verdict

@@ -41,6 +41,11 @@ class OptimizerFactory:
         """Whether it is called with `lr`."""
         return self._takes("lr")
 
+    @property
+    def takes_weight_decay(self) -> bool:
+        """Whether it can be called with `weight_decay`."""
+        return self._takes("weight_decay")
+
     def own_rate(self, parameters: Sequence[Tensor]) -> float | None:
         """Return the rate of its optimizer while the user has not set `lr`; None: it needs the
         setting.
@@ -96,7 +101,7 @@ class OptimizerFactory:
         if lr is not None and self.takes_lr:
             arguments["lr"] = lr
         if weight_decay is not None:
-            if not self._takes("weight_decay"):
+            if not self.takes_weight_decay:
                 raise TaskError(
                     f"weight_decay={weight_decay}: the optimizer {self.name} takes no weight_decay;"
                     " leave the setting at None, or let it take one, lambda params, lr,"

@@ -22,6 +22,8 @@ from workbench.events import (
     Message,
     ProfileEnded,
     RaceTrial,
+    RecipeSearchEnded,
+    RecipeTrial,
     Resumed,
     RunEnded,
     RunStarted,
@@ -40,7 +42,7 @@ from workbench.events import (
     Unrecorded,
     Validated,
 )  # fmt: skip
-from workbench.plots.names import shorten
+from workbench.plots.names import recipe_name, shorten
 from workbench.ui import format, texts
 from workbench.ui.canvas.clock import COLUMNS as CLOCK_COLUMNS
 from workbench.ui.canvas.clock import ROWS as CLOCK_ROWS
@@ -143,9 +145,15 @@ class CanvasModel:
                 CurvePoint() | RaceTrial() | CurveEnded() | TrialStarted() | Trial() | SearchEnded()
             ):
                 self._search(event)
-            case SpeedTrial() | DecayTrial():
+            case SpeedTrial() | DecayTrial() | RecipeTrial():
                 self._trial(event)
-            case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded() | ProfileEnded():
+            case (
+                SpeedSearchEnded()
+                | ClipSearchEnded()
+                | DecaySearchEnded()
+                | RecipeSearchEnded()
+                | ProfileEnded()
+            ):
                 if self._progress.kind != "tune":
                     self._progress.found(event)
             case TuneStep():
@@ -270,7 +278,7 @@ class CanvasModel:
                 self._values(),
             )
 
-    def _trial(self, event: SpeedTrial | DecayTrial) -> None:
+    def _trial(self, event: SpeedTrial | DecayTrial | RecipeTrial) -> None:
         self._tried.append(_tried(event))
         del self._tried[:-TRIED]
         if self._progress.kind != "tune":
@@ -317,13 +325,14 @@ def _in_words(values: Mapping[str, Any]) -> str:
     return shorten(format.assignments(values), 60)
 
 
-def _tried(trial: SpeedTrial | DecayTrial) -> list[str]:
+def _tried(trial: SpeedTrial | DecayTrial | RecipeTrial) -> list[str]:
     """The values of a trial, and its result."""
     if isinstance(trial, DecayTrial):
-        return [
-            _in_words({"weight_decay": trial.weight_decay}),
-            f"{texts.HELD_OUT_LOSS} {format.number(trial.loss)}",
-        ]
+        values = {"weight_decay": trial.weight_decay}
+        return [_in_words(values), f"{texts.HELD_OUT_LOSS} {format.number(trial.loss)}"]
+    if isinstance(trial, RecipeTrial):
+        name = shorten(recipe_name(trial.values), 60)
+        return [name, f"{texts.HELD_OUT_LOSS} {format.number(trial.loss)}"]
     speed = (
         texts.FAILED
         if not trial.updates_per_second

@@ -14,6 +14,7 @@ from workbench.events import (
     CurveEnded,
     DecaySearchEnded,
     ProfileEnded,
+    RecipeSearchEnded,
     Resumed,
     RunEnded,
     RunStarted,
@@ -24,6 +25,7 @@ from workbench.events import (
     StepsDone,
     TuneStep,
 )
+from workbench.plots.names import recipe_name
 from workbench.ui import format, texts
 from workbench.ui.canvas.transport.messages import Outbox, cut
 
@@ -147,6 +149,7 @@ class ProgressLine:
         | SpeedSearchEnded
         | ClipSearchEnded
         | DecaySearchEnded
+        | RecipeSearchEnded
         | ProfileEnded,
     ) -> None:
         """Keep the result of a search as text, to show when the job ends."""
@@ -157,6 +160,8 @@ class ProgressLine:
             )
         elif isinstance(event, ProfileEnded):
             self._ended = event.verdict or event.ended
+        elif isinstance(event, RecipeSearchEnded):
+            self._ended = recipe_name(event.best) if event.best else event.reason or event.ended
         elif isinstance(event, SpeedSearchEnded | ClipSearchEnded | DecaySearchEnded):
             self._ended = format.assignments(event.best) or event.reason or event.ended
         else:

@@ -11,10 +11,12 @@ from workbench.events import (
     ClipSearchEnded,
     CurveEnded,
     DecaySearchEnded,
+    RecipeSearchEnded,
     RunStarted,
     SearchEnded,
     SpeedSearchEnded,
 )
+from workbench.plots.names import recipe_name
 from workbench.ui import format, texts
 from workbench.ui.bench import Bench
 from workbench.ui.controls.form import Form
@@ -94,6 +96,15 @@ class Finders:
     def of_settings(self) -> dict[str, tuple[str, Callable[[], None]]]:
         """The searches in the form of all settings: for each setting a tooltip and the call."""
         return {
+            "optimizer": (
+                texts.FIND_RECIPE,
+                lambda: self._begin(
+                    texts.ACTIONS["find_recipe"],
+                    "find_recipe",
+                    self._bench.find_recipe,
+                    "optimizer",
+                ),
+            ),
             "num_workers": (
                 texts.FIND_WORKERS,
                 lambda: self._begin(
@@ -133,7 +144,7 @@ class Finders:
         for button in (header.find_lr, header.race):
             off(button, busy("find_lr"))
         for name, button in form.find.items():
-            off(button, busy(f"find_{name}"))
+            off(button, busy("find_recipe" if name == "optimizer" else f"find_{name}"))
 
     def look_at(self, header: Header, optimizer: int) -> None:
         """Offer the result for this optimizer."""
@@ -172,6 +183,10 @@ class Finders:
                     form.found[name].offer(
                         dict(event.best), text, event.reason, self._bench.settings
                     )
+            case RecipeSearchEnded():
+                text = recipe_name(event.best) if event.best else ""
+                why = texts.SEPARATOR.join(filter(None, [event.doubt, event.reason]))
+                form.found["optimizer"].offer(dict(event.best), text, why, self._bench.settings)
             case _:
                 pass
 

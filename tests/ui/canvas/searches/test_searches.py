@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.ui.canvas.test_widget import Screen, started
-from tests.ui.fakes import FakeBench, FakeJob, decays, flush, sizes, speeds, sweep, tuning
+from tests.ui.fakes import FakeBench, FakeJob, decays, flush, recipes, sizes, speeds, sweep, tuning
 from tests.ui.test_panel import said, visible
 from tests.waiting import wait_for
 from workbench.events import (
@@ -128,6 +128,31 @@ def test_workers_precision_and_decay_have_a_find_button_in_the_form(name: str, v
     assert panel.form.controls[name].read() == value
     wait_for(lambda: panel.form.found[name].description == f"{name}={value} in use")
     assert lines[-1] == f"bench.set({name}={value!r})"
+
+
+def test_a_recipe_has_a_find_button_at_the_optimizer() -> None:
+    bench = FakeBench()
+    panel, lines = Panel(bench), said(bench)
+    panel.form.find["optimizer"].click()
+    wait_for(lambda: visible(panel.form.found["optimizer"]))
+    assert "muon, lr=0.03, cosine" in panel.form.found["optimizer"].description
+    panel.form.found["optimizer"].click()
+    assert (bench.settings.optimizer, bench.settings.lr) == ("muon", 0.03)
+    assert panel.form.controls["optimizer"].read() == "muon"
+    assert lines[0] == "bench.find_recipe()"
+
+
+def test_the_trials_of_recipes_are_on_the_progress_line() -> None:
+    screen = Screen()
+    job = FakeJob("0001-find_recipe", "find_recipe", Settings.make(), lambda job: iter(()))
+    screen.draw(*recipes(job))
+    screen.settle()
+    progress = screen.mirrors[0].state["progress"]
+    assert progress["values"] == [
+        ["present settings", "held-out loss 0.5"],
+        ["muon, lr=0.03, cosine", "held-out loss 0.25"],
+    ]
+    assert progress["ended"] == "muon, lr=0.03, cosine"
 
 
 def test_the_clip_value_has_a_find_button_too() -> None:

@@ -1,0 +1,262 @@
+"""The race of recipes: a stretch is a plain loop, the present settings stay unless one is clearly better, nothing is left behind."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import workbench as wb
+from tests.engine.problems import (
+    labelled,
+    loss_of,
+    noisy_net,
+    plain_net,
+    same_weights,
+    twin_of,
+    weights,
+)
+from tests.reference import loop
+from workbench.events import RecipeSearchEnded, RecipeTrial
+from workbench.settings import Settings, SettingsError
+from workbench.task.errors import TaskError
+from workbench.tuners.recipe_search import lengths, most_recipes
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FALLING = {"optimizer": {"sgd": {"momentum": 0.9}}, "lr": 0.1, "lr_schedule": "cosine", "warmup": 0.1}  # fmt: skip
+
+
+def make(root: Path, model: Any = None, **settings: Any) -> wb.Workbench:
+    settings = {
+        "batch_size": 8,
+        "max_steps": 200,
+        "accelerator": "cpu",
+        "lr": 1e-4,
+        "train": labelled(600),
+        "val": labelled(40, seed=2),
+        "loss": nn.functional.cross_entropy,
+        **settings,
+    }
+    return wb.Workbench(model or plain_net(), root=root, **settings)
+
+
+def by_hand(model: nn.Module, recipe: dict[str, Any], updates: int) -> float:
+    """The held-out loss of a plain loop at SGD's rate with a warm-up and a cosine, or at AdamW's."""
+    twin = twin_of(model)
+    falls = bool(recipe)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-4)
+    if falls:
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+    batches = itertools.chain.from_iterable(itertools.repeat(loop.loader_of(labelled(600), 8)))
+    loop.seed_all(0)
+    twin.train()
+    warmup = updates // 10
+    for update, batch in zip(range(updates), batches, strict=False):
+        share = 0.5 * (1 + math.cos(math.pi * (update - warmup) / (updates - warmup)))
+        factor = (update + 1) / warmup if update < warmup else share
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 * factor if falls else 1e-4
+        loss_of(twin, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    twin.eval()
+    with torch.no_grad():
+        held_out = loop.loader_of(labelled(40, seed=2), 8, shuffle=False)
+        losses = [loss_of(twin, batch).item() for batch in held_out]
+    return sum(losses) / len(losses)
+
+
+def test_each_stretch_is_a_plain_loop_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    model = noisy_net()
+    before, state = weights(model), torch.get_rng_state()
+    with make(tmp_path, model) as b:
+        found = b.find_recipe(updates=200, recipes=[FALLING]).result()
+        assert torch.equal(torch.get_rng_state(), state)
+        assert [trial.values for trial in found.trials] == [{}, Settings.named(FALLING)]
+        for trial in found.trials:
+            assert trial.updates == 100
+            assert trial.loss == pytest.approx(by_hand(noisy_net(), trial.values, 100), rel=1e-5)
+        assert found.best == FALLING
+        assert "is clearly better than the present settings" in found.reason
+        assert same_weights(weights(model), before)
+        assert b.settings.optimizer is None
+
+
+def test_what_was_found_is_applied_exported_continued_and_repeated(tmp_path: Path) -> None:
+    model, data, val = plain_net(), labelled(600), labelled(40, seed=2)
+    with wb.Workbench(
+        model, train=data, val=val, loss=F.cross_entropy, root=tmp_path, lr=1e-4, batch_size=8,
+        max_steps=60, accelerator="cpu",
+    ) as b:  # fmt: skip
+        found = b.find_recipe(updates=500).result()
+        optimizers = {str(trial.values.get("optimizer")) for trial in found.trials}
+        assert optimizers == {"None", "schedule_free_adamw", "adamw", "muon"}
+        assert sum(trial.updates for trial in found.trials) <= 500
+        b.set(**found.best)
+        run = b.fit().result()
+        assert {name: getattr(run.settings, name) for name in found.best} == found.best
+        b.fit("continue", max_steps=70).result()
+        repeated = wb.rerun(run, root=tmp_path).result()
+        assert (repeated.history["loss"] == run.history["loss"]).all()
+        script = b.script(run, evidence=True)
+        assert "(0001-find_recipe): held-out loss after" in script
+        read = wb.Run.open(tmp_path / "runs" / "0001-find_recipe")
+        assert read.plot() is not None
+
+
+def test_the_present_settings_stay_unless_another_is_clearly_better(tmp_path: Path) -> None:
+    with make(tmp_path, lr=0.02) as b:
+        nearly = {"optimizer": "adamw", "lr": 0.0201}
+        found = b.find_recipe(updates=200, recipes=[nearly]).result()
+        assert found.best == {}
+        assert "None is clearly better than the present settings" in found.reason
+
+
+def test_of_two_rates_that_are_as_good_the_lower_one_is_taken(tmp_path: Path) -> None:
+    rates = [{"optimizer": "adam", "lr": lr} for lr in (0.0301, 0.03, 0.0299)]
+    with make(tmp_path) as b:
+        found = b.find_recipe(updates=500, recipes=[*rates, rates[2]]).result()  # one twice
+        *_, first, present, last = found.trials
+        assert first.updates < present.updates == last.updates
+        assert (present.values, last.values) == ({}, rates[2])
+        assert found.best == rates[2]
+
+
+def test_present_settings_that_fall_faster_stay(tmp_path: Path) -> None:
+    """A recipe that is done at once is ahead in a stretch, and not at the end of a long run."""
+    numbers = torch.Generator().manual_seed(0)
+    inputs, noise = torch.randn(4000, 4, generator=numbers), torch.randn(4000, 1, generator=numbers)
+    targets = inputs @ torch.tensor([[1.0], [2.0], [3.0], [4.0]]) + noise
+    data = {"train": (inputs, targets), "val": (inputs[:100], targets[:100]), "loss": F.mse_loss}
+    fast = [{"optimizer": "adam", "lr": 0.3}, {"optimizer": "adam", "lr": 0.5}]
+    with make(tmp_path, nn.Linear(4, 1), **data, lr=0.02, max_steps=20_000) as b:
+        found = b.find_recipe(updates=600, recipes=fast).result()
+        short, *_, present, last = found.trials
+        assert last.loss < present.loss < short.loss
+        assert found.best == {}
+        assert "fall faster" in found.reason
+
+
+def test_a_recipe_that_diverges_loses(tmp_path: Path) -> None:
+    wild = {"optimizer": "sgd", "lr": 1000.0}
+    with make(tmp_path) as b:
+        found = b.find_recipe(updates=200, recipes=[wild], on_nonfinite="stop").result()
+        assert found.best == {}
+
+
+def test_few_updates_are_named_as_a_doubt(tmp_path: Path) -> None:
+    with make(tmp_path, max_steps=5000) as b:
+        found = b.find_recipe(updates=200, recipes=[FALLING]).result()
+        assert "100 of 5,000 updates" in found.doubt
+
+
+def test_without_val_and_several_batches_nothing_can_judge(tmp_path: Path) -> None:
+    with make(tmp_path, train=labelled(50), batch_size=50, val=None) as b:
+        found = b.find_recipe().result()
+        assert found.ended == "nothing can judge"
+        assert found.best == {}
+
+
+def test_the_rounds_have_the_updates_that_there_are() -> None:
+    for updates in (200, 300, 600, 1500, 6000):
+        count = most_recipes(updates)
+        first, second = lengths(count, updates, None)
+        assert first >= 50
+        assert second == 0 or second > first
+        assert count * first + 2 * second <= updates + 3
+    assert lengths(5, 6000, 200) == (200, 0)  # never longer than the run
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "too few": ({"updates": 100}, "updates=100: give a whole number of at least 200"),
+    "no list": ({"recipes": {"optimizer": "sgd"}}, "give a list with the settings of each"),
+    "none": ({"recipes": []}, "give a list with the settings of each"),
+    "no settings": ({"recipes": ["sgd"]}, "give the settings of each by their names"),
+    "an unknown setting": ({"recipes": [{"learning_rate": 1}]}, "Did you mean 'lr'"),
+    "a setting of all": (
+        {"recipes": [{"batch_size": 8}]},
+        r"batch_size is the same for all, find_recipe\(batch_size=…\)",
+    ),
+    "an unknown optimizer": ({"recipes": [{"optimizer": "sdg"}]}, "did you mean 'sgd'"),
+    "a bad argument": ({"recipes": [{"optimizer": {"sgd": {"beta": 1}}}]}, "no argument 'beta'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_at_once(case: str, tmp_path: Path) -> None:
+    arguments, why = BAD[case]
+    b = make(tmp_path)
+    with pytest.raises(SettingsError, match=why):
+        b.find_recipe(**arguments)
+    assert not b.jobs
+
+
+def test_a_run_without_a_length_needs_updates(tmp_path: Path) -> None:
+    why = r"give find_recipe\(updates=1500\)"
+    with (
+        make(tmp_path, max_epochs=-1, max_steps=None) as b,
+        pytest.raises(SettingsError, match=why),
+    ):
+        b.find_recipe().result()
+
+
+class Own(nn.Module):
+    """Makes its own optimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = plain_net()
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.training_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+def test_an_object_that_makes_its_own_optimizer_races_rates_and_schedules(tmp_path: Path) -> None:
+    with make(tmp_path, Own(), loss=None, lr=1e-3) as b:
+        rates = [{"lr": 0.1}, {"lr": 0.3, "lr_schedule": "cosine"}]
+        found = b.find_recipe(updates=300, recipes=rates).result()
+        assert found.best in rates
+        with pytest.raises(SettingsError, match="Own makes its own optimizer"):
+            b.find_recipe(recipes=[{"optimizer": "sgd"}])
+        usual = b.find_recipe(updates=200).result()
+        assert usual.best == {}
+        assert "Own makes its own optimizer" in usual.reason
+
+
+def test_it_is_read_from_a_record_that_is_not_complete() -> None:
+    from workbench.tuners.recipe_search import RecipeSearch
+
+    trials = [RecipeTrial({}, 50, 2.0), RecipeTrial({"lr": 0.1}, 50, math.inf)]
+    assert RecipeSearch.from_events(trials).ended == "not ended"
+    end = RecipeSearchEnded({"lr": 0.1}, "why", "but", "all recipes tried")
+    text = repr(RecipeSearch.from_events([*trials, end]))
+    assert "lr=0.1" in text
+    assert "but" in text
+
+
+def test_manual_optimization_is_refused(tmp_path: Path) -> None:
+    class Manual(Own):
+        automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+
+    b = make(tmp_path, Manual(), loss=None, val=None, lr=1e-3)
+    with pytest.raises(TaskError, match=r"find_recipe\(\)"):
+        b.find_recipe(recipes=[{"lr": 0.1}]).result()
