@@ -129,11 +129,8 @@ def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
     if enough(record) is not None:
         return
     # a short fit may misjudge what the searches found
-    if (
-        left - 1 >= bracket_cost(record) - _SLACK
-        and (proposal := propose_found(record)) is not None
-    ):
-        yield NewTrial(proposal, 0, record.last_rung)
+    if left - 1 >= bracket_cost(record) - _SLACK and (answer := propose_found(record)) is not None:
+        yield NewTrial(answer, 0, record.last_rung)
     promoted = promotion(record)
     if promoted is not None and left >= _cost_of(record, *promoted) - _SLACK:
         yield _train_on(record, *promoted)
