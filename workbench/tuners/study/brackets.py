@@ -18,13 +18,13 @@ _SHARE = 3
 
 
 def candidates(record: StudyRecord) -> list[TrialRecord]:
-    """The trials that brackets compare: all but the baseline, repetitions, and those by hand."""
+    """The trials that brackets compare: all but those that are trained whole at once."""
     return [t for t in record.trials if not trains_whole(t)]
 
 
 def trains_whole(trial: TrialRecord) -> bool:
     """Whether a trial is trained to the end at once."""
-    return trial.origin in ("baseline", "by hand") or trial.origin.startswith("repeat ")
+    return trial.origin in ("baseline", "found", "by hand") or trial.origin.startswith("repeat ")
 
 
 def size(record: StudyRecord, rung: int) -> int:

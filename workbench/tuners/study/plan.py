@@ -1,7 +1,8 @@
 """Decides what a worker of a study does next: a pure, seeded function of the study's record.
 
-The first trial is the bench as it is, trained to the end. Then come brackets (`brackets`), as many
-as the budget holds beside the fits for a verdict. Then fresh seeds judge the best trial
+The first trial is the bench as it is, trained to the end, and the second one what the searches
+found, where the budget holds a bracket beside it. Then come brackets (`brackets`), as many as the
+budget holds beside the fits for a verdict. Then fresh seeds judge the best trial
 (`verdict`). What is left of the budget trains the next best candidates to the end. Several workers
 ask at once: pieces that others train count as begun, and nobody waits for a bracket to be complete
 while the budget holds another one.
@@ -26,7 +27,7 @@ from workbench.tuners.study.brackets import (
     promotion,
     trains_whole,
 )
-from workbench.tuners.study.propose import propose
+from workbench.tuners.study.propose import propose, propose_found
 from workbench.tuners.study.verdict import (
     enough,
     fresh_seeds,
@@ -127,6 +128,9 @@ def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
     yield from _asked_for(record)
     if enough(record) is not None:
         return
+    # a short fit may misjudge what the searches found
+    if left - 1 >= bracket_cost(record) - _SLACK and (answer := propose_found(record)) is not None:
+        yield NewTrial(answer, 0, record.last_rung)
     promoted = promotion(record)
     if promoted is not None and left >= _cost_of(record, *promoted) - _SLACK:
         yield _train_on(record, *promoted)

@@ -37,6 +37,7 @@ class Prior:
     def __init__(self, space: Space, priors: Mapping[str, Any]) -> None:
         densities = [_density(d, priors.get(d.path[-1])) for d in space.dimensions]
         self.densities = np.array(densities)
+        self._centers = [_center(d, priors.get(d.path[-1])) for d in space.dimensions]
         steps = (self.densities[:, 1:] + self.densities[:, :-1]) / 2
         sums = np.concatenate([np.zeros((len(steps), 1)), np.cumsum(steps, axis=1)], axis=1)
         self._areas = sums[:, -1:] / (GRID - 1)
@@ -53,7 +54,9 @@ class Prior:
     @property
     def mode(self) -> Array:
         """The point of the highest density."""
-        return np.array(_POINTS[np.argmax(self.densities, axis=1)])
+        highest = _POINTS[np.argmax(self.densities, axis=1)]
+        centers = zip(self._centers, highest, strict=True)
+        return np.array([peak if center is None else center for center, peak in centers])
 
     def log_density(self, points: Array) -> Array:
         """The logarithm of the density at points, a row each; a dimension that is NaN is none."""
@@ -63,6 +66,19 @@ class Prior:
             density = np.interp(np.nan_to_num(column), _POINTS, height)
             logs += np.where(np.isnan(column), 0.0, np.log(np.maximum(density, 1e-3)))
         return logs
+
+
+def _center(dimension: Dimension, prior: Any) -> float | None:
+    """The number from 0 to 1 of what was found, or else of the bench's own value."""
+    center = prior.get("center") if isinstance(prior, Mapping) else None
+    if isinstance(dimension, Choice):
+        return dimension.unit(dimension.present if center is None else center)
+    if isinstance(dimension, Float) and dimension.relative:
+        return _clamped(dimension, 1.0)
+    number = None if center is None else _number(prior, "center")
+    if number is not None:
+        return _clamped(dimension, number)
+    return dimension.unit(dimension.present) if dimension.has_present else None
 
 
 def _density(dimension: Dimension, prior: Any) -> Array:

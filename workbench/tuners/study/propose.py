@@ -35,6 +35,18 @@ _SAME = 0.01
 """Points closer than this in all dimensions are the same."""
 
 
+def propose_found(record: StudyRecord) -> TrialProposal | None:
+    """The trial of the values that the searches found; None: there is one, or they are the bench's
+    own.
+    """
+    space = Space.from_record(record.space, record.priors)
+    values = space.values(list(Prior(space, record.priors).mode))
+    if any(t.values == values or t.origin in ("found", "prior") for t in record.trials):
+        return None
+    number = record.trials[-1].number + 1 if record.trials else 1
+    return TrialProposal(number, values, "found", "the values that the searches found")
+
+
 def propose(record: StudyRecord) -> TrialProposal:
     """The next trial of a study: a pure function of its record, seeded by it and the number."""
     space = Space.from_record(record.space, record.priors)
@@ -43,7 +55,7 @@ def propose(record: StudyRecord) -> TrialProposal:
     random = np.random.default_rng([record.head.seed, number])
     earlier = _points(space, record.trials)
     known = candidates(record)
-    if not any(trial.origin == "prior" for trial in known):
+    if not any(trial.origin in ("found", "prior") for trial in record.trials):
         values = space.values(list(prior.mode))
         if all(values != trial.values for trial in record.trials):
             return TrialProposal(number, values, "prior", "the values that the searches found")
