@@ -60,7 +60,7 @@ def test_a_collate_function_that_forgets_its_return(tmp_path):
 
 @pytest.mark.parametrize(("name", "ours"), [
     ("criterion", "loss"), ("loss_fn", "loss"), ("train_loader", "train"), ("train_dataset", "train"), ("dls", "train"), ("eval_dataset", "val"),
-    ("valid_loader", "val"), ("validation_data", "val"), ("opt_func", "optimizer"), ("compute_metrics", "metrics"), ("data_collator", "collate_fn"),
+    ("valid_loader", "val"), ("validation_data", "val"), ("compute_metrics", "metrics"), ("data_collator", "collate_fn"),
     ("net", "model"),
 ])  # fmt: skip
 def test_other_libraries_names_of_arguments(name, ours, tmp_path):

@@ -168,7 +168,7 @@ class Workbench(TrialBench):
         val: Any = None,
         test: Any = None,
         loss: Callable[..., Tensor] | None = None,
-        optimizer: MakeOptimizer | str | Mapping[str, Any] = torch.optim.AdamW,
+        optimizer: MakeOptimizer | str | Mapping[str, Any] | None = torch.optim.AdamW,
         scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -184,7 +184,9 @@ class Workbench(TrialBench):
         refuse_unnamed(model, unnamed)
         keywords: dict[str, Any] = dict(settings)
         if is_named(optimizer):
-            keywords["optimizer"], optimizer = optimizer, torch.optim.AdamW
+            keywords["optimizer"] = optimizer
+        if optimizer is None or is_named(optimizer):
+            optimizer = torch.optim.AdamW
         objects = {
             "model": model,
             "train": train,

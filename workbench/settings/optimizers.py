@@ -81,7 +81,7 @@ def _named(value: Any) -> tuple[str, dict[str, Any]] | None:
         return value, {}
     if isinstance(value, Mapping) and len(value) == 1:
         name, arguments = next(iter(value.items()))
-        fits = arguments is None or isinstance(arguments, Mapping)
+        fits = isinstance(name, str) and (arguments is None or isinstance(arguments, Mapping))
         return (name, dict(arguments or {})) if fits else None
     arguments = {}
     while isinstance(value, functools.partial) and not value.args:
@@ -119,11 +119,11 @@ def _choice(value: object) -> object:
         )
     name, arguments = named
     spellings = {_plain_name(known): known for known in NAMES}
-    known = spellings.get(_plain_name(name)) if isinstance(name, str) else None
+    known = spellings.get(_plain_name(name))
     if known is None:
-        near = difflib.get_close_matches(str(name).lower(), NAMES, n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]!r}? The names are" if near else "the names are"
-        raise ValueError(f"no optimizer is called {name!r}: {hint} {', '.join(sorted(NAMES))}")
+        near = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.6)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"should be one of {', '.join(map(repr, sorted(NAMES)))}.{hint}")
     for argument, content in arguments.items():
         if not isinstance(argument, str) or not is_plain(content):
             raise ValueError(
