@@ -106,6 +106,11 @@ class Canvas:
                 sent,
             )
 
+    def tab(self, name: str) -> None:
+        """Open a tab of the drawer."""
+        self.page.locator(".wb-drawer-tabs").get_by_role("button", name=name).click()
+        self.settle()
+
     def screenshot(self, name: str) -> None:
         """A picture of the whole page in tests/artefacts."""
         ARTEFACTS.mkdir(exist_ok=True)

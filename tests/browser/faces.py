@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ def write_kernel(data: Path, packages: Path) -> None:
     spec = data / "kernels" / "python3"
     spec.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    kernel = {"argv": argv, "display_name": "Python 3", "language": "python", "env": {"PYTHONPATH": str(packages)},
+    path = os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH"))))
+    kernel = {"argv": argv, "display_name": "Python 3", "language": "python", "env": {"PYTHONPATH": path},
               "metadata": {"debugger": False}}  # fmt: skip
     (spec / "kernel.json").write_text(json.dumps(kernel))

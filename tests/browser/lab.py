@@ -235,6 +235,10 @@ class Lab:
         """The output area of a cell."""
         return self.page.locator(".jp-NotebookPanel .jp-Cell").nth(index).locator(".jp-OutputArea")
 
+    def tab(self, panel: Locator, name: str) -> None:
+        """Open a tab of the panel's drawer."""
+        panel.locator(".wb-drawer-tabs").get_by_role("button", name=name).click()
+
     def panel(self, index: int) -> Locator:
         """The bench's panel in the output of a cell, in view and built up."""
         self.scroll_to(index)

@@ -110,6 +110,7 @@ def test_the_panel(place: tuple[Place, Lab]) -> None:
     expect(lab.panel(BENCH).locator(".wb-health .wb-finding-error")).to_contain_text(
         "The loss has risen from"
     )
+    lab.tab(lab.panel(BENCH), "Runs")
     expect(lab.panel(BENCH).locator(".wb-runs tbody tr").first.locator(".wb-trouble")).to_have_text(
         "diverged"
     )
@@ -149,27 +150,28 @@ def by_keyboard(lab: Lab, panel: Locator) -> None:
     lab.page.keyboard.press("Enter")
     lab.until("print(bench.job and bench.job.status)", "finished")
     expect(panel.locator(".wb-progress .wb-spoken")).to_contain_text("finished")
-    expect(panel.locator(".wb-step-lr button.wb-use")).to_be_visible()
+    expect(panel.locator(".wb-answers button")).to_be_visible()
     assert tab_to(lab, "Use ")
     lab.page.keyboard.press("Enter")
     lab.until("print(bench.settings.lr)", lambda lr: float(lr) != 1e-3)
     lab.settle()
-    assert tab_to(lab, "Train")
+    assert tab_to(lab, "Train", back=True)
     lab.page.keyboard.press("Enter")
     lab.until("print(bench.job.kind, bench.job.status)", "fit finished")
     expect(panel.locator(".wb-progress .wb-spoken")).to_contain_text("Training: finished")
-    # its folder is read aside
-    expect(panel.locator(".wb-runs tbody tr").first).to_contain_text("finished")
+    assert tab_to(lab, "Gradients and clipping")
+    lab.page.keyboard.press("Enter")
     lab.settle()
+    assert tab_to(lab, "Train", back=True)
     wanted = [
-        "All settings",
         "Export",
         "⋯",
-        "Chosen learning rate",
         "Logarithmic",
+        "lr ",
+        "Copy",
+        "All settings",
         "Gradient norms of",
         "Chosen clip value",
-        "Copy",
     ]
     met = names_ahead(lab, 60)
     assert [name for name in wanted if not any(name in one for one in met)] == [], met
@@ -180,11 +182,13 @@ def plots_and_script(lab: Lab, panel: Locator) -> None:
     """The user's metric in its tab, a zoom and back, an option; and the script beside, which moves nothing: by keyboard, too."""
     loss, script = panel.locator(".wb-loss"), panel.locator(".wb-script")
     for name in ("accuracy", "loss"):
-        loss.locator(".wb-tabs button", has_text=name).press("Enter")
+        loss.locator(".wb-quantity", has_text=name).press("Enter")
         expect(loss.get_by_role("list", name="Metrics")).to_be_visible(visible=name == "accuracy")
+    lab.tab(panel, "Runs")
     expect(panel.locator(".wb-runs thead")).to_contain_text(
         re.compile("val_accuracy best.*val_accuracy last")
     )
+    lab.tab(panel, "Gradients and clipping")
     out = loss.get_by_role("button", name="Zoom out")
     loss.locator(".u-over").first.press("+")
     expect(out).to_be_enabled()
@@ -193,11 +197,11 @@ def plots_and_script(lab: Lab, panel: Locator) -> None:
     loss.get_by_role("button", name="Options of this plot").press("Enter")
     loss.get_by_role("slider", name="Smoothing").press("Escape")
     expect(loss.get_by_role("button", name="Options of this plot")).to_be_focused()
-    still = panel.locator(".wb-grid").evaluate("grid => [grid.offsetTop, grid.offsetHeight]")
+    still = panel.locator(".wb-stage").evaluate("grid => [grid.offsetTop, grid.offsetHeight]")
     panel.locator(".wb-run").get_by_role("button", name="Export").press("Enter")
     expect(script.locator("pre")).to_contain_text("import torch")
     assert (
-        panel.locator(".wb-grid").evaluate("grid => [grid.offsetTop, grid.offsetHeight]") == still
+        panel.locator(".wb-stage").evaluate("grid => [grid.offsetTop, grid.offsetHeight]") == still
     )
     script.get_by_role("button", name="Close").press("Enter")
     expect(script).to_be_hidden()
@@ -210,9 +214,9 @@ _NAME = """() => {
 }"""
 
 
-def tab_to(lab: Lab, name: str, most: int = 40) -> bool:
+def tab_to(lab: Lab, name: str, most: int = 60, back: bool = False) -> bool:
     for _ in range(most):
-        lab.page.keyboard.press("Tab")
+        lab.page.keyboard.press("Shift+Tab" if back else "Tab")
         if name in (lab.page.evaluate(_NAME) or ""):
             return True
     return False
@@ -234,18 +238,17 @@ def narrow(lab: Lab) -> None:
     """The cards stand one below the other, and nothing sticks out, once they have the page's new width."""
     lab.page.wait_for_function(
         """() => {
-      const grid = document.querySelector('.wb-grid');
-      const left = [...grid.children].filter((card) => card.offsetParent).map((card) => card.offsetLeft);
-      return new Set(left).size === 1 && grid.scrollWidth <= grid.clientWidth + 1;
+      const cards = [...document.querySelectorAll('.wb-live .wb-card')].filter((card) => card.offsetParent);
+      return new Set(cards.map((card) => card.offsetLeft)).size === 1 && cards.every((card) => card.scrollWidth <= card.clientWidth + 1);
     }"""
     )
 
 
-HEAT, EXTENT, KEY, CAPTION = (
+HEAT, EXTENT, KEY, CHIPS = (
     ".wb-heat canvas",
     ".wb-heat .wb-extent",
     ".wb-loss > .wb-key",
-    ".wb-finder .wb-caption",
+    ".wb-timeline ol",
 )
 
 
@@ -255,19 +258,17 @@ def drawn(panel: Locator) -> tuple[str, str, str]:
     expect(panel.locator(EXTENT)).to_have_text(
         re.compile(r"^\d+ rows of layers, up to update \S+\.$")
     )
-    expect(panel).to_contain_text("Recommended")
     heat = panel.locator(EXTENT).text_content() or ""
-    return heat, panel.locator(KEY).inner_text(), panel.locator(CAPTION).inner_text()
+    return heat, panel.locator(KEY).inner_text(), panel.locator(CHIPS).inner_text()
 
 
 def draws(panel: Locator, seen: tuple[str, str, str]) -> None:
     """The same, once its last part has come."""
     expect(panel).to_contain_text("Training: finished")
-    expect(panel).to_contain_text("Recommended")
     expect(panel.locator(HEAT)).to_have_attribute("aria-label", re.compile("Gradient norms of"))
     expect(panel.locator(EXTENT)).to_have_text(seen[0])
     expect(panel.locator(KEY)).to_have_text(seen[1], use_inner_text=True)
-    expect(panel.locator(CAPTION)).to_have_text(seen[2], use_inner_text=True)
+    expect(panel.locator(CHIPS)).to_have_text(seen[2], use_inner_text=True)
 
 
 def without_the_kernel(lab: Lab, saved: Path) -> None:

@@ -52,6 +52,7 @@ def test_the_panel_on_a_page_of_html_manager(
         page.until(lambda: bench.job.done())
         page.until(lambda: "stopped" in panel.locator(".wb-progress").inner_text())
         expect(panel.locator(".wb-loss > .wb-key")).to_contain_text("smoothed")
+        panel.locator(".wb-drawer-tab", has_text="Runs").click()
         # its folder is read aside
         page.until(lambda: "stopped" in panel.locator(".wb-runs tbody").inner_text())
         ARTEFACTS.mkdir(exist_ok=True)

@@ -45,6 +45,20 @@ def visible(widget: Any) -> bool:
     return bool(widget.layout.display != "none" and widget.layout.visibility != "hidden")
 
 
+def answer(panel: Panel, kind: str) -> str:
+    """What the stage offers of this search: '4.7e-3', '4.7e-3 in use'; "": nothing to apply."""
+    for offered in panel.canvas._picture.outbox._values["answers"]:
+        if offered["kind"] == kind and offered["sets"]:
+            return f"{offered['text']} in use" if offered["used"] else str(offered["text"])
+    return ""
+
+
+def use(panel: Panel, kind: str) -> None:
+    """Click the button of this search on the stage."""
+    panel.canvas._heard(panel.canvas, {"type": "ask", "what": "use", "kind": kind}, [])
+    assert panel.dispatcher.drain(60)
+
+
 @pytest.fixture
 def bench() -> FakeBench:
     return FakeBench(gradient_clip_val=1.0, epochs=2, updates=40)
@@ -133,8 +147,8 @@ def test_train_says_which_box_is_wrong(panel: Panel, bench: FakeBench) -> None:
         "it looks for the value that is wrong"
     )
     assert bench.jobs[0].wait(60)
-    wait_for(lambda: visible(panel.header.use_batch_size))
-    panel.header.use_batch_size.click()
+    wait_for(lambda: answer(panel, "find_batch_size"))
+    use(panel, "find_batch_size")
     assert (box.value, below(panel, "batch_size"), panel.notice.lines) == ("256", "", [])
     assert panel.run.fit.description == "▶ Train"
 
@@ -227,40 +241,36 @@ def test_found_values_are_offered_and_only_a_click_applies_them(
 ) -> None:
     panel.header.find_lr.click()
     panel.header.find_batch_size.click()
-    wait_for(lambda: visible(panel.header.use_lr) and visible(panel.header.use_batch_size))
+    wait_for(lambda: answer(panel, "find_lr") and answer(panel, "find_batch_size"))
     assert (bench.settings.lr, bench.settings.batch_size) == (1e-3, 32)
-    assert panel.header.use_lr.description == "Use 4.7e-3"
-    assert panel.header.use_batch_size.description == "Use 256"
-    panel.header.use_lr.click()
-    panel.header.use_batch_size.click()
+    assert (answer(panel, "find_lr"), answer(panel, "find_batch_size")) == ("4.7e-3", "256")
+    use(panel, "find_lr")
+    use(panel, "find_batch_size")
     assert places(panel) == [4.7e-3] * 3
     assert bench.settings.batch_size == panel.header.batch_size.read() == 256
-    assert visible(panel.header.use_lr), "the keyboard is on it"
-    assert panel.header.use_lr.description == "4.7e-3 in use"
-    assert panel.dispatcher.drain(60)
-    code = panel.canvas._picture.outbox._values["code"]
-    panel.header.use_lr.click()
-    assert panel.dispatcher.drain(60)
-    assert panel.canvas._picture.outbox._values["code"] == code, "there is nothing to set"
+    assert answer(panel, "find_lr") == "4.7e-3 in use"
     panel.header.lr.widget.value = "1e-2"
-    assert panel.header.use_lr.description == "Use 4.7e-3", "still there to go back to"
+    assert panel.dispatcher.drain(60)
+    assert answer(panel, "find_lr") == "4.7e-3", "still there to go back to"
 
 
 def test_what_the_button_says_is_what_it_sets(panel: Panel, bench: FakeBench) -> None:
     bench.tell(RunStarted("x", "find_lr", bench.settings.model_dump(), "cpu"))
     bench.tell(CurveEnded("edge", (), 0.006160316, ()))
     assert panel.dispatcher.drain(60)
-    assert panel.header.use_lr.description == "Use 6.16e-3"
-    panel.header.use_lr.click()
+    assert answer(panel, "find_lr") == "6.16e-3"
+    use(panel, "find_lr")
     assert places(panel) == [6.16e-3] * 3
-    assert panel.header.use_lr.description == "6.16e-3 in use"
+    assert answer(panel, "find_lr") == "6.16e-3 in use"
 
 
 def test_no_suggestion_no_button(panel: Panel, bench: FakeBench) -> None:
     bench.tell(RunStarted("x", "find_lr", bench.settings.model_dump(), "cpu"))
     bench.tell(CurveEnded("no edge", (), None, ("the loss never fell",)))
     assert panel.dispatcher.drain(60)
-    assert not visible(panel.header.use_lr)
+    assert answer(panel, "find_lr") == ""
+    use(panel, "find_lr")
+    assert bench.settings.lr == 1e-3
 
 
 def test_buttons_say_what_can_be_done() -> None:
@@ -277,6 +287,20 @@ def test_buttons_say_what_can_be_done() -> None:
     panel.run.stop.click()
     wait_for(lambda: panel.run.stop.disabled)
     assert slow.jobs[0].status == "stopped"
+
+
+def test_stop_says_at_once_that_it_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = endless()
+    panel = Panel(slow)
+    panel.run.fit.click()
+    wait_for(lambda: not panel.run.stop.disabled)
+    with monkeypatch.context() as busy:
+        busy.setattr(slow.jobs[0], "stop", lambda: None)  # in a long update
+        panel.run.stop.click()
+        assert panel.run.stop.description == "Stopping…"
+    slow.jobs[0].stop()
+    wait_for(lambda: panel.run.stop.disabled)
+    assert panel.run.stop.description == "■ Stop"
 
 
 def said(bench: FakeBench) -> list[str]:
@@ -602,7 +626,7 @@ def test_a_panel_made_later_has_seen_it_all_once(
     assert panel._replayed == panel._on_their_way == {}
     picture = panel.canvas._picture
     assert len(picture._gradients.clipping.norms) == 80
-    assert visible(panel.header.use_lr)
+    assert answer(panel, "find_lr") == "4.7e-3"
     assert panel.run.stop.disabled
 
 

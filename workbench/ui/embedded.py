@@ -30,9 +30,11 @@ class EmbeddedPanel(Bundled):
     ).tag(sync=True)
 
     def __init__(self, panel: widgets.Widget) -> None:
-        super().__init__(
-            panel=panel, names={widget._model_name: widget.keys for widget in tree(panel)}
-        )
+        super().__init__(panel=panel, names=_names(panel))
+
+
+def _names(*roots: widgets.Widget) -> dict[str, list[str]]:
+    return {widget._model_name: widget.keys for root in roots for widget in tree(root)}
 
 
 class PanelBox(widgets.VBox):  # type: ignore[misc]
@@ -41,6 +43,7 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
     """
 
     notice: Notice
+    children: tuple[widgets.Widget, ...]
     _closed = True  # until it is made: ipywidgets closes widgets that are freed half-made
     _embedded: EmbeddedPanel | None = None
 
@@ -102,6 +105,12 @@ class PanelBox(widgets.VBox):  # type: ignore[misc]
         self.notice.say(
             texts.still_goes(names), "warning", about=CLICKED, action=(texts.stop_jobs(names), stop)
         )
+
+    def _append(self, widget: widgets.Widget) -> None:
+        """Add a widget below the others."""
+        if self._embedded is not None:
+            self._embedded.names = _names(self, widget)
+        self.children = (*self.children, widget)
 
     def _display_(self) -> EmbeddedPanel:
         """Called by marimo, and not by Jupyter, to show the panel."""

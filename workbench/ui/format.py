@@ -9,7 +9,7 @@ from typing import Any
 from workbench import units
 from workbench.settings import setting_text
 from workbench.ui import texts
-from workbench.units import size, three_digits
+from workbench.units import duration, size, three_digits
 
 
 def rate(value: float | None) -> str:
@@ -22,6 +22,7 @@ __all__ = [
     "change",
     "clock",
     "count",
+    "duration",
     "job",
     "number",
     "pace",

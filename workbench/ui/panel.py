@@ -52,6 +52,7 @@ from workbench.ui.controls.notice import CLICKED, Level, Notice
 from workbench.ui.controls.run_buttons import Actions, RunButtons
 from workbench.ui.controls.run_history import RunHistory
 from workbench.ui.controls.setting_control import SettingControls
+from workbench.ui.controls.timeline import Timeline
 from workbench.ui.controls.widget_utils import aside, heard_whole, off, reachable, shown
 from workbench.ui.dispatcher import Dispatcher
 from workbench.ui.embedded import PanelBox
@@ -80,7 +81,6 @@ class Panel(PanelBox):
             self._finders.find_lr,
             self._finders.find_clip_val,
             self._look_at,
-            self._use,
         )
         self.header = Header(
             bench.settings,
@@ -108,18 +108,14 @@ class Panel(PanelBox):
                 self._profile,
             )
         )
-        self.form = Form(bench.settings, self.controls, self._finders.of_settings, self._use)
+        self._form: Form | None = None
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
-        super().__init__(
-            [_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas]
-        )
+        super().__init__([_title(bench.summary), self.header, self.run, self.notice, self.canvas])
         self.add_class("wb-panel")
         self.static_output = static_output.StaticOutput(f"workbench-{self.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
         self._over: set[int] = set()
         """Jobs that had ended when the last cell ended."""
-        shown(self.form, False)
-        self.run.settings.observe(lambda change: shown(self.form, change["new"]), "value")
         self.canvas.observe(lambda change: self._move("lr", change["new"]), "marker")
         self.canvas.observe(
             lambda change: self._move("gradient_clip_val", change["new"] or None), "clip"
@@ -127,6 +123,7 @@ class Panel(PanelBox):
         self.history = RunHistory(
             bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error, self._offer_runs
         )
+        self.timeline = Timeline(bench, self.canvas.put)
         self.canvas.on_request = CanvasRequests(
             bench,
             self.notice.error,
@@ -136,7 +133,10 @@ class Panel(PanelBox):
             self._continue_run,
             self._rerun,
             self.history.deletions,
+            self.canvas.answer,
+            self.timeline.settings_of,
         )
+        self.canvas.on_tab = self._open_tab
         self.canvas.on_open = self.history.look
         reachable(self)
         heard_whole(self, self._lock)
@@ -176,6 +176,26 @@ class Panel(PanelBox):
             data["image/png"] = png
         return data, metadata
 
+    @property
+    def form(self) -> Form:
+        """The form of all settings, made when it is first asked for: it is most of the models of
+        a panel, and a page loads each of them.
+        """
+        with self._lock:
+            if self._form is None:
+                self._form = form = Form(self.controls, self._finders.of_settings)
+                shown(form, False)
+                reachable(form)
+                heard_whole(form, self._lock)
+                self._append(form)
+                self._offer_jobs()
+            return self._form
+
+    def _open_tab(self, tab: str) -> None:
+        """Show the form below the canvas while the tab of the settings is open."""
+        if tab == "settings" or self._form is not None:
+            shown(self.form, tab == "settings")
+
     # -- from the user to the bench ----------------------------------------------------------------
 
     def _edit(self, name: str, value: Any) -> str:
@@ -202,15 +222,8 @@ class Panel(PanelBox):
             self.notice.say(texts.failed(name, why), "error")
             self._show_settings()
 
-    def _use(self, changes: dict[str, Any]) -> None:
-        """Apply a search's result."""
-        with self._lock:
-            self.notice.attempt(texts.ACTIONS["use"], lambda: self._bench.set(**changes))
-            self._show_settings()
-
     def _look_at(self, optimizer: int) -> None:
         self.canvas.look_at(optimizer)
-        self._finders.look_at(self.header, optimizer)
 
     def _begin(self, doing: str, kind: str, call: Callable[[], object], of: str = "") -> None:
         """Start a job for a click: one of a kind at a time, and none while a box has an invalid
@@ -303,7 +316,13 @@ class Panel(PanelBox):
     def _stop(self) -> None:
         job = self._job()
         if job is not None:
-            self.notice.attempt(texts.ACTIONS["stop"], job.stop)
+
+            def stop() -> None:
+                job.stop()
+                with self._lock:  # its end may have been heard by now
+                    self.run.stopping()
+
+            self.notice.attempt(texts.ACTIONS["stop"], stop)
 
     def _apply(self) -> None:
         job, changes = self._job(), next_actions.differences(self._bench.settings, self._in_run)
@@ -394,7 +413,7 @@ class Panel(PanelBox):
 
     def _react(self, event: BenchEvent) -> None:
         """Update the controls for an event."""
-        self._finders.on_event(event, self.header, self.form)
+        self._finders.on_event(event, self.header)
         match event:
             case RunStarted():
                 self._started(event)
@@ -409,6 +428,7 @@ class Panel(PanelBox):
                     }
                 )
                 self._offer_change()
+                self.timeline.show()
             case Message():
                 if not health.replaces_message(event):
                     self.notice.say(event.text, event.level, about=_said_in(self._run_id))
@@ -468,7 +488,6 @@ class Panel(PanelBox):
             settings = self._bench.settings
             self.controls.show(settings)
             self.header.show(settings)
-            self.form.show(settings)
             self.canvas.marker = settings.lr
             self.canvas.clip = settings.gradient_clip_val or 0.0
             self._offer_change()
@@ -485,8 +504,9 @@ class Panel(PanelBox):
         )
         off(self.run.tune, bool(self._state_of("tune")))
         off(self.run.profile, bool(self._state_of("profile")))
-        self._finders.show_busy(self.header, self.form, lambda kind: bool(self._state_of(kind)))
+        self._finders.show_busy(self.header, self._form, lambda kind: bool(self._state_of(kind)))
         self._offer_runs()
+        self.timeline.show()
         first = self._job()
         waiting = [job for job in self._bench.jobs if job.status == "queued" and job is not first]
         self.canvas.put(

@@ -47,6 +47,25 @@ STATES = {
     "stopped": "stopped",
     "failed": "failed",
 }
+ANSWERS = {
+    "find_lr": "Recommended learning rate",
+    "find_batch_size": "Recommended batch size",
+    "find_num_workers": "Recommended loader workers",
+    "find_clip_val": "Recommended clip value",
+    "find_weight_decay": "Recommended weight decay",
+    "find_precision": "Recommended precision",
+    "find_recipe": "Recommended recipe",
+    "check": "All of them, against the present settings",
+}
+CHIPS = {
+    "find_lr": "lr",
+    "find_batch_size": "batch",
+    "find_num_workers": "workers",
+    "find_clip_val": "clip",
+    "find_weight_decay": "weight decay",
+    "find_precision": "precision",
+    "find_recipe": "recipe",
+}
 NOT_BEGUN = "it had not begun"
 NO_RATE = "no rate can be trusted here"
 NO_SIZE = "no size fits"
@@ -96,6 +115,26 @@ def searches_done(number: int) -> str:
 
 def epoch(number: int, of: int | None) -> str:
     return f"epoch {number}/{of}" if of else f"epoch {number}"
+
+
+def changed_at(change: str, step: int) -> str:
+    return f"{change} at {step}"
+
+
+def no_such_job(run: str) -> str:
+    return f"this bench has no job {run}"
+
+
+def time_left(duration: str) -> str:
+    return f"{duration} left"
+
+
+def best_now(name: str, value: str) -> str:
+    return f"{name} {value}, the best yet"
+
+
+def best_before(name: str, value: str, best: str, epoch: int) -> str:
+    return f"{name} {value}, best {best} at epoch {epoch}"
 
 
 def updates_per_second(pace: str) -> str:
@@ -149,14 +188,6 @@ def each_of(devices: int) -> str:
     return f"each of {devices}"
 
 
-def use(value: str) -> str:
-    return f"Use {value}"
-
-
-def in_use(value: str) -> str:
-    return f"{value} in use"
-
-
 def own_rate(rate: str, setting: str) -> str:
     """The rate of an optimizer, and the setting that gives it this rate."""
     return f"{rate} (lr={setting})"
@@ -177,14 +208,13 @@ CONTINUE_TOOLTIP = (
     "Continue the last run with its optimizers and its position in the data, and with the settings"
     " changed since"
 )
-QUEUED, TRAINING = "Queued", "Training…"
+QUEUED, TRAINING, STOPPING = "Queued", "Training…", "Stopping…"
 TRAINING_TOOLTIP = "A run is training or queued: start the next one when it has ended"
 TUNE = "Tune"
 TUNE_TOOLTIP = (
     "Find loader workers, a batch size, a learning rate and a clip value, one after another;"
     " nothing is applied"
 )
-ALL_SETTINGS, ALL_SETTINGS_TOOLTIP = "All settings", "Every other setting"
 EXPORT, EXPORT_TOOLTIP = "Export…", "See and write a script that repeats the last run"
 MORE, MORE_TOOLTIP = "⋯", "More actions"
 VALIDATE, VALIDATE_TOOLTIP = (
@@ -233,6 +263,7 @@ ACTIONS = {
     "pause": "Pause",
     "stop": "Stop",
     "use": "Use the result",
+    "restore": "Restore the settings",
     "runs": "Runs",
     "delete": "Delete",
     "compare": "Compare",

@@ -7,12 +7,14 @@ export interface Drawer {
   draw: () => void;
   /** Costly, and only for the eye: it waits while the view is out of sight. Words are written all the same, to be announced. */
   plot?: boolean;
+  /** Whether it is on the stage or in the open tab: what is not is drawn when it is again. */
+  shown?: () => boolean;
 }
 
 /** Collects what has news and draws it with the next frame; a hidden page has no frames. `root`: the view. */
 export class DrawScheduler {
   private readonly news = new Set<Topic>();
-  private readonly late = new Set<Drawer>(); // plots that have news and are out of sight
+  private readonly late = new Set<Drawer>(); // those that have news and are out of sight
   private frame = 0;
   private seen = true;
   private readonly observer = new IntersectionObserver((entries) => {
@@ -32,6 +34,12 @@ export class DrawScheduler {
     if (this.news.size) this.ask();
   }
 
+  /** Draw all. */
+  everything(): void {
+    this.drawers.forEach((drawer) => this.late.add(drawer));
+    this.ask();
+  }
+
   stop(): void {
     this.observer.disconnect();
     cancelAnimationFrame(this.frame);
@@ -47,14 +55,14 @@ export class DrawScheduler {
     this.news.clear();
     this.late.clear();
     for (const drawer of now) {
-      if (drawer.plot && !this.seen) this.late.add(drawer);
+      if ((drawer.plot && !this.seen) || drawer.shown?.() === false) this.late.add(drawer);
       else drawn(drawer);
     }
   }
 }
 
 /** An error in one card is the page's to report, and no reason for the others to stand still. */
-export function drawn(drawer: Drawer): void {
+function drawn(drawer: Drawer): void {
   try {
     drawer.draw();
   } catch (error) {

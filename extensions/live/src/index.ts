@@ -3,6 +3,7 @@
 import "uplot/dist/uPlot.min.css";
 import "./shared/shared.css";
 import "./plot/plot.css";
+import "./stage/stage.css";
 import "./status/status.css";
 import "./training/training.css";
 import "./gradients/gradients.css";

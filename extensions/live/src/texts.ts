@@ -72,6 +72,7 @@ export const texts = {
 
   progress: {
     ready: "Ready",
+    onCourse: "On course",
     start: "Press Find beside the batch size, then Find beside the learning rate, then Train. Or press Tune, which runs all searches.",
     bar: "Progress",
     memory: "memory",
@@ -171,8 +172,6 @@ export const texts = {
     groups: "rates of ",
     group: (number: number) => `group ${number}`,
     groupRatio: (name: string, ratio: string) => `${name} (${ratio} x)`,
-    recommended: (rate: string) => `Recommended: ${rate}`,
-    why: (why: string) => `(${why})`,
     more: "Notes, and the result of each rule",
     noResult: "none",
   },
@@ -399,6 +398,29 @@ export const texts = {
     table: "Differences between the compared runs",
     caption: (metric: string) => `Lines: training loss, smoothed. Diamonds: ${metric}.`,
     validation: (run: string) => `${run} validation`,
+  },
+
+  stage: {
+    label: "Stage",
+    none: "no value",
+    use: "Use",
+    inUse: "in use",
+    isInUse: (value: string) => `${value} in use`,
+  },
+
+  timeline: {
+    label: "Jobs of this bench",
+    tooltip: (run: string, status: string) => `Show ${run} (${status})`,
+    note: (changes: string) => `(${changes})`,
+    restore: "Restore these settings",
+    restoreTooltip: (settings: string) => `Set ${settings}, as this job had it`,
+  },
+
+  drawer: {
+    label: "Details",
+    tabs: {
+      gradients: "Gradients and clipping", pace: "Speed and time", settings: "All settings", runs: "Runs",
+    },
   },
 
   controls: { slider: "Learning rate, as a power of ten" },

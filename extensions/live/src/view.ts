@@ -1,4 +1,4 @@
-// One view of the canvas: makes the cards in their grid, and says which news each card draws.
+// One view of the canvas: makes the stage and the drawer with their cards, and says which news each card draws.
 
 import { CodeLine } from "./status/code-line";
 import { el, keepKeys } from "./shared/dom";
@@ -13,12 +13,15 @@ import { Norm } from "./gradients/norm";
 import { Speed } from "./training/speed";
 import { FitAxis } from "./plot/axis";
 import { Hover } from "./plot/hover";
-import { type Drawer, drawn, DrawScheduler } from "./draw-scheduler";
+import { type Drawer as Drawn, DrawScheduler } from "./draw-scheduler";
 import { ProgressLine } from "./status/progress";
 import { Queue } from "./status/queue";
 import { RecordedRun } from "./runs/recorded-run";
 import { Runs } from "./runs/runs";
 import { BatchSize } from "./batch-size/batch-size";
+import { Drawer, type TabName } from "./stage/drawer";
+import { Stage } from "./stage/stage";
+import { Timeline } from "./stage/timeline";
 import { TimeSpent } from "./training/time-spent";
 import { Script } from "./status/script";
 import type { Store } from "./data/store";
@@ -49,32 +52,43 @@ export function show(store: Store, host: HTMLElement): () => void {
   const opened = new RecordedRun(store, (run) => runs.focus(run));
   const code = new CodeLine(store);
   const script = new Script(store);
-  const grid = el("div", "wb-grid");
-  grid.append(...[sizes, finder, loss, norm, heat, pace, runs, compare, time].map((part) => part.card.root));
-  root.append(lost.root, opened.root, progress.root, health.root, queue.root, script.root, grid, code.root);
+  const stage = new Stage(store, { find_batch_size: sizes.card, find_lr: finder.card, fit: loss.card });
+  const drawer = new Drawer(store, {
+    gradients: [norm.card.root, heat.card.root], pace: [pace.card.root, time.card.root],
+    settings: [], runs: [compare.card.root, runs.card.root],
+  });
+  const timeline = new Timeline(store);
+  root.append(lost.root, opened.root, progress.root, health.root, stage.root, script.root, queue.root, timeline.root, code.root, drawer.root);
 
-  const drawers: Drawer[] = [
+  const on = (kind: string) => () => stage.shows(kind);
+  const within = (tab: TabName) => () => drawer.shows(tab);
+  const drawers: Drawn[] = [
     { topics: ["lost"], draw: () => lost.draw(root) },
+    { topics: ["stage", "answers", "followed"], draw: () => stage.draw() },
+    { topics: ["drawer", "followed"], draw: () => drawer.draw() },
+    { topics: ["compared", "followed"], draw: () => (drawer.compare(), runs.compared()) },
     { topics: ["progress", "said", "memory", "health"], draw: () => progress.draw() },
+    { topics: ["timeline", "opened"], draw: () => timeline.draw() },
     { topics: ["queue"], draw: () => queue.draw() },
     { topics: ["script"], draw: () => script.draw() },
     { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
-    { topics: ["curve", "earlier", "swept", "raced", "earlier_curves"], draw: () => finder.draw(), plot: true },
-    { topics: ["fit", "val", "changes", "past", "rates", "metrics", "clock"], draw: () => loss.draw(), plot: true },
-    { topics: ["runs", "moving", "ended", "unkept", "deleting", "notes"], draw: () => runs.draw() },
-    { topics: ["compared"], draw: () => (compare.draw(), runs.compared()), plot: true },
+    { topics: ["curve", "earlier", "swept", "raced", "earlier_curves"], draw: () => finder.draw(), plot: true, shown: on("find_lr") },
+    { topics: ["fit", "val", "changes", "past", "rates", "metrics", "clock"], draw: () => loss.draw(), plot: true, shown: on("fit") },
+    { topics: ["runs", "moving", "ended", "unkept", "deleting", "notes"], draw: () => runs.draw(), shown: within("runs") },
+    { topics: ["compared"], draw: () => compare.draw(), plot: true, shown: within("runs") },
     { topics: ["opened", "runs"], draw: () => (opened.draw(), runs.opened()) },
     { topics: ["health", "failure", "progress"], draw: () => health.draw() },
-    { topics: ["time"], draw: () => time.draw() },
-    { topics: ["fit", "heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw(), plot: true },
+    { topics: ["time"], draw: () => time.draw(), shown: within("pace") },
+    { topics: ["fit", "heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw(), plot: true, shown: within("gradients") },
+    { topics: ["clock"], draw: () => pace.draw(), plot: true, shown: within("pace") },
+    { topics: ["fit", "clips", "norm", "changes", "picked", "picks"], draw: () => norm.draw(), plot: true, shown: within("gradients") },
     // When a job ends, the plots that were kept for the keyboard's focus are drawn again.
-    { topics: ["clock"], draw: () => pace.draw(), plot: true },
-    ...[loss, heat, norm].map((part): Drawer => ({ topics: ["progress"], draw: () => { if (!store.jobRuns) part.draw(); }, plot: true })),
-    { topics: ["fit", "clips", "norm", "changes", "picked", "picks"], draw: () => norm.draw(), plot: true },
-    { topics: ["trials", "search", "trying", "room", "chosen", "followed"], draw: () => sizes.draw() },
+    { topics: ["progress"], draw: () => { if (!store.jobRuns) loss.draw(); }, plot: true, shown: on("fit") },
+    ...[heat, norm].map((part): Drawn => ({ topics: ["progress"], draw: () => { if (!store.jobRuns) part.draw(); }, plot: true, shown: within("gradients") })),
+    { topics: ["trials", "search", "trying", "room", "chosen", "followed"], draw: () => sizes.draw(), shown: on("find_batch_size") },
     { topics: ["code"], draw: () => code.draw() },
-    { topics: ["marker"], draw: () => finder.move() },
-    { topics: ["clip"], draw: () => norm.move() },
+    { topics: ["marker"], draw: () => finder.move(), shown: on("find_lr") },
+    { topics: ["clip"], draw: () => norm.move(), shown: within("gradients") },
   ];
   const painter = new DrawScheduler(root, drawers);
   const stop = store.listen((topics) => painter.hear(topics));
@@ -94,7 +108,7 @@ export function show(store: Store, host: HTMLElement): () => void {
     followPage(root);
     uncomplete = completeControls(root);
     palette = readPalette(root);
-    drawers.forEach(drawn);
+    painter.everything();
   };
   let first = requestAnimationFrame(begin);
   return () => {

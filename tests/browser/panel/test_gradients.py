@@ -32,6 +32,7 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
     panel = lab.panel(0)
     heat, norm = panel.locator(".wb-heat"), panel.locator(".wb-norm")
     panel.get_by_role("button", name="Train").click()
+    lab.tab(panel, "Gradients and clipping")
 
     # A module opens, a layer of it gets a line, and the way back is in words.
     canvas, crumbs, readout = (

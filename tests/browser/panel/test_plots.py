@@ -1,4 +1,4 @@
-"""What every plot can do, on the canvas alone: zoom, axes, smoothing, tabs of metrics, linked hover, saving, the batch sizes."""
+"""What every plot can do, on the canvas alone: zoom, axes, smoothing, metrics, linked hover, saving, the batch sizes, the drawer."""
 
 from __future__ import annotations
 
@@ -172,18 +172,23 @@ def test_zoom_axes_and_hover(browser: Browser) -> None:
                 "all => all.filter((one) => one.getClientRects().length).flatMap((one) => { const box = one.getBoundingClientRect(); return [box.top + scrollY, box.height] })"
             )
 
+        canvas.tab("Gradients and clipping")
         still = places()
         over.hover(position={"x": 220, "y": 100})
         canvas.settle()
         said = loss.locator(".wb-at").inner_text().partition(", lr ")[0]
         expect(loss.locator("> .wb-key")).to_contain_text("each update")
         step = int(said.removeprefix("at update "))
-        for card in (norm, page.locator(".wb-pace")):
-            there = card.locator(".wb-at").inner_text()
-            assert int(there.removeprefix("at update ")) == pytest.approx(
-                step, abs=100 if card is not norm else 2
-            )
+        there = norm.locator(".wb-at").inner_text()
+        assert int(there.removeprefix("at update ")) == pytest.approx(step, abs=2)
         assert places() == still
+        canvas.tab("Speed and time")
+        over.hover(position={"x": 220, "y": 100})
+        canvas.settle()
+        there = page.locator(".wb-pace .wb-at").inner_text()
+        assert int(there.removeprefix("at update ")) == pytest.approx(step, abs=100)
+        canvas.tab("Gradients and clipping")
+        still = places()
         heat.locator("canvas").hover(position={"x": 300, "y": 80})
         canvas.settle()
         expect(norm.locator(".wb-at")).to_contain_text("at update")
@@ -274,8 +279,11 @@ def test_metrics_saving_and_sizes(browser: Browser) -> None:
     with canvas_in(browser) as canvas:
         drawn(canvas)
         loss, sizes_ = canvas.page.locator(".wb-loss"), canvas.page.locator(".wb-sizes")
-        tabs = loss.locator(".wb-tabs button")
-        expect(tabs).to_have_text(["loss", "noise", "accuracy", "oddness"])
+        tabs = loss.locator(".wb-quantity")
+        expect(tabs.locator(".wb-quantity-name")).to_have_text(
+            ["loss", "noise", "accuracy", "oddness"]
+        )
+        expect(tabs.get_by_text("0.9502")).to_have_count(2)
         tabs.get_by_text("accuracy").click()
         canvas.settle()
         metrics = loss.get_by_role("list", name="Metrics")
@@ -296,7 +304,7 @@ def test_metrics_saving_and_sizes(browser: Browser) -> None:
         )
 
         # Pictures and numbers of any plot.
-        for card in (".wb-loss", ".wb-norm", ".wb-pace", ".wb-finder", ".wb-sizes", ".wb-heat"):
+        def saves(card: str) -> None:
             svg = canvas.saved("SVG", card).decode()
             root = ET.fromstring(svg)
             assert len(list(root.iter())) > 15, card
@@ -304,6 +312,13 @@ def test_metrics_saving_and_sizes(browser: Browser) -> None:
             rows = [line.split(",") for line in canvas.saved("CSV", card).decode().splitlines()]
             assert len({len(row) for row in rows}) == 1, card
             assert len(rows) > 5, card
+
+        saves(".wb-loss")
+        canvas.tab("Speed and time")
+        saves(".wb-pace")
+        canvas.tab("Gradients and clipping")
+        saves(".wb-norm")
+        saves(".wb-heat")
         heat = [line.split(",") for line in canvas.saved("CSV", ".wb-heat").decode().splitlines()]
         assert heat[0][:2] == ["update", "stem.conv"]
         assert {row[4] for row in heat[1:]} == {""}, "a layer without gradients has no numbers"
@@ -312,6 +327,24 @@ def test_metrics_saving_and_sizes(browser: Browser) -> None:
         ]
         assert accuracy[0] == ["update", "val_accuracy", "train_accuracy"]
         assert float(accuracy[-1][1]) == pytest.approx(1 - math.exp(-3))
+
+        canvas.draw(*sweep(job("find_lr")))
+        saves(".wb-finder")
+        expect(loss).to_be_hidden()
+        answers = canvas.page.locator(".wb-answers")
+        expect(answers).to_contain_text("Recommended learning rate4.7e-3")
+        canvas.asked.clear()
+        answers.get_by_role("button", name="Use 4.7e-3").click()
+        canvas.settle()
+        assert canvas.asked == [{"what": "use", "kind": "find_lr"}]
+        canvas.draw(SettingsSet(Settings.make(batch_size=64, lr=4.7e-3).model_dump()))
+        used = answers.get_by_role("button", name="4.7e-3 in use")
+        expect(used).to_be_focused()
+        used.press("Enter")
+        canvas.settle()
+        assert len(canvas.asked) == 1, "there is nothing to set"
+        canvas.draw(*searched())
+        saves(".wb-sizes")
 
         # The batch sizes: three bounds with their reasons, each leads to a size that was tried.
         bounds = sizes_.get_by_role("list", name="What limits the batch size")
@@ -351,51 +384,53 @@ def test_a_browser_that_falsifies_pixels_shows_the_theme_of_the_page(browser: Br
         expect(canvas.page.locator(".wb-live")).to_have_attribute("data-dark", "")
 
 
+def full(canvas: Canvas) -> None:
+    """Nothing sticks out of its card or overlaps, and no card is blank in part."""
+    wide = canvas.page.locator(".wb-card").evaluate_all(
+        "all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.className)"
+    )
+    assert wide == []
+    overlaid = canvas.page.locator(".wb-head").evaluate_all(
+        "all => all.filter((one) => [...one.querySelectorAll('button, select, label')].some((part) => part.getBoundingClientRect().right > one.getBoundingClientRect().right + 1)).length"
+    )
+    assert overlaid == 0
+
+    # The tools of a plot are one row, and a plot is as high as its card: nothing is blank beside a higher one.
+    seen = (
+        "all => [...all].filter((one) => one.getClientRects().length && !one.closest('.wb-empty'))"
+    )
+    assert (
+        max(canvas.page.locator(".wb-head").evaluate_all(f"{seen}.map((one) => one.clientHeight)"))
+        < 30
+    )
+    blank = canvas.page.locator(".wb-card").evaluate_all(
+        f"{seen}.map((one) => one.getBoundingClientRect().bottom - Math.max(...[...one.querySelectorAll('*')].map((part) => part.getBoundingClientRect().bottom)))"
+    )
+    assert max(blank) < 12
+
+    # No name of a line stands alone below the others.
+    rows = canvas.page.locator(".wb-key").evaluate_all(
+        f"{seen}.map((key) => Object.values(Object.groupBy(key.children, (item) => item.offsetTop)).map((row) => row.length))"
+    )
+    assert rows
+    assert all(len(row) == 1 or row[-1] > 1 for row in rows), rows
+
+
 @pytest.mark.parametrize(("width", "dark"), [(700, False), (1200, True), (1600, False)])
 def test_cards_are_full_and_nothing_overlaps(browser: Browser, width: int, dark: bool) -> None:
     with canvas_in(browser, width) as canvas:
         drawn(canvas, dark)
-        canvas.screenshot(f"plots-{width}{'-dark' if dark else ''}")
-        wide = canvas.page.locator(".wb-card").evaluate_all(
-            "all => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.className)"
-        )
-        assert wide == []
-        overlaid = canvas.page.locator(".wb-head").evaluate_all(
-            "all => all.filter((one) => [...one.querySelectorAll('button, select, label')].some((part) => part.getBoundingClientRect().right > one.getBoundingClientRect().right + 1)).length"
-        )
-        assert overlaid == 0
-
-        # The tools of a plot are one row, and a plot is as high as its card: nothing is blank beside a higher one.
-        seen = "all => [...all].filter((one) => one.getClientRects().length && !one.closest('.wb-empty'))"
-        assert (
-            max(
-                canvas.page.locator(".wb-head").evaluate_all(
-                    f"{seen}.map((one) => one.clientHeight)"
-                )
-            )
-            < 30
-        )
-        blank = canvas.page.locator(".wb-card").evaluate_all(
-            f"{seen}.map((one) => one.getBoundingClientRect().bottom - Math.max(...[...one.querySelectorAll('*')].map((part) => part.getBoundingClientRect().bottom)))"
-        )
-        assert max(blank) < 12
-
-        # One, two or three columns, in the order of the steps.
-        places = canvas.page.locator(".wb-grid > .wb-card").evaluate_all(
-            f"{seen}.map((one) => [one.querySelector('h4').innerText, one.offsetTop, one.offsetLeft])"
-        )
-        assert len({left for _, _, left in places}) == {700: 1, 1200: 2, 1600: 3}[width]
-        assert [name for name, *_ in sorted(places, key=lambda one: one[1:])] == [
-            "Batch size", "Learning-rate finder", "Loss", "Total gradient norm", "Gradients by layer", "Speed and memory",
-        ]  # fmt: skip
-
-        # No name of a line stands alone below the others.
-        rows = canvas.page.locator(".wb-key").evaluate_all(
-            f"{seen}.map((key) => Object.values(Object.groupBy(key.children, (item) => item.offsetTop)).map((row) => row.length))"
-        )
-        assert rows
-        assert all(len(row) == 1 or row[-1] > 1 for row in rows), rows
-
+        shade = "-dark" if dark else ""
+        for tab in ("Speed and time", "Gradients and clipping"):
+            canvas.tab(tab)
+            full(canvas)
+        canvas.screenshot(f"plots-{width}{shade}")
+        canvas.draw(*sweep(job("find_lr")))
+        full(canvas)
+        canvas.screenshot(f"stage-lr-{width}{shade}")
+        canvas.draw(*searched())
+        full(canvas)
+        canvas.screenshot(f"stage-sizes-{width}{shade}")
         # Numbers of an axis and names of lines stand side by side.
         canvas.draw(SettingsSet(Settings.make(batch_size=32).model_dump()))
         texts = [

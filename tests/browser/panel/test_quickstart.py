@@ -80,6 +80,11 @@ def settled_lr(lab: Lab, panel: Locator, moved: Callable[[float], bool]) -> floa
 def drag_the_slider_and_race(lab: Lab, panel: Locator) -> None:
     """The rate that is in use is moved by the mouse on slider and curve; the race suggests another."""
     suggestion = lr_of(lab)
+    # Its chip puts the search on the stage again.
+    panel.locator(".wb-chip", has_text="lr ").click()
+    expect(panel.locator(".wb-chip[aria-current]")).to_contain_text("lr ")
+    expect(panel.locator(".wb-finder .wb-flag", has_text="Recommended")).to_be_visible()
+    expect(panel.locator(".wb-answers button")).to_have_text("in use")
     lab.settle()
     lab.drag(panel.locator(".wb-step-lr .noUi-handle"), dx=60)
     moved = settled_lr(lab, panel, lambda lr: lr > 1.5 * suggestion)
@@ -98,7 +103,7 @@ def drag_the_slider_and_race(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-finder .wb-key")).to_contain_text("raced")
     expect(panel.locator(".wb-finder .wb-flag", has_text="Recommended")).to_have_count(1)
     raced = float(lab.execute("print(bench.job.result().suggestions['race'].lr)").splitlines()[-1])
-    panel.locator(".wb-step-lr button.wb-use").click()
+    panel.locator(".wb-answers button").click()
     lab.until(
         "print(bench.settings.lr)", lambda text: float(text) == pytest.approx(raced, rel=0.01)
     )
@@ -227,7 +232,7 @@ def four_clicks(lab: Lab, panel: Locator) -> None:
     lab.execute("bench.set(max_epochs=12, batch_size=48)")
     panel.locator(".wb-step").first.get_by_role("button", name="Find").click()
     lab.until("print(bench.job and bench.job.status)", "finished", timeout=2 * TIMEOUT)
-    panel.locator(".wb-step").first.locator("button.wb-use").click()
+    panel.locator(".wb-answers button").click()
     tried = lab.execute("print([t.size for t in bench.job.result().trials if t.ok])").splitlines()[
         -1
     ]
@@ -235,7 +240,7 @@ def four_clicks(lab: Lab, panel: Locator) -> None:
     lab.execute("bench.set(batch_size=64)")  # of 1437 digits: enough updates in an epoch
     panel.locator(".wb-step-lr button", has_text="Find").click()
     lab.until("print(bench.job.kind, bench.job.status)", "find_lr finished")
-    use = panel.locator(".wb-step-lr button.wb-use")
+    use = panel.locator(".wb-answers button")
     expect(use).to_be_visible()
     assert lr_of(lab) == 1e-3  # found values are never applied by themselves
     use.click()
@@ -260,12 +265,11 @@ def four_clicks(lab: Lab, panel: Locator) -> None:
     lab.screenshot("panel-dark", panel)
     lab.theme("light")
 
-    look_closer(panel)
+    look_closer(lab, panel)
     lab.save()
     lab.reload()
     again = lab.panel(BENCH)
     expect(again).to_contain_text("Training: finished")
-    expect(again).to_contain_text("Recommended")
     expect(again.locator(".wb-norm .wb-pick")).to_have_count(1)
     expect(again.get_by_role("button", name="update ratio")).to_have_attribute(
         "aria-pressed", "true"
@@ -274,8 +278,9 @@ def four_clicks(lab: Lab, panel: Locator) -> None:
     drag_the_slider_and_race(lab, again)
 
 
-def look_closer(panel: Locator) -> None:
+def look_closer(lab: Lab, panel: Locator) -> None:
     """A layer gets a line and ratios are looked at, which a page that is loaded again shows, too."""
+    lab.tab(panel, "Gradients and clipping")
     heat = panel.locator(".wb-heat")
     heat.locator("canvas").press("ArrowDown")
     heat.locator("canvas").press(" ")

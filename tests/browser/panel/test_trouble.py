@@ -54,6 +54,7 @@ def diverged(lab: Lab, panel: Locator) -> None:
     assert lab.execute("print(bench.job.status)") == "running"
     line = health.locator(".wb-finding-error")
     expect(line).to_contain_text("The loss has risen from")
+    lab.tab(panel, "Runs")
     expect(panel.locator(".wb-runs tbody tr").first.locator(".wb-trouble")).to_have_text("diverged")
     lab.screenshot("trouble-diverges", panel)
 

@@ -44,6 +44,7 @@ def panel(lab: Lab) -> Locator:
 
 
 def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
+    lab.tab(panel, "Runs")
     rows = panel.locator(".wb-runs tbody tr")
     expect(rows).to_have_count(3)
     expect(rows.first).to_contain_text("0003-fit")
@@ -60,6 +61,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-health")).to_contain_text("No problems detected.")
     # A view of what is over has all of it, up to its right edge; the plots share their cursor.
     lab.settle()
+    lab.tab(panel, "Gradients and clipping")
     over = panel.locator(".wb-norm .u-over")
     box = over.bounding_box()
     assert box is not None
@@ -67,6 +69,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     # of 352
     expect(panel.locator(".wb-loss .wb-at")).to_contain_text(re.compile(r"at update 3[45]\d"))
     lab.page.mouse.move(0, 0)
+    lab.tab(panel, "Runs")
 
     # Two over one another, by keyboard; the line of code is shown.
     rows.nth(0).locator("input").focus()

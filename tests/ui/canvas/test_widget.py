@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -271,10 +272,15 @@ def test_progress_in_words() -> None:
     screen.settle()
     progress = screen.mirrors[0].state["progress"]
     assert (progress["status"], progress["doing"]) == ("running", "Training")
-    assert progress["words"] == ["304/1000", "00:40 < 01:32", "7.6 updates/s", "epoch 1/5"]
+    assert progress["headline"] == "val_loss 0.4551, the best yet, 1 min 32 s left"
+    assert progress["words"] == ["304/1000", "00:40", "7.6 updates/s", "epoch 1/5"]
     assert [name for name, _ in progress["values"]] == ["loss", "val"]
     assert progress["values"][1] == ["val", "0.4551"]
     assert screen.mirrors[0].state["said"] == "Training on cpu."
+    screen.draw(Validated(380, 2, {"val_loss": 0.5}), Validated(456, 3, {"val_loss": math.nan}))
+    screen.settle()
+    headline = screen.mirrors[0].state["progress"]["headline"]
+    assert headline == "val_loss not finite, best 0.4551 at epoch 2, 1 min 32 s left"
 
     screen.draw(StatusChanged("paused"))
     screen.settle()
@@ -411,11 +417,9 @@ def test_a_resumed_run_is_drawn_whole_and_its_line_is_about_what_is_done_now() -
         event = flush(step, 76)
         screen.draw(dataclasses.replace(event, seconds=40 + (step + 76 - 304) / 3.8))
     screen.settle()
-    assert screen.mirrors[0].state["progress"]["words"][:3] == [
-        "456/1000",
-        "01:20 < 02:23",
-        "3.8 updates/s",
-    ]
+    progress = screen.mirrors[0].state["progress"]
+    assert progress["words"][:3] == ["456/1000", "01:20", "3.8 updates/s"]
+    assert progress["headline"].endswith("2 min 23 s left")
     screen.draw(Saved(456, 1, "00000456-end"), RunEnded("finished", 456, 80.0))
     screen.settle()
     assert screen.mirrors[0].state["progress"]["words"] == [

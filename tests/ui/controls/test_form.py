@@ -60,7 +60,7 @@ def test_the_control_fits_the_type_and_speaks_the_settings_values(
 
 def form_of(edited: Callable[[str, Any], str]) -> tuple[Form, SettingControls]:
     controls = SettingControls(Settings.make(), edited, lambda: None)
-    return Form(Settings.make(), controls, {}, lambda changes: None), controls
+    return Form(controls, {}), controls
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from workbench.events import (
@@ -55,6 +55,7 @@ from workbench.ui.canvas.metrics import BUCKETS as METRIC_BUCKETS
 from workbench.ui.canvas.metrics import Metrics
 from workbench.ui.canvas.progress import ProgressLine
 from workbench.ui.canvas.runs.past_curves import PastCurves
+from workbench.ui.canvas.searches.answers import Answers
 from workbench.ui.canvas.searches.batch_sizes import BatchSizeSearch
 from workbench.ui.canvas.searches.sweeps import EARLIER, EARLIER_POINTS, POINTS, LRSweeps
 from workbench.ui.canvas.time_shares import TimeShares
@@ -68,6 +69,12 @@ shows: the last ones.
 """
 MEASURED = 12
 """How many metrics of a validation or a test the progress line shows."""
+TABS = {
+    "gradients": ("heat", "map", "broken", "ratios", "picks", "picked", "clips", "norm"),
+    "pace": ("time",),
+    "runs": ("runs", "moving", "ended", "unkept", "deleting", "notes"),
+}
+"""The values and channels that only a tab of the drawer draws, by tab."""
 
 
 class CanvasModel:
@@ -107,6 +114,7 @@ class CanvasModel:
         self._training = Training(self.outbox, fit, val, self._gradients)
         self.sweep = LRSweeps(self.outbox, curve, earlier)
         self._sizes = BatchSizeSearch(self.outbox)
+        self.answers = Answers(self.outbox)
         self._progress = ProgressLine(self.outbox)
         self._rates = Rates(self.outbox, rates)
         self._metrics = Metrics(self.outbox, metrics)
@@ -145,19 +153,19 @@ class CanvasModel:
                 CurvePoint() | RaceTrial() | CurveEnded() | TrialStarted() | Trial() | SearchEnded()
             ):
                 self._search(event)
+                self._stage_search(event)
             case SpeedTrial() | DecayTrial() | RecipeTrial():
                 self._trial(event)
-            case (
-                SpeedSearchEnded()
-                | ClipSearchEnded()
-                | DecaySearchEnded()
-                | RecipeSearchEnded()
-                | ProfileEnded()
-            ):
+            case SpeedSearchEnded() | ClipSearchEnded() | DecaySearchEnded() | RecipeSearchEnded():
+                self.answers.ended(event)
                 if self._progress.kind != "tune":
                     self._progress.found(event)
+            case ProfileEnded():
+                self._progress.found(event)
             case TuneStep():
                 self._progress.tuned(event)
+                self.answers.tuned(event)
+                self._stage("tune")
             case StatusChanged():
                 self._progress.status(event.status, event.why)
                 self._gradients.status(event.status)
@@ -186,6 +194,8 @@ class CanvasModel:
         self._progress.clear()
         self.findings.clear()
         self._time.clear()
+        self.answers.clear()
+        self._stage("")
 
     def settle(self) -> None:
         """Compute, before a message, the values that are sent once for all events since the last
@@ -195,11 +205,34 @@ class CanvasModel:
 
     def look(self, message: dict[str, Any]) -> bool:
         """Change a view for a request; False: the request is about something else."""
+        match message:
+            case {"what": "drawer", "tab": str(tab)}:
+                closed = (names for name, names in TABS.items() if name != tab)
+                self.outbox.hold(chain.from_iterable(closed))
+                return True
         return self._gradients.look(message)
+
+    def look_at(self, optimizer: int) -> None:
+        """Show the learning-rate curves of this optimizer, and the rate that was found for it."""
+        self.sweep.look_at(optimizer)
+        self.answers.look_at(optimizer)
+
+    def _stage(self, kind: str) -> None:
+        """Put the plot of this kind of job on the stage; "": none."""
+        self.outbox.put("stage", kind)
+
+    def _stage_search(self, event: object) -> None:
+        """Put the search of a tuning on the stage while it runs."""
+        if self._progress.kind == "tune":
+            curve = isinstance(event, CurvePoint | RaceTrial | CurveEnded)
+            self._stage("find_lr" if curve else "find_batch_size")
 
     def _start(self, event: RunStarted) -> None:
         self._run, self._measured, self._tried = event, {}, []
         self._progress.start(event)
+        self.answers.start(event)
+        if event.kind in ("fit", "tune") or event.kind.startswith("find_"):
+            self._stage(event.kind)
         self.findings.error(event.kind, None)
         if event.kind == "fit":
             self._training.start(event)
@@ -218,12 +251,14 @@ class CanvasModel:
             self._metrics.steps(event)
             self._clock.steps(event)
             self._sizes.left()
+            self._progress.headline(self._training.headline)
         self._progress.steps(event, self._values())
 
     def _validated(self, event: Validated) -> None:
         if self._progress.kind == "fit":
             self._training.validated(event)
             self._metrics.measured(event)
+            self._progress.headline(self._training.headline)
         elif self._run is not None:
             self._measured = event.metrics
         else:
@@ -266,8 +301,10 @@ class CanvasModel:
                 self.sweep.raced(event)
             case CurveEnded():
                 self.sweep.ended(event)
+                self.answers.ended(event)
             case SearchEnded():
                 self._sizes.ended(event)
+                self.answers.ended(event)
         if within is not None:
             return
         if isinstance(event, CurveEnded | SearchEnded):
@@ -285,6 +322,8 @@ class CanvasModel:
             self._progress.search(self._progress.done + 1, self._values())
 
     def _end(self, event: RunEnded) -> None:
+        if self._progress.kind == "tune":
+            self._stage("tune")
         self._sizes.run_ended(event)
         self._progress.end(event)
         self.findings.error(self._progress.kind, event)
@@ -292,6 +331,7 @@ class CanvasModel:
 
     def _settings(self, event: SettingsSet) -> None:
         self._sizes.chosen(event.settings)
+        self.answers.settings(event.settings)
         self._gradients.settings(event.settings)
         self._metrics.settings(event.settings)
 

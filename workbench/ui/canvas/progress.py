@@ -50,6 +50,7 @@ class ProgressLine:
         """The updates in the last checkpoint."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=30)
         self._values: list[list[str]] = []
+        self._headline = ""
         self._ended = ""
         self._why = ""
         """What a queued job waits for."""
@@ -130,6 +131,10 @@ class ProgressLine:
         self._values = values
         self._put()
 
+    def headline(self, text: str) -> None:
+        """Set what the sentence above the stage says of the fit, sent with the next values."""
+        self._headline = text
+
     def status(self, status: Status, why: str = "") -> None:
         """Show another status of the job. why: what a queued one waits for."""
         live = self._status in ("running", "paused")
@@ -196,13 +201,14 @@ class ProgressLine:
             "run": "" if self._run is None else cut(self._run.run, 80),
             "done": self._done,
             "total": total,
+            "headline": self._sentence(total),
             "words": self._words(total),
             "values": self._values,
             "ended": self._ended[:300],
         })  # fmt: skip
 
     def _words(self, total: int | None) -> list[str]:
-        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5', 'on 2 x cuda', '3 updates
+        """'312/980', '00:41', '7.6 updates/s', 'epoch 2/5', 'on 2 x cuda', '3 updates
         skipped', 'saved at 300'; without a total '312'.
         """
         if self._run is None:
@@ -215,11 +221,7 @@ class ProgressLine:
         else:
             parts = [texts.searches_done(self._done) if self.kind == "tune" else str(self._done)]
         rate = self._rate() if live else self._rate_of_all()
-        if self._seconds > 0 and live and rate and total is not None:
-            parts.append(
-                f"{format.clock(self._seconds)} < {format.clock((total - self._done) / rate)}"
-            )
-        elif self._seconds > 0:
+        if self._seconds > 0:
             parts.append(format.clock(self._seconds))
         if rate and self._epoch is not None:
             parts.append(texts.updates_per_second(format.pace(rate)))
@@ -233,6 +235,18 @@ class ProgressLine:
         if self._saved is not None and (live or self._saved < self._done):
             parts.append(texts.saved_at(self._saved))
         return parts
+
+    def _sentence(self, total: int | None) -> str:
+        """How the fit stands, and how long the job still takes: 'val 0.024, the best yet, 47 s
+        left'.
+        """
+        parts = [self._headline] if self._headline else []
+        rate = self._rate() if self._status == "running" else None
+        if rate and total is not None and self._done < total:
+            parts.append(
+                texts.time_left(format.duration(max(1, round((total - self._done) / rate))))
+            )
+        return ", ".join(parts)
 
     def _rate(self) -> float | None:
         return (

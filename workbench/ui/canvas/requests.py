@@ -52,7 +52,8 @@ class CanvasRequests:
     """Carries out requests of the canvas. `failed` shows an error to the user.
 
     `tell` gives the panel an event that the bench does not emit, after all events of the bench;
-    `continue_` continues a run, `rerun` repeats one.
+    `continue_` continues a run, `rerun` repeats one. answer: returns the settings that apply the
+    result of this kind of search; settings_of: those with which this job ran.
     """
 
     def __init__(
@@ -65,10 +66,13 @@ class CanvasRequests:
         continue_: Callable[[str], None],
         rerun: Callable[[str], None],
         deletions: PendingDeletions,
+        answer: Callable[[str], dict[str, Any]],
+        settings_of: Callable[[str], dict[str, Any]],
     ) -> None:
         self._bench, self._failed, self._export = bench, failed, export
         self._refresh, self._tell, self._deletions = refresh, tell, deletions
-        self._continue, self._rerun = continue_, rerun
+        self._continue, self._rerun, self._answer = continue_, rerun, answer
+        self._settings_of = settings_of
         self._wanted: tuple[str, ...] = ()
         self._comparing = threading.Lock()
         """Serializes comparisons; of several that wait, only the last one is made."""
@@ -83,6 +87,10 @@ class CanvasRequests:
 
     def _do(self, message: Mapping[str, Any]) -> None:
         match message:
+            case {"what": "use", "kind": str(kind)}:
+                self._bench.set(**self._answer(kind))
+            case {"what": "restore", "run": str(run)}:
+                self._bench.set(**self._settings_of(run))
             case {"what": "use_batch_size", "value": int(size), "batches": int(many)}:
                 self._bench.set(batch_size=size, accumulate_grad_batches=many)
             case {"what": "use_batch_size", "value": int(size)}:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Changed, Logged, Resumed, RunStarted, StepsDone, Validated
-from workbench.metric_mode import AVERAGED
+from workbench.metric_mode import AVERAGED, known_mode
 from workbench.plots.smooth import Smoother
 from workbench.plots.training.compare import are_losses
 from workbench.runs.chart_data import UNMARKED
@@ -41,6 +41,10 @@ class Training:
         self.loss: float | None = None
         self.val: float | None = None
         self.averaged: float | None = None
+        self._best: tuple[float, int] | None = None
+        """The best value of the plot's metric, and the epoch after which it was measured, from 1;
+        None: none, or it is not known what is better.
+        """
         self.on_bar: dict[str, float] = {}
         """The values that the model logs with `prog_bar=True`, by its names."""
 
@@ -92,11 +96,36 @@ class Training:
         # another metric cannot be drawn on the axis of the loss
         if are_losses([self._monitor or ""]):
             self._val.add([float(event.step), _drawn(value), _drawn(averaged)])
+        self._compare(value, event.epoch)
         self.val, self.averaged = value, self.averaged if averaged is None else averaged
         self._outbox.put("val", {
             "name": str(self._monitor)[:40] if are_losses([self._monitor or ""]) else "",
             "averaged": texts.AVERAGED if averaged is not None or self.averaged is not None else "",
         })  # fmt: skip
+
+    def _compare(self, value: float, epoch: int) -> None:
+        mode = known_mode(self._monitor or "")
+        if mode is None or not math.isfinite(value):
+            return
+        if self._best is None or (
+            value < self._best[0] if mode == "min" else value > self._best[0]
+        ):
+            self._best = value, epoch + 1
+
+    @property
+    def headline(self) -> str:
+        """How the fit stands: 'val_loss 0.031, best 0.024 at epoch 8'; before the first
+        validation 'loss 0.31'.
+        """
+        if self.val is None:
+            return "" if self.loss is None else f"{texts.LOSS} {format.number(self.loss)}"
+        name, value = str(self._monitor)[:40], format.number(self.val)
+        if self._best is None:
+            return f"{name} {value}"
+        best, epoch = self._best
+        if self.val == best:
+            return texts.best_now(name, value)
+        return texts.best_before(name, value, format.number(best), epoch)
 
     def logged(self, event: Logged) -> None:
         """Add values that the model logged for an epoch to the progress line, if logged with

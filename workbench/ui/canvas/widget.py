@@ -54,6 +54,8 @@ class LiveView(Bundled):
         """
         self.on_open: Callable[[], None] = lambda: None
         """Called when a view has opened."""
+        self.on_tab: Callable[[str], None] = lambda tab: None
+        """Called with the tab of the drawer that a view has opened; "": it has closed all."""
         self.opened = False
         """Whether a view has opened; that may be before the callbacks are set."""
         self.on_msg(self._heard)
@@ -102,8 +104,13 @@ class LiveView(Bundled):
     def look_at(self, optimizer: int) -> None:
         """Show the learning-rate curves of this optimizer, where there are several."""
         with self._lock:
-            self._picture.sweep.look_at(optimizer)
+            self._picture.look_at(optimizer)
         self.wake()
+
+    def answer(self, kind: str) -> dict[str, Any]:
+        """The settings that apply the answer of this kind of search; {}: it recommends none."""
+        with self._lock:
+            return self._picture.answers.changes(kind)
 
     def flush(self) -> bool:
         """Send one message with new data; returns whether there is more."""
@@ -153,5 +160,7 @@ class LiveView(Bundled):
                 looked = self._picture.look(message)
             if looked:
                 self.wake()
+                if message.get("what") == "drawer":
+                    self.on_tab(message["tab"])
             else:
                 self.on_request(message)

@@ -5,13 +5,12 @@ collapsed section for each group.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import get_args
 
 import ipywidgets as widgets
 
 from workbench.settings import Group, Settings, metadata_of
 from workbench.ui import texts
-from workbench.ui.controls.header import UseButton
 from workbench.ui.controls.setting_control import SettingControls
 
 HEADER = ("batch_size", "lr", "gradient_clip_val", "max_epochs")
@@ -32,19 +31,13 @@ class Form(widgets.VBox):  # type: ignore[misc]
 
     def __init__(
         self,
-        settings: Settings,
         controls: SettingControls,
         searches: Mapping[str, tuple[str, Callable[[], None]]],
-        use: Callable[[dict[str, Any]], None],
     ) -> None:
-        """searches: for each setting the tooltip of its Find button, and the call. use: applies
-        a result.
-        """
-        self._searches, self._use = searches, use
+        """searches: for each setting the tooltip of its Find button, and the call."""
+        self._searches = searches
         self.find: dict[str, widgets.Button] = {}
         """The Find buttons of the settings that have a search."""
-        self.found: dict[str, UseButton] = {}
-        """The buttons that apply the results of these searches."""
         self.controls = {name: controls[name] for names in grouped().values() for name in names}
         # shared: each layout is a model that the browser has to make
         self._row_layout = widgets.Layout(width="auto")
@@ -56,12 +49,6 @@ class Form(widgets.VBox):  # type: ignore[misc]
         self.accordion = widgets.Accordion(sections, titles=titles, selected_index=None)
         super().__init__([self.accordion])
         self.add_class("wb-form")
-        self.show(settings)
-
-    def show(self, settings: Settings) -> None:
-        """Show which of the results are in use."""
-        for offer in self.found.values():
-            offer.settle(settings)
 
     def _row(self, name: str) -> widgets.Widget:
         """The setting's control, with the search for its value where there is one."""
@@ -73,8 +60,7 @@ class Form(widgets.VBox):  # type: ignore[misc]
                 description=texts.FIND, tooltip=tooltip, layout=widgets.Layout(width="auto")
             )
             self.find[name].on_click(lambda _: search())
-            self.found[name] = UseButton(self._use)
-            parts += [self.find[name], self.found[name]]
+            parts.append(self.find[name])
         row = widgets.Box(parts, layout=self._row_layout).add_class("wb-form-row")
         control.stands_in(row)
         return row

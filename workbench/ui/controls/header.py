@@ -1,6 +1,4 @@
-"""Makes the header: batch size, learning rate, clip and epochs, with their finders and the
-results of these.
-"""
+"""Makes the header: batch size, learning rate, clip and epochs, with their finders."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import html
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import ipywidgets as widgets
 
@@ -25,36 +22,6 @@ slider's end.
 """
 
 
-class UseButton(widgets.Button):  # type: ignore[misc]
-    """The button 'Use 3.2e-3', whose click applies a search's result. It is hidden without a
-    result.
-
-    After the click it reads '3.2e-3 in use' and does nothing. It is not disabled, since it has the
-    keyboard focus then.
-    """
-
-    def __init__(self, use: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__(layout=widgets.Layout(width="auto", display="none"))
-        self._changes: dict[str, Any] = {}
-        self._text, self._used = "", False
-        self.on_click(lambda _: None if self._used else use(dict(self._changes)))
-        self.add_class("wb-use")
-
-    def offer(self, changes: dict[str, Any], text: str, why: str, settings: Settings) -> None:
-        """Offer these settings as `text`; no changes: hide the button. `why`: its tooltip."""
-        self._changes, self._text, self.tooltip = changes, text, why
-        self.settle(settings)
-
-    def settle(self, settings: Settings) -> None:
-        """Show whether the result is in use with these settings."""
-        self._used = all(
-            _near(value, getattr(settings, name)) for name, value in self._changes.items()
-        )
-        self.description = texts.in_use(self._text) if self._used else texts.use(self._text)
-        (self.add_class if self._used else self.remove_class)("wb-used")
-        shown(self, bool(self._changes))
-
-
 @dataclass(frozen=True)
 class FinderCalls:
     """The calls of the finders' controls. Each returns at once."""
@@ -67,8 +34,6 @@ class FinderCalls:
     """Measure gradient norms, and suggest a clip value."""
     look_at: Callable[[int], None]
     """Show this optimizer's curves."""
-    use: Callable[[dict[str, Any]], None]
-    """Apply a result."""
 
 
 class Header(widgets.Box):  # type: ignore[misc]
@@ -102,11 +67,6 @@ class Header(widgets.Box):  # type: ignore[misc]
             layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"),
             tooltip=tooltip("lr"),
         )
-        self.use_batch_size, self.use_lr, self.use_clip = (
-            UseButton(finders.use),
-            UseButton(finders.use),
-            UseButton(finders.use),
-        )
         self.keep = widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto")).add_class(
             "wb-keep"
         )
@@ -134,9 +94,9 @@ class Header(widgets.Box):  # type: ignore[misc]
             "①",
             texts.BATCH_SIZE,
             self.batch_size,
-            [self.batch_size.widget, self.find_batch_size, self.keep, self.use_batch_size],
+            [self.batch_size.widget, self.find_batch_size, self.keep],
         )
-        rate = [self.slider, self.lr.widget, self.find_lr, self.race, self.optimizer, self.use_lr]
+        rate = [self.slider, self.lr.widget, self.find_lr, self.race, self.optimizer]
         super().__init__(
             [
                 self._size_step,
@@ -145,7 +105,7 @@ class Header(widgets.Box):  # type: ignore[misc]
                     "③",
                     texts.CLIPPING,
                     self.clip,
-                    [self.clip.widget, self.find_clip, self.use_clip],
+                    [self.clip.widget, self.find_clip],
                     texts.CLIPPING_NOTE,
                 ),
                 _step("④", texts.EPOCHS, self.epochs, [self.epochs.widget]),
@@ -166,9 +126,6 @@ class Header(widgets.Box):  # type: ignore[misc]
             self.epochs.widget.placeholder = (
                 texts.NO_NUMBER if settings.epochs is None else str(settings.epochs)
             )
-            self.use_lr.settle(settings)
-            self.use_batch_size.settle(settings)
-            self.use_clip.settle(settings)
             self._show_kept(settings)
             self._size_step.children[0].value = _name("①", texts.BATCH_SIZE, _each(settings))
 
@@ -195,12 +152,6 @@ def rounded(value: float) -> float:
     """
     short = float(f"{value:.1e}")
     return short if on_slider(short) == on_slider(value) else float(f"{value:.2e}")
-
-
-def _near(value: Any, current: Any) -> bool:
-    """Whether a setting equals the result, as far as the shown digits tell."""
-    numbers = isinstance(value, int | float) and isinstance(current, int | float)
-    return math.isclose(value, current, rel_tol=1e-3) if numbers else bool(value == current)
 
 
 def _bare(control: SettingControl, title: str, width: str) -> SettingControl:

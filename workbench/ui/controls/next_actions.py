@@ -33,7 +33,7 @@ def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
     if any(job.status in GOING for job in fits):
         return None
     begun = [job for job in fits if any(isinstance(event, RunStarted) for event in job.events)]
-    if not begun or begun[-1].settings.fast_dev_run or _gone(begun[-1]):
+    if not begun or begun[-1].settings.fast_dev_run or gone(begun[-1]):
         return None
     if begun[-1].status == "stopped":
         return {}
@@ -123,7 +123,8 @@ def in_words(changes: Mapping[str, Any]) -> str:
     return ", ".join(f"{texts.LIVE[name]} {_value(value)}" for name, value in changes.items())
 
 
-def _gone(job: Any) -> bool:
+def gone(job: Any) -> bool:
+    """Whether the run of a job was deleted."""
     return job.folder is not None and not job.folder.path.is_dir()
 
 

@@ -30,7 +30,7 @@ class Actions:
 
 
 class RunButtons(widgets.VBox):  # type: ignore[misc]
-    """▶ Train, ❚❚ Pause, ■ Stop, ▶ Continue, Apply to the run, Tune, All settings, Export…, ⋯"""
+    """▶ Train, ❚❚ Pause, ■ Stop, ▶ Continue, Apply to the run, Tune, Export…, ⋯"""
 
     def __init__(self, actions: Actions) -> None:
         self.fit = button(texts.TRAIN, "", actions.fit, "primary")
@@ -39,24 +39,20 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         # After Stop, so that the button that the user has just pressed does not move.
         self.continue_ = button(texts.CONTINUE, texts.CONTINUE_TOOLTIP, actions.continue_)
         self.apply = button(texts.APPLY, "", actions.apply).add_class("wb-apply")
-        self.tune = button(texts.TUNE, texts.TUNE_TOOLTIP, actions.tune)
-        self.settings = _toggle(texts.ALL_SETTINGS, texts.ALL_SETTINGS_TOOLTIP, icon="sliders")
+        self.tune = button(texts.TUNE, texts.TUNE_TOOLTIP, actions.tune).add_class("wb-tune")
         self.export = _toggle(texts.EXPORT, texts.EXPORT_TOOLTIP).add_class("wb-export")
         self.more = _toggle(texts.MORE, texts.MORE_TOOLTIP)
         self.validate = button(texts.VALIDATE, texts.VALIDATE_TOOLTIP, actions.validate)
         self.checkpoint = button(texts.CHECKPOINT, texts.CHECKPOINT_TOOLTIP, actions.checkpoint)
         self.profile = button(texts.PROFILE, texts.PROFILE_TOOLTIP, actions.profile)
         more = widgets.HBox([self.validate, self.checkpoint, self.profile])
-        gap = widgets.Box().add_class("wb-gap")
         buttons = [
             self.fit,
             self.pause,
             self.stop,
             self.continue_,
             self.apply,
-            gap,
             self.tune,
-            self.settings,
             self.export,
             self.more,
         ]
@@ -75,10 +71,16 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         """
         live = status in ("running", "paused")
         self.stop.disabled = not (live or status == "queued")
+        self.stop.description = texts.STOP
         for control in (self.pause, self.validate, self.checkpoint):
             control.disabled = not (live and kind == "fit")
         self.pause.description = texts.RESUME if status == "paused" else texts.PAUSE
         self.pause.tooltip = texts.RESUME_TOOLTIP if status == "paused" else texts.PAUSE_TOOLTIP
+
+    def stopping(self) -> None:
+        """Show that the job stops: it ends only before its next update."""
+        if not self.stop.disabled:
+            self.stop.description = texts.STOPPING
 
     def offer_to_train(self, state: str, wrong: Sequence[str]) -> None:
         """Update Train. state: of a fit that waits or runs; wrong: the settings whose boxes have
@@ -119,7 +121,7 @@ def button(text: str, tooltip: str, clicked: Callable[[], None], style: str = ""
     return widget
 
 
-def _toggle(text: str, tooltip: str, icon: str = "") -> widgets.ToggleButton:
+def _toggle(text: str, tooltip: str) -> widgets.ToggleButton:
     return widgets.ToggleButton(
-        description=text, tooltip=tooltip, icon=icon, layout=widgets.Layout(width="auto")
+        description=text, tooltip=tooltip, layout=widgets.Layout(width="auto")
     )

@@ -67,8 +67,8 @@ class SettingControl:
 
 
 class SettingControls:
-    """The controls of all settings. An invalid value stays in its box until it is corrected, or the
-    setting is changed elsewhere.
+    """The controls of the settings, each made when it is first asked for. An invalid value stays
+    in its box until it is corrected, or the setting is changed elsewhere.
 
     edited(name, value): sets the setting, and returns why that was refused, or "". refused():
     called when the refused settings have changed.
@@ -82,23 +82,24 @@ class SettingControls:
         """By thread. `showing`: the thread updates the controls, so that its changes are not the
         user's. `entered`: the control whose new value the thread sets.
         """
-        self._controls = {
-            name: make(name, getattr(settings, name)) for name in Settings.model_fields
-        }
-        for control in self._controls.values():
-            # The value that the user sent, and not the present one, which another thread may have
-            # overwritten with the old setting.
-            control.widget.observe(
-                lambda change, control=control: self._changed(control, change["new"]), "value"
-            )
+        self._controls: dict[str, SettingControl] = {}
 
     def __getitem__(self, name: str) -> SettingControl:
+        if name not in self._controls:
+            control = self._controls[name] = make(name, getattr(self._settings, name))
+            # The value that the user sent, and not the present one, which another thread may have
+            # overwritten with the old setting.
+            control.widget.observe(lambda change: self._changed(control, change["new"]), "value")
         return self._controls[name]
 
     @property
     def refused(self) -> list[str]:
         """The settings whose entered values were refused."""
-        return [name for name, control in self._controls.items() if control.why]
+        return [
+            name
+            for name in Settings.model_fields
+            if name in self._controls and self._controls[name].why
+        ]
 
     @contextlib.contextmanager
     def showing(self) -> Iterator[None]:

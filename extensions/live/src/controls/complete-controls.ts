@@ -9,11 +9,19 @@ let reasons = 0;
 
 /** Complete the controls of the panel that `host` is in, now and whenever they change. Returns what to call at the end. */
 export function completeControls(host: HTMLElement): () => void {
-  const controls = [".wb-four", ".wb-run", ".wb-form"].flatMap((which) => [...(host.closest(".wb-panel")?.querySelectorAll(which) ?? [])]);
-  const complete = () => controls.forEach(completeAll);
-  const observer = new MutationObserver(complete);
+  const panel = host.closest(".wb-panel");
+  const observer = new MutationObserver(() => complete());
+  const observed = new Set<Element>();
+  // The form comes when it is first opened; the canvas, which changes often, is not observed.
+  const complete = () => {
+    for (const part of panel?.querySelectorAll(":is(.wb-four, .wb-run, .wb-form)") ?? []) {
+      if (!observed.has(part)) observer.observe(part, { childList: true, subtree: true, attributes: true, attributeFilter: ["class"] });
+      observed.add(part);
+      completeAll(part);
+    }
+  };
+  if (panel) observer.observe(panel, { childList: true });
   complete();
-  for (const part of controls) observer.observe(part, { childList: true, subtree: true, attributes: true, attributeFilter: ["class"] });
   return () => observer.disconnect();
 }
 

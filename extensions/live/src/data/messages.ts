@@ -79,6 +79,8 @@ export interface Progress {
   run: string;
   done: number;
   total: number | null;
+  /** How the fit stands and how long the job still takes. */
+  headline: string;
   words: string[];
   values: [string, string][];
   ended: string;
@@ -138,6 +140,26 @@ export interface Finding {
   trouble: string;
 }
 
+/** What a search recommends. `of`: what it is of; `text`: its value ("": there is none); `sets`: the settings that apply it ("": there are none). */
+export interface Answer {
+  kind: string;
+  of: string;
+  text: string;
+  why: string;
+  sets: string;
+  used: boolean;
+}
+
+/** A job of the bench. `show`: the run that shows it, "": the live one is it; null: it cannot be shown. `restores`: its settings that others have replaced. */
+export interface Chip {
+  run: string;
+  status: Progress["status"];
+  label: string;
+  note: string;
+  show: string | null;
+  restores: string;
+}
+
 /** The error that ended a job. */
 export interface Failed {
   title: string;
@@ -187,6 +209,10 @@ export interface State {
   search?: { best: number | null; fastest: number | null; largest: number | null; reason: string; noise: number | null; noise_reason: string; ended: string } | null;
   progress?: Progress | null; // null: nothing has run, or nothing of what is shown
   said?: string;
+  /** The kind of job that the stage shows. */
+  stage?: string;
+  answers?: Answer[];
+  timeline?: Chip[];
   code?: string;
   memory?: { used: number; of: number | null; words: string } | null;
   script?: ScriptHead | null; // its text lies in "script.0", "script.1", …

@@ -6,7 +6,7 @@ import { watchKernel } from "./kernel";
 import { Table } from "./table";
 import { isDraw, type State } from "./messages";
 
-export type Topic = keyof State | "fit" | "val" | "curve" | "earlier" | "heat" | "picked" | "clock" | "notes" | "marker" | "clip" | "lost";
+export type Topic = keyof State | "fit" | "val" | "curve" | "earlier" | "heat" | "picked" | "clock" | "notes" | "marker" | "clip" | "lost" | "drawer";
 type Listener = (topics: ReadonlySet<Topic>) => void;
 
 const ASK_AGAIN_MS = 2000;
@@ -35,6 +35,7 @@ export class Store {
     model.on("msg:custom", (content: unknown, buffers: DataView[]) => this.hear(content, buffers));
     model.on("change:marker", () => this.tell(new Set(["marker"])));
     model.on("change:clip", () => this.tell(new Set(["clip"])));
+    model.on("change:looks", () => this.tell(new Set(["drawer"]))); // another view has opened a tab
     watchKernel(model, () => {
       this.lost = true;
       this.tell(new Set(["lost"]));
@@ -67,6 +68,7 @@ export class Store {
       return;
     }
     this.asked = now;
+    this.model.send({ type: "ask", what: "drawer", tab: this.tab });
     this.model.send({ type: "ready" });
   }
 
@@ -89,6 +91,16 @@ export class Store {
   setViewOption(name: string, how: unknown): void {
     this.model.set("looks", { ...(this.model.get("looks") as Record<string, unknown>), [name]: how });
     this.model.save_changes();
+  }
+
+  /** The open tab of the drawer, of which Python sends what it draws; "": none is open. */
+  get tab(): string {
+    return this.viewOption("drawer", "");
+  }
+
+  openTab(tab: string): void {
+    this.setViewOption("drawer", tab);
+    this.request("drawer", { tab });
   }
 
   private hear(content: unknown, buffers: DataView[]): void {

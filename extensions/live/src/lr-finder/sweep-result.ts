@@ -1,4 +1,4 @@
-// Says below the plot why a sweep ended and which rate is recommended; notes and the other rules can be unfolded.
+// Says below the plot why a sweep ended; notes and the other rules can be unfolded.
 
 import { el } from "../shared/dom";
 import { rate } from "../shared/format";
@@ -18,24 +18,13 @@ export class SweepResult {
     this.root.replaceChildren();
     if (whose) this.root.append(el("div", "wb-whose", whose));
     if (!curve) return;
-    this.root.append(this.line(curve, scale));
+    this.root.append(el("div", "wb-ended", sentence(curve.ended)));
     for (const doubt of curve.doubts) {
       const line = el("div", "wb-doubt");
       line.append(el("i", "", "▲", { "aria-hidden": "true" }), document.createTextNode(doubt));
       this.root.append(line);
     }
     this.root.append(rest(curve, scale, open));
-  }
-
-  private line(curve: Curve, scale: (lr: number) => number): HTMLElement {
-    const line = el("div", "wb-verdict-line");
-    line.append(el("span", "wb-ended", sentence(curve.ended)));
-    if (curve.suggestion !== null) {
-      const best = bestOf(curve);
-      line.append(el("b", "", texts.lrFinder.recommended(rate(scale(curve.suggestion)))));
-      if (best) line.append(el("span", "", texts.lrFinder.why(best.why)));
-    }
-    return line;
   }
 }
 

@@ -1,11 +1,12 @@
-// The progress of the current job: its name and state, details, a bar; a screen reader hears changes of the state.
+// The progress of the current job: a sentence on how it stands, details, a bar; a screen reader hears changes of the state.
 
 import { el, setText } from "../shared/dom";
 import { trouble } from "./health";
+import type { Progress } from "../data/messages";
 import type { Store } from "../data/store";
 import { texts } from "../texts";
 
-const DOTS: Record<string, string> = {
+export const DOTS: Record<string, string> = {
   queued: "○", running: "●", paused: "❚❚", finished: "✓", stopped: "■", failed: "✕",
 };
 
@@ -19,6 +20,7 @@ export class ProgressLine {
   private readonly dot = el("span", "wb-dot", "○", { "aria-hidden": "true" });
   private readonly doing = el("strong", "", words.ready);
   private readonly doubt = el("b", "wb-trouble");
+  private readonly headline = el("span", "wb-headline");
   private readonly details = el("span", "wb-words", words.start);
   private readonly values = el("span", "wb-values");
   private readonly memory = el("span", "wb-memory");
@@ -29,13 +31,14 @@ export class ProgressLine {
   private readonly spoken = el("div", "wb-spoken", "", { role: "status", "aria-live": "polite" });
 
   constructor(private readonly store: Store) {
-    const line = el("div", "wb-progress-line");
+    const [sentence, line] = [el("div", "wb-sentence"), el("div", "wb-progress-line")];
     const track = el("span", "wb-memory-bar", "", { "aria-hidden": "true" });
     track.append(this.used);
     this.memory.append(el("span", "", words.memory), track, this.usedWords);
-    line.append(this.dot, this.doing, this.doubt, this.details, this.values, this.memory);
+    sentence.append(this.dot, this.doing, this.doubt, this.headline);
+    line.append(this.details, this.values, this.memory);
     this.bar.append(this.fill);
-    this.root.append(line, this.bar, this.spoken);
+    this.root.append(sentence, line, this.bar, this.spoken);
   }
 
   draw(): void {
@@ -50,7 +53,8 @@ export class ProgressLine {
     else delete this.root.dataset["trouble"];
     setText(this.doubt, doubt?.trouble ?? "");
     setText(this.dot, doubt ? "!" : DOTS[status] ?? "○");
-    setText(this.doing, status === "running" ? progress.doing : words.ended(progress.doing, texts.status[status]));
+    setText(this.doing, this.state(progress, doubt !== null));
+    setText(this.headline, progress.headline);
     setText(this.details, [...progress.words, progress.ended].filter(Boolean).join("  ·  "));
     this.values.classList.toggle("wb-many", progress.values.length > MANY);
     this.values.replaceChildren(...progress.values.map(([name, value]) => {
@@ -67,6 +71,12 @@ export class ProgressLine {
     this.bar.classList.toggle("wb-unknown", unknown);
   }
 
+  /** Of a fit in which Health finds nothing that puts its result in doubt: that it is on course. */
+  private state({ status, doing, kind }: Progress, isInDoubt: boolean): string {
+    if (status !== "running") return words.ended(doing, texts.status[status]);
+    return kind === "fit" && this.store.state.health && !isInDoubt ? words.onCourse : doing;
+  }
+
   /** No job has run yet. */
   private rest(): void {
     delete this.root.dataset["status"];
@@ -74,6 +84,7 @@ export class ProgressLine {
     setText(this.doubt, "");
     setText(this.dot, "○");
     setText(this.doing, words.ready);
+    setText(this.headline, "");
     setText(this.details, words.start);
     this.values.replaceChildren();
     this.fill.style.width = "0";

@@ -24,7 +24,7 @@ export class Queue {
     this.list.replaceChildren(...waiting.map(({ job, words: kind, why }) => this.item(job, kind, why)));
     if (held < 0) return;
     const near = this.list.children[Math.min(held, waiting.length - 1)];
-    (near?.querySelector("button") ?? this.root.closest<HTMLElement>(".wb-live")?.querySelector<HTMLElement>(".wb-runs-scroll"))?.focus();
+    (near?.querySelector("button") ?? this.root.closest<HTMLElement>(".wb-live")?.querySelector<HTMLElement>(".wb-drawer-tab"))?.focus();
   }
 
   private item(job: string, kind: string, why: string): HTMLElement {

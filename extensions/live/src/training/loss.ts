@@ -1,9 +1,10 @@
-// The card of the loss, with a tab for each metric: raw and smoothed values, validation, changes, previous runs.
+// The card of the loss, with a sparkline for each metric beside it: raw and smoothed values, validation, changes, previous runs.
 
 import { Card } from "../shared/card";
 import { changes } from "./setting-changes";
-import { el, toggle, focusIn } from "../shared/dom";
+import { el, toggle } from "../shared/dom";
 import { number, rate } from "../shared/format";
+import { Measures } from "./measures";
 import { Metrics } from "./metrics";
 import { PastRuns } from "./past-runs";
 import type { FitAxis } from "../plot/axis";
@@ -23,6 +24,8 @@ const { loss: words } = texts;
 export const LOSS_LOW = 0, NORM_LOW = 1, LOSS_HIGH = 2, NORM_HIGH = 3, BAD = 4, NORM_MEAN = 5, CLIPPED = 6, LOSS_MEAN = 7, SMOOTH = 8, RATE = 9, NORM_SMOOTH = 10;
 // Columns of "val": the update, the metric, and the metric with averaged weights (NaN without).
 const VAL = 1, AVERAGED = 2;
+/** Pixels of the plot: it is the large one, and stands above the fold of a page 900 pixels high. */
+const HEIGHT = 290;
 const MANY = 120; // checks: more of them have smaller dots
 const LOSS = ""; // the tab of the loss
 /** Digits of "0.001234", and about those of "0.1234 to 0.5678": where an update is drawn, and where several are. */
@@ -35,11 +38,10 @@ export class Loss {
   private readonly strip: LRPlot;
   private readonly metrics: Metrics;
   private readonly smoothing: Smoothing;
-  private readonly tabs = el("div", "wb-tabs wb-choice", "", { role: "group", "aria-label": words.tabs });
+  private readonly measures: Measures;
   private readonly tools: { draw: () => void }[];
   private readonly subject: Subject;
   private tab: string;
-  private tabbed = "";
   private keyed = "";
 
   constructor(
@@ -55,9 +57,11 @@ export class Loss {
     this.smoothing = smoothing(store, "loss.smoothing", "auto", () => this.draw());
     this.metrics = new Metrics(store, colours, axis, this.card, () => this.smoothing.span);
     this.tab = store.viewOption("loss.tab", LOSS);
-    this.card.head.after(this.tabs);
-    this.tabs.hidden = true;
-    this.card.body.after(this.strip.root);
+    this.measures = new Measures((tab) => this.choose(tab));
+    const row = el("div", "wb-loss-row");
+    this.card.body.before(row);
+    row.append(this.card.body, this.measures.root);
+    row.after(this.strip.root);
     this.card.foot.append(this.metrics.root);
     this.past.shown = store.viewOption("loss.previous", true);
     const rates = store.viewOption("loss.rates", false);
@@ -93,7 +97,7 @@ export class Loss {
     this.card.empty = rows.count === 0;
     if (rows.count === 0) return;
     this.past.read(this.axis.name);
-    this.nameTabs();
+    this.measure();
     this.key();
     this.frame.show(this.tab === LOSS ? this.subject : this.metrics.subject(this.tab));
     this.frame.draw();
@@ -113,25 +117,15 @@ export class Loss {
     this.frame.destroy();
   }
 
-  /** A tab for the loss and for each metric, where there are any. A metric that this fit lacks gives way to the loss. */
-  private nameTabs(): void {
+  /** The loss and each metric beside the plot. A metric that this fit lacks gives way to the loss. */
+  private measure(): void {
     const { names } = this.metrics;
     if (!names.includes(this.tab)) this.tab = LOSS;
     const wanted = this.store.viewOption("loss.tab", LOSS);
     if (names.includes(wanted)) this.tab = wanted;
-    const now = JSON.stringify(names);
-    this.tabs.hidden = names.length === 0;
-    if (now !== this.tabbed) {
-      this.tabbed = now;
-      const held = [...this.tabs.children].indexOf(focusIn(this.tabs) as Element);
-      this.tabs.replaceChildren(...[LOSS, ...names].map((name) => {
-        const button = el("button", "wb-tool", name || words.loss, { type: "button", "data-tab": name });
-        button.addEventListener("click", () => this.choose(name));
-        return button;
-      }));
-      (this.tabs.children[held] as HTMLElement | undefined)?.focus();
-    }
-    for (const tab of this.tabs.children) tab.setAttribute("aria-pressed", String((tab as HTMLElement).dataset["tab"] === this.tab));
+    const loss = this.store.fit.rows.line(SMOOTH);
+    const own = { tab: LOSS, name: words.loss, value: number(loss.at(-1) ?? NaN), values: loss };
+    this.measures.draw([own, ...names.map((name) => this.metrics.measure(name))], this.tab);
   }
 
   private choose(tab: string): void {
@@ -170,6 +164,7 @@ export class Loss {
       words: () => this.card.placed(),
       step: (place) => axis.step(place),
       place: (step) => axis.place(step),
+      height: HEIGHT,
     };
   }
 

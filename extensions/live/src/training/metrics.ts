@@ -6,6 +6,7 @@ import { el, focusIn } from "../shared/dom";
 import { number } from "../shared/format";
 import type { FitAxis } from "../plot/axis";
 import type { Subject } from "../plot/frame";
+import type { Measure } from "./measures";
 import type { Layer, Value } from "../plot/layers";
 import type { PaletteOf } from "../plot/scales";
 import { smoothed, type Span } from "../plot/smooth";
@@ -39,6 +40,12 @@ export class Metrics {
 
   keys(tab: string): KeyItem[] {
     return this.of(tab).map(([{ name }], i) => ({ name, swatch: `pick${i % DASHES.length}`, room: 8 }));
+  }
+
+  /** The first metric of a tab, for its sparkline. */
+  measure(tab: string): Measure {
+    const [first] = this.of(tab);
+    return { tab, name: tab, value: first?.[0].last ?? "", values: first ? this.store.metrics.rows.line(first[1]) : [] };
   }
 
   subject(tab: string): Subject {

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ui.canvas.test_widget import Screen, started
 from tests.ui.fakes import FakeBench, FakeJob, decays, flush, recipes, sizes, speeds, sweep, tuning
-from tests.ui.test_panel import said, visible
+from tests.ui.test_panel import answer, said, use, visible
 from tests.waiting import wait_for
 from workbench.events import (
     Event,
@@ -104,11 +104,11 @@ def test_race_and_tune_are_buttons_whose_code_is_shown() -> None:
     bench = FakeBench()
     panel, lines = Panel(bench), said(bench)
     panel.header.race.click()
-    wait_for(lambda: visible(panel.header.use_lr))
+    wait_for(lambda: answer(panel, "find_lr"))
     panel.run.tune.click()
-    wait_for(lambda: visible(panel.header.use_batch_size))
+    wait_for(lambda: answer(panel, "find_batch_size"))
     assert bench.settings.batch_size == 32
-    panel.header.use_batch_size.click()
+    use(panel, "find_batch_size")
     assert bench.settings.batch_size == 256
     assert lines == ["bench.find_lr(race=True)", "bench.tune()", "bench.set(batch_size=256)"]
 
@@ -119,14 +119,13 @@ def test_race_and_tune_are_buttons_whose_code_is_shown() -> None:
 def test_workers_precision_and_decay_have_a_find_button_in_the_form(name: str, value: Any) -> None:
     bench = FakeBench()
     panel, lines = Panel(bench), said(bench)
-    assert not visible(panel.form.found[name])
     panel.form.find[name].click()
-    wait_for(lambda: visible(panel.form.found[name]))
+    wait_for(lambda: answer(panel, f"find_{name}"))
     assert getattr(bench.settings, name) != value, "nothing is applied without a click"
-    panel.form.found[name].click()
+    use(panel, f"find_{name}")
     assert getattr(bench.settings, name) == value
     assert panel.form.controls[name].read() == value
-    wait_for(lambda: panel.form.found[name].description == f"{name}={value} in use")
+    assert answer(panel, f"find_{name}") == f"{value} in use"
     assert lines[-1] == f"bench.set({name}={value!r})"
 
 
@@ -134,9 +133,8 @@ def test_a_recipe_has_a_find_button_at_the_optimizer() -> None:
     bench = FakeBench()
     panel, lines = Panel(bench), said(bench)
     panel.form.find["optimizer"].click()
-    wait_for(lambda: visible(panel.form.found["optimizer"]))
-    assert "muon, lr=0.03, cosine" in panel.form.found["optimizer"].description
-    panel.form.found["optimizer"].click()
+    wait_for(lambda: answer(panel, "find_recipe") == "muon, lr=0.03, cosine")
+    use(panel, "find_recipe")
     assert (bench.settings.optimizer, bench.settings.lr) == ("muon", 0.03)
     assert panel.form.controls["optimizer"].read() == "muon"
     assert lines[0] == "bench.find_recipe()"
@@ -155,13 +153,54 @@ def test_the_trials_of_recipes_are_on_the_progress_line() -> None:
     assert progress["ended"] == "muon, lr=0.03, cosine"
 
 
+def test_the_stage_follows_the_job_and_within_a_tuning_its_searches() -> None:
+    screen = Screen()
+    state = screen.mirrors[0].state
+    stages = []
+    job = FakeJob("0001-tune", "tune", Settings.make(), lambda job: iter(()))
+    for event in (*tuning(job), started(), *swept(2)):
+        screen.draw(event)
+        screen.settle()
+        if stages[-1:] != [state["stage"]]:
+            stages.append(state["stage"])
+    assert stages == ["tune", "find_batch_size", "tune", "find_lr", "tune", "fit", "find_lr"]
+    offered = {answer["kind"]: answer["sets"] for answer in state["answers"]}
+    assert offered == {"find_batch_size": "batch_size=256", "check": "", "find_lr": "lr=4.7e-3"}
+
+
+def test_what_a_closed_tab_draws_is_sent_when_it_is_opened() -> None:
+    screen = Screen()
+    sent = screen.mirrors[0]
+
+    def opened(tab: str) -> None:
+        screen.view._heard(screen.view, {"type": "ask", "what": "drawer", "tab": tab}, [])
+        screen.settle()
+
+    opened("")
+    before = dict(sent.state)
+    screen.draw(started(), *(flush(5 * i, 5) for i in range(4)))
+    screen.settle()
+    assert "heat" not in sent.tables
+    assert {"map", "clips", "norm"}.isdisjoint(sent.state.keys() - before.keys())
+    opened("gradients")
+    assert len(sent.rows("heat")) == 20
+    assert sent.state["norm"]["caption"]
+    opened("pace")
+    screen.draw(flush(20, 5))
+    screen.settle()
+    assert len(sent.rows("heat")) == 20, "it is closed again"
+    opened("gradients")
+    assert len(sent.rows("heat")) == 25
+    assert sent.gaps == 0
+
+
 def test_the_clip_value_has_a_find_button_too() -> None:
     bench = FakeBench()
     panel, lines = Panel(bench), said(bench)
     panel.header.find_clip.click()
-    wait_for(lambda: visible(panel.header.use_clip))
+    wait_for(lambda: answer(panel, "find_clip_val"))
     assert bench.settings.gradient_clip_val is None
-    panel.header.use_clip.click()
+    use(panel, "find_clip_val")
     assert bench.settings.gradient_clip_val == 0.5
     assert lines == ["bench.find_clip_val()", "bench.set(gradient_clip_val=0.5)"]
 
@@ -401,15 +440,14 @@ def test_keeping_the_effective_batch_takes_both_settings_with_one_line(bench: Fa
     assert panel.header.keep.description == "Keep effective batch at 512"
     panel.header.keep.value = True
     panel.header.find_batch_size.click()
-    wait_for(lambda: visible(panel.header.use_batch_size))
-    assert panel.header.use_batch_size.description == "Use 2 x 256"
-    panel.header.use_batch_size.click()
+    wait_for(lambda: answer(panel, "find_batch_size") == "2 x 256")
+    use(panel, "find_batch_size")
     assert (bench.settings.batch_size, bench.settings.accumulate_grad_batches) == (256, 2)
     assert lines == [
         "bench.find_batch_size(keep_effective=True)",
         "bench.set(batch_size=256, accumulate_grad_batches=2)",
     ]
-    assert panel.header.use_batch_size.description == "2 x 256 in use"
+    assert answer(panel, "find_batch_size") == "2 x 256 in use"
     ask(panel, "use_batch_size", value=64, batches=8)
     assert lines[-1] == "bench.set(batch_size=64, accumulate_grad_batches=8)"
     assert panel.header.keep.description == "Keep effective batch at 512"
@@ -435,21 +473,19 @@ def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(
     panel, lines = Panel(bench), said(bench)
     assert visible(panel.header.optimizer)
     panel.header.find_lr.click()
-    wait_for(lambda: panel.header.use_lr.description == "Use 4.7e-3")
+    wait_for(lambda: answer(panel, "find_lr") == "4.7e-3")
     assert bench.jobs[0].wait(60)  # else a click starts no other one
     panel.header.optimizer.value = 1
-    assert not visible(panel.header.use_lr), "nothing is known of it yet"
+    assert answer(panel, "find_lr") == "", "nothing is known of it yet"
     panel.header.find_lr.click()
-    wait_for(lambda: visible(panel.header.use_lr))
+    wait_for(lambda: answer(panel, "find_lr"))
     assert lines == ["bench.find_lr()", "bench.find_lr(optimizer=1)"]
-    assert panel.header.use_lr.description == "Use 4.7e-3 (lr=9.4e-3)", (
-        "its rate is half of the setting"
-    )
-    panel.header.use_lr.click()
+    assert answer(panel, "find_lr") == "4.7e-3 (lr=9.4e-3)", "its rate is half of the setting"
+    use(panel, "find_lr")
     assert lines[-1] == "bench.set(lr=0.0094)"
-    assert panel.header.use_lr.description == "4.7e-3 (lr=9.4e-3) in use"
+    assert answer(panel, "find_lr") == "4.7e-3 (lr=9.4e-3) in use"
     panel.header.optimizer.value = 0
-    assert panel.header.use_lr.description == "Use 4.7e-3"
+    assert answer(panel, "find_lr") == "4.7e-3"
     assert panel.canvas._picture.outbox._values["swept"]["optimizer"] == 0
     assert runs_the_same(lines, lambda bench: bench.settings) == bench.settings
 
@@ -496,4 +532,4 @@ def test_no_size_fits_and_nothing_is_offered(bench: FakeBench) -> None:
     bench.tell(RunStarted("x", "find_batch_size", bench.settings.model_dump(), "cpu"))
     bench.tell(SearchEnded(None, None, "stopped"))
     assert panel.dispatcher.drain(60)
-    assert not visible(panel.header.use_batch_size)
+    assert answer(panel, "find_batch_size") == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,7 @@ class Outbox:
         self._values: dict[str, Any] = {}
         self._sizes: dict[str, int] = {}
         self._changed: dict[str, None] = {}
+        self._held: frozenset[str] = frozenset()
 
     def put(self, key: str, value: Any) -> None:
         """Queue a small value of plain data. Only the newest value of a key is sent; ValueError:
@@ -66,6 +68,13 @@ class Outbox:
         self._values[key], self._sizes[key] = value, len(text)
         self._changed[key] = None
 
+    def hold(self, names: Iterable[str]) -> None:
+        """Send none of these values and channels for now; those of the last call are sent again.
+
+        The name of a value with parts ("notes.0003") is what is before the point.
+        """
+        self._held = frozenset(names)
+
     def everything(self) -> None:
         """Queue everything again from the start, since a view has opened."""
         self._changed = dict.fromkeys(self._values)
@@ -75,7 +84,15 @@ class Outbox:
     @property
     def waiting(self) -> bool:
         """Whether something is to be sent."""
-        return bool(self._changed) or any(c.unsent is not None for c in self._channels.values())
+        return bool(self._due) or any(c.unsent is not None for c in self._open.values())
+
+    @property
+    def _due(self) -> list[str]:
+        return [key for key in self._changed if key.partition(".")[0] not in self._held]
+
+    @property
+    def _open(self) -> Channels:
+        return {name: channel for name, channel in self._channels.items() if name not in self._held}
 
     def take(self) -> Packet | None:
         """The next message, or None when the browser has everything."""
@@ -83,14 +100,14 @@ class Outbox:
             return None
         room = _ROOM
         state: dict[str, Any] = {}
-        for key in list(self._changed):
+        for key in self._due:
             if self._sizes[key] <= room:
                 room -= self._sizes[key]
                 state[key] = self._values[key]
                 del self._changed[key]
         parts: list[dict[str, Any]] = []
         buffers: list[bytes] = []
-        for name, channel in self._channels.items():
+        for name, channel in self._open.items():
             if channel.unsent is not None:
                 header, data = _part(name, channel, room - _FRAME)
                 if header is not None:
