@@ -37,7 +37,7 @@ from workbench.runs.study.write import change, new_study
 from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, SettingsError, recorded_settings
 from workbench.settings.space import OPTIMIZER, Space
-from workbench.tuners.study.next import Advice, advice
+from workbench.tuners.study.next import AdviceList, advice
 from workbench.tuners.study.plan import Action, Ended, plan
 from workbench.tuners.study.verdict import Verdict, judge
 from workbench.units import duration, number
@@ -133,7 +133,7 @@ class Study(StudyView):
         return judge(self.record)
 
     @property
-    def next(self) -> list[Advice]:
+    def next(self) -> AdviceList:
         """What to do next, each in a sentence with the line of code that does it."""
         return advice(self.record)
 

@@ -36,19 +36,31 @@ class Advice:
     code: str = ""
     """The line that does it, for a variable `study`; "": it is no call of the study."""
 
+    def __str__(self) -> str:
+        return f"{self.text}  {self.code}".rstrip()
 
-def advice(record: StudyRecord) -> list[Advice]:
-    """What the study suggests, the most urgent first; empty where too little is known."""
+
+class AdviceList(list[Advice]):
+    """Suggestions, the most urgent first; they print as lines."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self)) or "nothing to suggest yet"
+
+
+def advice(record: StudyRecord) -> AdviceList:
+    """What the study suggests; empty where too little is known."""
     space = Space.from_record(record.space, record.priors)
-    return [
-        *_boundaries(record),
-        *_infeasible(record, space),
-        *_seeds(record),
-        *_length(record),
-        *_noise(record),
-        *_unimportant(record),
-        *_without_lr(space),
-    ]
+    return AdviceList(
+        [
+            *_boundaries(record),
+            *_infeasible(record, space),
+            *_seeds(record),
+            *_length(record),
+            *_noise(record),
+            *_unimportant(record),
+            *_without_lr(space),
+        ]
+    )
 
 
 def _boundaries(record: StudyRecord) -> Iterator[Advice]:
@@ -118,9 +130,9 @@ def _seeds(record: StudyRecord) -> Iterator[Advice]:
         best, record.last_rung
     )
     yield Advice(
-        f"Trial {best.number} is {number(difference)} better than the baseline, in"
-        f" {counted(len(fresh), 'fresh seed')}: seeds of both tell whether that is chance.",
-        f"study.seeds({best.number}, {_GOOD}); study.seeds({baseline.number}, {_GOOD})",
+        f"Trial {best.number} is {number(difference)} better than the baseline. That may be chance,"
+        f" with {counted(len(fresh), 'fresh seed')} of {_GOOD}.",
+        f"study.seeds({best.number}, {_GOOD})",
     )
 
 

@@ -205,10 +205,11 @@ def _asked_for(record: StudyRecord) -> Iterator[Action]:
                 proposal = TrialProposal(number, trial.values, origin, why)
                 yield NewTrial(proposal, 0, record.last_rung)
         elif change.kind == "seeds":
-            trial = record.trial(change.values["trial"])
-            if trial is not None:
-                for seed in range(1, change.values["n"] + 1):
-                    if trial.piece(record.last_rung, seed) is None:
+            # differences between pairs say more than two means
+            asked = [record.trial(change.values["trial"]), record.baseline]
+            for seed in range(1, change.values["n"] + 1):
+                for trial in asked:
+                    if trial is not None and trial.piece(record.last_rung, seed) is None:
                         yield _with_seed(record, trial, seed)
 
 

@@ -37,6 +37,9 @@ class Verdict:
     differences: tuple[float, ...] = ()
     """By how much the best is better than the baseline, a pair of fresh seeds each."""
 
+    def __str__(self) -> str:
+        return self.text
+
 
 def judge(record: StudyRecord) -> Verdict:
     """Compare the best trial with the baseline, in the metric's own unit."""
