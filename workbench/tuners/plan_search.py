@@ -178,13 +178,14 @@ class PlanSearch:
         needed = 2 if self._plan else 1
         sizes = self._larger_sizes()
         clips = "find_clip_val" in self._request.searches
-        for tried, self._tries_clip in (
+        for tried, tries_clip in (
             (min(sizes, 2), clips),
             (min(sizes, 1), clips),
             (min(sizes, 1), False),
             (0, False),
         ):
-            count, self._tries_size = needed + tried + 2 * self._tries_clip, tried > 0
+            self._tries_size, self._tries_clip = tried > 0, tries_clip
+            count = needed + tried + 2 * tries_clip
             length = int(min(self._left / count, self._longest, self._planned or LONGEST))
             if length >= stretch.FEWEST:
                 return length

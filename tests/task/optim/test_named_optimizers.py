@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,3 +269,27 @@ def test_the_command_line_and_yaml_have_names(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("optimizer: {sgd: {momentum: 0.9, lr: 0.5}}\n")
     assert Settings.load(file) == Settings.make(optimizer={"sgd": {"momentum": 0.9}}, lr=0.5)
+
+
+def test_muon_can_be_copied_and_pickled():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+    parameters = list(net.parameters())
+    groups = MuonWithAdamW.groups(net, parameters)
+    optimizer = MuonWithAdamW(groups, lr=0.01, momentum=0.9, betas=(0.8, 0.9))
+    x = torch.randn(16, 4)
+
+    def steps(net, optimizer):
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+        return [p.detach().clone() for p in net.parameters()]
+
+    steps(net, optimizer)
+    copies = copy.deepcopy((net, optimizer)), pickle.loads(pickle.dumps((net, optimizer)))
+    expected = steps(net, optimizer)
+    for copied_net, copied in copies:
+        assert all(map(torch.equal, steps(copied_net, copied), expected))
+        assert copied.param_groups[0]["momentum"] == 0.9
+        assert copied.param_groups[1]["betas"] == (0.8, 0.9)

@@ -32,19 +32,13 @@ class MuonWithAdamW(torch.optim.Optimizer):
         """
         usual = {"lr": lr, "weight_decay": weight_decay, "decoupled_weight_decay": True}
         super().__init__(params, {**usual, "muon": False})
-        self.parts: dict[bool, torch.optim.Optimizer] = {}
+        of_muon = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
         for group in self.param_groups:
             if group["muon"]:
-                self.parts[True] = torch.optim.Muon(
-                    [group],
-                    momentum=momentum,
-                    nesterov=nesterov,
-                    ns_steps=ns_steps,
-                    adjust_lr_fn="match_rms_adamw",
-                )
+                group.update(of_muon, adjust_lr_fn="match_rms_adamw")
             else:
-                self.parts[False] = torch.optim.AdamW([group], betas=betas, eps=eps)
-        self._share()
+                group.update(betas=betas, eps=eps)
+        self._make_parts()
 
     @staticmethod
     def groups(
@@ -69,6 +63,16 @@ class MuonWithAdamW(torch.optim.Optimizer):
             groups[id(parameter) in hidden].append(parameter)
         return [{"params": group, "muon": muon} for muon, group in groups.items() if group]
 
+    def _make_parts(self) -> None:
+        """Make the optimizer of each kind of group; the groups have its arguments."""
+        kinds = {True: torch.optim.Muon, False: torch.optim.AdamW}
+        self.parts: dict[bool, torch.optim.Optimizer] = {}
+        for muon, kind in kinds.items():
+            groups = [group for group in self.param_groups if group["muon"] == muon]
+            if groups:
+                self.parts[muon] = kind(groups)
+        self._share()
+
     def _share(self) -> None:
         """Let both parts work on the groups and the state of this optimizer."""
         for muon, inner in self.parts.items():
@@ -77,7 +81,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
-        self._share()
+        self._make_parts()
 
     def step(self, closure=None):
         """Take a step with both."""
