@@ -122,8 +122,8 @@ def _choice(value: object) -> object:
     known = spellings.get(_plain_name(name))
     if known is None:
         near = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.6)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"should be one of {', '.join(map(repr, sorted(NAMES)))}.{hint}")
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"should be one of {', '.join(map(repr, sorted(NAMES)))}{hint}")
     for argument, content in arguments.items():
         if not isinstance(argument, str) or not is_plain(content):
             raise ValueError(

@@ -100,9 +100,10 @@ class RecipeSearch(Drawable):
 
     def __repr__(self) -> str:
         answer = recipe_name(self.best) if self.best else "unchanged"
+        longest = max((t.updates for t in self.trials), default=0)
         rows = [
             f"  {recipe_name(t.values):<44}  {t.updates:>7}  {t.loss:>13.4g}"
-            + ("  best" if self.best and dict(t.values) == dict(self.best) else "")
+            + ("  best" if t.updates == longest and dict(t.values) == dict(self.best) else "")
             for t in self.trials
         ]
         columns = [f"  {'recipe':<44}  {'updates':>7}  {'held-out loss':>13}"] if rows else []
@@ -413,6 +414,10 @@ class _Race:
                 " find_recipe(start='continue')"
             )
         before = next((loss for values, loss in self._before if values == best), math.inf)
+        if best and before > next((loss for values, loss in self._before if not values), math.inf):
+            doubts.append(
+                f"after {self._length_before:,} updates the present settings had the lower loss"
+            )
         if best and lowest > 0 and before < (1 + CLEARLY) * lowest:
             doubts.append(
                 "its loss hardly falls in longer stretches, so a whole run may overfit: compare one"
