@@ -223,7 +223,12 @@ def _quick_trials(best):
 
     @contextlib.contextmanager
     def trials(task, settings, request, inbox, session=None):
-        yield Trials(lambda size: Trial(size, True, 0.1, 1000.0 if size >= best else 1.0, 10))
+        seconds = {best: 0.001}
+        yield Trials(
+            lambda size: Trial(
+                size, True, seconds.get(size, 1.0), size / seconds.get(size, 1.0), 10
+            )
+        )
 
     return trials
 
