@@ -152,10 +152,10 @@ def test_a_later_reading_has_what_is_new(path):
 def test_a_value_that_is_not_finite_is_none(path):
     add_trial(path, TrialProposal(1, {}, "prior"))
     claim(path, 1, 0, 2, "w").end(
-        PieceEnd("infeasible", 1.0, math.inf, math.nan, cause="the loss is not finite")
+        PieceEnd("infeasible", 1.0, math.inf, cause="the loss is not finite")
     )
     (trial,) = StudyRecord.read(path).trials
-    assert (trial.end(2).value, trial.end(2).raw, trial.infeasible) == (None, None, True)
+    assert (trial.end(2).value, trial.infeasible) == (None, True)
     assert StudyRecord.read(path).score_at(trial, 2) == math.inf
 
 

@@ -98,8 +98,6 @@ class PieceEnd:
     """As a share of a whole fit."""
     value: float | None = None
     """The metric at its end, by which trials are compared."""
-    raw: float | None = None
-    """The metric at a halt before its rate fell, for a fit that was cooled down there."""
     run: str = ""
     """The id of its run."""
     seconds: float = 0.0
@@ -118,10 +116,8 @@ class PieceEnd:
 
     def __post_init__(self) -> None:
         """A value that is not finite is none."""
-        for name in ("value", "raw"):
-            number = getattr(self, name)
-            if number is not None and not math.isfinite(number):
-                object.__setattr__(self, name, None)
+        if self.value is not None and not math.isfinite(self.value):
+            object.__setattr__(self, "value", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +148,7 @@ class TrialRecord:
     values: Mapping[str, Any]
     """Arguments of `bench.fit`."""
     origin: str
-    """"baseline", "prior", "sobol", "near 4", "by hand" or "repeat 4"."""
+    """"baseline", "found", "prior", "even", "near 4", "by hand" or "repeat 4"."""
     why: str = ""
     pieces: tuple[PieceRecord, ...] = ()
 
@@ -497,7 +493,6 @@ class _Reader:
                 status=cast("EndStatus", status),
                 cost=max(0.0, _number(data, "cost") or 0.0),
                 value=_number(data, "value"),
-                raw=_number(data, "raw"),
                 run=run,
                 seconds=_number(data, "seconds") or 0.0,
                 cause=_of(data, "cause", str, "")[:10_000],

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from workbench.runs.study.record import StudyRecord, TrialRecord
 
-_SHARE = 3
+_REDUCTION = 3
 """One of so many is promoted."""
 
 
@@ -29,7 +29,7 @@ def trains_whole(trial: TrialRecord) -> bool:
 
 def size(record: StudyRecord, rung: int) -> int:
     """How many trials of one bracket are trained up to this rung."""
-    return int(_SHARE ** (record.last_rung - rung))
+    return int(_REDUCTION ** (record.last_rung - rung))
 
 
 def piece_cost(rungs: Sequence[float], rung: int, begins_at: int | None) -> float:

@@ -18,7 +18,7 @@ _RESAMPLES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Importance:
     """The share of the variance of the trials' ranks that a dimension explains by itself."""
 
     share: float
@@ -27,7 +27,7 @@ class Share:
     """Nine of ten resamples of the trials lie between these."""
 
 
-def importance(record: StudyRecord) -> dict[str, Share]:
+def importance(record: StudyRecord) -> dict[str, Importance]:
     """The share of each dimension, at the rung at which most trials have a value; empty where
     these are fewer than nine. What two dimensions explain together alone belongs to neither.
     """
@@ -58,7 +58,7 @@ def importance(record: StudyRecord) -> dict[str, Share]:
         resampled = [_explained(dimension, units[s][has[s]], ranks[s][has[s]]) for s in samples]
         low, high = np.quantile(resampled, [0.05, 0.95])
         share = _explained(dimension, units[has], ranks[has])
-        shares[dimension.name] = Share(share, float(min(low, share)), float(max(high, share)))
+        shares[dimension.name] = Importance(share, float(min(low, share)), float(max(high, share)))
     return shares
 
 
