@@ -80,7 +80,7 @@ def ended(
     assert trial is not None
     status = end.pop("status", "completed" if math.isfinite(value) else "infeasible")
     below = [p.rung for p in trial.pieces if p.seed == seed and p.rung < rung and p.end is not None]
-    cost = piece_cost(record.head.rungs, rung, max(below, default=None))
+    cost = end.pop("cost", piece_cost(record.head.rungs, rung, max(below, default=None)))
     record_of_end = PieceEnd(
         status, cost, value, **{"seconds": 100 * cost, "run": f"{number:04d}-fit", **end}
     )
@@ -96,8 +96,9 @@ def with_trial(record: StudyRecord, trial: TrialRecord) -> StudyRecord:
     return replace(record, trials=tuple(sorted([*others, trial], key=lambda t: t.number)))
 
 
-def changed(record: StudyRecord, kind: Any, **values: Any) -> StudyRecord:
-    return replace(record, changes=(*record.changes, Change(kind, values)))
+def changed(record: StudyRecord, kind: Any, created: float = 0.0, **values: Any) -> StudyRecord:
+    change = Change(kind, values, len(record.trials), created)
+    return replace(record, changes=(*record.changes, change))
 
 
 def finished(

@@ -96,8 +96,32 @@ def test_a_bracket_without_a_trainable_trial_is_followed_by_another():
     )
     assert record.best is record.baseline
     assert lengths(record)[1] == 0
-    assert len(record.trials) > 19
+    assert len(record.trials) == 19
+    assert "the last 18 trials have no value" in plan(record).why
     assert judge(record).adopt is False
+
+
+def test_trials_that_cannot_begin_end_a_study_although_they_cost_nothing():
+    def tried(record):
+        for _ in range(100):
+            action = plan(record)
+            if isinstance(action, Ended):
+                break
+            record, number = begun(record, action)
+            end = {"status": "infeasible", "cause": "20 parameters are more than 10"}
+            if number % 3 == 1:
+                end = {"status": "failed", "cause": f"ValueError: {number}"}
+            record = ended(record, number, action.seed, action.rung, math.nan, cost=0.0, **end)
+        return record
+
+    record = tried(study(2, rungs=(1.0,)))
+    assert plan(record) == Ended(
+        "the last 9 trials have no value, 6 of them: 20 parameters are more than 10"
+    )
+    space = Space((replace(LR, high=0.2),)).to_record()
+    narrowed = changed(record, "space", space=space)
+    assert isinstance(plan(narrowed), NewTrial)
+    assert len(tried(narrowed).trials) == 18
 
 
 def test_a_wrong_prior_loses_its_weight():

@@ -25,6 +25,7 @@ from workbench.tuners.study.brackets import (
     owed,
     piece_cost,
     promotion,
+    size,
     trains_whole,
 )
 from workbench.tuners.study.propose import propose, propose_found
@@ -37,6 +38,10 @@ from workbench.tuners.study.verdict import (
     seed_noise,
 )
 
+_HOPELESS, _HOPELESS_BRACKETS = 9, 2
+"""No more trials are proposed after so many in a row without a value, and so many brackets of
+them: with one bracket, the next one has learnt where trials cannot be trained.
+"""
 _SLACK = 0.05
 """Fits by which a budget may be exceeded, since the cost of a piece is expected."""
 
@@ -90,13 +95,13 @@ def plan(record: StudyRecord, elapsed: float = 0.0) -> Action:
         return Ended(why)
     if record.paused:
         return Wait("the study is paused")
-    left = _left(record, elapsed)
-    action = next(_actions(record, left), None)
+    action = next(_actions(record, _fits_left(record, elapsed)), None)
     if action is not None:
         return action
     if _pending(record):
         return Wait("the pieces of other workers decide what is next")
-    return Ended(enough(record) or f"the budget of {_budget_text(record)} is used")
+    why = _why_hopeless(record) or enough(record)
+    return Ended(why or f"the budget of {_budget_text(record)} is used")
 
 
 def _why_over(record: StudyRecord, elapsed: float) -> str | None:
@@ -117,6 +122,25 @@ def _why_over(record: StudyRecord, elapsed: float) -> str | None:
     return None
 
 
+def _why_hopeless(record: StudyRecord) -> str | None:
+    """Why no more trials are proposed after many in a row without a value, which may have cost
+    nothing; None: they are. Trials before the space or the budget was changed do not count.
+    """
+    since = max((c.after for c in record.changes if c.kind in ("space", "more")), default=0)
+    causes: list[str] = []
+    for trial in reversed(record.trials):
+        ends = [piece.end for piece in trial.pieces if piece.end is not None]
+        if trial.number <= since or any(end.value is not None for end in ends):
+            break
+        # what was stopped, or is being trained, might have one
+        causes += [end.cause for end in ends if end.status in ("infeasible", "failed")][:1]
+    if len(causes) < max(_HOPELESS, _HOPELESS_BRACKETS * size(record, 0)):
+        return None
+    cause, count = Counter(causes).most_common(1)[0]
+    often = "" if count == len(causes) else f", {count} of them"
+    return f"the last {len(causes)} trials have no value{often}: {cause or 'no cause is known'}"
+
+
 def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
     """What could be done, the most urgent first."""
     yield from _interrupted(record)
@@ -126,7 +150,7 @@ def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
         proposal = TrialProposal(number, space.present, "baseline", "the bench as it is")
         yield NewTrial(proposal, 0, record.last_rung)
     yield from _asked_for(record)
-    if enough(record) is not None:
+    if _why_hopeless(record) is not None or enough(record) is not None:
         return
     # a short fit may misjudge what the searches found
     if left - 1 >= bracket_cost(record) - _SLACK and (answer := propose_found(record)) is not None:
@@ -265,7 +289,7 @@ def _cost_of(record: StudyRecord, trial: TrialRecord, rung: int, seed: int = 0) 
     return piece_cost(record.head.rungs, rung, max(below, default=None))
 
 
-def _left(record: StudyRecord, elapsed: float) -> float:
+def _fits_left(record: StudyRecord, elapsed: float) -> float:
     """What is left of the budget in whole fits, without what is promised to pieces in training."""
     pending = _pending(record)
     promised = sum(_cost_of(record, trial, piece.rung, piece.seed) for trial, piece in pending)
