@@ -161,16 +161,40 @@ def test_importance_tells_what_matters():
         ((2.0, 2.0, 2.1, 1.9), (1.0, 1.1, 1.2, 0.9), True, "adopt trial 2: better in 3 of 3 seeds, by 0.9333"),
         ((2.0, 2.0, 2.0, 2.0), (1.0, 1.9, 2.1, 1.9), False, "no evidence: trial 2 is 0.03333 better in 3 pairs, noise of a seed"),
         ((2.0, 2.0, 2.0, 2.0), (1.0, 1.99, 1.99, 0.5), False, "no evidence"),
-        ((2.0, 2.0), (1.0, 1.5), None, "one pair only: trial 2 is 0.5 better; 4 more fits for a verdict"),
-        ((2.0,), (1.0,), None, "one pair only, by which it was chosen: trial 2 is 1 better; 6 more fits"),
+        ((2.0, 2.0), (1.0, 1.5), None, "one pair only: trial 2 is 0.5 better; study.seeds(2, 3) gives a verdict"),
+        ((2.0,), (1.0,), None, "one pair only, by which it was chosen: trial 2 is 1 better; study.seeds(2, 3) gives a verdict"),
         ((1.0,), (2.0,), False, "keep the present settings: none of 1 other trial was better"),
         ((2.0, 2.0, 2.0, math.inf), (1.0, 1.1, 1.1, 1.1), True, "adopt trial 2: better in 3 of 3 seeds, by 0.9"),
+        ((2.0, *[math.inf] * 3), (1.0, 1.1, 1.1, 1.1), True, "adopt trial 2: the present settings cannot be trained with 3 of 3 fresh seeds, trial 2 with 0"),
+        ((2.0, 2.0, 2.0, 2.0), (1.0, *[math.inf] * 3), False, "no evidence: the present settings cannot be trained with 0 of 3 fresh seeds, trial 2 with 3"),
+        ((2.0, math.inf), (1.0, 1.1), None, "no evidence: the present settings cannot be trained with 1 of 1 fresh seed, trial 2 with 0; study.seeds(2, 3)"),
+        ((2.0, *[math.inf] * 3), (1.0, *[math.inf] * 3), None, "one pair only, by which it was chosen: trial 2 is 1 better; study.seeds(2, 6)"),
     ],
 )  # fmt: skip
 def test_verdicts(baseline, best, adopt, words):
     verdict = judge(filled([({}, baseline), ({"lr": 0.1, "weight_decay": 0.1}, best)]))
     assert verdict.adopt is adopt
     assert verdict.text.startswith(words)
+
+
+@pytest.mark.parametrize("status", ["failed", "stopped"])
+def test_a_fit_that_failed_or_was_stopped_is_no_win(status):
+    def lost(trial, seed):
+        return replace(
+            trial,
+            pieces=tuple(
+                replace(p, end=replace(p.end, status=status)) if p.seed == seed else p
+                for p in trial.pieces
+            ),
+        )
+
+    good = {"lr": 0.1, "weight_decay": 0.1}
+    record = filled([({}, (2.0,) * 4), (good, (1.0, 1.1, 1.2, 1.1))])
+    assert judge(record).adopt
+    record = replace(record, trials=(lost(record.trials[0], 3), record.trials[1]))
+    verdict = judge(record)
+    assert (verdict.adopt, len(verdict.differences)) == (None, 2)
+    assert verdict.text.endswith("study.seeds(2, 4) gives a verdict")
 
 
 def test_a_verdict_where_higher_is_better():

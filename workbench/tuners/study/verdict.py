@@ -54,18 +54,16 @@ def judge(record: StudyRecord) -> Verdict:
             f"keep the present settings: none of {counted(others, 'other trial')} was better",
             False,
         )
-    pairs = _differences(record, best, baseline)
-    noise = seed_noise(record)
-    chosen = record.score_at(baseline, record.last_rung) - record.score_at(best, record.last_rung)
+    differences, lost = _pairs(record, best, baseline)
+    remedy = f"; study.seeds({best.number}, {_PAIRS + lost}) gives a verdict"
+    if differences and not any(map(math.isfinite, differences)):
+        return _without_numbers(best, differences, remedy)
+    pairs = _bounded(differences)
     if len(pairs) < 2:
-        known = pairs[0] if pairs else chosen
-        text = "one pair only" if pairs else "one pair only, by which it was chosen"
-        missing = 2 * (_PAIRS - len(pairs))
-        return Verdict(
-            f"{text}: trial {best.number} is {_by(known)}; {missing} more fits for a verdict",
-            None,
-            pairs,
-        )
+        text, known = "one pair only", pairs[0] if pairs else _chosen_by(record, best, baseline)
+        if not pairs:
+            text += ", by which it was chosen"
+        return Verdict(f"{text}: trial {best.number} is {_by(known)}{remedy}", None, pairs)
     mean, deviation = statistics.fmean(pairs), statistics.stdev(pairs)
     wins = sum(difference > 0 for difference in pairs)
     error = deviation / math.sqrt(len(pairs))
@@ -76,15 +74,32 @@ def judge(record: StudyRecord) -> Verdict:
             True,
             pairs,
         )
+    noise = seed_noise(record)
     against = f", noise of a seed {number(noise)}" if noise is not None else ""
-    more = "" if len(pairs) >= _PAIRS else f"; {2 * (_PAIRS - len(pairs))} more fits for a verdict"
-    adopt = False if len(pairs) >= _PAIRS else None
-    return Verdict(
-        f"no evidence: trial {best.number} is {_by(mean)} in {counted(len(pairs), 'pair')}"
-        f"{against}{more}",
-        adopt,
-        pairs,
+    text = f"trial {best.number} is {_by(mean)} in {counted(len(pairs), 'pair')}{against}"
+    if len(pairs) < _PAIRS:
+        return Verdict(f"no evidence: {text}{remedy}", None, pairs)
+    return Verdict(f"no evidence: {text}", False, pairs)
+
+
+def _chosen_by(record: StudyRecord, best: TrialRecord, baseline: TrialRecord) -> float:
+    """By how much the best is better with the seed that has chosen it."""
+    rung = record.last_rung
+    return record.score_at(baseline, rung) - record.score_at(best, rung)
+
+
+def _without_numbers(best: TrialRecord, differences: list[float], remedy: str) -> Verdict:
+    """The verdict where in each pair one of the two cannot be trained."""
+    pairs, wins = len(differences), sum(difference > 0 for difference in differences)
+    text = (
+        f"the present settings cannot be trained with {wins} of"
+        f" {counted(pairs, 'fresh seed')}, trial {best.number} with {pairs - wins}"
     )
+    if pairs < _PAIRS:
+        return Verdict(f"no evidence: {text}{remedy}", None)
+    if wins == pairs:
+        return Verdict(f"adopt trial {best.number}: {text}", True)
+    return Verdict(f"no evidence: {text}", False)
 
 
 def _by(difference: float) -> str:
@@ -93,22 +108,33 @@ def _by(difference: float) -> str:
     return f"{number(abs(difference))} {'better' if difference > 0 else 'worse'}"
 
 
-def _differences(
+def _pairs(
     record: StudyRecord, best: TrialRecord, baseline: TrialRecord
-) -> tuple[float, ...]:
-    """By how much the best is better, for each fresh seed that both have. Where one of them cannot
-    be trained with a seed, the difference is the largest of the others.
+) -> tuple[list[float], int]:
+    """By how much the best is better, for each fresh seed with which both have ended; infinite
+    where one of them cannot be trained. And the number of seeds that say nothing: one of the two
+    failed or was stopped, or none of them can be trained.
     """
     rung = record.last_rung
-    seeds = {p.seed for p in best.pieces if p.seed > 0 and p.rung == rung and p.end is not None}
+    pieces = [p for p in (*best.pieces, *baseline.pieces) if p.seed > 0 and p.rung == rung]
     differences: list[float] = []
-    for seed in sorted(seeds):
-        if baseline.end(rung, seed) is None:
-            continue
-        scores = record.score_at(baseline, rung, seed), record.score_at(best, rung, seed)
-        if scores[0] != scores[1] or math.isfinite(scores[0]):
-            differences.append(scores[0] - scores[1])
-    largest = max((abs(d) for d in differences if math.isfinite(d)), default=1.0)
+    lost = 0
+    for seed in sorted({piece.seed for piece in pieces}):
+        ends = best.end(rung, seed), baseline.end(rung, seed)
+        if any(end is not None and end.status in ("failed", "stopped") for end in ends):
+            lost += 1
+        elif None not in ends:
+            scores = record.score_at(baseline, rung, seed), record.score_at(best, rung, seed)
+            if scores[0] != scores[1] or math.isfinite(scores[0]):
+                differences.append(scores[0] - scores[1])
+            else:
+                lost += 1
+    return differences, lost
+
+
+def _bounded(differences: list[float]) -> tuple[float, ...]:
+    """The differences, an infinite one as the largest of the others."""
+    largest = max((abs(d) for d in differences if math.isfinite(d)), default=0.0)
     return tuple(min(max(d, -largest), largest) for d in differences)
 
 
@@ -157,7 +183,7 @@ def enough(record: StudyRecord) -> str | None:
     best, baseline = record.best, record.baseline
     if best is None or baseline is None:
         return None
-    if best is not baseline and len(_differences(record, best, baseline)) < pairs_wanted(record):
+    if best is not baseline and len(_pairs(record, best, baseline)[0]) < pairs_wanted(record):
         return None
     return (
         f"another bracket of {bracket_cost(record):.1f} fits would gain about"
