@@ -256,6 +256,39 @@ def test_a_budget_in_time():
     assert isinstance(plan(record, elapsed=600.0), Ended)  # no bracket fits into 200 seconds
 
 
+def test_time_that_is_added_after_the_end_counts_from_then_on():
+    record = finished(study(budget={"seconds": 800.0}, created=5.0), most=2)  # 100 seconds a fit
+    assert isinstance(plan(record, elapsed=900.0), Ended)
+    more = changed(record, "more", created=10_005.0, seconds=500.0)
+    assert isinstance(plan(more, elapsed=10_100.0), NewTrial)
+    assert isinstance(plan(more, elapsed=10_501.0), Ended)
+    early = changed(record, "more", created=105.0, seconds=500.0)
+    assert isinstance(plan(early, elapsed=1000.0), NewTrial)
+    assert isinstance(plan(early, elapsed=1301.0), Ended)
+
+
+@pytest.mark.parametrize(("stop", "go"), [("pause", "resume"), ("end", "more")])
+def test_no_time_passes_while_a_study_is_paused_or_ended_by_hand(stop, go):
+    stopped = changed(finished(study(budget={"seconds": 800.0}), most=2), stop, created=200.0)
+    assert stopped.seconds_left(5000.0) == 600
+    assert isinstance(plan(stopped, elapsed=5000.0), Wait if stop == "pause" else Ended)
+    again = changed(stopped, go, created=10_000.0)
+    assert isinstance(plan(again, elapsed=10_100.0), NewTrial)
+    assert isinstance(plan(again, elapsed=10_601.0), Ended)
+
+
+def test_a_piece_that_the_end_of_a_study_has_cut_is_trained_on():
+    record = finished(study(4), most=12)
+    trial = next(t for t in record.trials if t.piece(1) is not None)
+    piece = replace(trial.piece(1), state="open", end=None, run="0009-fit")
+    others = tuple(p for p in trial.pieces if p.rung != 1)
+    record = with_trial(record, replace(trial, pieces=(*others, piece)))
+    assert isinstance(plan(changed(record, "end")), Ended)
+    record = changed(changed(record, "end"), "more", fits=1.0)
+    assert plan(record) == Train(trial.number, trial.values, 0, 1, trial.end(0).run)
+    assert finished(record).trial(trial.number).end(1).status == "completed"
+
+
 def test_other_workers_begin_the_next_bracket_while_one_is_trained():
     record = study(8)
     pieces = []

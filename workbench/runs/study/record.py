@@ -54,8 +54,8 @@ class StudyHead:
     mode: Mode
     """Whether a lower or a higher value of it is better."""
     budget: Mapping[str, float]
-    """{"fits": 8.0}, in fits of full length, or {"seconds": 7200}, in time of all workers' clock
-    since the study was made.
+    """{"fits": 8.0}, in fits of full length, or {"seconds": 7200}, in time since the study was
+    made, without pauses, whether a worker lives or not.
     """
     space: Mapping[str, Any]
     """As `Space.to_record` writes it."""
@@ -253,6 +253,30 @@ class StudyRecord:
         ((unit, amount),) = self.head.budget.items()
         more = sum(c.values.get(unit, 0.0) for c in self.changes if c.kind == "more")
         return {unit: amount + more}
+
+    def seconds_left(self, now: float) -> float:
+        """What is left at this moment, in seconds since 1970, of a budget in time; infinite where
+        it is one in fits. No time passes while the study is paused, or between its end by hand
+        and more budget. Time that is added after the end counts from then on.
+        """
+        if "seconds" not in self.head.budget:
+            return math.inf
+        seconds, since = self.head.budget["seconds"], self.head.created
+        paused = ended = False
+        for change in self.changes:
+            if change.kind not in ("pause", "resume", "end", "more"):
+                continue
+            # clocks of several machines may differ a little
+            moment = max(change.created, since)
+            if not (paused or ended):
+                seconds = max(seconds - (moment - since), 0.0)
+            since = moment
+            if change.kind in ("pause", "resume"):
+                paused = change.kind == "pause"
+            else:
+                ended = change.kind == "end"
+                seconds += change.values.get("seconds", 0.0)
+        return seconds if paused or ended else seconds - (now - since)
 
     @property
     def paused(self) -> bool:

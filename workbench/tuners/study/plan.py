@@ -107,8 +107,7 @@ def plan(record: StudyRecord, elapsed: float = 0.0) -> Action:
 def _why_over(record: StudyRecord, elapsed: float) -> str | None:
     if record.ended:
         return "it was ended by hand"
-    seconds = record.budget.get("seconds")
-    if seconds is not None and elapsed >= seconds:
+    if record.seconds_left(record.head.created + elapsed) <= 0:
         return f"the budget of {_budget_text(record)} is used"
     causes = Counter(
         piece.end.cause
@@ -302,7 +301,8 @@ def _fits_left(record: StudyRecord, elapsed: float) -> float:
         # until a piece has ended nobody knows how long a fit takes
         return bracket_cost(record) - promised
     workers = len(pending) + 1
-    return (record.budget["seconds"] - elapsed) * workers / (seconds / cost) - promised
+    rest = record.seconds_left(record.head.created + elapsed)
+    return rest * workers / (seconds / cost) - promised
 
 
 def _budget_text(record: StudyRecord) -> str:
