@@ -196,6 +196,45 @@ def test_a_file_that_is_no_record_is_left_out_and_named(path, name, text):
     assert problem.startswith(name if "first" not in name else "trials/first")
 
 
+def test_a_trial_that_cannot_be_read_keeps_its_number(path):
+    for number in (1, 2, 3):
+        add_trial(path, TrialProposal(number, {}, "prior"))
+    (path / "trials/0003/trial.json").write_text("{")
+    record = StudyRecord.read(path)
+    assert len(record.trials) == 2
+    (path / "trials/0004").mkdir()  # its maker is about to write it
+    assert record.next_number == StudyRecord.read(path, record).next_number == 4
+    assert add_trial(path, TrialProposal(record.next_number, {}, "prior")) == 4
+    assert StudyRecord.read(path).next_number == 5
+
+
+def test_an_end_that_cannot_be_read_is_a_failure_until_it_can(path):
+    add_trial(path, TrialProposal(1, {}, "prior"))
+    claim(path, 1, 0, 0, "w")
+    end = path / "trials/0001/s0r0.end.json"
+    end.write_text('{"status": "won", "cost": 1}')
+    record = StudyRecord.read(path)
+    piece = record.trials[0].piece(0)
+    assert (piece.state, piece.end.status) == ("ended", "failed")
+    assert "trials/0001/s0r0.end.json: status='won' is none" in piece.end.cause
+    end.write_text('{"status": "completed", "cost": 1, "value": 0.5}')
+    assert StudyRecord.read(path, record).trials[0].end(0).value == 0.5
+
+
+def test_what_a_reader_would_leave_out_for_its_size_is_not_written(path):
+    with pytest.raises(ValueError, match="at most 262,144"):
+        add_trial(path, TrialProposal(1, {"name": "x" * 300_000}, "by hand"))
+    with pytest.raises(ValueError, match="at most 262,144"):
+        change(path, Change("add", {"values": {"name": "x" * 300_000}}))
+    with pytest.raises(ValueError, match="at most 20,000 trials"):
+        add_trial(path, TrialProposal(20_001, {}, "prior"))
+    add_trial(path, TrialProposal(1, {}, "prior"))
+    claim(path, 1, 0, 0, "w").end(PieceEnd("failed", 0.1, cause="ü" * 300_000))
+    record = StudyRecord.read(path)
+    assert record.trials[0].end(0).cause == "ü" * 10_000
+    assert (record.problems, record.changes) == ((), ())
+
+
 def test_links_and_pipes_are_not_followed(path, tmp_path):
     secret = tmp_path / "secret.json"
     secret.write_text('{"values": {"secret": 1}, "origin": "prior"}')

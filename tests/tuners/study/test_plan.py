@@ -289,6 +289,13 @@ def test_a_piece_that_the_end_of_a_study_has_cut_is_trained_on():
     assert finished(record).trial(trial.number).end(1).status == "completed"
 
 
+def test_a_trial_that_cannot_be_read_is_not_made_again():
+    record = finished(study(8), most=4)
+    record = replace(record, trials=record.trials[:3], unread=4)
+    assert plan(record).proposal.number == 5
+    assert plan(changed(record, "add", values={"lr": 0.3})).proposal.number == 5
+
+
 def test_other_workers_begin_the_next_bracket_while_one_is_trained():
     record = study(8)
     pieces = []

@@ -30,13 +30,15 @@ EndStatus = Literal["completed", "infeasible", "failed", "stopped"]
 ChangeKind = Literal[
     "space", "more", "stop", "add", "seeds", "repeat", "pause", "resume", "end", "priors"
 ]
-_LARGEST = 1 << 18
+LARGEST = 1 << 18
 """The most bytes of one file; the workbench writes a few hundred."""
-_LARGEST_HEAD = 1 << 22
+LARGEST_HEAD = 1 << 22
 _BYTES = 1 << 27
 """The most bytes that one reading takes from all files together."""
-_TRIALS, _PIECES = 20_000, 1_000
-"""The most trials of a study, and files of a trial, that are read."""
+MOST, _PIECES = 20_000, 10_000
+"""The most trials of a study, and changes, and the most files of a trial, that are read."""
+LONGEST = 10_000
+"""The most letters of a cause that are read."""
 _NUMBER = re.compile(r"\d{4,9}")
 _PIECE = re.compile(r"s(\d{1,9})r(\d{1,2})(?:g(\d{1,6})\.(claim|beat|back)|\.(end)\.json)")
 _CHANGE = re.compile(r"(\d{4,9})\.json")
@@ -208,6 +210,8 @@ class StudyRecord:
     workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     """Files that were left out, each with the reason."""
+    unread: int = 0
+    """The highest number of a trial that was left out; 0: none was."""
 
     @classmethod
     def read(cls, path: str | Path, before: StudyRecord | None = None) -> StudyRecord:
@@ -290,6 +294,11 @@ class StudyRecord:
         kinds = [c.kind for c in self.changes if c.kind in ("end", "more")]
         return kinds[-1:] == ["end"]
 
+    @property
+    def next_number(self) -> int:
+        """The number of the next trial."""
+        return max(self.unread, *(trial.number for trial in self.trials[-1:]), 0) + 1
+
     def trial(self, number: int) -> TrialRecord | None:
         """The trial of this number."""
         # numbers are without gaps, but for files that were left out
@@ -343,6 +352,7 @@ class _Reader:
         self._path = path
         self._left = _BYTES
         self._problems: list[str] = []
+        self._unread = 0
         if before is not None and before.path != path:
             before = None
         trials = () if before is None else before.trials
@@ -353,7 +363,7 @@ class _Reader:
         with Folder.opened(self._path) as folder:
             head = self._head
             if head is None:
-                head = _head(folder.read_json(HEAD, _LARGEST_HEAD))
+                head = _head(folder.read_json(HEAD, LARGEST_HEAD))
             changes = [change for _, change in sorted(self._changes(folder))]
             return StudyRecord(
                 self._path,
@@ -362,6 +372,7 @@ class _Reader:
                 tuple(changes),
                 dict(self._workers(folder)),
                 tuple(self._problems),
+                self._unread,
             )
 
     @contextlib.contextmanager
@@ -387,7 +398,7 @@ class _Reader:
         try:
             if self._left <= 0:
                 raise ValueError(f"the study has more than {_BYTES} bytes")
-            data = folder.read_json(name, min(_LARGEST, self._left))
+            data = folder.read_json(name, min(LARGEST, self._left))
             if not is_plain(data):
                 raise ValueError("it has numbers that are not finite")
         except (OSError, ValueError) as error:
@@ -401,19 +412,24 @@ class _Reader:
             if opened is None:
                 return
             folder, names = opened
-            for name in names[:_TRIALS]:
+            for name in names[:MOST]:
                 if not _NUMBER.fullmatch(name):
                     self._left_out(f"{TRIALS}/{name}", "not the number of a trial")
                     continue
+                trial = None
                 with self._opened(folder, self._path / TRIALS / name) as inner:
-                    if inner is not None and (trial := self._trial(*inner, name)) is not None:
-                        yield trial
+                    # without the file its maker is about to write it, or was killed before
+                    is_made = inner is None or TRIAL in inner[1]
+                    if inner is not None and is_made:
+                        trial = self._trial(*inner, name)
+                if trial is not None:
+                    yield trial
+                elif is_made:
+                    self._unread = max(self._unread, int(name))
 
     def _trial(self, folder: Folder, names: list[str], name: str) -> TrialRecord | None:
         number, where = int(name), f"{TRIALS}/{name}"
         before = self._before.get(number)
-        if TRIAL not in names:
-            return None  # its maker is about to write it, or was killed before
         if before is not None:
             trial = before
         else:
@@ -447,7 +463,8 @@ class _Reader:
             files[int(generation or 0), kind or end] = name
         for (rung, seed), files in sorted(by_piece.items()):
             ended = None if before is None else before.piece(rung, seed)
-            if ended is not None and ended.state == "ended":
+            # the file of a failed one may be readable now
+            if ended is not None and ended.end is not None and ended.end.status != "failed":
                 yield ended
                 continue
             piece = self._piece(folder, where, rung, seed, files)
@@ -502,44 +519,26 @@ class _Reader:
                 return beats, run
         return beats, ""
 
-    def _end(self, folder: Folder, name: str, where: str) -> PieceEnd | None:
+    def _end(self, folder: Folder, name: str, where: str) -> PieceEnd:
+        """How a piece ended. It has failed where its file cannot be read: nobody trains it again,
+        since nobody could write its end.
+        """
         data = self._json(folder, name, where)
-        if data is None:
-            return None
-        try:
-            status = _of(data, "status", str)
-            if status not in get_args(EndStatus):
-                raise ValueError(f"status={shown(status)} is none of {get_args(EndStatus)}")
-            run = _of(data, "run", str, "")
-            if run and not is_id(run):
-                raise ValueError(f"run={shown(run)} is no run's id")
-            return PieceEnd(
-                status=cast("EndStatus", status),
-                cost=max(0.0, _number(data, "cost") or 0.0),
-                value=_number(data, "value"),
-                run=run,
-                seconds=_number(data, "seconds") or 0.0,
-                cause=_of(data, "cause", str, "")[:10_000],
-                step=int(_number(data, "step") or 0),
-                best_step=_whole(data, "best_step"),
-                parameters=_whole(data, "parameters"),
-                values=_of(data, "values", dict, {}),
-                metrics={
-                    key: float(value)
-                    for key, value in _of(data, "metrics", dict, {}).items()
-                    if type(value) in (int, float)
-                },
-            )
-        except ValueError as error:
-            self._left_out(f"{where}/{name}", error)
-            return None
+        error = "it cannot be read"
+        if data is not None:
+            try:
+                return _end(data)
+            except ValueError as why:
+                self._left_out(f"{where}/{name}", why)
+                error = str(why)
+        return PieceEnd("failed", 0.0, cause=f"{where}/{name}: {error}")
 
     def _changes(self, study: Folder) -> Iterator[tuple[int, Change]]:
         with self._opened(study, self._path / CHANGES) as opened:
             if opened is None:
                 return
             folder, names = opened
-            for name in names[:_TRIALS]:
+            for name in names[:MOST]:
                 match = _CHANGE.fullmatch(name)
                 data = self._json(folder, name, CHANGES) if match else None
                 if match is None:
@@ -639,6 +638,33 @@ def _head(data: Mapping[str, Any]) -> StudyHead:
         code=_of(data, "code", str, "")[:200],
         versions=_of(data, "versions", dict, {}),
         created=_number(data, "created") or 0.0,
+    )
+
+
+def _end(data: Mapping[str, Any]) -> PieceEnd:
+    """ValueError: it is no end of a piece."""
+    status = _of(data, "status", str)
+    if status not in get_args(EndStatus):
+        raise ValueError(f"status={shown(status)} is none of {get_args(EndStatus)}")
+    run = _of(data, "run", str, "")
+    if run and not is_id(run):
+        raise ValueError(f"run={shown(run)} is no run's id")
+    return PieceEnd(
+        status=cast("EndStatus", status),
+        cost=max(0.0, _number(data, "cost") or 0.0),
+        value=_number(data, "value"),
+        run=run,
+        seconds=_number(data, "seconds") or 0.0,
+        cause=_of(data, "cause", str, "")[:LONGEST],
+        step=int(_number(data, "step") or 0),
+        best_step=_whole(data, "best_step"),
+        parameters=_whole(data, "parameters"),
+        values=_of(data, "values", dict, {}),
+        metrics={
+            key: float(value)
+            for key, value in _of(data, "metrics", dict, {}).items()
+            if type(value) in (int, float)
+        },
     )
 
 

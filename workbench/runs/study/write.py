@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,10 @@ from workbench.runs.study.record import (
     CHANGES,
     FORMAT,
     HEAD,
+    LARGEST,
+    LARGEST_HEAD,
+    LONGEST,
+    MOST,
     STUDIES,
     TRIAL,
     TRIALS,
@@ -37,9 +41,9 @@ from workbench.values import is_plain, shown
 
 def new_study(root: Path, head: StudyHead) -> Path:
     """Make the folder of a new study, `<root>/studies/0003-study`, named after `head.name`.
-    ValueError: the head has something that JSON does not hold.
+    ValueError: the head has something that JSON does not hold, or is larger than a reader takes.
     """
-    data = _data({"format": FORMAT, **_plain(asdict(head))})
+    data = _data({"format": FORMAT, **_plain(asdict(head))}, LARGEST_HEAD)
     studies = runs_folder(root).parent / STUDIES
     # as private as the runs
     studies.mkdir(mode=runs_folder(root).stat().st_mode & 0o777, exist_ok=True)
@@ -53,8 +57,11 @@ def new_study(root: Path, head: StudyHead) -> Path:
 
 def add_trial(path: Path, proposal: TrialProposal) -> int | None:
     """Make the trial of a proposal; returns its number, or None where somebody else has made the
-    trial of this number first: read the record again, and plan again.
+    trial of this number first: read the record again, and plan again. ValueError: its values are
+    not plain or too large, or a study has no more trials.
     """
+    if proposal.number > MOST:
+        raise ValueError(f"a study has at most {MOST:,} trials, and this would be another one")
     data = _data(
         {
             "number": proposal.number,
@@ -68,12 +75,16 @@ def add_trial(path: Path, proposal: TrialProposal) -> int | None:
 
 
 def change(path: Path, change: Change) -> int:
-    """Leave a change for all workers; returns its number."""
+    """Leave a change for all workers; returns its number. ValueError: it is not plain or too large,
+    or a study has no more changes.
+    """
     data = _data({**_plain(asdict(change)), "created": change.created or time.time()})
     with Folder.opened(make_folder(path / CHANGES)) as folder:
         while True:
             numbers = [int(name[:-5]) for name in folder.names() if name[:-5].isdecimal()]
             number = max(numbers, default=0) + 1
+            if number > MOST:
+                raise ValueError(f"a study has at most {MOST:,} changes, and this would be another")
             if folder.create(f"{number:04d}.json", data):
                 return number
 
@@ -107,7 +118,10 @@ class Claim:
             folder.write(self._name("beat"), _data({"beats": self.beats, "run": run}))
 
     def end(self, end: PieceEnd) -> bool:
-        """Write how it ended; False: a later generation, which took it over, was first."""
+        """Write how it ended; False: a later generation, which took it over, was first. The cause
+        is cut to what a reader takes.
+        """
+        end = replace(end, cause=end.cause[:LONGEST])
         with self._opened() as folder:
             return folder.create(_end_name(self.seed, self.rung), _data(_plain(asdict(end))))
 
@@ -179,5 +193,12 @@ def _listed(value: Any) -> Any:
     return value
 
 
-def _data(values: Mapping[str, Any]) -> bytes:
-    return (json.dumps(values, indent=1, allow_nan=False) + "\n").encode()
+def _data(values: Mapping[str, Any], largest: int = LARGEST) -> bytes:
+    """The bytes of a file. ValueError: a reader would leave it out for its size."""
+    data = (json.dumps(values, indent=1, allow_nan=False) + "\n").encode()
+    if len(data) > largest:
+        raise ValueError(
+            f"{shown(values)} has {len(data):,} bytes, and a study's record holds at most"
+            f" {largest:,} of them: give smaller values."
+        )
+    return data

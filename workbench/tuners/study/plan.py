@@ -145,7 +145,7 @@ def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
     yield from _interrupted(record)
     if record.baseline is None:
         space = Space.from_record(record.space, record.priors)
-        number = record.trials[-1].number + 1 if record.trials else 1
+        number = record.next_number
         proposal = TrialProposal(number, space.present, "baseline", "the bench as it is")
         yield NewTrial(proposal, 0, record.last_rung)
     yield from _asked_for(record)
@@ -210,7 +210,7 @@ def _asked_for(record: StudyRecord) -> Iterator[Action]:
     """Trials and repetitions that a user has asked for, in their order; they may exceed the
     budget.
     """
-    number = record.trials[-1].number + 1 if record.trials else 1
+    number = record.next_number
     added = sum(trial.origin == "by hand" for trial in record.trials)
     repeats = Counter(t.origin for t in record.trials if t.origin.startswith("repeat "))
     for change in record.changes:

@@ -43,7 +43,7 @@ def propose_found(record: StudyRecord) -> TrialProposal | None:
     values = space.values(list(Prior(space, record.priors).mode))
     if any(t.values == values or t.origin in ("found", "prior") for t in record.trials):
         return None
-    number = record.trials[-1].number + 1 if record.trials else 1
+    number = record.next_number
     return TrialProposal(number, values, "found", "the values that the searches found")
 
 
@@ -51,7 +51,7 @@ def propose(record: StudyRecord) -> TrialProposal:
     """The next trial of a study: a pure function of its record, seeded by it and the number."""
     space = Space.from_record(record.space, record.priors)
     prior = Prior(space, record.priors)
-    number = record.trials[-1].number + 1 if record.trials else 1
+    number = record.next_number
     random = np.random.default_rng([record.head.seed, number])
     earlier = _points(space, record.trials)
     known = candidates(record)
