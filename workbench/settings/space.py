@@ -64,6 +64,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "drop_last": (False, True),
 }
 """What a study tries of a setting whose name alone is given."""
+_MOST = 200
+"""The most dimensions of a record's space."""
 _IMPORTANT = ("lr", "optimizer", "batch_size", "weight_decay", "lr_schedule", "warmup")
 """The settings that usually matter most, the first one most."""
 
@@ -242,6 +244,8 @@ class Space:
             dimensions.append(dimension)
         if not dimensions:
             raise ValueError("the space is empty")
+        if len(dimensions) > _MOST:
+            raise ValueError(f"the space has more than {_MOST} dimensions")
         return cls(tuple(dimensions))
 
     def to_record(self) -> dict[str, Any]:
@@ -598,13 +602,14 @@ def _resolved(dimension: Dimension, prior: Any) -> Dimension:
         return dimension
     center, largest = prior.get("center"), prior.get("largest")
     if isinstance(dimension, Float) and dimension.around > 1 and isinstance(center, int | float):
-        return _wide(dimension, float(center)) if 0 < center < math.inf else dimension
+        wide = _wide(dimension, max(float(center), 0.0))
+        return wide if 0 < wide.low < wide.high else dimension
     if not isinstance(largest, int | float):
         return dimension
     if isinstance(dimension, Choice):
         fitting = tuple(c for c in dimension.choices if not _is_number(c) or c <= largest)
         return replace(dimension, choices=fitting or dimension.choices[:1])
-    if isinstance(dimension, Int) and dimension.low < largest < dimension.high:
+    if isinstance(dimension, Int) and dimension.low < int(largest) < dimension.high:
         return replace(dimension, high=int(largest))
     return dimension
 
@@ -619,8 +624,9 @@ def _unit(value: Any, low: float, high: float, log: bool) -> float | None:
 
 def _check_record(dimension: Dimension) -> None:
     """ValueError: the numbers of a dimension from a record make no range."""
-    if len(dimension.path) not in (1, 3):
-        raise ValueError("its name has other parts than choice.value.name")
+    outer = dimension.path[:-1]
+    if outer and (len(outer) != 2 or outer[0] != OPTIMIZER):
+        raise ValueError("its name has other parts than optimizer.value.name")
     if isinstance(dimension, Choice):
         if len(dimension.choices) < 2:
             raise ValueError("fewer than two values")
@@ -631,3 +637,5 @@ def _check_record(dimension: Dimension) -> None:
         raise ValueError("its ends are no numbers")
     if not numbers.low < numbers.high or (numbers.log and numbers.low <= 0):
         raise ValueError("its ends make no range")
+    if isinstance(dimension, Float) and not _is_number(dimension.around):
+        raise ValueError("around is no number")

@@ -114,7 +114,7 @@ def test_a_piece_is_given_back_and_taken_over(path):
 
 
 def test_changes_are_numbered_and_applied(path):
-    space = {"lr": {"kind": "float", "low": 1.0}}
+    space = {"lr": {"kind": "float", "low": 0.5}}
     for k, (kind, values) in enumerate(
         [("more", {"fits": 4}), ("pause", {}), ("space", {"space": space}), ("stop", {"trial": 7}), ("end", {}),
          ("priors", {"priors": {"lr": {"center": 1e-2}}, "spent": 0.3}), ("priors", {"priors": {"lr": {"center": 2e-2}}, "spent": 0.4})],
@@ -181,7 +181,21 @@ def test_what_is_not_plain_is_refused_by_name(path):
         ("trials/first/trial.json", "{}"),
         ("changes/0001.json", '{"kind": "delete"}'),
         ("changes/0001.json", '{"kind": "stop", "values": {"trial": "all"}}'),
+        ("changes/0001.json", '{"kind": "more", "values": {"fits": null}}'),
+        ("changes/0001.json", '{"kind": "more", "values": {}}'),
+        ("changes/0001.json", '{"kind": "priors", "values": {"priors": {}, "spent": null}}'),
+        ("changes/0001.json", '{"kind": "priors", "values": {"priors": {"lr": 3}, "spent": 1}}'),
+        ("changes/0001.json", '{"kind": "space", "values": {"space": {}}}'),
+        ("changes/0001.json", '{"kind": "seeds", "values": {"trial": 1, "n": 1000000000}}'),
         ("changes/x.json", "{}"),
+        ("changes/00001.json", '{"kind": "pause"}'),
+        ("changes/٠٠٠١.json", '{"kind": "pause"}'),
+        ("changes/99999.json", '{"kind": "pause"}'),
+        ("trials/00001/trial.json", '{"values": {}, "origin": "prior"}'),
+        ("trials/٠٠٠١/trial.json", '{"values": {}, "origin": "prior"}'),
+        ("trials/0001/s0r3.end.json", '{"status": "completed", "cost": 1}'),
+        ("trials/0001/s00r0.end.json", '{"status": "completed", "cost": 1}'),
+        ("trials/0001/s0r0g10000.claim", "{}"),
         ("workers/a b.json", "{}"),
     ],
 )
@@ -192,8 +206,9 @@ def test_a_file_that_is_no_record_is_left_out_and_named(path, name, text):
     (path / name).write_text(text)
     record = StudyRecord.read(path)
     assert record.trial(2).values == {"lr": 1.0}
+    assert record.changes == ()
     (problem,) = record.problems
-    assert problem.startswith(name if "first" not in name else "trials/first")
+    assert name.startswith(problem.partition(":")[0])
 
 
 def test_a_trial_that_cannot_be_read_keeps_its_number(path):
@@ -257,7 +272,16 @@ def test_links_and_pipes_are_not_followed(path, tmp_path):
         ({"budget": {"fits": 1, "seconds": 1}}, "budget="),
         ({"rungs": [1.0, 0.5]}, "rungs="),
         ({"rungs": ["a"]}, "rungs="),
+        ({"rungs": [k / 2000 for k in range(1, 2001)]}, "at most 9"),
         ({"space": None}, "space="),
+        ({"space": {}}, "the space is empty"),
+        ({"space": {"lr": {"kind": "float", "low": 1.0}}}, "its ends make no range"),
+        ({"space": {"lr": {"kind": "float", "around": "x"}}}, "around is no number"),
+        ({"space": {"a.b.c": {"kind": "float"}}}, "other parts"),
+        ({"seeds": 10**9}, "at most 100"),
+        ({"limits": {"parameters": None}}, "limits="),
+        ({"length": {}}, "length="),
+        ({"priors": {"lr": {"center": 10**400}}}, "prior of lr"),
     ],
 )
 def test_a_head_that_is_none_is_an_error(path, change, words):
@@ -265,6 +289,14 @@ def test_a_head_that_is_none_is_an_error(path, change, words):
     (path / "study.json").write_text(json.dumps({**head, **change}))
     with pytest.raises(ValueError, match=words):
         StudyRecord.read(path)
+
+
+def test_what_no_reader_takes_is_not_written(tmp_path, path):
+    with pytest.raises(ValueError, match="at most 100 fresh seeds"):
+        new_study(tmp_path, replace(HEAD, seeds=101))
+    with pytest.raises(ValueError, match="the space is empty"):
+        change(path, Change("space", {"space": {}}))
+    assert StudyRecord.read(path).changes == ()
 
 
 def test_a_trial_that_is_being_made_is_none_yet(path):

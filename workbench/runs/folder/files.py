@@ -6,6 +6,7 @@ Links are not followed, and a file is written completely or not at all.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import secrets
@@ -29,7 +30,7 @@ _BY_NUMBER = {
     os.unlink,
     os.rename,
     os.stat,
-} <= os.supports_dir_fd and os.listdir in os.supports_fd
+} <= os.supports_dir_fd and os.scandir in os.supports_fd
 """Whether this system supports paths relative to an open folder; Windows does not."""
 _LOCK = ".lock"
 """The file that locks a folder where the file system has no locks."""
@@ -68,9 +69,10 @@ class Folder:
         finally:
             os.close(number)
 
-    def names(self) -> list[str]:
-        """The names of the files and folders in it."""
-        return os.listdir(self._path if self._number is None else self._number)
+    def names(self, most: int | None = None) -> list[str]:
+        """The names of the files and folders in it, of so many at most."""
+        with os.scandir(self._path if self._number is None else self._number) as entries:
+            return [entry.name for entry in itertools.islice(entries, most)]
 
     def read(self, name: str, largest: int) -> bytes:
         """Read a regular file of at most `largest` bytes. Raises OSError if it is a link,

@@ -19,6 +19,8 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from workbench.runs.folder.files import Folder
 from workbench.runs.folder.ids import is_id
+from workbench.settings.space import Space
+from workbench.units import counted
 from workbench.values import is_plain, shown
 
 STUDIES, HEAD, TRIALS, CHANGES, WORKERS = "studies", "study.json", "trials", "changes", "workers"
@@ -39,9 +41,14 @@ MOST, _PIECES = 20_000, 10_000
 """The most trials of a study, and changes, and the most files of a trial, that are read."""
 LONGEST = 10_000
 """The most letters of a cause that are read."""
-_NUMBER = re.compile(r"\d{4,9}")
-_PIECE = re.compile(r"s(\d{1,9})r(\d{1,2})(?:g(\d{1,6})\.(claim|beat|back)|\.(end)\.json)")
-_CHANGE = re.compile(r"(\d{4,9})\.json")
+_NAMES = 50_000
+"""The most names of a folder that are listed."""
+_SEEDS, _RUNGS = 100, 9
+"""The most fresh seeds, and rungs, of a study."""
+_NUMBER = re.compile(r"[0-9]{4,5}")
+_PIECE = re.compile(
+    r"s(0|[1-9][0-9]{0,8})r([0-9])(?:g([1-9][0-9]{0,3})\.(claim|beat|back)|\.(end)\.json)"
+)
 _MUST = object()
 T = TypeVar("T")
 
@@ -215,7 +222,8 @@ class StudyRecord:
 
     @classmethod
     def read(cls, path: str | Path, before: StudyRecord | None = None) -> StudyRecord:
-        """Read a study's folder. OSError or ValueError: it has no readable `study.json`.
+        """Read a study's folder. OSError or ValueError: it has no readable `study.json`, or a
+        folder in it has more files than a study.
 
         before: an earlier reading of the same folder, whose ended pieces are not read again.
         """
@@ -353,6 +361,7 @@ class _Reader:
         self._left = _BYTES
         self._problems: list[str] = []
         self._unread = 0
+        self._rungs = 0
         if before is not None and before.path != path:
             before = None
         trials = () if before is None else before.trials
@@ -363,7 +372,8 @@ class _Reader:
         with Folder.opened(self._path) as folder:
             head = self._head
             if head is None:
-                head = _head(folder.read_json(HEAD, LARGEST_HEAD))
+                head = head_of(folder.read_json(HEAD, LARGEST_HEAD))
+            self._rungs = len(head.rungs)
             changes = [change for _, change in sorted(self._changes(folder))]
             return StudyRecord(
                 self._path,
@@ -381,7 +391,11 @@ class _Reader:
         with contextlib.ExitStack() as stack:
             try:
                 folder = stack.enter_context(Folder.opened(path, outer))
-                names = sorted(name for name in folder.names() if not name.startswith("."))
+                listed = folder.names(_NAMES + 1)
+                if len(listed) > _NAMES:
+                    within = path.relative_to(self._path)
+                    raise ValueError(f"{within} has more than {_NAMES:,} files")
+                names = sorted(name for name in listed if not name.startswith("."))
             except FileNotFoundError:
                 names = None
             except OSError as error:
@@ -412,8 +426,9 @@ class _Reader:
             if opened is None:
                 return
             folder, names = opened
-            for name in names[:MOST]:
-                if not _NUMBER.fullmatch(name):
+            for name in names:
+                number = number_of(name)
+                if number is None:
                     self._left_out(f"{TRIALS}/{name}", "not the number of a trial")
                     continue
                 trial = None
@@ -421,14 +436,14 @@ class _Reader:
                     # without the file its maker is about to write it, or was killed before
                     is_made = inner is None or TRIAL in inner[1]
                     if inner is not None and is_made:
-                        trial = self._trial(*inner, name)
+                        trial = self._trial(*inner, number)
                 if trial is not None:
                     yield trial
                 elif is_made:
-                    self._unread = max(self._unread, int(name))
+                    self._unread = max(self._unread, number)
 
-    def _trial(self, folder: Folder, names: list[str], name: str) -> TrialRecord | None:
-        number, where = int(name), f"{TRIALS}/{name}"
+    def _trial(self, folder: Folder, names: list[str], number: int) -> TrialRecord | None:
+        where = f"{TRIALS}/{number:04d}"
         before = self._before.get(number)
         if before is not None:
             trial = before
@@ -459,6 +474,9 @@ class _Reader:
                 self._left_out(f"{where}/{name}", "no file of a study")
                 continue
             seed, rung, generation, kind, end = match.groups()
+            if int(rung) >= self._rungs:
+                self._left_out(f"{where}/{name}", f"the study has {counted(self._rungs, 'rung')}")
+                continue
             files = by_piece.setdefault((int(rung), int(seed)), {})
             files[int(generation or 0), kind or end] = name
         for (rung, seed), files in sorted(by_piece.items()):
@@ -538,15 +556,16 @@ class _Reader:
             if opened is None:
                 return
             folder, names = opened
-            for name in names[:MOST]:
-                match = _CHANGE.fullmatch(name)
-                data = self._json(folder, name, CHANGES) if match else None
-                if match is None:
+            for name in names:
+                number = number_of(name.removesuffix(".json")) if name.endswith(".json") else None
+                if number is None:
                     self._left_out(f"{CHANGES}/{name}", "not the number of a change")
-                if match is None or data is None:
+                    continue
+                data = self._json(folder, name, CHANGES)
+                if data is None:
                     continue
                 try:
-                    yield int(match[1]), _change(data)
+                    yield number, change_of(data)
                 except ValueError as error:
                     self._left_out(f"{CHANGES}/{name}", error)
 
@@ -563,6 +582,14 @@ class _Reader:
                     self._left_out(f"{WORKERS}/{name}", "no worker's name")
                 elif (data := self._json(folder, name, WORKERS)) is not None:
                     yield worker, data
+
+
+def number_of(name: str) -> int | None:
+    """The number of a trial or a change from its name; None: the workbench writes no such name."""
+    if not _NUMBER.fullmatch(name):
+        return None
+    number = int(name)
+    return number if 0 < number <= MOST and name == f"{number:04d}" else None
 
 
 def _without_path(error: Exception) -> str:
@@ -599,7 +626,7 @@ def _whole(data: Mapping[str, Any], key: str) -> int | None:
     return None if number is None else int(number)
 
 
-def _head(data: Mapping[str, Any]) -> StudyHead:
+def head_of(data: Mapping[str, Any]) -> StudyHead:
     """ValueError: it is no head of a study that this version reads."""
     version = data.get("format")
     if version != FORMAT:
@@ -620,18 +647,34 @@ def _head(data: Mapping[str, Any]) -> StudyHead:
     ordered = all(type(share) in (int, float) for share in rungs)
     if not rungs or not ordered or [*rungs] != sorted({*rungs}) or rungs[-1] != 1 or rungs[0] <= 0:
         raise ValueError(f"{HEAD}: rungs={shown(rungs)} are no rising shares that end with 1")
+    if len(rungs) > _RUNGS:
+        raise ValueError(f"{HEAD}: it has {len(rungs)} rungs, and a study has at most {_RUNGS}")
+    seeds = _whole(data, "seeds")
+    if seeds is not None and not 0 <= seeds <= _SEEDS:
+        raise ValueError(f"{HEAD}: seeds={shown(seeds)}: a study has at most {_SEEDS} fresh seeds")
+    for key in ("length", "limits"):
+        numbers = _of(data, key, dict, _MUST if key == "length" else {})
+        if not all((_number(numbers, name) or 0) > 0 for name in numbers):
+            raise ValueError(
+                f"{HEAD}: {key}={shown(numbers)} has other values than numbers above 0"
+            )
+    if not {"epochs", "updates"} & {*data["length"]}:
+        raise ValueError(f"{HEAD}: length={shown(data['length'])} has neither epochs nor updates")
+    priors = _of(data, "priors", dict, {})
+    _check_priors(priors)
+    Space.from_record(_of(data, "space", dict), priors)
     return StudyHead(
         name=_of(data, "name", str)[:100],
         monitor=_of(data, "monitor", str)[:200],
         mode=cast("Mode", mode),
         budget={units[0]: float(budget[units[0]])},
-        space=_of(data, "space", dict),
-        length=_of(data, "length", dict),
+        space=data["space"],
+        length=data["length"],
         rungs=tuple(map(float, rungs)),
         base=_of(data, "base", dict, {}),
-        priors=_of(data, "priors", dict, {}),
+        priors=priors,
         spent=max(0.0, _number(data, "spent") or 0.0),
-        seeds=_whole(data, "seeds"),
+        seeds=seeds,
         limits=_of(data, "limits", dict, {}),
         seed=max(0, _whole(data, "seed") or 0),
         fresh_weights=_of(data, "fresh_weights", bool, False),
@@ -668,7 +711,7 @@ def _end(data: Mapping[str, Any]) -> PieceEnd:
     )
 
 
-def _change(data: Mapping[str, Any]) -> Change:
+def change_of(data: Mapping[str, Any]) -> Change:
     """ValueError: it is no change, or lacks what its kind needs."""
     kind = _of(data, "kind", str)
     if kind not in get_args(ChangeKind):
@@ -676,19 +719,35 @@ def _change(data: Mapping[str, Any]) -> Change:
     values = _of(data, "values", dict, {})
     if kind in ("stop", "seeds", "repeat"):
         _of(values, "trial", int)
-    if kind == "seeds":
-        _of(values, "n", int)
-    if kind in ("space", "priors"):
-        _of(values, kind, dict)
-        _number(values, "spent")
+    if kind == "seeds" and not 1 <= _of(values, "n", int) <= _SEEDS:
+        raise ValueError(f"n={shown(values['n'])}: a trial has 1 to {_SEEDS} fresh seeds")
+    if kind == "space":
+        Space.from_record(_of(values, "space", dict))
+    if kind == "priors":
+        _check_priors(_of(values, "priors", dict))
+        _check_amounts(values, "spent")
     if kind == "add":
         _of(values, "values", dict)
     if kind == "more":
-        _number(values, "fits")
-        _number(values, "seconds")
+        _check_amounts(values, "fits", "seconds")
     return Change(
         cast("ChangeKind", kind),
         values,
         int(_number(data, "after") or 0),
         _number(data, "created") or 0.0,
     )
+
+
+def _check_amounts(values: Mapping[str, Any], *keys: str) -> None:
+    """ValueError: none of them is there, or one is no number of 0 or more."""
+    amounts = [_number(values, key) for key in keys if key in values]
+    if not amounts or any(amount is None or amount < 0 for amount in amounts):
+        raise ValueError(f"{shown(dict(values))} has no {' or '.join(keys)} of 0 or more")
+
+
+def _check_priors(priors: Mapping[str, Any]) -> None:
+    """ValueError: the numbers of a dimension are not finite."""
+    for name in priors:
+        for key, value in _of(priors, name, dict).items():
+            if type(value) in (int, float) and _number(priors[name], key) is None:
+                raise ValueError(f"the prior of {name} has {key}={shown(value)}")

@@ -35,15 +35,20 @@ from workbench.runs.study.record import (
     PieceRecord,
     StudyHead,
     TrialProposal,
+    change_of,
+    head_of,
+    number_of,
 )
 from workbench.values import is_plain, shown
 
 
 def new_study(root: Path, head: StudyHead) -> Path:
     """Make the folder of a new study, `<root>/studies/0003-study`, named after `head.name`.
-    ValueError: the head has something that JSON does not hold, or is larger than a reader takes.
+    ValueError: the head has something that a reader would not take.
     """
-    data = _data({"format": FORMAT, **_plain(asdict(head))}, LARGEST_HEAD)
+    record = {"format": FORMAT, **_plain(asdict(head))}
+    data = _data(record, LARGEST_HEAD)
+    head_of(record)
     studies = runs_folder(root).parent / STUDIES
     # as private as the runs
     studies.mkdir(mode=runs_folder(root).stat().st_mode & 0o777, exist_ok=True)
@@ -75,14 +80,16 @@ def add_trial(path: Path, proposal: TrialProposal) -> int | None:
 
 
 def change(path: Path, change: Change) -> int:
-    """Leave a change for all workers; returns its number. ValueError: it is not plain or too large,
-    or a study has no more changes.
+    """Leave a change for all workers; returns its number. ValueError: a reader would not
+    take it, or a study has no more changes.
     """
-    data = _data({**_plain(asdict(change)), "created": change.created or time.time()})
+    record = {**_plain(asdict(change)), "created": change.created or time.time()}
+    data = _data(record)
+    change_of(record)
     with Folder.opened(make_folder(path / CHANGES)) as folder:
         while True:
-            numbers = [int(name[:-5]) for name in folder.names() if name[:-5].isdecimal()]
-            number = max(numbers, default=0) + 1
+            numbers = [number_of(name.removesuffix(".json")) for name in folder.names()]
+            number = max(filter(None, numbers), default=0) + 1
             if number > MOST:
                 raise ValueError(f"a study has at most {MOST:,} changes, and this would be another")
             if folder.create(f"{number:04d}.json", data):
