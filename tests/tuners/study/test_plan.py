@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from workbench.runs.study.record import PieceRecord, TrialRecord
-from workbench.settings.space import Choice, Space
+from workbench.settings.space import Choice, Int, Space
 from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan
 from workbench.tuners.study.verdict import enough, judge, seed_noise
 
@@ -340,6 +340,32 @@ def test_choices_and_dimensions_of_a_choice():
     record = finished(study(16, space=space, seeds=0, priors={}), loss)
     assert record.best.values["optimizer"] == "sgd"
     assert record.whole(record.best) < 0.5
+
+
+@pytest.mark.parametrize("rungs", [RUNGS, (1.0,)])
+@pytest.mark.parametrize(("fits", "workers"), [(11.0, 1), (30.0, 4)])
+def test_settings_are_tried_once_and_the_rest_is_spent_on_seeds(rungs, fits, workers):
+    space = Space(
+        (
+            Choice("optimizer", present="sgd", has_present=True, choices=("adamw", "sgd")),
+            Choice("optimizer.adamw.lr", choices=(0.1, 0.2)),
+            Int("width", low=1, high=2),
+        )
+    )
+
+    def loss(values, seed, rung):
+        return 2.0 - 0.5 * values.get("width", 0) - values.get("lr", 0) + 0.01 * seed
+
+    record = finished(
+        study(fits, space=space, rungs=rungs, priors={}), loss, workers=workers, most=200
+    )
+    tried = [json.dumps(trial.values, sort_keys=True) for trial in record.trials]
+    assert len(set(tried)) == len(tried) == 7  # the bench as it is, and (adamw × 2 lr + sgd) × 2
+    assert record.best.values == {"optimizer": "adamw", "lr": 0.2, "width": 2}
+    # whole fits of several settings, or of all, and then three pairs
+    assert {p.seed for p in record.best.pieces} == {0, 1, 2, 3} or fits < 12
+    assert len(judge(record).differences) == (3 if fits > 12 else 2)
+    assert "all settings" in plan(record).why or fits < 12
 
 
 def test_a_decision_at_500_trials_takes_milliseconds():

@@ -358,7 +358,7 @@ class _Reader:
 
     def __init__(self, path: Path, before: StudyRecord | None) -> None:
         self._path = path
-        self._left = _BYTES
+        self._bytes_left = _BYTES
         self._problems: list[str] = []
         self._unread = 0
         self._rungs = 0
@@ -410,15 +410,15 @@ class _Reader:
     def _json(self, folder: Folder, name: str, where: str) -> dict[str, Any] | None:
         """The object in a file; None where it is left out, which is noted."""
         try:
-            if self._left <= 0:
+            if self._bytes_left <= 0:
                 raise ValueError(f"the study has more than {_BYTES} bytes")
-            data = folder.read_json(name, min(LARGEST, self._left))
+            data = folder.read_json(name, min(LARGEST, self._bytes_left))
             if not is_plain(data):
                 raise ValueError("it has numbers that are not finite")
         except (OSError, ValueError) as error:
             self._left_out(f"{where}/{name}", _without_path(error))
             return None
-        self._left -= len(str(data))
+        self._bytes_left -= len(str(data))
         return data
 
     def _trials(self, study: Folder) -> Iterator[TrialRecord]:

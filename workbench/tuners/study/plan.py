@@ -3,7 +3,8 @@
 The first trial is the bench as it is, trained to the end, and the second one what the searches
 found, where the budget holds a bracket beside it. Then come brackets (`brackets`), as many as the
 budget holds beside the fits for a verdict. Then fresh seeds judge the best trial
-(`verdict`). What is left of the budget trains the next best candidates to the end. Several workers
+(`verdict`). What is left of the budget trains the next best candidates to the end. Where trials
+have all settings of a space, they train to the end, and fresh seeds have the rest. Several workers
 ask at once: pieces that others train count as begun, and nobody waits for a bracket to be complete
 while the budget holds another one.
 """
@@ -28,8 +29,9 @@ from workbench.tuners.study.brackets import (
     size,
     trains_whole,
 )
-from workbench.tuners.study.propose import propose, propose_found
+from workbench.tuners.study.propose import all_tried, propose, propose_found
 from workbench.tuners.study.verdict import (
+    PAIRS,
     enough,
     fresh_seeds,
     is_saturated,
@@ -95,12 +97,15 @@ def plan(record: StudyRecord, elapsed: float = 0.0) -> Action:
         return Ended(why)
     if record.paused:
         return Wait("the study is paused")
-    action = next(_actions(record, _fits_left(record, elapsed)), None)
+    fits_left = _fits_left(record, elapsed)
+    action = next(_actions(record, fits_left), None)
     if action is not None:
         return action
     if _pending(record):
         return Wait("the pieces of other workers decide what is next")
     why = _why_hopeless(record) or enough(record)
+    if why is None and all_tried(record) and fits_left >= 1 - _SLACK:
+        why = "trials have all settings of the space"
     return Ended(why or f"the budget of {_budget_text(record)} is used")
 
 
@@ -140,7 +145,7 @@ def _why_hopeless(record: StudyRecord) -> str | None:
     return f"the last {len(causes)} trials have no value{often}: {cause or 'no cause is known'}"
 
 
-def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
+def _actions(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     """What could be done, the most urgent first."""
     yield from _interrupted(record)
     if record.baseline is None:
@@ -152,14 +157,18 @@ def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
     if _why_hopeless(record) is not None or enough(record) is not None:
         return
     # a short fit may misjudge what the searches found
-    if left - 1 >= bracket_cost(record) - _SLACK and (answer := propose_found(record)) is not None:
+    answer = propose_found(record)
+    if answer is not None and fits_left - 1 >= bracket_cost(record) - _SLACK:
         yield NewTrial(answer, 0, record.last_rung)
     promoted = promotion(record)
-    if promoted is not None and left >= _cost_of(record, *promoted) - _SLACK:
+    if promoted is not None and fits_left >= _cost_of(record, *promoted) - _SLACK:
         yield _train_on(record, *promoted)
-    free, bracket = left - owed(record), bracket_cost(record)
+    exhausted = all_tried(record)
+    # a bracket that no trial completes promotes none
+    free = fits_left if exhausted else fits_left - owed(record)
+    bracket, pairs = bracket_cost(record), pairs_wanted(record)
     if _decides_whether_to_end(record, free):
-        yield from _for_verdict(record, free)
+        yield from _for_verdict(record, free, pairs)
         if is_saturated(record):
             return
     missing = _missing_seeds(record)
@@ -167,11 +176,15 @@ def _actions(record: StudyRecord, left: float) -> Iterator[Action]:
     first = max(2 - begun_brackets(record), 0)
     reserve = min(missing, max(0.0, free - first * bracket) // 2 * 2) if first else missing
     begins = open_places(record) or free - reserve >= bracket - _SLACK
-    if begins and left >= piece_cost(record.head.rungs, 0, None) - _SLACK:
-        yield NewTrial(propose(record), 0, 0)
+    affords = fits_left >= piece_cost(record.head.rungs, 0, None) - _SLACK
+    if begins and affords and (candidate := propose(record)) is not None:
+        yield NewTrial(candidate, 0, 0)
     # a new best trial after a verdict would need its own
-    yield from _leftovers(record, free - (missing or float(pairs_wanted(record))))
-    yield from _for_verdict(record, free)
+    yield from _leftovers(record, free - (missing or float(pairs)))
+    yield from _for_verdict(record, free, pairs)
+    if exhausted:
+        yield from _leftovers(record, free)
+        yield from _for_verdict(record, free, PAIRS if record.head.seeds is None else pairs)
 
 
 def _missing_seeds(record: StudyRecord) -> float:
@@ -236,15 +249,15 @@ def _asked_for(record: StudyRecord) -> Iterator[Action]:
                         yield _with_seed(record, trial, seed)
 
 
-def _for_verdict(record: StudyRecord, left: float) -> Iterator[Action]:
-    """Fresh seeds of the best trial and of the baseline, a pair after the other."""
-    for trial, seed in fresh_seeds(record, pairs_wanted(record)):
+def _for_verdict(record: StudyRecord, fits_left: float, pairs: int) -> Iterator[Action]:
+    """So many fresh seeds of the best trial and of the baseline, a pair after the other."""
+    for trial, seed in fresh_seeds(record, pairs):
         piece = trial.piece(record.last_rung, seed)
-        if piece is None and left >= 1 - _SLACK:
+        if piece is None and fits_left >= 1 - _SLACK:
             yield _with_seed(record, trial, seed)
 
 
-def _leftovers(record: StudyRecord, left: float) -> Iterator[Action]:
+def _leftovers(record: StudyRecord, fits_left: float) -> Iterator[Action]:
     """The next best candidate, one rung on, where the budget holds that and no bracket."""
     for rung in range(record.last_rung, 0, -1):
         trial = next_at(record, rung)
@@ -254,7 +267,7 @@ def _leftovers(record: StudyRecord, left: float) -> Iterator[Action]:
         cost = sum(
             piece_cost(record.head.rungs, r, r - 1) for r in range(rung, record.last_rung + 1)
         )
-        if left >= cost - _SLACK:
+        if fits_left >= cost - _SLACK:
             yield _train_on(record, trial, rung)
 
 

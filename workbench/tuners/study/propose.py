@@ -7,6 +7,7 @@ generalised golden ratio.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.runs.study.record import StudyRecord, TrialProposal, TrialRecord
-from workbench.settings.space import TIMES_FOUND, Choice, Space
+from workbench.settings.space import TIMES_FOUND, Choice, Int, Space
 from workbench.tuners.study.brackets import candidates, ranked
 from workbench.tuners.study.priors import Prior
 from workbench.units import rate
@@ -31,6 +32,8 @@ _GOOD = 3
 """How many of the best trials are good."""
 _TRIES = 24
 """How many points are drawn for one trial, of which the first new and feasible one is taken."""
+_FEW = 400
+"""The most settings of a space that are all counted."""
 _SAME = 0.01
 """Points closer than this in all dimensions are the same."""
 
@@ -47,9 +50,14 @@ def propose_found(record: StudyRecord) -> TrialProposal | None:
     return TrialProposal(number, values, "found", "the values that the searches found")
 
 
-def propose(record: StudyRecord) -> TrialProposal:
-    """The next trial of a study: a pure function of its record, seeded by it and the number."""
+def propose(record: StudyRecord) -> TrialProposal | None:
+    """The next trial of a study: a pure function of its record, seeded by it and the number. None:
+    all settings of the space were tried.
+    """
     space = Space.from_record(record.space, record.priors)
+    untried = _untried(space, record)
+    if untried == []:
+        return None
     prior = Prior(space, record.priors)
     number = record.next_number
     random = np.random.default_rng([record.head.seed, number])
@@ -72,10 +80,45 @@ def propose(record: StudyRecord) -> TrialProposal:
             point = prior.at(even) if origin == "prior" else even
         if _is_new(space, point, earlier, record):
             break
+    else:
+        if untried:
+            weights = np.exp(prior.log_density(np.array(untried)))
+            point = np.array(untried[int(random.choice(len(untried), p=weights / weights.sum()))])
+            origin, why, good = "even", "one of the last settings that no trial has", None
     values = space.values(list(point))
     if good is not None:
         origin, why = f"near {good.number}", _difference(good.values, values)
     return TrialProposal(number, values, origin, why)
+
+
+def all_tried(record: StudyRecord) -> bool:
+    """Whether the space has settings to choose from alone, and trials have all of them."""
+    return _untried(Space.from_record(record.space, record.priors), record) == []
+
+
+def _untried(space: Space, record: StudyRecord) -> list[list[float]] | None:
+    """The points of all settings that no trial has; None: they are not few, or cannot be counted.
+    A dimension that belongs to another choice has any value.
+    """
+    steps: list[list[float | None]] = []
+    for dimension in space.dimensions:
+        if isinstance(dimension, Choice):
+            steps.append([dimension.unit(choice) for choice in dimension.choices])
+        elif isinstance(dimension, Int) and dimension.high - dimension.low < _FEW:
+            steps.append([dimension.unit(k) for k in range(dimension.low, dimension.high + 1)])
+        else:
+            return None
+    if math.prod(map(len, steps)) > _FEW:
+        return None
+    tried = {tuple(space.units(trial.values)) for trial in record.trials}
+    untried = []
+    for point in itertools.product(*steps):
+        units = [0.5 if unit is None else unit for unit in point]
+        known = tuple(space.units(space.values(units)))
+        if known not in tried:
+            tried.add(known)
+            untried.append(units)
+    return untried
 
 
 def _origin(

@@ -15,7 +15,7 @@ from workbench.tuners.study.boundary import at_boundary
 from workbench.tuners.study.brackets import bracket_cost, candidates, size
 from workbench.units import counted, number
 
-_PAIRS = 3
+PAIRS = 3
 """The pairs of fresh seeds that a verdict needs."""
 _T = 1.886
 """Student's t at 10%, one-sided, for three pairs: with all three better, chance says "adopt" in
@@ -55,7 +55,7 @@ def judge(record: StudyRecord) -> Verdict:
             False,
         )
     differences, lost = _pairs(record, best, baseline)
-    remedy = f"; study.seeds({best.number}, {_PAIRS + lost}) gives a verdict"
+    remedy = f"; study.seeds({best.number}, {PAIRS + lost}) gives a verdict"
     if differences and not any(map(math.isfinite, differences)):
         return _without_numbers(best, differences, remedy)
     pairs = _bounded(differences)
@@ -67,7 +67,7 @@ def judge(record: StudyRecord) -> Verdict:
     mean, deviation = statistics.fmean(pairs), statistics.stdev(pairs)
     wins = sum(difference > 0 for difference in pairs)
     error = deviation / math.sqrt(len(pairs))
-    if len(pairs) >= _PAIRS and wins == len(pairs) and mean > _T * error:
+    if len(pairs) >= PAIRS and wins == len(pairs) and mean > _T * error:
         return Verdict(
             f"adopt trial {best.number}: better in {wins} of {len(pairs)} seeds, by"
             f" {number(mean)} ± {number(error)}",
@@ -77,7 +77,7 @@ def judge(record: StudyRecord) -> Verdict:
     noise = seed_noise(record)
     against = f", noise of a seed {number(noise)}" if noise is not None else ""
     text = f"trial {best.number} is {_by(mean)} in {counted(len(pairs), 'pair')}{against}"
-    if len(pairs) < _PAIRS:
+    if len(pairs) < PAIRS:
         return Verdict(f"no evidence: {text}{remedy}", None, pairs)
     return Verdict(f"no evidence: {text}", False, pairs)
 
@@ -95,7 +95,7 @@ def _without_numbers(best: TrialRecord, differences: list[float], remedy: str) -
         f"the present settings cannot be trained with {wins} of"
         f" {counted(pairs, 'fresh seed')}, trial {best.number} with {pairs - wins}"
     )
-    if pairs < _PAIRS:
+    if pairs < PAIRS:
         return Verdict(f"no evidence: {text}{remedy}", None)
     if wins == pairs:
         return Verdict(f"adopt trial {best.number}: {text}", True)
@@ -163,7 +163,7 @@ def pairs_wanted(record: StudyRecord) -> int:
     if record.head.seeds is not None:
         return record.head.seeds
     fits = record.budget.get("fits")
-    return _PAIRS if fits is None or fits >= _FITS else 0
+    return PAIRS if fits is None or fits >= _FITS else 0
 
 
 def fresh_seeds(record: StudyRecord, pairs: int) -> Iterator[tuple[TrialRecord, int]]:
