@@ -299,6 +299,14 @@ def test_what_no_reader_takes_is_not_written(tmp_path, path):
     assert StudyRecord.read(path).changes == ()
 
 
+@pytest.mark.slow
+def test_a_folder_with_more_files_than_a_study_has_is_refused(path):
+    for number in range(50_001):
+        os.mknod(path / f"changes/{number}.txt")
+    with pytest.raises(ValueError, match="changes has more than 50,000 files"):
+        StudyRecord.read(path)
+
+
 def test_a_trial_that_is_being_made_is_none_yet(path):
     (path / "trials/0001").mkdir()
     record = StudyRecord.read(path)

@@ -143,6 +143,13 @@ def test_fresh_seeds_of_the_best_and_of_the_baseline_judge_it():
     assert judge(finished(study(4))).adopt is None
 
 
+def test_no_fresh_seed_is_trained_for_which_its_pair_has_no_budget():
+    for fits in (4.4, 5.4):
+        record = finished(study(fits, rungs=(1.0,), seeds=3))
+        seeds = {t.number: {p.seed for p in t.pieces} for t in record.trials}
+        assert seeds[record.best.number] == seeds[1]
+
+
 def test_random_values_are_seldom_adopted():
     def luck(values, seed, rung):
         return 1 + 0.1 * math.sin(
