@@ -59,6 +59,14 @@ def test_another_seed_makes_other_weights_where_a_function_makes_them(
     assert losses(study.run(other)) == losses(fitted) != losses(study.run(one))
 
 
+def test_trials_have_the_seed_of_the_bench(bench: wb.Workbench) -> None:
+    bench.set(seed=42)
+    study = Studied(bench, {"lr": (1e-3, 1.0)}, seed=bench.settings.seed)
+    ends = [study.train(1, {}), study.train(1, {}, seed=1)]
+    fitted = [bench.fit().result(), bench.fit(seed=43).result()]
+    assert [losses(study.run(end)) for end in ends] == [losses(run) for run in fitted]
+
+
 def test_a_run_says_of_which_trial_it_is_and_is_kept(bench: wb.Workbench) -> None:
     bench.set(keep_runs=1)
     study = Studied(bench, {"lr": (1e-3, 1.0)})

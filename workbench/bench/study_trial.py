@@ -78,9 +78,10 @@ class TrialTrainer:
         """Train a piece, and return how it ended; `attend` waits for its job."""
         start = open_start(self._study, trust=self._trust)
         values, settings = start.recipe.split(piece.values)
+        seed = record.head.seed + piece.seed
         with start.restored():
             try:
-                bench = bench_of(start, self._study.parents[1], values, piece.seed)
+                bench = bench_of(start, self._study.parents[1], values, seed)
             except Exception as error:  # noqa: BLE001 - code of the user may raise anything
                 return _failed(error)
             above = _above(record.head.limits, bench)
@@ -99,7 +100,7 @@ class TrialTrainer:
                 rate = searches.rate(piece.values, settings)
                 if searches.stopped:
                     return PieceEnd("stopped", searches.cost, cause=searches.stopped)
-                arguments = {**values, **settings, **rate}
+                arguments = {"seed": seed, **values, **settings, **rate}
                 end = self._fit(record, piece, bench, arguments, attend)
                 return replace(end, cost=end.cost + searches.cost, values=rate)
 
@@ -121,7 +122,7 @@ class TrialTrainer:
         record: StudyRecord,
         piece: Piece,
         bench: TrialBench,
-        values: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         attend: Attend,
     ) -> PieceEnd:
         share = record.head.rungs[min(piece.rung, record.last_rung)]
@@ -129,10 +130,10 @@ class TrialTrainer:
         try:
             start = _start_of(record, piece, share)
             if start:  # it has the settings of that run
-                chosen, _ = bench._split(values)
+                chosen, _ = bench._split(arguments)
                 job = bench.fit(start, **chosen)
             else:
-                job = bench.fit(**{"seed": piece.seed, **values})
+                job = bench.fit(**arguments)
         except Exception as error:  # noqa: BLE001 - see above
             return _failed(error)
         why = attend(job)
