@@ -163,6 +163,12 @@ def test_a_study_is_changed_while_it_runs(bench: wb.Workbench, started: list[lis
     [
         (lambda study: study.add(colour=3), "colour"),
         (lambda study: study.add(lr="fast"), "lr='fast'"),
+        (lambda study: study.add(lr=-1.0), "lr=-1.0"),
+        (lambda study: study.add(), "give its values"),
+        (lambda study: study.add(max_epochs=100), "all trials of a study have one length"),
+        (lambda study: study.add(seed=7), "since luck would win"),
+        (lambda study: study.add(optimizer="adamww"), "adamww"),
+        (lambda study: study.add(width=nn.ReLU()), "width="),
         (lambda study: study.stop(9), "its trials are none yet"),
         (lambda study: study.more("1h"), "its budget is 8 fits"),
         (lambda study: study.more(0), "adds nothing"),

@@ -41,7 +41,7 @@ from workbench.tuners.study.next import AdviceList, advice
 from workbench.tuners.study.plan import Action, Ended, plan
 from workbench.tuners.study.verdict import Verdict, judge
 from workbench.units import duration, number
-from workbench.values import shown
+from workbench.values import plain, shown
 
 _ASKED = ("code", "space", "base", "monitor", "mode", "length", "limits", "seeds")
 """What is equal in two studies that ask the same."""
@@ -383,15 +383,24 @@ class Study(StudyView):
         return present.with_ranges(other)
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of a trial by hand; SettingsError for one that is neither a setting nor a
-        parameter of the function that makes the model.
-        """
+        """The values of a trial by hand; SettingsError for one that a space could not have."""
+        if not values:
+            raise SettingsError("study.add(): give its values, study.add(lr=3e-3).")
         base, build = self._base()
-        settings = {
-            name: value for name, value in values.items() if name not in (*build, OPTIMIZER)
-        }
-        base.replace(**Settings.named(settings, "study.add", [*build]))
-        return dict(values)
+        present = {**base.model_dump(), **build}
+        settings = {name: plain(value) for name, value in values.items() if name not in build}
+        for name, value in values.items():
+            if name == OPTIMIZER and name in settings:
+                continue
+            if name in present and type(value) is type(present[name]) and value == present[name]:
+                continue
+            try:
+                Space.parse({name: [present.get(name), value]}, base, build)
+            except SettingsError as error:
+                why = str(error).removeprefix("space: ")
+                raise SettingsError(f"study.add({name}={shown(value)}): {why}") from None
+        base.replace(**settings)
+        return {name: plain(value) for name, value in values.items()}
 
     def _base(self) -> tuple[Settings, dict[str, Any]]:
         """The settings of all its trials, and the values of the function's parameters."""
