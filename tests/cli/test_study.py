@@ -75,6 +75,15 @@ def test_a_study_is_changed(study: wb.Study) -> None:
     assert "was ended" in run(study, "work", "1").output
 
 
+def test_a_worker_takes_a_relative_root(
+    study: wb.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.stop()
+    monkeypatch.chdir(tmp_path.parent)  # the bench was made elsewhere
+    worked = CliRunner().invoke(main, ["study", "work", "1", "--root", tmp_path.name])
+    assert "was ended" in worked.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

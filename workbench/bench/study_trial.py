@@ -350,6 +350,7 @@ def work(
     It is for a process that does nothing else. tell: called with a line for each thing that it
     does. name, trust: see `Worker` and `StartFile.of_study`.
     """
+    study, began_in = study.absolute(), Path.cwd()
     with contextlib.suppress(OSError):  # it is on another machine, or gone
         os.chdir(StartFile.of_study(study, trust=trust).folder or ".")
     trainer = TrialTrainer(study, trust=trust)
@@ -357,6 +358,7 @@ def work(
     why = worker.run(trainer.device)
     if worker.worn:
         tell("the memory of the device did not come back: a new process takes its place")
+        os.chdir(began_in)  # paths of the command line are relative to it
         os.execv(sys.executable, sys.orig_argv)
     if why:
         tell(f"{study.name} has ended: {why}")
