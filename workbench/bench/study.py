@@ -20,7 +20,7 @@ from workbench.bench.study_view import StudyView
 from workbench.export.source.capture import CallSite
 from workbench.launch.study import local
 from workbench.launch.study.liveness import Observer, is_alive
-from workbench.launch.study.worker import new_name
+from workbench.launch.study.worker import new_name, plan_now
 from workbench.runs.read import RUNS
 from workbench.runs.run import Run
 from workbench.runs.study.find import find_study, study_folders
@@ -38,7 +38,7 @@ from workbench.runs.tables.run_list import RunList
 from workbench.settings import Settings, SettingsError, recorded_settings
 from workbench.settings.space import OPTIMIZER, Space
 from workbench.tuners.study.next import AdviceList, advice
-from workbench.tuners.study.plan import Action, Ended, plan
+from workbench.tuners.study.plan import Ended
 from workbench.tuners.study.verdict import Verdict, judge
 from workbench.units import duration, number
 from workbench.values import plain, shown
@@ -108,7 +108,7 @@ class Study(StudyView):
 
     def _status(self, record: StudyRecord) -> str:
         lives = any(process.poll() is None for process in self._processes)
-        if not lives and isinstance(_plan(record), Ended):
+        if not lives and isinstance(plan_now(record), Ended):
             return "ended"
         if record.paused:
             return "paused"
@@ -118,7 +118,7 @@ class Study(StudyView):
     def failure(self) -> str:
         """The error of the user's code that ended it; "": none did."""
         record = self.record
-        ended = _plan(record)
+        ended = plan_now(record)
         causes = [
             piece.end.cause
             for _, piece in _pieces(record)
@@ -408,11 +408,6 @@ class Study(StudyView):
         settings = {name: base[name] for name in base if name in Settings.model_fields}
         build = {name: base[name] for name in base if name not in settings}
         return recorded_settings(settings), build
-
-
-def _plan(record: StudyRecord) -> Action:
-    """What a worker would do next."""
-    return plan(record, elapsed=time.time() - record.head.created)
 
 
 def _pieces(record: StudyRecord) -> list[tuple[TrialRecord, PieceRecord]]:

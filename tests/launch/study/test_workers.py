@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import workbench as wb
 from tests.bench import study_parts
 from tests.waiting import wait_for
 from workbench.launch.study.liveness import Attempt, Observer, why_hopeless
-from workbench.launch.study.worker import Attend, Piece, Worker
+from workbench.launch.study.worker import Attend, Piece, Worker, plan_now
 from workbench.runs.folder.alive import liveness
 from workbench.runs.read import list_runs, trial_place
 from workbench.runs.study.record import (
@@ -25,6 +26,7 @@ from workbench.runs.study.record import (
     TrialProposal,
 )
 from workbench.runs.study.write import Claim, add_trial, change, claim, take_over
+from workbench.tuners.study.plan import Train
 
 SPACE = {"lr": (1e-3, 1.0), "width": [4, 8, 16]}
 LONG = 80
@@ -173,6 +175,59 @@ def test_a_study_of_another_version_is_refused(
     study.work()
     with pytest.raises(RuntimeError, match="its trials would not compare"):
         study.result(timeout=200)
+
+
+class Endless:
+    """A job that ends when it is told to."""
+
+    id = ""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+
+class Interrupted:
+    """A trainer during whose first piece a user ends the study, or stops the trial."""
+
+    def __init__(self, asked: Change) -> None:
+        self.asked = asked
+
+    def __call__(self, record: StudyRecord, piece: Piece, attend: Attend) -> PieceEnd:
+        change(record.path, self.asked)
+        why = attend(Endless())  # type: ignore[arg-type]
+        return PieceEnd("stopped", 0.4, cause=why)
+
+    def is_worn(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("asked", "state"),
+    [
+        (Change("end"), "open"),
+        (Change("stop", {"trial": 1}), "ended"),
+    ],
+)
+def test_a_piece_that_the_end_of_its_study_cuts_is_given_back(
+    asked: Change, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.launch.signals.ask_to_stop", lambda *_: None)
+    with study_parts.bench(tmp_path) as bench:
+        study = _without_workers(bench, monkeypatch)
+    change(study.path, Change("priors", {"priors": {}, "spent": 0.0}))
+    train = Interrupted(asked)
+    if asked.kind == "stop":
+        monkeypatch.setattr(train, "is_worn", lambda: True)
+    Worker(study.path, train, lambda *_: None, lambda text: None).run("cpu")
+    assert study.record.trials[0].pieces[0].state == state
+    assert state == "ended" or study.status == "ended"
+    study.more(2)
+    action = plan_now(study.record)
+    goes_on = isinstance(action, Train) and action.trial == 1
+    assert goes_on == (state == "open")
 
 
 class Wears:

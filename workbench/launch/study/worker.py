@@ -31,7 +31,7 @@ from workbench.runs.folder.files import Folder
 from workbench.runs.study.record import PieceEnd, PieceRecord, StudyRecord, TrialRecord
 from workbench.runs.study.tidy import remove_weights
 from workbench.runs.study.write import Claim, add_trial, claim, note_worker, take_over
-from workbench.tuners.study.plan import Ended, NewTrial, Train, Wait, plan
+from workbench.tuners.study.plan import Action, Ended, NewTrial, Train, Wait, plan
 
 _SEARCHES = "searches.json"
 """The file that says which process runs the searches before the first trial."""
@@ -41,6 +41,8 @@ _BEAT = 10.0
 """Seconds between two beats."""
 _LOOK = 1.0
 """Seconds between two looks at the record while a worker waits or trains."""
+_BY_HAND, _TAKEN = "stopped by hand", "another worker has taken it over"
+"""Why a piece is not given back to be continued."""
 _POLL = 0.1
 """Seconds within which the end of a job or a signal is noticed."""
 
@@ -157,16 +159,16 @@ class Worker:
 
     def _take_step(self, record: StudyRecord) -> str:
         """Do the next thing; returns why the study has ended, "": it has not."""
+        action = plan_now(record)
+        if isinstance(action, Ended):
+            return action.why
         for trial, piece in self._observer.abandoned(record):
             if trial.number in record.stopped:
-                self._end_for(trial, piece, PieceEnd("stopped", 0.0, cause="stopped by hand"))
+                self._end_for(trial, piece, PieceEnd("stopped", 0.0, cause=_BY_HAND))
             else:
                 self._continue(record, trial, piece)
             return ""
-        action = plan(record, elapsed=time.time() - record.head.created)
         match action:
-            case Ended(why):
-                return why
             case Wait():
                 self._wake.wait(_LOOK)
             case NewTrial(proposal):
@@ -220,11 +222,12 @@ class Worker:
             began = time.monotonic()
             end = self._train(record, piece, watch)
             end = replace(end, seconds=time.monotonic() - began)
-        if end.status == "stopped" and watch.why == _Watch.SIGNAL:
+        if end.status == "stopped" and watch.why not in ("", _BY_HAND, _TAKEN):
             mine.beat(end.run)
             mine.give_back()
-            self._tell(f"trial {trial.number} is given back at update {end.step}")
-        elif watch.why != _Watch.TAKEN:
+            text = f"trial {trial.number} is given back at update {end.step}: {watch.why}"
+            self._tell(text)
+        elif watch.why != _TAKEN:
             mine.end(end)
             value = "" if end.value is None else f", {record.head.monitor} {end.value:.6g}"
             cause = f": {end.cause}" if end.cause else ""
@@ -234,8 +237,6 @@ class Worker:
 
 class _Watch:
     """Waits for the end of one job, and stops it where its worker, its trial or its study ends."""
-
-    SIGNAL, TAKEN = "its worker ends", "another worker has taken it over"
 
     def __init__(self, worker: Worker, record: StudyRecord, mine: Claim, beats: _Beats) -> None:
         self._worker, self._record, self._claim, self._beats = worker, record, mine, beats
@@ -257,18 +258,14 @@ class _Watch:
 
     def _why(self) -> str:
         if self._worker._signal:
-            return self.SIGNAL
+            return "its worker ends"
         if not self._claim.is_current():
-            return self.TAKEN
+            return _TAKEN
         self._record = record = StudyRecord.read(self._record.path, self._record)
         if self._claim.trial in record.stopped:
-            return "stopped by hand"
-        if record.ended:
-            return "the study was ended"
-        seconds = record.budget.get("seconds")
-        if seconds is not None and time.time() - record.head.created > seconds:
-            return "its time is over"
-        return ""
+            return _BY_HAND
+        action = plan_now(record)
+        return f"the study has ended: {action.why}" if isinstance(action, Ended) else ""
 
 
 class _Beats:
@@ -306,6 +303,11 @@ class _Beats:
         # the disk may be full now, and the next beat come through
         with contextlib.suppress(OSError), self._lock:
             self._claim.beat(self._run)
+
+
+def plan_now(record: StudyRecord) -> Action:
+    """What a free worker would do at this moment."""
+    return plan(record, elapsed=time.time() - record.head.created)
 
 
 def new_name() -> str:
